@@ -8,7 +8,7 @@ from stages import WIDTH, in_memory, normal, out_of_memory
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.norm import takes
+from demitasse.backends.kernels.norm import has_rest, takes
 from demitasse.backends.kernels.norm.backward import NormalizationGradient
 from demitasse.backends.kernels.norm.forward import Normalization
 from demitasse.backends.kernels.tuning import Tuning
@@ -21,7 +21,7 @@ class Case:
     """Images with factors, offsets and a gradient, and what our kernels make of them."""
 
     def __init__(self, shape, width, *, relu, threads=1, vectors=1, x=None):
-        self.images = Images.in_blocks(shape, vectors * width)
+        self.images = Images.in_blocks(shape, vectors * width if vectors else shape[1])
         self.x = normal(*shape) * 3 + 2 if x is None else x
         self.factors, self.offsets = normal(shape[1], seed=1), normal(shape[1], seed=2)
         self.dy, self.relu = normal(*shape, seed=3), relu
@@ -109,10 +109,27 @@ def test_nan_takes_its_channel_and_no_other(relu, width):
 
 
 @WIDTH
-def test_channels_that_fill_no_whole_vectors_are_refused(width):
-    images = Images.in_blocks((1, width + 1, 2, 2), width + 1)
+@RELU
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("channels", [1, 4, "all but one"])
+def test_the_last_vector_may_be_a_part_of_one(channels, threads, relu, width):
+    rest = width - 1 if channels == "all but one" else channels
+    shape = (3, 2 * width + rest, 5, 7)
+    images = Images.in_blocks(shape, shape[1])
+    assert has_rest(images, width)
+    assert not takes(images, width)
+
+    Case(shape, width, relu=relu, threads=threads, vectors=None).check()
+
+
+@WIDTH
+@pytest.mark.parametrize("channels", ["few", "many"])
+def test_less_than_a_vector_and_pixels_far_apart_are_refused(channels, width):
+    count = {"few": width - 1, "many": 16 * width + 1}[channels]
+    images = Images.in_blocks((1, count, 2, 2), count)
 
     assert not takes(images, width)
+    assert not has_rest(images, width)
     with pytest.raises(ValueError, match="whole vectors"):
         Normalization(images, EPS, Tuning(width=width), relu=False)
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from demitasse.backends.kernels.images import Images
 
-__all__ = ["takes"]
+__all__ = ["has_rest", "takes"]
 
 WIDEST = 4
 """Vectors of a block of channels at most: those of longer ones lie too far apart to walk along."""
+
+WIDEST_REST = 8
+"""The same where the last vector is a part of one, for want of other code."""
 
 
 def takes(images: Images, width: int) -> bool:
@@ -21,3 +24,14 @@ def takes(images: Images, width: int) -> bool:
     dense = images.row_stride == images.shape[3] * images.column_stride
     whole = bool(width) and images.fits(width) and images.block % width == 0
     return whole and dense and images.block <= WIDEST * width
+
+
+def has_rest(images: Images, width: int) -> bool:
+    """Return whether all channels lie side by side, and the last vector is a part of one.
+
+    They are walked along, too, where a batch is measured: the library has slow code for most, and
+    for none a ReLU with it.
+    """
+    dense = images.row_stride == images.shape[3] * images.column_stride
+    last = images.block == images.shape[1] > width and images.shape[1] % width > 0
+    return bool(width) and last and dense and images.block <= WIDEST_REST * width

@@ -57,12 +57,13 @@ class BackwardFields(Struct):
 
 
 @cache
-def _kernels(width: int, *, relu: bool, behind: bool) -> tuple[int, int]:
+def _kernels(width: int, *, relu: bool, behind: bool, rest: bool) -> tuple[int, int]:
     """Return the addresses of what sums up the planes, and of what writes the gradients then."""
-    options = f"{'_relu' if relu else ''}{'_behind' if behind else ''}"
+    taken = {"_relu": relu, "_behind": behind, "_rest": rest}
+    options = "".join(option for option, on in taken.items() if on)
     name = f"normalization_gradient{width}{options}"
     parts = f"{name}_planes", name
-    write = partial(_write, names=parts, width=width, relu=relu, behind=behind)
+    write = partial(_write, names=parts, width=width, relu=relu, behind=behind, rest=rest)
     found = compiled(name, write, *parts)
     return found[parts[0]], found[parts[1]]
 
@@ -73,35 +74,38 @@ class _Channels:
     def __init__(self, k: Kernel, f: BackwardFields, plane: Plane, *, relu: bool) -> None:
         self._k, self._f, self._plane = k, f, plane
         self.mean, self.inverse, self.given = (
-            k.load(address + plane.channels) for address in (f.mean, f.inverse, f.factors)
+            plane.load(k, address + plane.channels) for address in (f.mean, f.inverse, f.factors)
         )
         self.factor = self.inverse * self.given
-        self._offset = k.load(f.offsets + plane.channels) if relu else None
+        self._offset = plane.load(k, f.offsets + plane.channels) if relu else None
 
     def pixel(self, at: Word) -> tuple[Vector, Vector]:
         """Return a pixel's deviation, and the gradient that the rectifier let pass."""
-        k, f, first = self._k, self._f, self._plane.first
+        k, f, plane = self._k, self._f, self._plane
         for array in (f.x, f.dy):
-            k.prefetch(array + self._plane.following + at, 2)
-        away, dy = k.load(f.x + first + at) - self.mean, k.load(f.dy + first + at)
+            k.prefetch(array + plane.following + at, 2)
+        away = plane.load(k, f.x + plane.first + at) - self.mean
+        dy = plane.load(k, f.dy + plane.first + at)
         if self._offset is not None:
             zero = k.constant(0.0)
             dy = choose(fma(away, self.factor, self._offset) > zero, dy, zero)
         return away, dy
 
 
-def _write(module: Any, names: tuple[str, str], width: int, *, relu: bool, behind: bool) -> None:
+def _write(
+    module: Any, names: tuple[str, str], width: int, *, relu: bool, behind: bool, rest: bool
+) -> None:
     k = Kernel(module, names[0], 1, width, exported=True)
     f = BackwardFields.read(k)
     stride = f.walk.pixel_stride * FLOAT
-    with each_plane(k, f.walk) as plane:
+    with each_plane(k, f.walk, rest=rest) as plane:
         _sum_up(k, plane, _Channels(k, f, plane, relu=relu), f.walk.pixels, stride)
     k.done()
     k = Kernel(module, names[1], 1, width, exported=True)
     f = BackwardFields.read(k)
     numbers, stride = counts(k, f.walk), f.walk.pixel_stride * FLOAT
     own = k.scratch(KEPT)
-    with each_plane(k, f.walk) as plane:
+    with each_plane(k, f.walk, rest=rest) as plane:
         channels = _Channels(k, f, plane, relu=relu)
         with k.when(plane.begins):
             _join(k, f, plane, channels, numbers, own)
@@ -109,9 +113,10 @@ def _write(module: Any, names: tuple[str, str], width: int, *, relu: bool, behin
         with k.loop(f.walk.pixels) as pixel:
             at = pixel.i * stride
             away, dy = channels.pixel(at)
-            k.store(fma(away, slope, fma(dy, channels.factor, level)), f.dx + plane.first + at)
+            slopes = fma(away, slope, fma(dy, channels.factor, level))
+            plane.store(k, slopes, f.dx + plane.first + at)
             if behind:
-                k.store(dy * channels.given, f.behind + plane.first + at)
+                plane.store(k, dy * channels.given, f.behind + plane.first + at)
     k.done()
 
 
@@ -141,8 +146,8 @@ def _join(
     k.store(-(total * by), own)
     k.store(-(products * by * channels.inverse), own + k.vector_bytes)
     with k.when(plane.image < 1):
-        k.store(products, f.factor_gradients + plane.channels)
-        k.store(total, f.offset_gradients + plane.channels)
+        plane.store(k, products, f.factor_gradients + plane.channels)
+        plane.store(k, total, f.offset_gradients + plane.channels)
 
 
 class NormalizationGradient:
@@ -155,7 +160,9 @@ class NormalizationGradient:
 
     def __init__(self, forward: Normalization, *, behind: bool = False) -> None:
         self.forward = forward
-        self._kernels = _kernels(forward.tuning.width, relu=forward.relu, behind=behind)
+        self._kernels = _kernels(
+            forward.tuning.width, relu=forward.relu, behind=behind, rest=forward.rest
+        )
         self._arguments = Arguments(
             BackwardFields.values(
                 walk=walk_values(forward.images, forward.tuning.width, forward.eps),

@@ -22,6 +22,7 @@ from demitasse.backends.kernels.language.words import (
     rectified,
     root,
 )
+from demitasse.backends.kernels.norm import has_rest
 from demitasse.backends.kernels.norm.walk import (
     FIRST_PIXELS,
     Counts,
@@ -60,35 +61,35 @@ class ForwardFields(Struct):
 
 
 @cache
-def _kernels(width: int, *, relu: bool) -> tuple[int, int]:
+def _kernels(width: int, *, relu: bool, rest: bool) -> tuple[int, int]:
     """Return the addresses of what measures the planes, and of what normalises them then."""
-    name = f"normalization{width}{'_relu' if relu else ''}"
+    name = f"normalization{width}{'_relu' if relu else ''}{'_rest' if rest else ''}"
     parts = f"{name}_planes", name
-    found = compiled(name, partial(_write, names=parts, width=width, relu=relu), *parts)
+    found = compiled(name, partial(_write, names=parts, width=width, relu=relu, rest=rest), *parts)
     return found[parts[0]], found[parts[1]]
 
 
-def _write(module: Any, names: tuple[str, str], width: int, *, relu: bool) -> None:
+def _write(module: Any, names: tuple[str, str], width: int, *, relu: bool, rest: bool) -> None:
     k = Kernel(module, names[0], 1, width, exported=True)
     f = ForwardFields.read(k)
     numbers, stride = counts(k, f.walk), f.walk.pixel_stride * FLOAT
-    with each_plane(k, f.walk) as plane:
+    with each_plane(k, f.walk, rest=rest) as plane:
         _measure(k, f, plane, numbers, stride)
     k.done()
     k = Kernel(module, names[1], 1, width, exported=True)
     f = ForwardFields.read(k)
     numbers, stride = counts(k, f.walk), f.walk.pixel_stride * FLOAT
     own = k.scratch(2)
-    with each_plane(k, f.walk) as plane:
+    with each_plane(k, f.walk, rest=rest) as plane:
         with k.when(plane.begins):
             _join(k, f, plane, numbers, own)
         mean, factor = k.load(own), k.load(own + k.vector_bytes)
-        offset = k.load(f.offsets + plane.channels)
+        offset = plane.load(k, f.offsets + plane.channels)
         with k.loop(f.walk.pixels) as pixel:
             at = plane.first + pixel.i * stride
             k.prefetch(f.x + plane.following + pixel.i * stride, 2)
-            value = fma(k.load(f.x + at) - mean, factor, offset)
-            k.store(rectified(value, k.constant(0.0)) if relu else value, f.y + at)
+            value = fma(plane.load(k, f.x + at) - mean, factor, offset)
+            plane.store(k, rectified(value, k.constant(0.0)) if relu else value, f.y + at)
     k.done()
 
 
@@ -96,12 +97,14 @@ def _measure(k: Kernel, f: ForwardFields, plane: Plane, numbers: Counts, stride:
     """Write a plane's mean and the sum of its squared deviations."""
     zero, first = k.constant(0.0), f.x + plane.first
     some = minimum(f.walk.pixels, FIRST_PIXELS)
-    [total] = summed(k, some, stride, [zero], lambda at, sums: [sums[0] + k.load(first + at)])
+    [total] = summed(
+        k, some, stride, [zero], lambda at, sums: [sums[0] + plane.load(k, first + at)]
+    )
     about = total * numbers.first_pixels
 
     def add(at: Word, sums: Any) -> list[Vector]:
         k.prefetch(f.x + plane.following + at, 2)
-        away = k.load(first + at) - about
+        away = plane.load(k, first + at) - about
         return [sums[0] + away, fma(away, away, sums[1])]
 
     away, squares = summed(k, f.walk.pixels, stride, [zero, zero], add)
@@ -126,10 +129,10 @@ def _join(k: Kernel, f: ForwardFields, plane: Plane, numbers: Counts, own: Word)
     variance = fma(between, numbers.pixels, within) * numbers.each
     inverse = k.constant(1.0) / root(variance + numbers.eps)
     k.store(mean, own)
-    k.store(inverse * k.load(f.factors + plane.channels), own + k.vector_bytes)
+    k.store(inverse * plane.load(k, f.factors + plane.channels), own + k.vector_bytes)
     with k.when(plane.image < 1):
         for value, target in ((mean, f.mean), (variance, f.variance), (inverse, f.inverse)):
-            k.store(value, target + plane.channels)
+            plane.store(k, value, target + plane.channels)
 
 
 class Normalization:
@@ -147,6 +150,7 @@ class Normalization:
         mean: What was measured last. Shape: (C,).
         variance: The same, over all elements of a channel. Shape: (C,).
         inverse: 1 / sqrt(variance + eps). Shape: (C,).
+        rest: Whether the last vector of channels is a part of one.
 
     Raises:
         ValueError: Channels fill no whole vectors, or pixels do not follow each other.
@@ -155,8 +159,8 @@ class Normalization:
     def __init__(self, images: Images, eps: float, tuning: Tuning, *, relu: bool) -> None:
         self.images, self.eps, self.tuning, self.relu = images, eps, tuning, relu
         self.mean, self.variance, self.inverse = (aligned(images.shape[1]) for _ in range(3))
-        self.sums_size = sums_size(images)
-        self._kernels = _kernels(tuning.width, relu=relu)
+        self.sums_size, self.rest = sums_size(images, tuning.width), has_rest(images, tuning.width)
+        self._kernels = _kernels(tuning.width, relu=relu, rest=self.rest)
         self._arguments = Arguments(
             ForwardFields.values(
                 walk=walk_values(images, tuning.width, eps),

@@ -12,7 +12,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import EACH_CALL, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, Condition, Vector, Word, chunk
-from demitasse.backends.kernels.norm import takes
+from demitasse.backends.kernels.norm import has_rest, takes
 
 __all__ = [
     "FIRST_PIXELS", "Counts", "Plane", "WalkFields", "counts", "each_plane", "summed", "sums_size",
@@ -38,6 +38,8 @@ class WalkFields(Struct):
 
     images: Word
     """How many images there are."""
+    channels: Word
+    """Channels of an image."""
     groups: Word
     """Vectors of channels of an image."""
     block_groups: Word
@@ -80,6 +82,7 @@ class Plane(NamedTuple):
         begins: Whether it is the first that the thread walks over, or the first image's.
         following: What ``first`` is of the plane after it. Of each of its pixels, that one's is
             fetched ahead: the processor does not find out by itself where a walk goes on.
+        some: Which elements of a vector are channels; None for all.
     """
 
     first: Word
@@ -89,6 +92,18 @@ class Plane(NamedTuple):
     all_sums: Word
     begins: Condition
     following: Word
+    some: Condition | None
+
+    def load(self, k: Kernel, address: Word) -> Vector:
+        """Return a vector of channels, with zeros for those that there are not."""
+        return k.load(address) if self.some is None else k.load_some(address, self.some)
+
+    def store(self, k: Kernel, value: Vector, address: Word) -> None:
+        """Write those channels of a vector that there are."""
+        if self.some is None:
+            k.store(value, address)
+        else:
+            k.store_some(value, address, self.some)
 
 
 def counts(k: Kernel, f: WalkFields) -> Counts:
@@ -97,8 +112,14 @@ def counts(k: Kernel, f: WalkFields) -> Counts:
 
 
 @contextmanager
-def each_plane(k: Kernel, f: WalkFields) -> Iterator[Plane]:
-    """Write a loop over the thread's planes, those of the same channels one after the other."""
+def each_plane(k: Kernel, f: WalkFields, *, rest: bool = False) -> Iterator[Plane]:
+    """Write a loop over the thread's planes, those of the same channels one after the other.
+
+    Args:
+        k: The kernel.
+        f: Its fields.
+        rest: Whether the last vector of channels is a part of one.
+    """
     begin, end = chunk(f.groups * f.images, *k.thread())
     with k.loop(end, begin) as loop:
         group, image = loop.i // f.images, loop.i % f.images
@@ -111,6 +132,7 @@ def each_plane(k: Kernel, f: WalkFields) -> Iterator[Plane]:
             all_sums,
             (loop.i - begin) * image < 1,
             _first(k, f, loop.i + 1),
+            k.first(f.channels - group * k.width) if rest else None,
         )
 
 
@@ -166,7 +188,7 @@ def walk_values(images: Images, width: int, eps: float) -> Values:
     Raises:
         ValueError: Channels fill no whole vectors, or pixels do not follow each other.
     """
-    if not takes(images, width):
+    if not (takes(images, width) or has_rest(images, width)):
         message = (
             f"{images.shape[1]} channels in blocks of {images.block} were given; give whole "
             f"vectors of {width} in short blocks, pixel behind pixel"
@@ -178,8 +200,9 @@ def walk_values(images: Images, width: int, eps: float) -> Values:
     numbers = [1 / pixels, 1 / n, 1 / (n * pixels), pixels, 1 / first, eps]
     return WalkFields.values(
         images=n,
-        groups=c // width,
-        block_groups=images.block // width,
+        channels=c,
+        groups=-(-c // width),
+        block_groups=-(-images.block // width),
         pixels=pixels,
         image_stride=images.image_stride,
         block_stride=images.block_stride,
@@ -189,6 +212,7 @@ def walk_values(images: Images, width: int, eps: float) -> Values:
     )
 
 
-def sums_size(images: Images) -> int:
+def sums_size(images: Images, width: int) -> int:
     """Return how many elements the sums of all planes have."""
-    return PLANE_SUMS * images.shape[0] * images.shape[1]
+    n, c, _, _ = images.shape
+    return PLANE_SUMS * n * -(-c // width) * width

@@ -31,7 +31,9 @@ def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> Normalizati
     if parts.norm is None or not parts.measures or not tuning.width:
         return None
     images = images_of(layout)
-    if images is None or not norm.takes(images, tuning.width):
+    if images is None:
+        return None
+    if not (norm.takes(images, tuning.width) or norm.has_rest(images, tuning.width)):
         return None
     from demitasse.backends.kernels.norm.forward import Normalization
 
