@@ -1,4 +1,4 @@
-"""Deconvolutions without gradients on device cpu."""
+"""Deconvolutions on device cpu, most of them without gradients."""
 
 import numpy as np
 import pytest
@@ -139,3 +139,23 @@ def test_a_bias_is_added_once_to_what_is_summed_in_parts(maps, channels, trainin
     got, want = results(nets, np.random.default_rng(0).normal(size=(2, maps, 5, 4)))
 
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("training", ["true", "false"])
+@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("channels", [16, 32, 40])
+def test_windows_of_no_whole_strides_and_a_bias_run_in_the_library(channels, size, training):
+    text = DECONVOLUTION.replace("kernel_size: 4", f"kernel_size: {size}").replace(
+        "dim: 8 dim: 5", "dim: 32 dim: 5"
+    )
+    message = parse_text(text.format(channels=channels, training=training), NetParameter)
+    nets = [Net(message, "TEST", device="cpu", seed=1, lowered=low) for low in (True, False)]
+    x = np.random.default_rng(0).normal(size=(2, 32, 5, 4))
+
+    for _ in range(2):
+        got, want = results(nets, x)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+        for net in nets:
+            net.layers[-1].blobs[1].mutable_cpu_data()[...] += 1.5
+
+    assert "numpy" not in nets[0].plan.entries[-1].ran.code

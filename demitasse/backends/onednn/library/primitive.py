@@ -66,9 +66,14 @@ class Description:
         descriptor = self.descriptor(what)
         return int(self._library.dnnl_memory_desc_get_size(descriptor)) if descriptor else 0
 
-    def descriptor(self, what: Query) -> int:
-        """Return the memory descriptor of one of its memories; 0 for none."""
-        return self._library.dnnl_primitive_desc_query_md(self.handle, what, 0) or 0
+    def descriptor(self, what: Query, index: int = 0) -> int:
+        """Return the memory descriptor of one of its memories; 0 for none.
+
+        Args:
+            what: Its kind.
+            index: Which of several of that kind.
+        """
+        return self._library.dnnl_primitive_desc_query_md(self.handle, what, index) or 0
 
 
 class Primitive:

@@ -13,7 +13,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
-from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.library.layout import Layout, layout_of
 from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.own_kernels.convolutions.choice import conv_kernels
 from demitasse.backends.onednn.own_kernels.convolutions.kernels import ConvKernels
@@ -208,20 +208,27 @@ class DeconvStep(WindowStep[ops.Deconv]):
             images: How the library describes it; one block of channels lies like channels last, of
                 which the library has other code.
         """
-        bias = self.engine.plain((1, self.image[1], *(1 for _ in self.op.kernel)))
-        found = self.engine.describe(
-            "binary",
-            Algorithm.ADD,
-            images,
-            bias.handle,
-            images,
-            self.engine.attributes,
-        )
+        shape = (1, self.image[1], *(1 for _ in self.op.kernel))
+        bias = self.engine.plain(shape)
+        try:
+            found = self._describe_sum(images, bias.handle)
+            values = Reader(Arg.SECOND_SRC, self.at.params[1], bias)
+        except Declined:  # to blocks of channels the library adds values in blocks, if they say so
+            found = self._describe_sum(images, self.engine.any(shape))
+            descriptor = found.descriptor(Query.SRC, 1)
+            bias = layout_of(self.engine.library, descriptor)
+            values = Reader(Arg.SECOND_SRC, self.at.params[1], bias)
+            values.descriptor = descriptor
         top = self.at.top[0]
         before, after = Reader(Arg.SRC, top, layout), Writer(Arg.DST, top, layout)
         before.descriptor = after.descriptor = images
-        ports = [before, Reader(Arg.SECOND_SRC, self.at.params[1], bias), after]
+        ports = [before, values, after]
         self.forward_calls.append(Call(self.engine, found, ports))
+
+    def _describe_sum(self, images: int, bias: int) -> Description:
+        """Ask for the sum of images and one value for each channel."""
+        attributes = self.engine.attributes
+        return self.engine.describe("binary", Algorithm.ADD, images, bias, images, attributes)
 
     def prepare_backward(self) -> None:
         if self.at.param_propagate_down[0]:
