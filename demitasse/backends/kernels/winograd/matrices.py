@@ -36,8 +36,8 @@ ALONE = {**FINITE, 7: TEN}
 """The same for filters of one row or column: in one direction more points can be taken, 4 outputs
 of 7 taps, for errors are multiplied with those of the other."""
 
-TAPS = frozenset(FINITE) - {2}
-"""Rows and columns that filters of stride 1 may have; 2 are one phase's of those of stride 2."""
+TAPS = frozenset(FINITE)
+"""Rows and columns that filters may have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +93,7 @@ class Filtering(NamedTuple):
 
 @cache
 def filtering(kernel: tuple[int, int]) -> Filtering:
-    """Return the matrices of filters of so many rows and columns, each in :data:`FINITE`."""
+    """Return the matrices of filters of so many rows and columns, each of :data:`TAPS`."""
     points = ALONE if 1 in kernel else FINITE
     down, across = (matrices(taps, points[taps]) for taps in kernel)
     return Filtering(down, across)
