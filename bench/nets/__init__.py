@@ -7,15 +7,16 @@ are divided by. Dropout is there in nets that do not train. What a net gives is 
 from nets.classic import caffenet, cifar10_quick, grey, lenet
 from nets.dense import densenet121
 from nets.detection import ssd_mobilenet, tiny_yolo
+from nets.flow import flownet
 from nets.generators import autoencoder, dcgan, srcnn, vdsr
 from nets.googlenet import googlenet
 from nets.inception import inception
 from nets.mobile import mobilenet_v2, shufflenet
 from nets.recurrent import lrcn
-from nets.residual import resnet18, resnet20, resnet50
+from nets.residual import resnet18, resnet20, resnet26, resnet50
 from nets.resnext import resnext50, senet50
 from nets.segmentation import deeplab, fcn, segnet, unet
-from nets.small import mobilenet, squeezenet
+from nets.small import mobilenet, quarter_mobilenet, squeezenet
 from nets.text import text_cnn
 from nets.vgg import vgg16
 
@@ -59,5 +60,8 @@ OTHERS = {
     "srcnn": srcnn,
     "vdsr": vdsr,
     "text_cnn": text_cnn,
+    "resnet26": resnet26,
+    "quarter_mobilenet": quarter_mobilenet,
+    "flownet": flownet,
 }
 """What else people run, forward alone; other engines get it as the package exports it."""

@@ -1,8 +1,8 @@
-"""Residual nets: ResNet-50, ResNet-18, and ResNet-20 for small images."""
+"""Residual nets: ResNet-50, -26 and -18, and ResNet-20 for small images."""
 
 from nets.writer import Writer
 
-__all__ = ["resnet18", "resnet20", "resnet50"]
+__all__ = ["resnet18", "resnet20", "resnet26", "resnet50"]
 
 STAGES = ((2, 64, 3), (3, 128, 4), (4, 256, 6), (5, 512, 3))
 """Number, inner width and blocks of each stage of ResNet-50."""
@@ -15,6 +15,16 @@ def resnet50(batch: int, train: bool, scale: int = 1) -> str:
         for block in range(blocks):
             stride = 2 if block == 0 and stage > 2 else 1
             _bottleneck(net, f"{stage}{'abcdef'[block]}", width // scale, stride, first=block == 0)
+    return _end(net, 1000)
+
+
+def resnet26(batch: int, train: bool, scale: int = 1) -> str:
+    """ResNet-50 with two blocks in each stage, on 128x128 images."""
+    net = _begin("ResNet-26", batch, train, scale, size=128)
+    for stage, width, _ in STAGES:
+        for block in range(2):
+            stride = 2 if block == 0 and stage > 2 else 1
+            _bottleneck(net, f"{stage}{'ab'[block]}", width // scale, stride, first=block == 0)
     return _end(net, 1000)
 
 
@@ -38,8 +48,8 @@ def resnet20(batch: int, train: bool, scale: int = 1) -> str:
     return _end(net, 10)
 
 
-def _begin(name: str, batch: int, train: bool, scale: int) -> Writer:
-    net = Writer(name, (batch, 3, 224, 224), train)
+def _begin(name: str, batch: int, train: bool, scale: int, size: int = 224) -> Writer:
+    net = Writer(name, (batch, 3, size, size), train)
     _conv(net, "conv1", 64 // scale, 7, stride=2, pad=3)
     net.relu("relu_conv1")
     net.pool("pool1", 3, 2)

@@ -4,7 +4,7 @@ from collections.abc import Container
 
 from nets.writer import Writer
 
-__all__ = ["mobilenet", "mobilenet_blocks", "squeezenet"]
+__all__ = ["mobilenet", "mobilenet_blocks", "quarter_mobilenet", "squeezenet"]
 
 FIRES = ((2, 16, 64), (3, 16, 64), (4, 32, 128), (5, 32, 128), (6, 48, 192), (7, 48, 192),
          (8, 64, 256), (9, 64, 256))  # fmt: skip
@@ -46,6 +46,15 @@ def mobilenet(batch: int, train: bool, scale: int = 1) -> str:
     """MobileNet 1 of full width on 224x224 images."""
     net = Writer("MobileNet", (batch, 3, 224, 224), train)
     mobilenet_blocks(net, scale)
+    net.mean("pool")
+    net.ip("classifier", 1000)
+    return net.end()
+
+
+def quarter_mobilenet(batch: int, train: bool, scale: int = 1) -> str:
+    """MobileNet 1 of a quarter of the width on 128x128 images."""
+    net = Writer("Quarter-MobileNet", (batch, 3, 128, 128), train)
+    mobilenet_blocks(net, 4 * scale)
     net.mean("pool")
     net.ip("classifier", 1000)
     return net.end()
