@@ -36,6 +36,7 @@ __all__ = [
     "Permute",
     "Pool",
     "Recurrent",
+    "RegionMeans",
     "RegionPool",
     "Scale",
     "Shuffle",
@@ -345,6 +346,18 @@ class Interpolation(Op):
     top: Shape
     cut: tuple[int, int]
     size: tuple[int, int]
+
+
+class RegionMeans(Op):
+    """The mean of each bin of regions of interest, each from a channel of its own.
+
+    Bin (i, j) of channel d of the top, (R, D, G, G), is from channel (d G + i) G + j of the bottom.
+    Regions are as those of :class:`RegionPool`, their corners between pixels.
+    """
+
+    bottom: Shape
+    top: Shape
+    scale: float
 
 
 class RegionPool(Op):

@@ -5,6 +5,7 @@ Source: R-FCN (daijifeng001/caffe-rfcn), ``src/caffe/layers/psroi_pooling_layer.
 
 from __future__ import annotations
 
+from demitasse.backends import ops
 from demitasse.backends.regions import Region, bins_between
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Blobs, positive
@@ -39,6 +40,12 @@ class PSROIPooling(RegionPooling):
         if self.scale <= 0:
             message = f"psroi_pooling_param.spatial_scale must be above 0, it is {self.scale:g}"
             raise ConfigError(message)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.op = ops.RegionMeans(
+            dtype=self.dtype, bottom=bottom[0].shape, top=top[0].shape, scale=self.scale
+        )
 
     def top_shape(self, bottom: Blobs) -> tuple[int, ...]:
         channels = self.dim * self.group * self.group

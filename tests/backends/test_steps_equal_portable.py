@@ -102,6 +102,8 @@ COLUMN = [((1, 3),)]
 SIZES = ("height: 7 width: 9", "shrink_factor: 2", "zoom_factor: 2 pad_beg: -1")
 BINS = ("pooled_h: 2 pooled_w: 3 spatial_scale: 0.1", "pooled_h: 5 pooled_w: 4 spatial_scale: 0.1")
 MAPS = [((2, 5, 9, 8), (4, 5)), ((2, 16, 9, 8), (4, 5)), ((2, 40, 3, 4), (1, 5))]
+GROUPS = "spatial_scale: 0.1 output_dim: 4 group_size: 3"
+SCORES = [((2, 36, 9, 8), (4, 5)), ((2, 36, 3, 19), (1, 5))]
 BRANCHES = [((2, 3, 4), (2, 1, 4), (2, 2, 4)), ((2, 16, 3, 3), (2, 32, 3, 3), (2, 16, 3, 3))]
 NORM = {"params": "positive"}
 CUDA, HOST = ("cupy",), ("numpy", "cupy")
@@ -379,6 +381,10 @@ ROWS = [
         values=("normal", "regions")), (), may=("onednn",)),
     Row("regions without a gradient", ops.RegionPool, layers("ROIPooling", *BINS, shapes=MAPS,
         values=("normal", "regions")), ("onednn",), gradient=False),
+    Row("means of regions", ops.RegionMeans, layers("PSROIPooling", GROUPS, shapes=SCORES,
+        values=("normal", "regions")), (), may=("onednn",)),
+    Row("means of regions without a gradient", ops.RegionMeans, layers("PSROIPooling", GROUPS,
+        shapes=SCORES, values=("normal", "regions")), ("onednn",), gradient=False),
     Row("slice", ops.Slice, layers("Slice", "axis: 1", "axis: 2", "axis: 1 slice_point: 1",
         shapes=[((2, 4, 6),), ((3, 32, 4, 5),)], tops=2), ("onednn",)),
     Row("slice into one", ops.Slice, layers("Slice", shapes=[((2, 3),)]), (), frozen=False),

@@ -22,6 +22,7 @@ MESSAGES = {
     "InnerProduct": "inner_product_param",
     "Normalize": "norm_param",
     "PriorBox": "prior_box_param",
+    "PSROIPooling": "psroi_pooling_param",
     "ROIPooling": "roi_pooling_param",
     "ShuffleChannel": "shuffle_channel_param",
     "SigmoidCrossEntropyLoss": "loss_param",

@@ -23,7 +23,7 @@ from demitasse.backends.onednn.steps.pooling import PoolStep
 from demitasse.backends.onednn.steps.prelu import PReLUStep
 from demitasse.backends.onednn.steps.recurrent import RecurrentStep
 from demitasse.backends.onednn.steps.recurrent_forward import RecurrentForwardStep
-from demitasse.backends.onednn.steps.region_pooling import RegionPoolStep
+from demitasse.backends.onednn.steps.region_pooling import RegionMeansStep, RegionPoolStep
 from demitasse.backends.onednn.steps.scale import ScaleStep
 from demitasse.backends.onednn.steps.shuffle import ShuffleStep
 from demitasse.backends.onednn.steps.slice import SliceStep
@@ -54,6 +54,7 @@ LOWERINGS: Lowerings = {
     ops.Pool: (PoolStep, *NUMPY[ops.Pool]),
     ops.PReLU: (PReLUStep,),
     ops.Recurrent: (RecurrentForwardStep, RecurrentStep),
+    ops.RegionMeans: (RegionMeansStep,),
     ops.RegionPool: (RegionPoolStep,),
     ops.Scale: (ScaleStep, GatedScaleStep, *NUMPY[ops.Scale]),
     ops.Shuffle: (ShuffleStep,),

@@ -32,6 +32,7 @@ __all__ = [
     "lengths_kernel",
     "lrn_kernel",
     "map_call",
+    "means_call",
     "region_call",
     "rows_kernel",
 ]
@@ -150,6 +151,21 @@ def region_call(
         return None
     regions, _, rows, columns = op.top
     kernel = RegionMaxima(images, regions, (rows, columns), tuning)
+    return RegionCall(engine, source, target, kernel)
+
+
+def means_call(
+    engine: Engine, op: ops.RegionMeans, source: Reader, target: Writer
+) -> RegionCall | None:
+    """Return what takes means of bins, both in C order; None where no kernels can be made."""
+    tuning = engine.tuning.as_set(wanted())
+    if not tuning.width:
+        return None
+    from demitasse.backends.kernels.region_means import RegionMeans
+    from demitasse.backends.onednn.own_kernels.region_calls import RegionCall
+
+    regions, _, rows, columns = op.top
+    kernel = RegionMeans(op.bottom, regions, (rows, columns), tuning)
     return RegionCall(engine, source, target, kernel)
 
 

@@ -1,8 +1,9 @@
-"""Calls of the kernel that pools regions of interest."""
+"""Calls of the kernels that pool regions of interest."""
 
 from __future__ import annotations
 
 from demitasse.backends.kernels.region_maxima import RegionMaxima
+from demitasse.backends.kernels.region_means import RegionMeans
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.calls import KernelCall
 from demitasse.backends.onednn.ports import Reader, Writer
@@ -11,8 +12,11 @@ from demitasse.backends.regions import Bins
 __all__ = ["RegionCall"]
 
 
+Regions = RegionMaxima | RegionMeans
+
+
 class RegionCall(KernelCall):
-    """The largest value in each bin.
+    """A kernel that pools the bins of regions.
 
     Args:
         engine: The engine.
@@ -26,9 +30,7 @@ class RegionCall(KernelCall):
 
     bins: Bins
 
-    def __init__(
-        self, engine: Engine, source: Reader, target: Writer, kernel: RegionMaxima
-    ) -> None:
+    def __init__(self, engine: Engine, source: Reader, target: Writer, kernel: Regions) -> None:
         self._source, self._target, self._kernel = source, target, kernel
         super().__init__(engine, (source, target), kernel.code)
         target.promise(engine)

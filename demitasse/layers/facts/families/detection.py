@@ -39,7 +39,9 @@ FACTS: Mapping[str, LayerFacts] = {
         moves="tops",
     ),
     "Proposal": LayerFacts(fields=("proposal_param",), gradient="none", host=True),
-    "PSROIPooling": LayerFacts(fields=("psroi_pooling_param",), holds={1: "regions"}),
+    "PSROIPooling": LayerFacts(
+        fields=("psroi_pooling_param",), op="RegionMeans", holds={1: "regions"}
+    ),
     "ROIPooling": LayerFacts(
         fields=("roi_pooling_param",),
         op="RegionPool",

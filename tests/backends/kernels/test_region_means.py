@@ -1,0 +1,79 @@
+"""Means of the bins of regions, on arrays, against loops in numpy."""
+
+import numpy as np
+import pytest
+from stages import WIDTH, normal
+
+from demitasse.backends.kernels.region_means import RegionMeans
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.regions import Bins
+
+
+def some_bins(shape, regions, pooled, seed=1):
+    """Bins of any size, perhaps empty, anywhere in images of a shape."""
+    rng = np.random.default_rng(seed)
+    spans = [
+        np.sort(rng.integers(0, size + 1, (regions, count, 2)), axis=2)
+        for size, count in zip(shape[2:], pooled, strict=True)
+    ]
+    return Bins(rng.integers(0, shape[0], regions), *spans)
+
+
+def means(x, bins):
+    """Return the mean of each bin, from channels of its own; 0 of an empty one."""
+    items, rows, columns = bins
+    shape = rows.shape[1], columns.shape[1]
+    parts = x.reshape(len(x), -1, *shape, *x.shape[2:])
+    y = np.zeros((len(items), parts.shape[1], *shape))
+    for r, i, j in np.ndindex(len(items), *shape):
+        seen = parts[items[r], :, i, j, slice(*rows[r, i]), slice(*columns[r, j])]
+        if seen.size:
+            y[r, :, i, j] = seen.mean(axis=(1, 2), dtype=float)
+    return y
+
+
+def run(x, bins, tuning):
+    want = means(x, bins)
+    got = np.full(want.size + 1, 77.0, np.float32)
+
+    RegionMeans(x.shape, len(want), want.shape[2:], tuning)(x, bins, got)
+
+    assert got[-1] == 77
+    return got[:-1].reshape(want.shape), want
+
+
+@WIDTH
+@pytest.mark.parametrize("outputs", [1, 5])
+@pytest.mark.parametrize("pooled", [(1, 1), (2, 3), (7, 7)])
+def test_each_bin_has_channels_of_its_own(pooled, outputs, width):
+    x = normal(3, outputs * pooled[0] * pooled[1], 6, 19)
+
+    got, want = run(x, some_bins(x.shape, 20, pooled), Tuning(width))
+
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@WIDTH
+def test_threads_change_no_bits(width):
+    x = normal(2, 4 * 49, 9, 21)
+    bins = some_bins(x.shape, 30, (7, 7))
+
+    one, three = (run(x, bins, Tuning(width, threads))[0] for threads in (1, 3))
+
+    np.testing.assert_array_equal(one, three)
+
+
+@WIDTH
+def test_nan_and_infinity_reach_their_bins_alone(width):
+    x = normal(1, 8, 4, 4)
+    x[0, 0, 1, 1], x[0, 5, 2, 3] = np.nan, np.inf
+    spans = np.array([[[0, 2], [2, 4]]])
+
+    got, want = run(x, Bins(np.zeros(1, np.int64), spans, spans), Tuning(width))
+
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_what_it_does_not_take_is_refused():
+    with pytest.raises(ValueError, match="a multiple"):
+        RegionMeans((1, 10, 3, 3), 1, (2, 2), Tuning(8))
