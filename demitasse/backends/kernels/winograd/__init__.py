@@ -47,7 +47,7 @@ def tiling_of(
     strided = training and _is_strided(op, x, y, tuning.width)
     if not strided and not _is_plain(op):
         message = (
-            "winograd takes filters of 1, 2, 3, 5 and 7 rows and columns, stride and dilation 1; in "
+            "winograd takes filters of 1, 2, 3, 5 and 7 rows and columns of stride 1; in "
             f"training 4x4, 5x5 and 6x6 of stride 2, on whole vectors of {tuning.width} channels"
         )
         raise Declined(message)
