@@ -145,11 +145,7 @@ def test_a_bias_is_added_once_to_what_is_summed_in_parts(maps, channels, trainin
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize("channels", [16, 32, 40])
 def test_windows_of_no_whole_strides_and_a_bias_run_in_the_library(channels, size, training):
-    text = DECONVOLUTION.replace("kernel_size: 4", f"kernel_size: {size}").replace(
-        "dim: 8 dim: 5", "dim: 32 dim: 5"
-    )
-    message = parse_text(text.format(channels=channels, training=training), NetParameter)
-    nets = [Net(message, "TEST", device="cpu", seed=1, lowered=low) for low in (True, False)]
+    nets = make_pair(channels, training, maps=32, size=size)
     x = np.random.default_rng(0).normal(size=(2, 32, 5, 4))
 
     for _ in range(2):

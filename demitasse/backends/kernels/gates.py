@@ -54,47 +54,63 @@ class GradientFields(Struct):
 
 
 @cache
-def _kernel(width: int, *, gradient: bool, adds: bool) -> int:
-    """Return the address of the kernel; with ``adds`` something is added to the product."""
-    name = f"gate{'_gradient' if gradient else 's'}{width}{'_adds' if adds else ''}"
-    write = partial(_write_gradient if gradient else _write, name=name, width=width, adds=adds)
+def _kernel(width: int, *, gradient: bool, adds: bool, rest: bool) -> int:
+    """Return the address of the kernel.
+
+    Args:
+        width: Floats of a vector.
+        gradient: Whether it computes the gradients.
+        adds: Whether something is added to the product.
+        rest: Whether the last vector of channels is a part of one.
+    """
+    options = f"{'_adds' if adds else ''}{'_rest' if rest else ''}"
+    name = f"gate{'_gradient' if gradient else 's'}{width}{options}"
+    write = _write_gradient if gradient else _write
+    write = partial(write, name=name, width=width, adds=adds, rest=rest)
     return compiled(name, write, name)[name]
 
 
-def _write(module: Any, name: str, width: int, *, adds: bool) -> None:
+def _write(module: Any, name: str, width: int, *, adds: bool, rest: bool) -> None:
     k = Kernel(module, name, 1, width, exported=True)
     f = GateFields.read(k)
-    stride, row_bytes = f.walk.pixel_stride * FLOAT, f.walk.groups * k.vector_bytes
-    with each_plane(k, f.walk) as plane:
-        gate = k.load(f.gates + plane.image * row_bytes + plane.channels)
+    stride, row_bytes = f.walk.pixel_stride * FLOAT, f.walk.channels * FLOAT
+    with each_plane(k, f.walk, rest=rest) as plane:
+        gate = plane.load(k, f.gates + plane.image * row_bytes + plane.channels)
         with k.loop(f.walk.pixels) as pixel:
             here = plane.first + pixel.i * stride
-            product = k.load(f.x + here) * gate
-            k.store(product + k.load(f.added + here) if adds else product, f.y + here)
+            value = plane.load(k, f.x + here) * gate
+            if adds:
+                value = value + plane.load(k, f.added + here)
+            plane.store(k, value, f.y + here)
     k.done()
 
 
-def _write_gradient(module: Any, name: str, width: int, *, adds: bool) -> None:
+def _write_gradient(module: Any, name: str, width: int, *, adds: bool, rest: bool) -> None:
     k = Kernel(module, name, 1, width, exported=True)
     f = GradientFields.read(k)
-    stride, row_bytes = f.walk.pixel_stride * FLOAT, f.walk.groups * k.vector_bytes
-    with each_plane(k, f.walk) as plane:
+    stride, row_bytes = f.walk.pixel_stride * FLOAT, f.walk.channels * FLOAT
+    with each_plane(k, f.walk, rest=rest) as plane:
         channels = plane.image * row_bytes + plane.channels
-        gate = k.load(f.gates + channels)
+        gate = plane.load(k, f.gates + channels)
 
         def step(at: Word, sums: Sequence[Vector]) -> list[Vector]:
             for array in (f.x, f.dy):
                 k.prefetch(array + plane.following + at, 2)
             here = plane.first + at
-            x, dy = k.load(f.x + here), k.load(f.dy + here)
-            k.store(dy * gate, f.dx + here)
+            x, dy = plane.load(k, f.x + here), plane.load(k, f.dy + here)
+            plane.store(k, dy * gate, f.dx + here)
             if adds:
-                k.store(dy, f.added + here)
+                plane.store(k, dy, f.added + here)
             return [fma(x, dy, sums[0])]
 
         [total] = summed(k, f.walk.pixels, stride, [k.constant(0.0)], step)
-        k.store(total, f.gate_gradients + channels)
+        plane.store(k, total, f.gate_gradients + channels)
     k.done()
+
+
+def _has_rest(images: Images, tuning: Tuning) -> bool:
+    """Whether the last vector of channels is a part of one."""
+    return images.block % tuning.width > 0
 
 
 class Gates:
@@ -106,12 +122,14 @@ class Gates:
         adds: Whether there is another.
 
     Raises:
-        ValueError: Channels fill no whole vectors, or pixels do not follow each other.
+        ValueError: Channels have no vectors, or pixels do not follow each other.
     """
 
     def __init__(self, images: Images, tuning: Tuning, *, adds: bool) -> None:
         self.images, self.tuning, self.adds = images, tuning, adds
-        self._kernel = _kernel(tuning.width, gradient=False, adds=adds)
+        self._kernel = _kernel(
+            tuning.width, gradient=False, adds=adds, rest=_has_rest(images, tuning)
+        )
         self._arguments = Arguments(
             GateFields.values(
                 walk=walk_values(images, tuning.width, eps=0.0),
@@ -145,12 +163,14 @@ class GateGradient:
         adds: Whether there is another.
 
     Raises:
-        ValueError: Channels fill no whole vectors, or pixels do not follow each other.
+        ValueError: Channels have no vectors, or pixels do not follow each other.
     """
 
     def __init__(self, images: Images, tuning: Tuning, *, adds: bool) -> None:
         self.tuning = tuning
-        self._kernel = _kernel(tuning.width, gradient=True, adds=adds)
+        self._kernel = _kernel(
+            tuning.width, gradient=True, adds=adds, rest=_has_rest(images, tuning)
+        )
         self._arguments = Arguments(
             GradientFields.values(
                 walk=walk_values(images, tuning.width, eps=0.0),

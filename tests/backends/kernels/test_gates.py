@@ -9,13 +9,19 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.tuning import Tuning
 
 
+def batch(size, width, rest):
+    """Images in blocks; with a rest, all channels lie side by side and fill no whole vectors."""
+    n, c = 3, 4 * width + rest
+    return n, c, Images.in_blocks((n, c, *size), c if rest else 2 * width)
+
+
 @WIDTH
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize("size", [(3, 4), (1, 1), (7, 5)])
-def test_products_and_sums_are_numpys_to_the_bit(size, adds, threads, width):
-    n, c = 3, 4 * width
-    images = Images.in_blocks((n, c, *size), 2 * width)
+@pytest.mark.parametrize("rest", [0, 3])
+def test_products_and_sums_are_numpys_to_the_bit(rest, size, adds, threads, width):
+    n, c, images = batch(size, width, rest)
     x, other, gates = normal(n, c, *size), normal(n, c, *size, seed=1), normal(n, c, seed=2)
     y = np.full(x.size, np.nan, np.float32)
 
@@ -30,9 +36,9 @@ def test_products_and_sums_are_numpys_to_the_bit(size, adds, threads, width):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize("size", [(3, 4), (1, 1), (7, 5)])
-def test_gradients_are_those_of_the_definition(size, adds, threads, width):
-    n, c = 3, 4 * width
-    images = Images.in_blocks((n, c, *size), 2 * width)
+@pytest.mark.parametrize("rest", [0, 3])
+def test_gradients_are_those_of_the_definition(rest, size, adds, threads, width):
+    n, c, images = batch(size, width, rest)
     x, dy, gates = normal(n, c, *size), normal(n, c, *size, seed=1), normal(n, c, seed=2)
     dx, of_gates = np.full(x.size, np.nan, np.float32), np.full((n, c), np.nan, np.float32)
     added = np.full(x.size, np.nan, np.float32) if adds else None
@@ -48,8 +54,8 @@ def test_gradients_are_those_of_the_definition(size, adds, threads, width):
 
 
 @WIDTH
-def test_channels_that_fill_no_vectors_are_refused(width):
-    images = Images.in_blocks((1, width + 1, 2, 2), width + 1)
+def test_channels_that_have_no_vectors_are_refused(width):
+    images = Images.in_blocks((1, width - 1, 2, 2), width - 1)
 
     for kernel in (Gates, GateGradient):
         with pytest.raises(ValueError, match="give whole vectors"):
