@@ -158,6 +158,14 @@ def test_points_are_an_odd_number_of_cache_lines_apart():
     ] == [16, 16, 16]
 
 
+def test_threads_share_tiles_whose_strips_do_not_divide():
+    assert stack(1, 128, 128, 28, threads=2).shared
+    assert not stack(1, 128, 128, 28, threads=1).shared
+    assert not stack(1, 128, 128, 32, threads=2).shared
+    assert not stack(1, 16, 16, 10, threads=2).shared  # too small
+    assert not stack(1, 128, 128, 28, threads=2).filter_gradient.shared
+
+
 def test_threads_share_what_many_filters_are_multiplied_with():
     assert stack(8, 512, 512, 7).shared
     assert not stack(8, 128, 128, 28).shared

@@ -195,6 +195,29 @@ def test_filters_taken_to_the_points_where_they_are_used_give_the_same_bits(
     np.testing.assert_array_equal(found[0], found[1])
 
 
+@WIDTH
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_threads_change_no_bits_whether_they_share_tiles_or_not(kernel, width):
+    shape, m = (1, 96, 19, 18), 64
+    weights, (_, memory), found, shared = normal(m, 96, *kernel), images(shape), [], []
+    for threads in (1, 2, 3):
+        of = tiling(shape, m, kernel, width, zeros_around(kernel), threads=threads)
+        points, y = np.full(of.filter_size, np.nan, np.float32), np.zeros((1, *of.output, m), "f")
+        Filters(of).update(weights, points)
+        convolve = WinogradConvolution(
+            of, Images.in_blocks(shape, 96), Images.of(y.transpose(0, 3, 1, 2))
+        )
+        convolve(memory, y, points, *zeros(convolve.scratch_size))
+        found.append(y)
+        shared.append(of.shared)
+
+    assert found[0].any()
+    assert shared[0] is False
+    assert any(shared) or of.strips % 6 == 0
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+
+
 def test_scratch_memory_that_is_too_small_is_refused():
     of = tiling((1, 8, 8, 8), 8, (3, 3), 8)
     plain = Images.in_blocks((1, 8, 8, 8), 8)

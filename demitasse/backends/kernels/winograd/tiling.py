@@ -19,6 +19,11 @@ FLOAT_BYTES = 4
 LINE, WIDE = 16, 128
 """Elements of a cache line, and of a row from which on rows are kept from competing for them."""
 
+MOST_UNEVEN = 1.1
+"""Strips of the thread with most of them, as a multiple of all threads' mean."""
+
+FEWEST_SHARED = 1 << 20
+"""Multiplications for which it pays that threads wait for each other twice more."""
 
 PANEL = 2
 """Vectors of a panel of filters that are taken to the points where they are used."""
@@ -182,7 +187,20 @@ class Tiling:
     def shared(self) -> bool:
         """Whether all threads work on the same tiles."""
         large = self.filter_size * FLOAT_BYTES > self.tuning.shared_filter_bytes
-        return large or self.unpacked or self.stride > 1
+        return large or self.unpacked or self.stride > 1 or self._uneven
+
+    @cached_property
+    def _uneven(self) -> bool:
+        """Whether a thread would have more strips than others by so much that it costs time.
+
+        It is so for few strips, as of a single image. Then threads divide the points, which are
+        many.
+        """
+        if self.computes == "filters":
+            return False
+        most = -(-self.strips // self.threads) * self.threads
+        products = self.points * self.strips * self.grid[1] * self.channels * self.filters
+        return most > MOST_UNEVEN * self.strips and products > FEWEST_SHARED * self.groups
 
     @cached_property
     def unpacked(self) -> bool:
