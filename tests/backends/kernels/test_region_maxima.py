@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from bins import some_bins
 from stages import WIDTH, in_memory, normal
 
 from demitasse.backends.kernels.images import Images
@@ -10,16 +11,6 @@ from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.regions import Bins
 
 THREADS = pytest.mark.parametrize("threads", [1, 3])
-
-
-def some_bins(shape, regions, pooled, seed=1):
-    """Bins of any size, perhaps empty, anywhere in images of a shape."""
-    rng = np.random.default_rng(seed)
-    spans = [
-        np.sort(rng.integers(0, size + 1, (regions, count, 2)), axis=2)
-        for size, count in zip(shape[2:], pooled, strict=True)
-    ]
-    return Bins(rng.integers(0, shape[0], regions), *spans)
 
 
 def maxima(x, bins):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from demitasse.backends import ops
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd.costs import pays
-from demitasse.backends.kernels.winograd.matrices import TAPS, filtering
+from demitasse.backends.kernels.winograd.matrices import filtering, has_filtering
 from demitasse.backends.kernels.winograd.phases import STEP
 from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.step import Declined
@@ -47,8 +47,9 @@ def tiling_of(
     strided = training and _is_strided(op, x, y, tuning.width)
     if not strided and not _is_plain(op):
         message = (
-            "winograd takes filters of 1, 2, 3, 5 and 7 rows and columns of stride 1; in "
-            f"training 4x4, 5x5 and 6x6 of stride 2, on whole vectors of {tuning.width} channels"
+            "winograd takes filters of 1, 2, 3, 5, 7 rows and columns, or 9 in one direction, of "
+            "stride 1; in training 4x4, 5x5 and 6x6 of stride 2, on whole vectors of "
+            f"{tuning.width} channels"
         )
         raise Declined(message)
     if min(x[1], y[1]) < tuning.width:
@@ -75,10 +76,9 @@ def tiling_of(
 
 
 def _is_plain(op: ops.Conv) -> bool:
-    """Whether windows of planes are one pixel apart, and of rows and columns that tiles take."""
-    plane = len(op.kernel) == 2 and TAPS.issuperset(op.kernel)
+    """Whether windows are one pixel apart, and of rows and columns that tiles take."""
     pads = all(pad < taps for pad, taps in zip(op.pad, op.kernel, strict=True))
-    return plane and pads and {*op.stride, *op.dilation} == {1}
+    return has_filtering(op.kernel) and pads and {*op.stride, *op.dilation} == {1}
 
 
 def _is_strided(op: ops.Conv, x: ops.Shape, y: ops.Shape, width: int) -> bool:

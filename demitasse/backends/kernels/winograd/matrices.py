@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["ALONE", "FINITE", "TAPS", "Filtering", "Matrices", "filtering", "matrices"]
+__all__ = ["ALONE", "FINITE", "Filtering", "Matrices", "filtering", "has_filtering", "matrices"]
 
 FIVE = (0.0, -2.0, -0.5, 1.0)
 SIX = (0.0, -1.0, 2.0, -0.5, 1.0)
@@ -28,16 +28,13 @@ Of those that float32 holds exactly, these round best: errors are two to five ti
 definition. The value 1 comes last: an offset of all outputs is one of the product there alone.
 """
 
-FINITE = {1: (), 2: FIVE, 3: SIX, 5: EIGHT, 7: EIGHT}
+FINITE: dict[int, tuple[float, ...]] = {1: (), 2: FIVE, 3: SIX, 5: EIGHT, 7: EIGHT}
 """The finite points for filters of so many rows or columns. With infinity they give 4 outputs of 2,
 3 and 5 taps, and 2 of 7; one tap needs no transform."""
 
-ALONE = {**FINITE, 7: TEN}
-"""The same for filters of one row or column: in one direction more points can be taken, 4 outputs
-of 7 taps, for errors are multiplied with those of the other."""
-
-TAPS = frozenset(FINITE)
-"""Rows and columns that filters may have."""
+ALONE = {**FINITE, 7: TEN, 9: TEN}
+"""The same for filters of one row or column: in one direction more points can be taken, for errors
+are multiplied with those of the other. They give 4 outputs of 7 taps, and 2 of 9."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,12 +88,21 @@ class Filtering(NamedTuple):
         return f"{self.down.taps}x{self.across.taps}"
 
 
+def has_filtering(kernel: tuple[int, ...]) -> bool:
+    """Return whether filters of so many rows and columns have matrices."""
+    return len(kernel) == 2 and _points_for(kernel).keys() >= {*kernel}
+
+
 @cache
-def filtering(kernel: tuple[int, int]) -> Filtering:
-    """Return the matrices of filters of so many rows and columns, each of :data:`TAPS`."""
-    points = ALONE if 1 in kernel else FINITE
+def filtering(kernel: tuple[int, ...]) -> Filtering:
+    """Return the matrices of filters of so many rows and columns, which have some."""
+    points = _points_for(kernel)
     down, across = (matrices(taps, points[taps]) for taps in kernel)
     return Filtering(down, across)
+
+
+def _points_for(kernel: tuple[int, ...]) -> dict[int, tuple[float, ...]]:
+    return ALONE if 1 in kernel else FINITE
 
 
 @cache
