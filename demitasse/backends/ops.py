@@ -35,6 +35,7 @@ __all__ = [
     "PairLoss",
     "Permute",
     "Pool",
+    "Pyramid",
     "Recurrent",
     "RegionMeans",
     "RegionPool",
@@ -141,6 +142,18 @@ class Pool(Op):
     pad: Shape
     tops: int
     train: bool
+
+
+class Pyramid(Op):
+    """Pooling of the same images over several grids, the results behind each other.
+
+    Attributes:
+        levels: The grids, each over all of the image.
+    """
+
+    bottom: Shape
+    top: Shape
+    levels: tuple[Pool, ...]
 
 
 class Fixed(Op):

@@ -5,6 +5,7 @@ Source: Caffe, ``src/caffe/layers/spp_layer.cpp``.
 
 from __future__ import annotations
 
+from demitasse.backends import ops
 from demitasse.blob import Blob
 from demitasse.device import Device
 from demitasse.errors import ConfigError, ShapeError
@@ -48,6 +49,10 @@ class SPP(Layer):
             top[0].reshape_like(self.pooled[0])
         else:
             top[0].reshape(n, sum(pooled.count_from(1) for pooled in self.pooled))
+        levels = tuple(pool.op for pool in self.pools if isinstance(pool.op, ops.Pool))
+        self.op = ops.Pyramid(
+            dtype=self.dtype, bottom=bottom[0].shape, top=top[0].shape, levels=levels
+        )
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp = self.xp

@@ -99,6 +99,7 @@ class Row:
 FLAT = [((3, 7),), ((2, 16, 3, 2),), ((5,),)]
 IMAGES = [((2, 3, 4, 5),), ((3, 16, 2),), ((4, 5),)]
 COLUMN = [((1, 3),)]
+PYRAMIDS = ("pyramid_height: 3", "pyramid_height: 2 pool: AVE", "pyramid_height: 1")
 SIZES = ("height: 7 width: 9", "shrink_factor: 2", "zoom_factor: 2 pad_beg: -1")
 BINS = ("pooled_h: 2 pooled_w: 3 spatial_scale: 0.1", "pooled_h: 5 pooled_w: 4 spatial_scale: 0.1")
 MAPS = [((2, 5, 9, 8), (4, 5)), ((2, 16, 9, 8), (4, 5)), ((2, 40, 3, 4), (1, 5))]
@@ -385,6 +386,11 @@ ROWS = [
         values=("normal", "regions")), (), may=("onednn",)),
     Row("means of regions without a gradient", ops.RegionMeans, layers("PSROIPooling", GROUPS,
         shapes=SCORES, values=("normal", "regions")), ("onednn",), gradient=False),
+    Row("pyramid", ops.Pyramid, layers("SPP", *PYRAMIDS,
+        shapes=[((2, 16, 7, 9),), ((3, 5, 4, 4),)]), (), may=("onednn",)),
+    Row("pyramid without a gradient", ops.Pyramid, layers("SPP", *PYRAMIDS,
+        shapes=[((2, 16, 7, 9),), ((3, 5, 4, 4),), ((1, 40, 13, 13),)]), ("onednn",),
+        gradient=False),
     Row("slice", ops.Slice, layers("Slice", "axis: 1", "axis: 2", "axis: 1 slice_point: 1",
         shapes=[((2, 4, 6),), ((3, 32, 4, 5),)], tops=2), ("onednn",)),
     Row("slice into one", ops.Slice, layers("Slice", shapes=[((2, 3),)]), (), frozen=False),

@@ -21,6 +21,7 @@ from demitasse.backends.onednn.steps.mvn import MVNStep
 from demitasse.backends.onednn.steps.permute import PermuteStep
 from demitasse.backends.onednn.steps.pooling import PoolStep
 from demitasse.backends.onednn.steps.prelu import PReLUStep
+from demitasse.backends.onednn.steps.pyramid import PyramidStep
 from demitasse.backends.onednn.steps.recurrent import RecurrentStep
 from demitasse.backends.onednn.steps.recurrent_forward import RecurrentForwardStep
 from demitasse.backends.onednn.steps.region_pooling import RegionMeansStep, RegionPoolStep
@@ -54,6 +55,7 @@ LOWERINGS: Lowerings = {
     ops.Pool: (PoolStep, *NUMPY[ops.Pool]),
     ops.PReLU: (PReLUStep,),
     ops.Recurrent: (RecurrentForwardStep, RecurrentStep),
+    ops.Pyramid: (PyramidStep,),
     ops.RegionMeans: (RegionMeansStep,),
     ops.RegionPool: (RegionPoolStep,),
     ops.Scale: (ScaleStep, GatedScaleStep, *NUMPY[ops.Scale]),

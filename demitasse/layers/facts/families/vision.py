@@ -46,7 +46,9 @@ FACTS: Mapping[str, LayerFacts] = {
         reads={"bottoms": SPREADS, "tops": SPREADS},
     ),
     "Reorg": LayerFacts(fields=("reorg_param",)),
-    "SPP": LayerFacts(fields=("spp_param",), judge="Caffe", reads={"bottoms": SPP_SPREADS}),
+    "SPP": LayerFacts(
+        fields=("spp_param",), op="Pyramid", judge="Caffe", reads={"bottoms": SPP_SPREADS}
+    ),
     "Upsample": LayerFacts(
         fields=("upsample_param",),
         reads={"bottoms": SECOND_BOTTOM},
