@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -22,7 +23,7 @@ from demitasse.backends.kernels.winograd.strips import Block, StripFields, each_
 from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.kernels.winograd.transforms import transform
 
-__all__ = ["STAGES", "WinogradGradient", "sum_last"]
+__all__ = ["TiledGradient", "WinogradGradient", "sum_last"]
 
 
 class GradientFields(Struct):
@@ -94,7 +95,62 @@ def sum_last(k: Kernel, f: ProductFields, block: Block, dy: Word, offsets: Word)
         k.accumulate([(tile.vectors[0], sums + here)], block.again)
 
 
-class WinogradGradient:
+class TiledGradient:
+    """What the gradients of weights and bias over tiles have in common.
+
+    Args:
+        tiling: The convolution.
+        x: Its input.
+        y: The gradient of its output.
+        kernel: Address of the kernel.
+
+    Attributes:
+        scratch_size: Elements of scratch memory that a call takes.
+
+    Raises:
+        ValueError: A vector's channels are not contiguous.
+    """
+
+    def __init__(self, tiling: Tiling, x: Images, y: Images, kernel: int) -> None:
+        self.tiling, self._kernel = tiling, kernel
+        self._scratch = Scratch(tiling)
+        self.scratch_size = self._scratch.size
+        self._chunks = 1 if tiling.shared else tiling.chunks
+        self._offsets = np.zeros((self._chunks, tiling.sum_stride), np.float32)
+        self._fields: dict[str, Values | np.ndarray] = {
+            "x": image_values(x, tiling.size, tiling.width, tiling.sources),
+            "y": image_values(y, tiling.output, tiling.width),
+            "offsets": self._offsets,
+        }
+
+    def _take(self, of: type[Struct], fields: Mapping[str, Any]) -> None:
+        """Make the calls of the kernel, with its own fields beside those of the images."""
+        self._calls = [
+            Arguments(of.values(strips=strips, **self._fields, **fields))
+            for strips in self._scratch.calls(STAGES)
+        ]
+
+    def _run(self, scratch: np.ndarray, each: Mapping[str, np.ndarray]) -> None:
+        """Run them, with what changes from call to call."""
+        values: dict[str, int | np.ndarray] = {**self._scratch.addresses(scratch), **each}
+        for call in self._calls:
+            call.run(self._kernel, self.tiling.threads, values)
+
+    def _write_bias(self, bias: np.ndarray | None) -> None:
+        """Write the gradient of the bias, if there is one; each chunk has a part of it."""
+        if bias is not None:
+            later.put(self._add_up, (bias,), bias)
+
+    def _add_up(self, bias: np.ndarray) -> None:
+        bias[...] = self._offsets[:, : self.tiling.filters].sum(axis=0)
+
+    @property
+    def code(self) -> str:
+        """Name of what runs."""
+        return self.tiling.code
+
+
+class WinogradGradient(TiledGradient):
     """The gradients of a convolution's weights and bias.
 
     Args:
@@ -103,7 +159,6 @@ class WinogradGradient:
         y: The gradient of its output.
 
     Attributes:
-        scratch_size: Elements of scratch memory that a call takes.
         sums_size: Elements of the chunks' sums that it takes.
 
     Raises:
@@ -111,32 +166,18 @@ class WinogradGradient:
     """
 
     def __init__(self, tiling: Tiling, x: Images, y: Images) -> None:
-        self.tiling = tiling = tiling.filter_gradient
-        width = tiling.width
-        self._kernel = _kernel(tiling.filtering, width)
-        self._scratch = Scratch(tiling)
-        self.scratch_size = self._scratch.size
-        chunks = 1 if tiling.shared else tiling.chunks
-        self.sums_size = chunks * tiling.filter_size
-        self._offsets = np.zeros((chunks, tiling.sum_stride), np.float32)
-        self._back = FilterGradient(tiling, chunks)
-        products, sums_bytes = matrix_products(width), self._scratch.sums_bytes
-        fields: dict[str, Values | np.ndarray] = {
-            "products": product_values(
-                tiling,
-                products,
-                {tiling.channels // tiling.groups},
-                sums_bytes,
-                tiling.filter_size,
-            ),
-            "x": image_values(x, tiling.size, width, tiling.sources),
-            "y": image_values(y, tiling.output, width),
-            "offsets": self._offsets,
-        }
-        self._calls = [
-            Arguments(GradientFields.values(strips=strips, **fields))
-            for strips in self._scratch.calls(STAGES)
-        ]
+        tiling = tiling.filter_gradient
+        super().__init__(tiling, x, y, _kernel(tiling.filtering, tiling.width))
+        self.sums_size = self._chunks * tiling.filter_size
+        self._back = FilterGradient(tiling, self._chunks)
+        products = product_values(
+            tiling,
+            matrix_products(tiling.width),
+            {tiling.channels // tiling.groups},
+            self._scratch.sums_bytes,
+            tiling.filter_size,
+        )
+        self._take(GradientFields, {"products": products})
 
     def __call__(
         self,
@@ -157,23 +198,6 @@ class WinogradGradient:
             scratch: At least :attr:`scratch_size` elements.
             sums: At least :attr:`sums_size` elements.
         """
-        each: dict[str, int | np.ndarray] = {
-            **self._scratch.addresses(scratch),
-            "products.filters": sums,
-            "x.at": source,
-            "y.at": dy,
-        }
-        for call in self._calls:
-            call.run(self._kernel, self.tiling.threads, each)
+        self._run(scratch, {"products.filters": sums, "x.at": source, "y.at": dy})
         self._back(sums, weight)
-        if bias is not None:
-            later.put(self._add_up, (bias,), bias)
-
-    def _add_up(self, bias: np.ndarray) -> None:
-        """Write the gradient of the bias, of which each chunk has a part."""
-        bias[...] = self._offsets[:, : self.tiling.filters].sum(axis=0)
-
-    @property
-    def code(self) -> str:
-        """Name of what runs."""
-        return self.tiling.code
+        self._write_bias(bias)

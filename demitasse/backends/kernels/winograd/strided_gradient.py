@@ -13,17 +13,16 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiled, later
+from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.structs import EACH_CALL, Struct
 from demitasse.backends.kernels.language.words import FLOAT, Word, choose, turned
 from demitasse.backends.kernels.products.matrix import matrix_products
-from demitasse.backends.kernels.winograd.cut import ImageFields, Piece, Points, cut, image_values
-from demitasse.backends.kernels.winograd.gradient import STAGES, sum_last
+from demitasse.backends.kernels.winograd.cut import ImageFields, Piece, Points, cut
+from demitasse.backends.kernels.winograd.gradient import TiledGradient, sum_last
 from demitasse.backends.kernels.winograd.matrices import Filtering, Matrices
 from demitasse.backends.kernels.winograd.multiply import ProductFields, product_values
 from demitasse.backends.kernels.winograd.phases import STEP
-from demitasse.backends.kernels.winograd.scratch import Scratch
 from demitasse.backends.kernels.winograd.strided import (
     PHASES,
     PartFields,
@@ -150,7 +149,7 @@ def _add_rows(k: Kernel, taps: Word, places: list[int], rows: list[Word], adds: 
             k.store_some(before + vector, target, some)
 
 
-class StridedGradient:
+class StridedGradient(TiledGradient):
     """The gradients of a convolution's weights and bias.
 
     Args:
@@ -158,36 +157,27 @@ class StridedGradient:
         x: Its input.
         y: The gradient of its output.
 
-    Attributes:
-        scratch_size: Elements of scratch memory that a call takes.
-
     Raises:
         ValueError: A vector's channels are not contiguous.
     """
 
     def __init__(self, tiling: Tiling, x: Images, y: Images) -> None:
-        self.tiling = tiling = tiling.filter_gradient
+        tiling = tiling.filter_gradient
         width, part = tiling.width, tiling.part
-        self._kernel = _kernel(tiling.filtering, width, tiling.panel, tiling.window)
-        self._scratch = Scratch(tiling)
-        self.scratch_size = self._scratch.size
-        self._offsets = np.zeros(tiling.sum_stride, np.float32)
+        kernel = _kernel(tiling.filtering, width, tiling.panel, tiling.window)
+        super().__init__(tiling, x, y, kernel)
         counts = {part.channels, tiling.part_channels % part.channels} - {0}
         product = matrix_products(width)(tiling.panel, counts)
-        fields: dict[str, Any] = {
-            "products": product_values(tiling, None, (), self._scratch.sums_bytes),
-            "part": part_values(tiling, self._scratch),
-            "x": image_values(x, tiling.size, width, tiling.sources),
-            "y": image_values(y, tiling.output, width),
-            "weights": EACH_CALL,
-            "offsets": self._offsets,
-            "product": product.address,
-            "rests": product.rests,
-        }
-        self._calls = [
-            Arguments(StridedGradientFields.values(strips=strips, **fields))
-            for strips in self._scratch.calls(STAGES)
-        ]
+        self._take(
+            StridedGradientFields,
+            {
+                "products": product_values(tiling, None, (), self._scratch.sums_bytes),
+                "part": part_values(tiling, self._scratch),
+                "weights": EACH_CALL,
+                "product": product.address,
+                "rests": product.rests,
+            },
+        )
 
     def __call__(
         self,
@@ -206,21 +196,5 @@ class StridedGradient:
             bias: For that of the bias; None for none. Shape: (M,).
             scratch: At least :attr:`scratch_size` elements.
         """
-        each: dict[str, int | np.ndarray] = {
-            **self._scratch.addresses(scratch),
-            "weights": weight,
-            "x.at": source,
-            "y.at": dy,
-        }
-        for call in self._calls:
-            call.run(self._kernel, self.tiling.threads, each)
-        if bias is not None:
-            later.put(self._add_up, (bias,), bias)
-
-    def _add_up(self, bias: np.ndarray) -> None:
-        bias[...] = self._offsets[: self.tiling.filters]
-
-    @property
-    def code(self) -> str:
-        """Name of what runs."""
-        return self.tiling.code
+        self._run(scratch, {"weights": weight, "x.at": source, "y.at": dy})
+        self._write_bias(bias)
