@@ -53,6 +53,11 @@ class GradientFields(Struct):
     """Address of those of the first image's gates."""
 
 
+ARRAYS = "x", "gates", "added", "y"
+GRADIENT_ARRAYS = "x", "gates", "dy", "dx", "added", "gate_gradients"
+"""Fields that change from call to call."""
+
+
 @cache
 def _kernel(width: int, *, gradient: bool, adds: bool, rest: bool) -> int:
     """Return the address of the kernel.
@@ -108,12 +113,40 @@ def _write_gradient(module: Any, name: str, width: int, *, adds: bool, rest: boo
     k.done()
 
 
-def _has_rest(images: Images, tuning: Tuning) -> bool:
-    """Whether the last vector of channels is a part of one."""
-    return images.block % tuning.width > 0
+class _Planes:
+    """A kernel that walks over the planes of images and of their gates.
+
+    Args:
+        images: Where the elements of all images lie.
+        tuning: The kernel's vectors and threads.
+        gradient: Whether it computes the gradients.
+        adds: Whether something is added to the product.
+
+    Raises:
+        ValueError: Channels have no vectors, or pixels do not follow each other.
+    """
+
+    def __init__(self, images: Images, tuning: Tuning, *, gradient: bool, adds: bool) -> None:
+        self.tuning, width = tuning, tuning.width
+        rest = images.block % width > 0
+        self._kernel = _kernel(width, gradient=gradient, adds=adds, rest=rest)
+        names = GRADIENT_ARRAYS if gradient else ARRAYS
+        walk = walk_values(images, width, eps=0.0)
+        fields = GradientFields if gradient else GateFields
+        self._arguments = Arguments(fields.values(walk=walk, **dict.fromkeys(names, EACH_CALL)))
+
+    def _run(self, **arrays: np.ndarray | None) -> None:
+        """Run it over these arrays; None for one that there is not."""
+        each = {name: 0 if array is None else array for name, array in arrays.items()}
+        self._arguments.run(self._kernel, self.tuning.threads, {**each, "walk.sums": 0})
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"gates llvm:{self.tuning.instructions}"
 
 
-class Gates:
+class Gates(_Planes):
     """y = x * gate + other, or without the other; products and sums are rounded by themselves.
 
     Args:
@@ -126,35 +159,16 @@ class Gates:
     """
 
     def __init__(self, images: Images, tuning: Tuning, *, adds: bool) -> None:
-        self.images, self.tuning, self.adds = images, tuning, adds
-        self._kernel = _kernel(
-            tuning.width, gradient=False, adds=adds, rest=_has_rest(images, tuning)
-        )
-        self._arguments = Arguments(
-            GateFields.values(
-                walk=walk_values(images, tuning.width, eps=0.0),
-                x=EACH_CALL,
-                gates=EACH_CALL,
-                added=EACH_CALL,
-                y=EACH_CALL,
-            )
-        )
+        super().__init__(images, tuning, gradient=False, adds=adds)
 
     def __call__(
         self, x: np.ndarray, gates: np.ndarray, added: np.ndarray | None, y: np.ndarray
     ) -> None:
         """Write ``y``; images are memories that ``images`` describes. Shape of gates: (N, C)."""
-        other = 0 if added is None else added
-        each: dict[str, int | np.ndarray] = {"x": x, "gates": gates, "added": other, "y": y}
-        self._arguments.run(self._kernel, self.tuning.threads, {**each, "walk.sums": 0})
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"gates llvm:{self.tuning.instructions}"
+        self._run(x=x, gates=gates, added=added, y=y)
 
 
-class GateGradient:
+class GateGradient(_Planes):
     """Of y = x * gate + other: dx = dy * gate, of a gate the sum of x * dy, and dy for the other.
 
     Args:
@@ -167,21 +181,7 @@ class GateGradient:
     """
 
     def __init__(self, images: Images, tuning: Tuning, *, adds: bool) -> None:
-        self.tuning = tuning
-        self._kernel = _kernel(
-            tuning.width, gradient=True, adds=adds, rest=_has_rest(images, tuning)
-        )
-        self._arguments = Arguments(
-            GradientFields.values(
-                walk=walk_values(images, tuning.width, eps=0.0),
-                x=EACH_CALL,
-                gates=EACH_CALL,
-                dy=EACH_CALL,
-                dx=EACH_CALL,
-                added=EACH_CALL,
-                gate_gradients=EACH_CALL,
-            )
-        )
+        super().__init__(images, tuning, gradient=True, adds=adds)
 
     def __call__(
         self,
@@ -195,18 +195,4 @@ class GateGradient:
         Images are memories that ``images`` describes. Shape of gates and their gradients: (N, C).
         """
         dx, gate_gradients, added = gradients
-        each: dict[str, int | np.ndarray] = {
-            "walk.sums": 0,
-            "x": x,
-            "gates": gates,
-            "dy": dy,
-            "dx": dx,
-            "added": 0 if added is None else added,
-            "gate_gradients": gate_gradients,
-        }
-        self._arguments.run(self._kernel, self.tuning.threads, each)
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"gates llvm:{self.tuning.instructions}"
+        self._run(x=x, gates=gates, dy=dy, dx=dx, added=added, gate_gradients=gate_gradients)
