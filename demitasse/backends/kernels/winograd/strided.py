@@ -31,7 +31,7 @@ from demitasse.backends.kernels.winograd.phases import STEP
 from demitasse.backends.kernels.winograd.scratch import Scratch
 from demitasse.backends.kernels.winograd.strips import Block
 from demitasse.backends.kernels.winograd.tiling import Tiling
-from demitasse.backends.kernels.winograd.transforms import times_vectors
+from demitasse.backends.kernels.winograd.transforms import times_both
 
 __all__ = [
     "PHASES",
@@ -263,11 +263,10 @@ def _to_points(
     def tap(row: int, column: int) -> Vector:
         return k.load(taps + STEP * (row * wide + column) * k.vector_bytes)
 
-    columns = [[tap(row, column) for row in range(of.taps)] for column in range(of.taps)]
-    halves = [times_vectors(k, matrix, column) for column in columns]
-    for row in range(of.side):
-        for place, value in enumerate(times_vectors(k, matrix, [half[row] for half in halves])):
-            k.store(value, target + point_bytes * (row * of.side + place))
+    def put(row: int, column: int, value: Vector) -> None:
+        k.store(value, target + point_bytes * (row * of.side + column))
+
+    times_both(k, (matrix, matrix), tap, put)
 
 
 def part_values(tiling: Tiling, scratch: Scratch) -> Values:

@@ -16,7 +16,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import EACH_CALL, Struct
-from demitasse.backends.kernels.language.words import FLOAT, Word, choose, turned
+from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, choose, turned
 from demitasse.backends.kernels.products.matrix import matrix_products
 from demitasse.backends.kernels.winograd.cut import ImageFields, Piece, Points, cut
 from demitasse.backends.kernels.winograd.gradient import TiledGradient, sum_last
@@ -34,7 +34,7 @@ from demitasse.backends.kernels.winograd.strided import (
 )
 from demitasse.backends.kernels.winograd.strips import Block, StripFields, each_block
 from demitasse.backends.kernels.winograd.tiling import Tiling
-from demitasse.backends.kernels.winograd.transforms import times_vectors, transform
+from demitasse.backends.kernels.winograd.transforms import times_both, transform
 
 __all__ = ["StridedGradient"]
 
@@ -125,14 +125,15 @@ def _multiply(
 
 def _to_taps(k: Kernel, of: Matrices, points: Word, point_bytes: Word, target: Word) -> None:
     """Write the taps of a phase that a vector of sums at all points becomes."""
-    matrix, wide = np.ascontiguousarray(of.filter.T), STEP * of.taps
-    halves = []
-    for column in range(of.side):
-        places = [points + point_bytes * (row * of.side + column) for row in range(of.side)]
-        halves.append(times_vectors(k, matrix, [k.load(place) for place in places]))
-    for row in range(of.taps):
-        for column, tap in enumerate(times_vectors(k, matrix, [half[row] for half in halves])):
-            k.store(tap, target + STEP * (row * wide + column) * k.vector_bytes)
+    matrix, wide = of.filter.T, STEP * of.taps
+
+    def point(row: int, column: int) -> Vector:
+        return k.load(points + point_bytes * (row * of.side + column))
+
+    def put(row: int, column: int, tap: Vector) -> None:
+        k.store(tap, target + STEP * (row * wide + column) * k.vector_bytes)
+
+    times_both(k, (matrix, matrix), point, put)
 
 
 def _add_rows(k: Kernel, taps: Word, places: list[int], rows: list[Word], adds: Word) -> None:

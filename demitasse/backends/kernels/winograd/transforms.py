@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import Vector, Word, fma
 
-__all__ = ["load_row", "times_columns", "times_vectors", "transform"]
+__all__ = ["load_row", "times_both", "times_columns", "times_vectors", "transform"]
 
 
 def times_vectors(k: Kernel, matrix: np.ndarray, values: Sequence[Vector]) -> list[Vector]:
@@ -120,6 +120,30 @@ def times_columns(
         target = scratch + loop.i * k.vector_bytes
         for row, value in enumerate(times_vectors(k, matrix, values)):
             k.store(value, target + row * wide * k.vector_bytes)
+
+
+def times_both(
+    k: Kernel,
+    matrices: tuple[np.ndarray, np.ndarray],
+    load: Callable[[int, int], Vector],
+    store: Callable[[int, int, Vector], None],
+) -> None:
+    """Write a small tile of vectors times matrices from both sides, all of it in registers.
+
+    Args:
+        k: The kernel.
+        matrices: For the tile's columns and for its rows.
+        load: Writes how a vector of the tile is read, given its row and column.
+        store: Writes what becomes of a result, given its row and column.
+    """
+    down, across = matrices
+    halves = [
+        times_vectors(k, down, [load(row, column) for row in range(down.shape[1])])
+        for column in range(across.shape[1])
+    ]
+    for row in range(len(down)):
+        for column, value in enumerate(times_vectors(k, across, [half[row] for half in halves])):
+            store(row, column, value)
 
 
 def transform(

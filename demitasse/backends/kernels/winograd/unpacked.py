@@ -12,14 +12,14 @@ import numpy as np
 
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import EACH_CALL, Struct, Values
-from demitasse.backends.kernels.language.words import FLOAT, Word, choose, minimum, turned
+from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, choose, minimum, turned
 from demitasse.backends.kernels.products.matrix import matrix_products
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.multiply import ProductFields
 from demitasse.backends.kernels.winograd.scratch import Scratch
 from demitasse.backends.kernels.winograd.strips import Block
 from demitasse.backends.kernels.winograd.tiling import PANEL, Tiling
-from demitasse.backends.kernels.winograd.transforms import times_vectors
+from demitasse.backends.kernels.winograd.transforms import times_both
 
 __all__ = ["UnpackedFields", "multiply_unpacked", "unpacked_values"]
 
@@ -100,15 +100,14 @@ def multiply_unpacked(
 def _to_points(k: Kernel, of: Filtering, taps: Word, target: Word, point_bytes: Word) -> None:
     """Write a vector of filters of one channel at all points."""
     down, across = of
-    columns = [
-        [k.load(taps + (row * across.taps + column) * k.vector_bytes) for row in range(down.taps)]
-        for column in range(across.taps)
-    ]
-    halves = [times_vectors(k, down.filter, column) for column in columns]
-    for row in range(down.side):
-        values = times_vectors(k, across.filter, [half[row] for half in halves])
-        for place, value in enumerate(values):
-            k.store(value, target + point_bytes * (row * across.side + place))
+
+    def tap(row: int, column: int) -> Vector:
+        return k.load(taps + (row * across.taps + column) * k.vector_bytes)
+
+    def put(row: int, column: int, value: Vector) -> None:
+        k.store(value, target + point_bytes * (row * across.side + column))
+
+    times_both(k, (down.filter, across.filter), tap, put)
 
 
 def _turn(k: Kernel, taps: Word, row_bytes: Word, count: Word, factors: Word, target: Word) -> None:
