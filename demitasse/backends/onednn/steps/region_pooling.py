@@ -5,6 +5,7 @@ The regions are looked at on the host in each pass, as the layer does.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
@@ -49,9 +50,9 @@ class _RegionStep(OnednnStep[O]):
             raise Declined(message)
         self.call, self.forward_calls = call, [call]
 
+    @abstractmethod
     def _made(self) -> RegionCall | None:
         """Return what runs; None where there is none."""
-        raise NotImplementedError
 
     def forward(self) -> None:
         op, regions = self.op, self.at.bottom[1]
