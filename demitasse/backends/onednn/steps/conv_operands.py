@@ -67,12 +67,14 @@ class GradientOperands:
         dy: The gradient of its output.
         weight: The gradient of its weights, in C order.
         bias: The gradient of its bias, or None.
+        packed: The gradient of its weights in the library's layout.
     """
 
     source: Reader
     dy: Reader
     weight: Gradient
     bias: Gradient | None
+    packed: Gradient
 
     @property
     def ports(self) -> tuple[Port, ...]:

@@ -331,11 +331,11 @@ class ConvStep(WindowStep[ops.Conv]):
         gradient = Reader(Arg.DIFF_DST, at.top[0], dy, diff=True)
         offset = Gradient(Arg.DIFF_BIAS, at.params[1], bias) if bias else None
         plain = Gradient(Arg.DIFF_WEIGHTS, at.params[0], self.engine.plain(self.w))
-        operands = GradientOperands(source, gradient, plain, offset)
+        target = Gradient(Arg.DIFF_WEIGHTS, at.params[0], w)
+        operands = GradientOperands(source, gradient, plain, offset, target)
         ours = (self.turned or self.kernels).weights(operands)
         if ours is not None:
             return ours
-        target = Gradient(Arg.DIFF_WEIGHTS, at.params[0], w)
         ports: list[Port] = [source, gradient, target, *([offset] if offset else [])]
         return Call(self.engine, found, ports)
 

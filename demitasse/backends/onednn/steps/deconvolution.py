@@ -252,13 +252,14 @@ class DeconvStep(WindowStep[ops.Deconv]):
         dy, w, x = found.layouts(Query.SRC, Query.DIFF_WEIGHTS, Query.DIFF_DST)
         source = Reader(Arg.SRC, at.top[0], dy, diff=True)
         bottom = Reader(Arg.DIFF_DST, at.bottom[0], x)
-        plain = Gradient(Arg.DIFF_WEIGHTS, at.params[0], engine.plain(self.w))
-        ours = self.kernels.weights(GradientOperands(source, bottom, plain, None))
+        plain, packed = (
+            Gradient(Arg.DIFF_WEIGHTS, at.params[0], layout) for layout in (engine.plain(self.w), w)
+        )
+        ours = self.kernels.weights(GradientOperands(source, bottom, plain, None, packed))
         if ours is not None:
             self.backward_calls.append(ours)
             return
-        ports = [source, bottom, Gradient(Arg.DIFF_WEIGHTS, at.params[0], w)]
-        self.backward_calls.append(Call(engine, found, ports))
+        self.backward_calls.append(Call(engine, found, [source, bottom, packed]))
 
     def _prepare_data(self) -> None:
         at, found = self.at, self.hint

@@ -21,7 +21,10 @@ from demitasse.backends.onednn.own_kernels.convolutions.direct import DirectKern
 from demitasse.backends.onednn.own_kernels.convolutions.grouped import GroupedKernels
 from demitasse.backends.onednn.own_kernels.convolutions.kernels import ConvKernels
 from demitasse.backends.onednn.own_kernels.convolutions.narrow import NarrowKernels
-from demitasse.backends.onednn.own_kernels.convolutions.pointwise import PointwiseKernels
+from demitasse.backends.onednn.own_kernels.convolutions.pointwise import (
+    PointwiseGradients,
+    PointwiseKernels,
+)
 from demitasse.backends.onednn.own_kernels.convolutions.tiled import TiledKernels
 from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
 from demitasse.backends.onednn.threads import wanted
@@ -61,7 +64,8 @@ def conv_kernels(
         if not training:
             with suppress(Declined):
                 return PointwiseKernels(engine, x, parts_of(op, x, y, tuning))
-        return ConvKernels(engine, x)
+            return ConvKernels(engine, x)
+        return PointwiseGradients(engine, x, y, tuning)
     if op.group == x[1] > 1 and not training:
         try:
             strips = strips_of(op, x, y, _fitting(tuning, x[1]))

@@ -9,14 +9,14 @@ import numpy as np
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
+from demitasse.backends.kernels.pointwise.gradient import PointwiseGradient
 from demitasse.backends.kernels.pointwise.parts import Parts
+from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.own_kernels.calls import (
-    FilterCall,
-)
-from demitasse.backends.onednn.steps.conv_operands import ConvOperands
+from demitasse.backends.onednn.own_kernels.calls import FilterCall, KernelCall
+from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 
-__all__ = ["PixelsCall"]
+__all__ = ["PixelsCall", "PixelsGradientCall"]
 
 
 class PixelsCall(FilterCall):
@@ -49,3 +49,40 @@ class PixelsCall(FilterCall):
         offsets = self.operands.offsets()
         [scratch] = self.engine.workspaces(self._kernel.scratch_size)
         self._kernel(source, target, self._none if offsets is None else offsets, scratch)
+
+
+class PixelsGradientCall(KernelCall):
+    """The gradients of weights and bias of a pointwise convolution.
+
+    Args:
+        engine: The engine.
+        operands: Its operands.
+        images: Where the input's lie, and the output's gradient.
+        tuning: The kernel's vectors and threads.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        operands: GradientOperands,
+        images: tuple[Images, Images],
+        tuning: Tuning,
+    ) -> None:
+        self._source, self._dy = operands.source, operands.dy
+        self._weight, self._bias = operands.packed, operands.bias
+        self._images, self._tuning = images, tuning
+        ports = [self._source, self._dy, self._weight, *([self._bias] if self._bias else [])]
+        super().__init__(engine, tuple(ports), f"pointwise llvm:{tuning.instructions}")
+
+    @cached_property
+    def _kernel(self) -> PointwiseGradient:
+        return PointwiseGradient(*self._images, self._tuning, bias=self._bias is not None)
+
+    def __call__(self) -> None:
+        source, dy = self._source.array(), self._dy.array()
+        weight = self._weight.array()
+        bias = self._bias.array() if self._bias else None
+        self._kernel(source, dy, weight, bias)
+        self._weight.done()
+        if self._bias:
+            self._bias.done()
