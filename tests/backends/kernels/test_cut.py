@@ -32,7 +32,8 @@ class CutFields(Struct):
 
 
 def write(k, of):
-    forth = transform(k.module, "forth", tuple(each.input for each in of), k.width)
+    both = of.down.input, of.across.input
+    forth = transform(k.module, "forth", both, k.width, fetches=True)
     f = CutFields.read(k)
     with each_block(k, f.strips) as block:
         first = f.tiles + block.first * f.strips.tile_columns * f.tile_stride * FLOAT

@@ -229,13 +229,19 @@ class Kernel(Routine):
         with self._b.goto_entry_block():
             return Word(self._b, self._b.ptrtoint(self._b.alloca(kind), WORD))
 
-    def prefetch(self, address: Word, cache: int = 1) -> None:
-        """Have the line of memory at an address, which may be any, brought into a cache, 1 or 2."""
+    def prefetch(self, address: Word, cache: int = 1, *, writes: bool = False) -> None:
+        """Have the line of memory at an address, which may be any, brought into a cache, 1 or 2.
+
+        Args:
+            address: The address.
+            cache: Which one.
+            writes: Whether it is to be written there.
+        """
         index, pointer = ir.IntType(32), ir.PointerType(BYTE)
         kind = ir.FunctionType(ir.VoidType(), [pointer, *[index] * 3])
         function = declared(self.module, "llvm.prefetch.p0i8", kind)
-        read, near, data = (ir.Constant(index, number) for number in (0, 4 - cache, 1))
-        self._b.call(function, [self._b.inttoptr(address.llvm, pointer), read, near, data])
+        use, near, data = (ir.Constant(index, number) for number in (int(writes), 4 - cache, 1))
+        self._b.call(function, [self._b.inttoptr(address.llvm, pointer), use, near, data])
 
     # -- vectors -------------------------------------------------------------------------------
 

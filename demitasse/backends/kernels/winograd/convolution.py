@@ -116,7 +116,7 @@ def _write(
     unpacked: bool,
     strided: Strided | None,
 ) -> None:
-    forth = transform(module, "forth", (of.down.input, of.across.input), width)
+    forth = transform(module, "forth", (of.down.input, of.across.input), width, fetches=True)
     way_back = back(module, of, width, pool=pool, limited=limited)
     k = Kernel(module, name, 1, width, exported=True)
     kind = UnpackedConvolutionFields if unpacked else ConvolutionFields

@@ -169,7 +169,7 @@ def cut(
         f: Its fields of strips.
         images: Its fields of the images.
         block: The block.
-        transform: Of one tile.
+        transform: Of one tile, which fetches the lines of the next one's points.
         piece: How tiles cover the images.
         target: Where the tiles go.
     """
@@ -197,4 +197,5 @@ def cut(
                 target.at + tiled.channel_bytes + (strip.tile + number.i) * target.tile_bytes,
                 target.point_bytes,
                 block.scratch,
+                target.tile_bytes,
             )

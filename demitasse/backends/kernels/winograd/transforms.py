@@ -153,6 +153,7 @@ def transform(
     width: int,
     *,
     past: bool = False,
+    fetches: bool = False,
 ) -> Kernel:
     """Return a kernel: out[r, s] = sum over i, j of down[r, i] * across[s, j] * tile[i, j].
 
@@ -168,10 +169,15 @@ def transform(
         width: Floats of a vector.
         past: Whether the points are written past the caches, to addresses of whole vectors; whoever
             calls it fences.
+        fetches: Whether the lines are fetched that the next tile's points go to: these lie far
+            apart, and few stores can wait for their lines. One more argument then is the bytes from
+            where the first point goes to where the next tile's does.
     """
-    k = Kernel(module, name, 6, width)
-    tile, row_bytes, column_bytes, target, point_bytes, scratch = k.arguments
+    k = Kernel(module, name, 6 + fetches, width)
+    tile, row_bytes, column_bytes, target, point_bytes, scratch = k.arguments[:6]
     down, across = matrices
+    for place in range(len(down) * len(across) if fetches else 0):
+        k.prefetch(target + k.arguments[6] + point_bytes * place, writes=True)
 
     def put(values: Sequence[Vector], first: Word) -> None:
         for place, value in enumerate(values):
