@@ -32,10 +32,18 @@ class Choice(Record):
 
 
 class Group(Record):
-    """Layers that follow each other, each on the top of the one before, run by one Step."""
+    """Layers that follow each other, run by one Step.
+
+    Attributes:
+        step: The Step.
+        count: How many layers there are.
+        last: Where it is of gradients, those of its last layers that also run forward as one; None
+            where each runs by itself.
+    """
 
     step: AnyStep
     count: int
+    last: Group | None = None
 
 
 @dataclass(frozen=True)
@@ -150,24 +158,29 @@ class Entry:
         found = self._groups.find(key) or self._groups.keep(key, self._fused(members))
         self.group, self.why_alone = found
 
-    def join(self, before: Sequence[Entry]) -> None:
+    def join(self, before: Sequence[Entry], last: Group | None = None) -> None:
         """Find or prepare a group, for the gradients, of this layer and as many as possible.
 
         Args:
             before: The layers before it whose gradients may be computed along, in order.
+            last: The group that ends with this layer and computes its gradient as one; those are
+                the layers before it.
         """
-        members = [*before, self]
-        key = tuple(member._key(op) for member in members if (op := member.layer.op))
-        found = self._backs.find(key) or self._backs.keep(key, (self._joined(members),))
+        own = self.step if last is None else last.step
+        keys = tuple(entry._key(op) for entry in (*before, self) if (op := entry.layer.op))
+        key = (keys, last and id(last.step))  # which lives as long as the group does
+        found = self._backs.find(key) or self._backs.keep(key, (self._joined(before, own, last),))
         [self.back] = found
 
-    def _joined(self, members: Sequence[Entry]) -> Group | None:
+    def _joined(
+        self, before: Sequence[Entry], own: AnyStep | None, last: Group | None
+    ) -> Group | None:
         """Return the longest group that ends with this layer."""
-        for first in range(len(members) - 1):
-            steps = [member.step for member in members[first:]]
+        for first in range(len(before)):
+            steps = [*(entry.step for entry in before[first:]), own]
             with suppress(Declined):
                 step = self.layer.device.backend.join_gradients(steps)
-                return Group(step, len(steps))
+                return Group(step, len(steps) - 1 + (1 if last is None else last.count), last)
         return None
 
     def _fused(self, members: Sequence[Entry]) -> tuple[Group | None, str]:

@@ -13,7 +13,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.ops import Concat
+from demitasse.backends.ops import BatchNorm, Concat, Split
 from demitasse.backends.step import AnyStep
 from demitasse.blob import Changes
 from demitasse.config import settings
@@ -244,11 +244,11 @@ class Plan:
             if guard is not None:
                 guard.at(entry.place.called, "backward")
             try:
-                if group is not None:
-                    count = self._backward_group(index, end, group)
-                elif joined is not None:
+                if joined is not None:
                     joined.step.backward()
                     count = joined.count
+                elif group is not None:
+                    count = self._backward_group(index, end, group)
                 elif entry.place.backward:
                     entry.backward()
             except (DemitasseError, MemoryError, OSError) as error:
@@ -362,7 +362,12 @@ class Plan:
         group = self.entries[index].back
         if group is None or index - group.count + 1 < end:
             return None
-        members = self.entries[index - group.count + 1 : index + 1]
+        behind = index + 1
+        if group.last is not None:
+            behind -= group.last.count
+            if any(member.ran_in is not group.last for member in self.entries[behind : index + 1]):
+                return None
+        members = self.entries[index - group.count + 1 : behind]
         alone = all(m.ran is not None and m.ran is m.step and m.ran_in is None for m in members)
         return group if alone else None
 
@@ -462,14 +467,25 @@ class Plan:
 
     def _join(self, start: int, end: int) -> None:
         """Group the layers of a range whose gradients may be computed as one."""
+        together = self._together(start, end)
         for index in range(start, end + 1):
-            entry, first = self.entries[index], index
-            entry.back = None
-            while first > start and index - first < MOST_JOINED - 1 and self._links(first):
+            entry, last = self.entries[index], together.get(index)
+            own = index if last is None else index - last.count + 1
+            entry.back, first = None, own
+            while first > start and own - first < MOST_JOINED - 1 and self._links(first):
                 first -= 1
-            if first < index:
+            if first < own:
                 with _named(entry, "preparation"):
-                    entry.join(self.entries[first:index])
+                    entry.join(self.entries[first:own], last)
+
+    def _together(self, start: int, end: int) -> dict[int, Group]:
+        """Return the groups that compute their gradients as one, by their last layers."""
+        groups = ((index, self.entries[index].group) for index in range(start, end + 1))
+        return {
+            index + group.count - 1: group
+            for index, group in groups
+            if group is not None and group.step.own_backward
+        }
 
     def _parted_by(self, index: int) -> int:
         """Return the last layer whose gradient a Concat may part; itself where it is none.
@@ -481,6 +497,8 @@ class Plan:
             end = min(index + MOST_JOINED, len(self.entries)) - 1
             while last < end and self._links(last + 1):
                 last += 1
+            if isinstance(self.entries[last].layer.op, BatchNorm):
+                last = self._run(last, len(self.entries) - 1)
         return last
 
     def _links(self, index: int) -> bool:
@@ -490,7 +508,11 @@ class Plan:
             return False
         one, other = before.place, entry.place
         weighted = before.layer.loss_weights or entry.layer.loss_weights
-        return one.backward and other.backward and one.top == other.bottom and not weighted
+        reads = one.top == other.bottom
+        if isinstance(before.layer.op, Split) and isinstance(entry.layer.op, BatchNorm):
+            # the last of the Split's readers whose gradient is computed: those of the others are
+            reads = len(other.bottom) == 1 and other.bottom[0] in one.top
+        return one.backward and other.backward and reads and not weighted
 
     def _run(self, index: int, end: int) -> int:
         """Return the index of the last layer that may run as one with layer ``index``."""

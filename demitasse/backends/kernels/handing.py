@@ -29,7 +29,7 @@ from demitasse.backends.kernels.language.words import (
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.records import Record
 
-__all__ = ["MOST", "Handing", "Rows"]
+__all__ = ["MOST", "Handing", "Places", "Rows"]
 
 MOST = 4
 """Gradients that are added up at most, and targets of a sum."""
@@ -79,6 +79,21 @@ class Places(Struct):
     def some(self, count: int) -> list[Word]:
         """Return so many of them."""
         return [self.one, self.two, self.three, self.four][:count]
+
+    @classmethod
+    def given(cls, count: int) -> Values:
+        """Return values of which the first are given anew in each call, the others never."""
+        return cls.values(**{name: EACH_CALL if i < count else 0 for i, name in enumerate(NAMES)})
+
+    @classmethod
+    def of(cls, numbers: Sequence[int]) -> Values:
+        """Return values of which the first are these numbers."""
+        return cls.values(**dict.fromkeys(NAMES, 0) | dict(zip(NAMES, numbers, strict=False)))
+
+    @classmethod
+    def names(cls, of: str, count: int) -> list[str]:
+        """Return the names of the first in a struct that has them by a name."""
+        return [f"{of}.{name}" for name in NAMES[:count]]
 
 
 NAMES = "one", "two", "three", "four"
@@ -178,16 +193,15 @@ class Handing:
     ) -> None:
         self.rows, self.tuning = rows, tuning
         self._kernel = _kernel(tuning.width, sources, targets, relu=relu, total=total)
-        self._names = [f"sources.{name}" for name in NAMES[:sources]]
-        self._names += [f"targets.{name}" for name in NAMES[:targets]]
+        self._names = Places.names("sources", sources) + Places.names("targets", targets)
         self._names += ["y"] * relu + ["total"] * total
         self._firsts = [rows.first * FLOAT] * sources + [0] * targets
         self._firsts += [rows.first * FLOAT] * (relu + total)
         self._threads = tuning.threads if rows.rows * rows.length > ALONE else 1
         self._arguments = Arguments(
             HandingFields.values(
-                sources=_places(sources),
-                targets=_places(targets),
+                sources=Places.given(sources),
+                targets=Places.given(targets),
                 total=EACH_CALL if total else 0,
                 y=EACH_CALL if relu else 0,
                 rows=rows.rows,
@@ -223,7 +237,3 @@ class Handing:
     def code(self) -> str:
         """Name of the code, with the processor's instructions."""
         return f"handed on llvm:{self.tuning.instructions}"
-
-
-def _places(count: int) -> Values:
-    return Places.values(**{name: EACH_CALL if i < count else 0 for i, name in enumerate(NAMES)})

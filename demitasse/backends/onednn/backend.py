@@ -120,5 +120,9 @@ class OnednnBackend(NumpyBackend):
             message = "no kernels of our own here"
             raise Declined(message)
         from demitasse.backends.onednn.steps.handed_on import HandedOnStep
+        from demitasse.backends.onednn.steps.norm import NormStep
+        from demitasse.backends.onednn.steps.norm_handed_on import NormHandedOnStep
 
+        if isinstance(steps[-1], NormStep):
+            return NormHandedOnStep(self.engine, steps)
         return HandedOnStep(self.engine, steps)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from demitasse.backends.kernels.handing import MOST, Places
+from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
-from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, choose, fma
+from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, choose, fma
 from demitasse.backends.kernels.norm.forward import Normalization
 from demitasse.backends.kernels.norm.walk import (
     Counts,
@@ -21,11 +24,61 @@ from demitasse.backends.kernels.norm.walk import (
     summed,
     walk_values,
 )
+from demitasse.records import Record
 
-__all__ = ["NormalizationGradient"]
+__all__ = ["Handed", "NormalizationGradient"]
 
 KEPT = 2
 """Vectors that a thread keeps of the channels it is at."""
+
+
+class Handed(Record):
+    """To whom the gradient of the input is handed on, together with gradients of other readers.
+
+    Attributes:
+        before: How many gradients are added before it.
+        after: How many are added after it.
+        parts: Where the elements of each part lie, whose channels follow each other.
+        copies: To how many each part is handed.
+    """
+
+    before: int
+    after: int
+    parts: tuple[Images, ...]
+    copies: int = 1
+
+    @property
+    def targets(self) -> int:
+        """How many are written."""
+        return len(self.parts) * self.copies
+
+    def fits(self, whole: Images, width: int) -> bool:
+        """Return whether vectors of the parts' pixels lie like those of the whole.
+
+        Args:
+            whole: Where all gradients lie that are added.
+            width: Channels of a vector.
+        """
+        if self.targets > MOST or self.before + self.after >= MOST:
+            return False
+        if self.parts == (whole,):
+            return True
+        return whole.block % width == 0 and all(
+            part.block == whole.block
+            and part.column_stride == whole.column_stride
+            and part.is_even
+            and part.shape[1] % part.block == 0
+            for part in self.parts
+        )
+
+    def table(self, width: int) -> np.ndarray:
+        """Return for each vector its part, and bytes from that's beginning to its first pixel."""
+        rows = [
+            (number, part.place(channel) * FLOAT)
+            for number, part in enumerate(self.parts)
+            for channel in range(0, part.shape[1], width)
+        ]
+        return np.array(rows, np.int64)
 
 
 class BackwardFields(Struct):
@@ -38,7 +91,7 @@ class BackwardFields(Struct):
     dy: Word
     """Address of the first gradient of the output; all lie alike."""
     dx: Word
-    """Address of the first gradient of the input; it may be the same."""
+    """Address of the first gradient of the input; it may be the same. 0 where it is handed on."""
     factors: Word
     """Address of one factor for each channel."""
     offsets: Word
@@ -54,18 +107,45 @@ class BackwardFields(Struct):
     behind: Word
     """Address of the first gradient behind the norm, before factors and offsets, which is written
     where it is wanted; it may be the output's."""
+    others: Places
+    """Where it is handed on, the first gradients of other readers, which lie as it does."""
+    targets: Places
+    """The first gradients of those to whom it is handed, part by part."""
+    strides: Places
+    """Bytes from one image of a part to the next."""
+    part_table: Word
+    """Address of the table of vectors: for each, its part, and bytes from that's beginning."""
+
+
+class Added(Record):
+    """What of :class:`Handed` the code of a kernel depends on."""
+
+    before: int
+    after: int
+    parts: int
+    copies: int
+
+    @classmethod
+    def by(cls, handed: Handed) -> Added:
+        """Return that of some."""
+        return cls(handed.before, handed.after, len(handed.parts), handed.copies)
 
 
 @cache
-def _kernels(width: int, *, relu: bool, behind: bool, rest: bool) -> tuple[int, int]:
+def _kernels(
+    width: int, *, relu: bool, rest: bool, behind: bool, added: Added | None
+) -> tuple[int, int]:
     """Return the addresses of what sums up the planes, and of what writes the gradients then."""
-    taken = {"_relu": relu, "_behind": behind, "_rest": rest}
-    options = "".join(option for option, on in taken.items() if on)
-    name = f"normalization_gradient{width}{options}"
-    parts = f"{name}_planes", name
-    write = partial(_write, names=parts, width=width, relu=relu, behind=behind, rest=rest)
-    found = compiled(name, write, *parts)
-    return found[parts[0]], found[parts[1]]
+    relu_and_rest = f"{'_relu' if relu else ''}{'_rest' if rest else ''}"
+    sums = f"normalization_gradient_planes{width}{relu_and_rest}"
+    write_sums = partial(_write_sums, name=sums, width=width, relu=relu, rest=rest)
+    name = f"normalization_gradient{width}{relu_and_rest}{'_behind' if behind else ''}"
+    if added is not None:
+        name += f"_to{added.parts}x{added.copies}_with{added.before}_{added.after}"
+    write = partial(
+        _write, name=name, width=width, relu=relu, rest=rest, behind=behind, added=added
+    )
+    return compiled(sums, write_sums, sums)[sums], compiled(name, write, name)[name]
 
 
 class _Channels:
@@ -92,16 +172,26 @@ class _Channels:
         return away, dy
 
 
-def _write(
-    module: Any, names: tuple[str, str], width: int, *, relu: bool, behind: bool, rest: bool
-) -> None:
-    k = Kernel(module, names[0], 1, width, exported=True)
+def _write_sums(module: Any, name: str, width: int, *, relu: bool, rest: bool) -> None:
+    k = Kernel(module, name, 1, width, exported=True)
     f = BackwardFields.read(k)
     stride = f.walk.pixel_stride * FLOAT
     with each_plane(k, f.walk, rest=rest) as plane:
         _sum_up(k, plane, _Channels(k, f, plane, relu=relu), f.walk.pixels, stride)
     k.done()
-    k = Kernel(module, names[1], 1, width, exported=True)
+
+
+def _write(
+    module: Any,
+    name: str,
+    width: int,
+    *,
+    relu: bool,
+    rest: bool,
+    behind: bool,
+    added: Added | None,
+) -> None:
+    k = Kernel(module, name, 1, width, exported=True)
     f = BackwardFields.read(k)
     numbers, stride = counts(k, f.walk), f.walk.pixel_stride * FLOAT
     own = k.scratch(KEPT)
@@ -110,14 +200,50 @@ def _write(
         with k.when(plane.begins):
             _join(k, f, plane, channels, numbers, own)
         level, slope = k.load(own), k.load(own + k.vector_bytes)
+        targets = [f.dx + plane.first] if added is None else _targets(k, f, plane, added)
         with k.loop(f.walk.pixels) as pixel:
             at = pixel.i * stride
             away, dy = channels.pixel(at)
             slopes = fma(away, slope, fma(dy, channels.factor, level))
-            plane.store(k, slopes, f.dx + plane.first + at)
+            if added is not None:
+                slopes = _total(k, f, plane, added, at, slopes)
+            for target in targets:
+                plane.store(k, slopes, target + at)
             if behind:
                 plane.store(k, dy * channels.given, f.behind + plane.first + at)
     k.done()
+
+
+def _targets(k: Kernel, f: BackwardFields, plane: Plane, added: Added) -> list[Word]:
+    """Return where the first pixel of a plane goes."""
+    entry = f.part_table + plane.channels // k.vector_bytes * (2 * INT)
+    part, first = k.load_words(entry, 2)
+    here = first + plane.image * _chosen(f.strides.some(added.parts), part)
+    targets = f.targets.some(added.parts * added.copies)
+    return [_chosen(targets[copy :: added.copies], part) + here for copy in range(added.copies)]
+
+
+def _chosen(words: Sequence[Word], index: Word) -> Word:
+    """Return one of some words."""
+    found = words[0]
+    for place, word in enumerate(words[1:], 1):
+        found = choose(index < place, found, word)
+    return found
+
+
+def _total(
+    k: Kernel, f: BackwardFields, plane: Plane, added: Added, at: Word, own: Vector
+) -> Vector:
+    """Return a pixel's gradient with those of other readers, added in their order."""
+    others = f.others.some(added.before + added.after)
+    for other in others:
+        k.prefetch(other + plane.following + at, 2)
+    terms = [plane.load(k, other + plane.first + at) for other in others]
+    terms.insert(added.before, own)
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
 
 
 def _sum_up(k: Kernel, plane: Plane, channels: _Channels, pixels: Word, stride: Word) -> None:
@@ -156,19 +282,42 @@ class NormalizationGradient:
     Args:
         forward: The normalisation, whose statistics are read.
         behind: Whether the gradient behind the norm is wanted too, before factors and offsets.
+        handed: To whom the gradient of the input is handed on; None to write it alone.
+
+    Raises:
+        ValueError: What is handed on lies differently.
     """
 
-    def __init__(self, forward: Normalization, *, behind: bool = False) -> None:
+    def __init__(
+        self, forward: Normalization, *, behind: bool = False, handed: Handed | None = None
+    ) -> None:
+        images, width = forward.images, forward.tuning.width
+        if handed is not None and not handed.fits(images, width):
+            message = f"{handed} was given; give up to {MOST} parts that lie like {images}"
+            raise ValueError(message)
         self.forward = forward
         self._kernels = _kernels(
-            forward.tuning.width, relu=forward.relu, behind=behind, rest=forward.rest
+            width,
+            relu=forward.relu,
+            rest=forward.rest,
+            behind=behind,
+            added=None if handed is None else Added.by(handed),
+        )
+        others = targets = 0
+        strides: list[int] = []
+        if handed is not None:
+            others, targets = handed.before + handed.after, handed.targets
+            strides = [part.image_stride * FLOAT for part in handed.parts]
+        self._others, self._targets = (
+            Places.names("others", others),
+            Places.names("targets", targets),
         )
         self._arguments = Arguments(
             BackwardFields.values(
-                walk=walk_values(forward.images, forward.tuning.width, forward.eps),
+                walk=walk_values(images, width, forward.eps),
                 x=EACH_CALL,
                 dy=EACH_CALL,
-                dx=EACH_CALL,
+                dx=EACH_CALL if handed is None else 0,
                 factors=EACH_CALL,
                 offsets=EACH_CALL,
                 mean=forward.mean,
@@ -176,6 +325,10 @@ class NormalizationGradient:
                 factor_gradients=EACH_CALL,
                 offset_gradients=EACH_CALL,
                 behind=EACH_CALL if behind else 0,
+                others=Places.given(others),
+                targets=Places.given(targets),
+                strides=Places.of(strides),
+                part_table=0 if handed is None else handed.table(width),
             )
         )
 
@@ -197,13 +350,47 @@ class NormalizationGradient:
             behind: For the gradient behind the norm, where it is wanted; it may be the memory of
                 the output's.
         """
-        names = "x", "dy", "dx", "factors", "offsets", "factor_gradients", "offset_gradients"
+        x, dy, dx = images
+        more = {"dx": dx} if behind is None else {"dx": dx, "behind": behind}
+        self._run((x, dy), parameters, gradients, sums, more)
+
+    def hand_on(
+        self,
+        images: tuple[np.ndarray, np.ndarray],
+        parameters: tuple[np.ndarray, np.ndarray],
+        gradients: tuple[np.ndarray, np.ndarray],
+        sums: np.ndarray,
+        others: Sequence[np.ndarray],
+        targets: Sequence[np.ndarray],
+    ) -> None:
+        """Write the gradients; that of the input to those to whom it is handed on.
+
+        Args:
+            images: The input, and the output's gradient.
+            parameters: Factors and offsets. Shapes: (C,), (C,).
+            gradients: For theirs. Shapes: (C,), (C,).
+            sums: Scratch memory of ``forward.sums_size`` elements.
+            others: The gradients of other readers, in the order in which they are added.
+            targets: Those to whom it is handed on, part by part. They lie beside what is read, or
+                are one of the gradients of the output and other readers, and lie alike.
+        """
+        more = dict(zip(self._others + self._targets, (*others, *targets), strict=True))
+        self._run(images, parameters, gradients, sums, more)
+
+    def _run(
+        self,
+        images: tuple[np.ndarray, np.ndarray],
+        parameters: tuple[np.ndarray, np.ndarray],
+        gradients: tuple[np.ndarray, np.ndarray],
+        sums: np.ndarray,
+        more: Mapping[str, np.ndarray],
+    ) -> None:
+        names = "x", "dy", "factors", "offsets", "factor_gradients", "offset_gradients"
         each = dict(zip(names, (*images, *parameters, *gradients), strict=True))
-        each["walk.sums"] = sums
-        if behind is not None:
-            each["behind"] = behind
         for kernel in self._kernels:
-            self._arguments.run(kernel, self.forward.tuning.threads, each)
+            self._arguments.run(
+                kernel, self.forward.tuning.threads, {**each, **more, "walk.sums": sums}
+            )
 
     @property
     def code(self) -> str:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
-from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.norm.backward import NormalizationGradient
+from demitasse.backends.arrays import address, aligned
+from demitasse.backends.kernels.norm.backward import Handed, NormalizationGradient
 from demitasse.backends.kernels.norm.forward import Normalization
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.calls import KernelCall
 from demitasse.backends.onednn.ports import Gradient, Port, Reader, Writer
+from demitasse.backends.onednn.step import Runnable
+from demitasse.backends.step import Operand
 
-__all__ = ["NormCall", "NormGradientCall"]
+__all__ = ["HandedGradientCall", "NormCall", "NormGradientCall"]
 
 
 class _Source(Protocol):
@@ -102,11 +105,10 @@ class NormGradientCall(KernelCall):
         behind: Writer | None = None,
     ) -> None:
         self._kernel = NormalizationGradient(forward.kernel)
-        self._forward, self._dy, self._behind = forward, dy, behind
+        self.forward, self.source, self.dy, self.behind = forward, source, dy, behind
         self._both = self._kernel
         if behind is not None:
             self._both = NormalizationGradient(forward.kernel, behind=True)
-        self._source: _Source | None = source
         channels, size = forward.kernel.mean.shape[0], dy.layout.size
         wanted = [port for port in gradients if port is not None]
         self._gradients: tuple[_Source, _Source] = _filled(
@@ -121,23 +123,101 @@ class NormGradientCall(KernelCall):
             dx.promise(self.engine)
 
     def __call__(self) -> None:
-        if self._source is not None:
-            self.over(self._source.array())
+        if self.source is not None:
+            self.over(self.source.array())
 
     def over(self, source: np.ndarray) -> None:
         """Read the forward call's input from this array."""
-        dy = self._dy.array()
-        factors, offsets = (row.array() for row in self._forward.parameters)
-        of_factors, of_offsets = (row.array() for row in self._gradients)
+        dy = self.dy.array()
+        (factors, offsets), (of_factors, of_offsets) = self.parameters()
         dx = self._dx.array()
-        [sums] = self.engine.workspaces(self._forward.kernel.sums_size)
+        [sums] = self.engine.workspaces(self.forward.kernel.sums_size)
         rest = (factors, offsets), (of_factors, of_offsets), sums
-        if self._behind is not None and self._behind.memory.lasts:
-            self._both((source, dy, dx), *rest, self._behind.array())
+        if self.behind is not None and self.behind.memory.lasts:
+            self._both((source, dy, dx), *rest, self.behind.array())
         else:
             self._kernel((source, dy, dx), *rest)
+        self.done()
+
+    def parameters(self) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        """Return factors and offsets, and where their gradients go."""
+        factors, offsets = (row.array() for row in self.forward.parameters)
+        of_factors, of_offsets = (row.array() for row in self._gradients)
+        return (factors, offsets), (of_factors, of_offsets)
+
+    def done(self) -> None:
+        """Clean up, after the gradients have been computed."""
         for port in self._wanted:
             port.done()
+
+
+class HandedGradientCall(KernelCall):
+    """The same, where the gradient of the input is handed on together with other readers'.
+
+    Args:
+        norm: What computes it alone.
+        source: The forward call's input.
+        handed: To whom it is handed on.
+        others: The gradients of other readers, in the order in which they are added.
+        targets: What is written, part by part.
+        between: The gradients that are in nobody's memory then, unless they last.
+        apart: What computes the same, one by one.
+    """
+
+    def __init__(
+        self,
+        norm: NormGradientCall,
+        source: Reader,
+        handed: Handed,
+        others: Sequence[Reader],
+        targets: Sequence[Writer],
+        between: Sequence[Operand],
+        apart: Sequence[Runnable],
+    ) -> None:
+        self._norm, self._source, self._handed = norm, source, handed
+        self._others, self._targets = others, targets
+        self._between, self._apart = between, apart
+        ports = (source, norm.dy, *others, *targets)
+        super().__init__(norm.engine, ports, f"{norm.code} + handed on")
+
+    @cached_property
+    def _kernel(self) -> NormalizationGradient:
+        return NormalizationGradient(self._norm.forward.kernel, handed=self._handed)
+
+    def __call__(self) -> None:
+        if any(blob.diff_memory.lasts for blob in self._between):
+            self._one_by_one()
+            return
+        source, dy = self._source.array(), self._norm.dy.array()
+        others = [port.array() for port in self._others]
+        targets = [port.array() for port in self._targets]
+        if self._spoil(targets, (dy, *others)) or self._spoil(targets, (source,), alike=False):
+            self._one_by_one()
+            return
+        [sums] = self.engine.workspaces(self._norm.forward.kernel.sums_size)
+        self._kernel.hand_on((source, dy), *self._norm.parameters(), sums, others, targets)
+        self._norm.done()
+
+    def _spoil(
+        self, targets: Sequence[np.ndarray], sources: Sequence[np.ndarray], *, alike: bool = True
+    ) -> bool:
+        """Whether writing changes what is still to be read.
+
+        Args:
+            targets: What is written.
+            sources: What is read.
+            alike: Whether they may be the same, where all elements lie alike.
+        """
+        alike &= len(self._handed.parts) == 1
+        return any(
+            np.may_share_memory(one, other) and not (alike and address(one) == address(other))
+            for one in targets
+            for other in sources
+        )
+
+    def _one_by_one(self) -> None:
+        for call in self._apart:
+            call()
 
 
 def _filled(

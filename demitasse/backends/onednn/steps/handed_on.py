@@ -27,7 +27,7 @@ from demitasse.backends.onednn.steps.split import SplitStep
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import AnyStep, Declined, Operand
 
-__all__ = ["HandedOnStep"]
+__all__ = ["HandedOnStep", "alike", "gradient_calls"]
 
 
 class _Part(NamedTuple):
@@ -69,10 +69,10 @@ class HandedOnStep(OnednnStep[ops.Op]):
         relu: AnyStep | None,
         found: Sequence[AnyStep],
     ) -> _HandedOn:
-        calls = [_calls(step) for step in found]
+        calls = [gradient_calls(step) for step in found]
         sources = list(_readers(calls[-1][0], self.at.top))
         layout = sources[0].layout
-        if not 1 <= len(sources) <= MOST or not all(_alike(s.layout, layout) for s in sources):
+        if not 1 <= len(sources) <= MOST or not all(alike(s.layout, layout) for s in sources):
             message = f"{len(sources)} gradients; up to {MOST} in one layout are added"
             raise Declined(message)
         if not all(_lies(call, layout) for own in calls for call in own):
@@ -80,8 +80,8 @@ class HandedOnStep(OnednnStep[ops.Op]):
             raise Declined(message)
         y = None
         if relu is not None:
-            known = _calls(relu)[0].ports[0]
-            if not isinstance(known, Reader) or not _alike(known.layout, layout):
+            known = gradient_calls(relu)[0].ports[0]
+            if not isinstance(known, Reader) or not alike(known.layout, layout):
                 message = "a ReLU in another layout than its gradient"
                 raise Declined(message)
             y = known
@@ -160,7 +160,7 @@ def _rectifies(step: AnyStep | None) -> bool:
     return is_relu and step is not None and step.at.top[0] is step.at.bottom[0]
 
 
-def _calls(step: AnyStep) -> list[Call]:
+def gradient_calls(step: AnyStep) -> list[Call]:
     """Return what computes a Step's gradients.
 
     Raises:
@@ -181,14 +181,15 @@ def _readers(call: Call, tops: Sequence[Operand]) -> Iterator[Reader]:
             yield port
 
 
-def _alike(one: Layout, other: Layout) -> bool:
+def alike(one: Layout, other: Layout) -> bool:
+    """Return whether elements lie alike, and in C order as one row or as several."""
     return one is other or (one.plain and other.plain)
 
 
 def _lies(call: Call, layout: Layout) -> bool:
     """Whether a call reads a gradient, or all that it reads of it, in a layout."""
     return all(
-        _alike(port.layout, layout) for port in call.ports if isinstance(port, Reader) and port.diff
+        alike(port.layout, layout) for port in call.ports if isinstance(port, Reader) and port.diff
     )
 
 
