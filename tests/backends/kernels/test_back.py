@@ -18,16 +18,14 @@ def outputs(kernel, width, rows, columns, slope, *, pool):
     of = filtering(kernel)
     down, across = of
     name = f"back {'pooled ' if pool else ''}{of.name}x{width}"
-    code = of_stage(name, width, 10, lambda module: back(module, of, width, pool=pool))
+    code = of_stage(name, width, 9, lambda module: back(module, of, width, pool=pool))
     points, offsets = normal(of.points, width), normal(width, seed=1)
     slope = np.linspace(slope, slope / 2, width, dtype=np.float32)  # one for each filter
     target = np.full((SIZE, SIZE, width), np.nan, np.float32)
-    scratch = np.zeros((down.outputs, across.side, width), np.float32)
 
     vector = width * FLOAT
     called(
-        code, points, vector, target, SIZE * vector, vector, rows, columns, offsets,
-        slope, scratch,
+        code, points, vector, target, SIZE * vector, vector, rows, columns, offsets, slope,
     )  # fmt: skip
 
     tile = points.reshape(down.side, across.side, width).astype(float)

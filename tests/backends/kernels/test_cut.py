@@ -33,7 +33,7 @@ class CutFields(Struct):
 
 def write(k, of):
     both = of.down.input, of.across.input
-    forth = transform(k.module, "forth", both, k.width, fetches=True)
+    forth = transform(k.module, "forth", both, k.width)
     f = CutFields.read(k)
     with each_block(k, f.strips) as block:
         first = f.tiles + block.first * f.strips.tile_columns * f.tile_stride * FLOAT

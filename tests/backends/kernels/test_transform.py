@@ -25,11 +25,10 @@ def test_a_tile_is_multiplied_from_both_sides(which, kernel, width):
     name = f"transform {which}{of.name}x{width}"
     code = of_stage(name, width, 6, lambda module: transform(module, "stage", both, width))
     tile = normal(rows + 2, columns + 1, width)
-    scratch = np.zeros((high, columns, width), np.float32)
     points = np.zeros((high * wide, 3, width), np.float32)
 
     vector = width * FLOAT
-    called(code, tile, (columns + 1) * vector, vector, points[0, 1:], 3 * vector, scratch)
+    called(code, tile, (columns + 1) * vector, vector, points[0, 1:], 3 * vector, vector)
 
     taken = tile[:rows, :columns].astype(float)
     want = np.einsum("ri,sj,ijv->rsv", down, across, taken, optimize=True)

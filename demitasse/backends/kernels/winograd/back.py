@@ -7,6 +7,7 @@ import math
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import (
     FLOAT,
+    Vector,
     Word,
     choose,
     minimum,
@@ -17,7 +18,11 @@ from demitasse.backends.kernels.winograd.cut import ImageFields, each_vector
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.multiply import ProductFields
 from demitasse.backends.kernels.winograd.strips import Block, StripFields, each_strip
-from demitasse.backends.kernels.winograd.transforms import load_row, times_columns, times_vectors
+from demitasse.backends.kernels.winograd.transforms import (
+    rows_of_product,
+    some_rows,
+    times_vectors,
+)
 from demitasse.backends.ops import LOWEST
 
 __all__ = ["back", "join"]
@@ -31,7 +36,7 @@ def back(module: object, of: Filtering, width: int, *, pool: bool, limited: bool
 
     Its arguments are the first point's address and the bytes to the next one, the address of the
     first that comes out, the bytes to the next row and column, how many rows and columns of outputs
-    there are, the addresses of the offsets and of the rectifier's numbers, and scratch.
+    there are, and the addresses of the offsets and of the rectifier's numbers.
 
     Args:
         module: What it belongs to.
@@ -41,31 +46,28 @@ def back(module: object, of: Filtering, width: int, *, pool: bool, limited: bool
             gives the lowest float32, as of minus infinity.
         limited: Whether outputs have limits.
     """
-    k = Kernel(module, "back", 10, width)
+    k = Kernel(module, "back", 9, width)
     points, point_bytes, target, row_bytes, column_bytes, rows, columns = k.arguments[:7]
-    offsets, rectifier, scratch = k.arguments[7:]
+    offsets, rectifier = k.arguments[7:]
     down, across = of
     side, step = across.side, POOLED if pool else 1
-    if down.side > 1:
-        times_columns(k, down.output, side, points, point_bytes * side, point_bytes, scratch)
     offset, then = k.load(offsets), rectifying(k, rectifier, 0, limited=limited)
     none, lowest = k.constant(-math.inf), k.constant(LOWEST)
-    with k.loop(rows, 0, step) as loop:
-        if down.side > 1:
-            row = load_row(k, scratch, loop.i, side)
-        else:
-            row = [k.load(points + point_bytes * place) for place in range(side)]
-        values = times_vectors(k, across.output, row)
+
+    def write(row: int, found: list[list[Vector]]) -> None:
+        """Write a row of outputs, or what two rows are pooled to."""
+        values = times_vectors(k, across.output, found[0])
         if pool:
             # a row or column that is not there is replaced by the one beside it
-            following = minimum(loop.i + 1, rows - 1)
-            under = times_vectors(k, across.output, load_row(k, scratch, following, side))
+            following = zip(found[0], found[1], strict=True)
+            under = [choose(rows > row + 1, other, one) for one, other in following]
+            under = times_vectors(k, across.output, under)
             # NaN is never the largest, as in Caffe, nor is what a rectifier makes NaN of
             values = [
                 raised(raised(none, value), other)
                 for value, other in zip(values, under, strict=True)
             ]
-        first = target + loop.i // step * row_bytes
+        first = target + row_bytes * (row // step)
         for place in range(0, across.outputs, step):
             with k.when(columns > place):
                 value = values[place]
@@ -76,6 +78,14 @@ def back(module: object, of: Filtering, width: int, *, pool: bool, limited: bool
                 if pool:
                     result = choose(output > none, result, lowest)
                 k.store(result, first + column_bytes * (place // step))
+
+    product = rows_of_product(k, down.output, side, points, point_bytes * side, point_bytes)
+    for some in some_rows(down.outputs, side, width, step):
+        with k.when(rows > some.start):
+            found = product(some)
+            for row in some[::step]:
+                with k.when(rows > row):
+                    write(row, found[row - some.start :][:step])
     k.done()
     return k
 
@@ -129,5 +139,4 @@ def join(
                 minimum(across, tiled.width - number.i * across),
                 offsets + tiled.channel_bytes,
                 rectifier if limited else rectifier + tiled.channel_bytes,
-                block.scratch,
             )

@@ -116,7 +116,7 @@ def _write(
     unpacked: bool,
     strided: Strided | None,
 ) -> None:
-    forth = transform(module, "forth", (of.down.input, of.across.input), width, fetches=True)
+    forth = transform(module, "forth", (of.down.input, of.across.input), width)
     way_back = back(module, of, width, pool=pool, limited=limited)
     k = Kernel(module, name, 1, width, exported=True)
     kind = UnpackedConvolutionFields if unpacked else ConvolutionFields

@@ -169,7 +169,7 @@ def cut(
         f: Its fields of strips.
         images: Its fields of the images.
         block: The block.
-        transform: Of one tile, which fetches the lines of the next one's points.
+        transform: Of one tile.
         piece: How tiles cover the images.
         target: Where the tiles go.
     """
@@ -182,7 +182,7 @@ def cut(
         with k.loop(piece.rows) as line:
             y = first + line.i
             row = source + (y * images.row_stride - tiled.left * images.column_stride) * FLOAT
-            copy = block.copy + line.i * row_bytes
+            copy = block.scratch + line.i * row_bytes
             padded = Padded(tiled.height, tiled.width, tiled.left, columns)
             begin, end = bordered(k, y, padded, copy, k.constant(0.0), vector)
             with k.loop(end, begin) as column:
@@ -191,11 +191,10 @@ def cut(
         with k.loop(f.tile_columns) as number:
             k.call(
                 transform,
-                block.copy + number.i * (piece.across * vector),
+                block.scratch + number.i * (piece.across * vector),
                 row_bytes,
                 vector,
                 target.at + tiled.channel_bytes + (strip.tile + number.i) * target.tile_bytes,
                 target.point_bytes,
-                block.scratch,
                 target.tile_bytes,
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -13,10 +13,10 @@ from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct, Values
-from demitasse.backends.kernels.language.words import FLOAT, INT, Word, chunk, minimum
+from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, chunk, minimum
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.tiling import Tiling
-from demitasse.backends.kernels.winograd.transforms import transform
+from demitasse.backends.kernels.winograd.transforms import times_both
 
 __all__ = ["FilterGradient", "Filters"]
 
@@ -91,7 +91,7 @@ def _kernel(
     return compiled(name, write, name)[name]
 
 
-class _Vector(NamedTuple):
+class _Place(NamedTuple):
     """A vector of filters of one channel, as the kernel finds it.
 
     Attributes:
@@ -106,7 +106,7 @@ class _Vector(NamedTuple):
 
 
 @contextmanager
-def _each_vector(k: Kernel, f: FilterFields) -> Iterator[_Vector]:
+def _each_vector(k: Kernel, f: FilterFields) -> Iterator[_Place]:
     """Write what is done to each vector of filters of a channel; threads divide the channels."""
     begin, end = chunk(f.inputs, *k.thread())
     with k.loop(f.groups) as group, k.loop(f.panels) as panel:
@@ -121,7 +121,7 @@ def _each_vector(k: Kernel, f: FilterFields) -> Iterator[_Vector]:
                 + output * f.weight_output_stride
                 + channel.i * f.weight_input_stride
             )
-            yield _Vector(
+            yield _Place(
                 output, f.weights + taps * FLOAT, f.points + (values + place * k.width) * FLOAT
             )
 
@@ -131,12 +131,9 @@ Both = tuple[np.ndarray, np.ndarray]
 
 
 def _write_filters(module: Any, name: str, of: Both, width: int, *, past: bool) -> None:
-    forth = transform(module, "forth", of, width, past=past)
-    (high, rows), (_, columns) = (matrix.shape for matrix in of)
-    taps = rows * columns
+    (_, rows), (wide, columns) = (matrix.shape for matrix in of)
     k = Kernel(module, name, 1, width, exported=True)
-    f, vector = FilterFields.read(k), k.vector_bytes
-    tile, own = k.scratch(taps), k.scratch(high * columns)
+    f, put = FilterFields.read(k), k.store_past if past else k.store
     last = f.outputs - 1
     with _each_vector(k, f) as (output, first, point):
         # beyond the last one, the last one again
@@ -144,9 +141,16 @@ def _write_filters(module: Any, name: str, of: Both, width: int, *, past: bool) 
             first + (minimum(output + n, last) - output) * f.weight_output_stride * FLOAT
             for n in range(width)
         ]
-        for tap in range(taps):
-            k.store(k.gather([one + FLOAT * tap for one in filters]), tile + tap * vector)
-        k.call(forth, tile, columns * vector, vector, point, f.point_stride * FLOAT, own)
+        taps = [k.gather([one + FLOAT * tap for one in filters]) for tap in range(rows * columns)]
+
+        def tap(row: int, column: int, taps: Sequence[Vector] = taps) -> Vector:
+            place: int = row * columns + column
+            return taps[place]
+
+        def store(row: int, column: int, value: Vector, point: Word = point) -> None:
+            put(value, point + f.point_stride * FLOAT * (row * wide + column))
+
+        times_both(k, of, tap, store)
     if past:
         k.fence()
     k.done()
@@ -154,12 +158,18 @@ def _write_filters(module: Any, name: str, of: Both, width: int, *, past: bool) 
 
 def _write_taps(module: Any, name: str, of: Both, width: int) -> None:
     down, across = of
-    back = transform(module, "back", (down.T, across.T), width)
-    (high, rows), (wide, columns) = (matrix.shape for matrix in of)
-    points, taps = high * wide, rows * columns
+    (high, _), (wide, columns) = (matrix.shape for matrix in of)
+    points, taps = high * wide, down.shape[1] * columns
     k = Kernel(module, name, 1, width, exported=True)
     f, vector = FilterFields.read(k), k.vector_bytes
-    total, result, own = k.scratch(points), k.scratch(taps), k.scratch(rows * wide)
+    total, result = k.scratch(points), k.scratch(taps)
+
+    def load(row: int, column: int) -> Vector:
+        return k.load(total + (row * wide + column) * vector)
+
+    def store(row: int, column: int, value: Vector) -> None:
+        k.store(value, result + (row * columns + column) * vector)
+
     with _each_vector(k, f) as (output, first, values):
         with k.loop(points) as point:
             here = values + point.i * f.point_stride * FLOAT
@@ -168,7 +178,7 @@ def _write_taps(module: Any, name: str, of: Both, width: int) -> None:
                 more = k.load(here + one.i * f.chunk_stride * FLOAT)
                 one.vectors = [one.vectors[0] + more]
             k.store(one.vectors[0], total + point.i * vector)
-        k.call(back, total, wide * vector, vector, result, vector, own)
+        times_both(k, (down.T, across.T), load, store)
         with k.loop(minimum(width, f.outputs - output)) as filter_:
             target = first + filter_.i * f.weight_output_stride * FLOAT
             for tap in range(taps):

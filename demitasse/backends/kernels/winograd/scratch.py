@@ -16,7 +16,7 @@ __all__ = ["Scratch"]
 class Scratch:
     """How the scratch memory of a kernel over strips is divided.
 
-    Each thread has its own for one tile's transform and, in one stage, the copy of a strip, in
+    Each thread has its own for, in one stage, the copy of a strip, in
     another some filters and their values at the points. Behind them each chunk has its stack: the
     tiles of a block at all points, and their sums.
 
@@ -26,13 +26,12 @@ class Scratch:
     Attributes:
         size: Elements that are needed.
         sums_bytes: Bytes from a stack's beginning to the output.
-        taps_bytes: Bytes from the beginning of a thread's to filters that it takes to the points.
-        points_bytes: The same to their values there.
+        points_bytes: Bytes from the beginning of a thread's, where filters are that it takes to the
+            points, to their values there.
     """
 
     def __init__(self, tiling: Tiling) -> None:
         down, across = tiling.filtering
-        transform = tiling.points * tiling.width
         columns = tiling.grid[1] * across.outputs + across.side
         copy = down.side * columns * tiling.width
         tiles, sums = (
@@ -40,16 +39,14 @@ class Scratch:
         )
         taps, points = _of_part(tiling)
         stage = max(copy, taps + points)
-        private, stack = odd_lines(transform + stage), odd_lines(tiles + sums)
+        private, stack = odd_lines(stage), odd_lines(tiles + sums)
         self._threads = tiling.threads * private
         self.size = self._threads + (1 if tiling.shared else tiling.chunks) * stack
         self.sums_bytes = FLOAT * tiles
-        self.taps_bytes = FLOAT * transform
-        self.points_bytes = self.taps_bytes + FLOAT * taps
+        self.points_bytes = FLOAT * taps
         self._tiling = tiling
         self._bytes = {
             "private_bytes": FLOAT * private,
-            "copy_bytes": FLOAT * transform,
             "stack_bytes": FLOAT * stack,
         }
 

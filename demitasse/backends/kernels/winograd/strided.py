@@ -93,8 +93,6 @@ class PartFields(Struct):
     """Elements of the parameter from one filter to the next."""
     channel_stride: Word
     """Elements of it from one channel to the next."""
-    taps_bytes: Word
-    """Bytes from the beginning of a thread's scratch to a panel of filters of some channels."""
     points_bytes: Word
     """The same to their values at the points."""
     point_bytes: Word
@@ -167,7 +165,7 @@ def each_part(
                 filter=first,
                 channel=part.i,
                 channels=minimum(f.channels_at_once, stop - part.i),
-                taps=block.scratch + f.taps_bytes,
+                taps=block.scratch,
                 values=block.scratch + f.points_bytes,
                 weights=first * f.filter_stride + part.i * f.channel_stride,
             )
@@ -286,7 +284,6 @@ def part_values(tiling: Tiling, scratch: Scratch) -> Values:
         channels_at_once=part.channels,
         filter_stride=area if turned else channels * area,
         channel_stride=filters * area if turned else area,
-        taps_bytes=scratch.taps_bytes,
         points_bytes=scratch.points_bytes,
         point_bytes=part.point_stride * FLOAT,
     )

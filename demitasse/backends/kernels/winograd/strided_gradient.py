@@ -75,8 +75,8 @@ def _kernel(of: Filtering, width: int, panel: int, window: int) -> int:
 
 def _write(module: Any, name: str, of: Filtering, width: int, panel: int, window: int) -> None:
     down, across = of
-    forth = transform(module, "forth", (down.input, across.input), width, fetches=True)
-    turn = transform(module, "turn", (down.output.T, across.output.T), width, fetches=True)
+    forth = transform(module, "forth", (down.input, across.input), width)
+    turn = transform(module, "turn", (down.output.T, across.output.T), width)
     k = Kernel(module, name, 1, width, exported=True)
     f = StridedGradientFields.read(k)
     p = f.products

@@ -44,8 +44,6 @@ class StripFields(Struct):
     """Address of the first thread's scratch."""
     private_bytes: Word
     """Bytes from one thread's scratch to the next's."""
-    copy_bytes: Word
-    """Bytes from the beginning of a thread's scratch to the copy of a strip."""
     stacks: Word
     """Address of the first chunk's stack."""
     stack_bytes: Word
@@ -62,7 +60,6 @@ class Block:
         chunk: Index of the chunk.
         again: Whether the chunk has had some before, 1 or 0.
         scratch: Address of this thread's scratch.
-        copy: Address of this thread's copy of a strip.
         stack: Address of the chunk's stack.
     """
 
@@ -77,7 +74,6 @@ class Block:
         self.tiles = strips * f.tile_columns
         self.scratch = f.private + f.private_bytes * thread
         self.stack = f.stacks + f.stack_bytes * chunk
-        self.copy = self.scratch + f.copy_bytes
 
     def bounds(self, count: Word) -> tuple[Word, Word]:
         """Return where this thread's part of so many things of the block begins and ends."""

@@ -37,8 +37,6 @@ class UnpackedFields(Struct):
     """How many panels a group's filters have, all of them of as many vectors."""
     channels_at_once: Word
     """Of how many channels a panel is taken to the points at a time."""
-    taps_bytes: Word
-    """Bytes from the beginning of a thread's scratch to a vector of filters of some channels."""
     points_bytes: Word
     """The same to their values at the points."""
     point_bytes: Word
@@ -79,7 +77,7 @@ def multiply_unpacked(
             with k.loop(PANEL) as vector:
                 number = first + vector.i * k.width
                 taps = u.weights + (number * f.channels + part.i) * (area * FLOAT)
-                own = block.scratch + u.taps_bytes
+                own = block.scratch
                 turned = channels * area // k.width
                 _turn(k, taps, f.channels * (area * FLOAT), turned, u.factors + number * FLOAT, own)
                 with k.loop(channels) as one:
@@ -148,7 +146,6 @@ def unpacked_values(tiling: Tiling, scratch: Scratch, factors: np.ndarray) -> Va
         groups=tiling.groups,
         panels=tiling.filters // tiling.groups // (PANEL * tiling.width),
         channels_at_once=part.channels,
-        taps_bytes=scratch.taps_bytes,
         points_bytes=scratch.points_bytes,
         point_bytes=part.point_stride * FLOAT,
         first=first.address,
