@@ -168,7 +168,7 @@ class Entry:
         """
         own = self.step if last is None else last.step
         keys = tuple(entry._key(op) for entry in (*before, self) if (op := entry.layer.op))
-        key = (keys, last and id(last.step))  # which lives as long as the group does
+        key = (keys, last)
         found = self._backs.find(key) or self._backs.keep(key, (self._joined(before, own, last),))
         [self.back] = found
 

@@ -497,8 +497,8 @@ class Plan:
             end = min(index + MOST_JOINED, len(self.entries)) - 1
             while last < end and self._links(last + 1):
                 last += 1
-            if isinstance(self.entries[last].layer.op, BatchNorm):
-                last = self._run(last, len(self.entries) - 1)
+                if isinstance(self.entries[last].layer.op, BatchNorm):
+                    return self._run(last, len(self.entries) - 1)
         return last
 
     def _links(self, index: int) -> bool:

@@ -63,6 +63,11 @@ class Rows(Record):
         """Return all elements as one row."""
         return cls(1, count, 0, count, count)
 
+    @property
+    def are_whole(self) -> bool:
+        """Whether they are all elements as one row."""
+        return self == Rows.whole(self.length)
+
 
 class Places(Struct):
     """Addresses of first elements; 0 for none."""

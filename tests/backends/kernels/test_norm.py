@@ -163,13 +163,13 @@ class Parted:
         self.memories = [np.full(size, np.nan, np.float32) for size in sizes for _ in range(copies)]
         back = NormalizationGradient(case.run, handed=handed)
         self.gradients = np.empty((2, shape[1]), np.float32)
-        back.hand_on(
+        back(
             (in_memory(case.x, case.images), in_memory(case.dy, case.images)),
             (case.factors, case.offsets),
             (*self.gradients,),
             aligned(case.run.sums_size),
-            [in_memory(other, case.images) for other in self.others],
-            self.memories,
+            others=[in_memory(other, case.images) for other in self.others],
+            targets=self.memories,
         )
         self.channels, self.copies, self.gap, self.width = channels, copies, gap, width
         terms = [*self.others[:before], case.dx, *self.others[before:]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -117,7 +117,7 @@ class BackwardFields(Struct):
     """Address of the table of vectors: for each, its part, and bytes from that's beginning."""
 
 
-class Added(Record):
+class _Added(Record):
     """What of :class:`Handed` the code of a kernel depends on."""
 
     before: int
@@ -126,14 +126,14 @@ class Added(Record):
     copies: int
 
     @classmethod
-    def by(cls, handed: Handed) -> Added:
+    def by(cls, handed: Handed) -> _Added:
         """Return that of some."""
         return cls(handed.before, handed.after, len(handed.parts), handed.copies)
 
 
 @cache
 def _kernels(
-    width: int, *, relu: bool, rest: bool, behind: bool, added: Added | None
+    width: int, *, relu: bool, rest: bool, behind: bool, added: _Added | None
 ) -> tuple[int, int]:
     """Return the addresses of what sums up the planes, and of what writes the gradients then."""
     relu_and_rest = f"{'_relu' if relu else ''}{'_rest' if rest else ''}"
@@ -189,7 +189,7 @@ def _write(
     relu: bool,
     rest: bool,
     behind: bool,
-    added: Added | None,
+    added: _Added | None,
 ) -> None:
     k = Kernel(module, name, 1, width, exported=True)
     f = BackwardFields.read(k)
@@ -214,7 +214,7 @@ def _write(
     k.done()
 
 
-def _targets(k: Kernel, f: BackwardFields, plane: Plane, added: Added) -> list[Word]:
+def _targets(k: Kernel, f: BackwardFields, plane: Plane, added: _Added) -> list[Word]:
     """Return where the first pixel of a plane goes."""
     entry = f.part_table + plane.channels // k.vector_bytes * (2 * INT)
     part, first = k.load_words(entry, 2)
@@ -232,7 +232,7 @@ def _chosen(words: Sequence[Word], index: Word) -> Word:
 
 
 def _total(
-    k: Kernel, f: BackwardFields, plane: Plane, added: Added, at: Word, own: Vector
+    k: Kernel, f: BackwardFields, plane: Plane, added: _Added, at: Word, own: Vector
 ) -> Vector:
     """Return a pixel's gradient with those of other readers, added in their order."""
     others = f.others.some(added.before + added.after)
@@ -301,17 +301,14 @@ class NormalizationGradient:
             relu=forward.relu,
             rest=forward.rest,
             behind=behind,
-            added=None if handed is None else Added.by(handed),
+            added=None if handed is None else _Added.by(handed),
         )
         others = targets = 0
         strides: list[int] = []
         if handed is not None:
             others, targets = handed.before + handed.after, handed.targets
             strides = [part.image_stride * FLOAT for part in handed.parts]
-        self._others, self._targets = (
-            Places.names("others", others),
-            Places.names("targets", targets),
-        )
+        self._handed_names = [*Places.names("others", others), *Places.names("targets", targets)]
         self._arguments = Arguments(
             BackwardFields.values(
                 walk=walk_values(images, width, forward.eps),
@@ -334,63 +331,37 @@ class NormalizationGradient:
 
     def __call__(
         self,
-        images: tuple[np.ndarray, np.ndarray, np.ndarray],
+        images: Sequence[np.ndarray],
         parameters: tuple[np.ndarray, np.ndarray],
         gradients: tuple[np.ndarray, np.ndarray],
         sums: np.ndarray,
         behind: np.ndarray | None = None,
+        *,
+        others: Sequence[np.ndarray] = (),
+        targets: Sequence[np.ndarray] = (),
     ) -> None:
         """Write the gradients.
 
         Args:
-            images: The input, the output's gradient and the input's, which may be the same memory.
+            images: The input, the output's gradient and, unless it is handed on, the input's, which
+                may be the same memory.
             parameters: Factors and offsets. Shapes: (C,), (C,).
             gradients: For theirs. Shapes: (C,), (C,).
             sums: Scratch memory of ``forward.sums_size`` elements.
             behind: For the gradient behind the norm, where it is wanted; it may be the memory of
                 the output's.
-        """
-        x, dy, dx = images
-        more = {"dx": dx} if behind is None else {"dx": dx, "behind": behind}
-        self._run((x, dy), parameters, gradients, sums, more)
-
-    def hand_on(
-        self,
-        images: tuple[np.ndarray, np.ndarray],
-        parameters: tuple[np.ndarray, np.ndarray],
-        gradients: tuple[np.ndarray, np.ndarray],
-        sums: np.ndarray,
-        others: Sequence[np.ndarray],
-        targets: Sequence[np.ndarray],
-    ) -> None:
-        """Write the gradients; that of the input to those to whom it is handed on.
-
-        Args:
-            images: The input, and the output's gradient.
-            parameters: Factors and offsets. Shapes: (C,), (C,).
-            gradients: For theirs. Shapes: (C,), (C,).
-            sums: Scratch memory of ``forward.sums_size`` elements.
             others: The gradients of other readers, in the order in which they are added.
             targets: Those to whom it is handed on, part by part. They lie beside what is read, or
                 are one of the gradients of the output and other readers, and lie alike.
         """
-        more = dict(zip(self._others + self._targets, (*others, *targets), strict=True))
-        self._run(images, parameters, gradients, sums, more)
-
-    def _run(
-        self,
-        images: tuple[np.ndarray, np.ndarray],
-        parameters: tuple[np.ndarray, np.ndarray],
-        gradients: tuple[np.ndarray, np.ndarray],
-        sums: np.ndarray,
-        more: Mapping[str, np.ndarray],
-    ) -> None:
-        names = "x", "dy", "factors", "offsets", "factor_gradients", "offset_gradients"
-        each = dict(zip(names, (*images, *parameters, *gradients), strict=True))
+        names = "factors", "offsets", "factor_gradients", "offset_gradients", "walk.sums"
+        each = dict(zip(("x", "dy", "dx"), images, strict=False))
+        each |= dict(zip(names, (*parameters, *gradients, sums), strict=True))
+        each |= dict(zip(self._handed_names, (*others, *targets), strict=True))
+        if behind is not None:
+            each["behind"] = behind
         for kernel in self._kernels:
-            self._arguments.run(
-                kernel, self.forward.tuning.threads, {**each, **more, "walk.sums": sums}
-            )
+            self._arguments.run(kernel, self.forward.tuning.threads, each)
 
     @property
     def code(self) -> str:

@@ -16,9 +16,9 @@ __all__ = ["Scratch"]
 class Scratch:
     """How the scratch memory of a kernel over strips is divided.
 
-    Each thread has its own for, in one stage, the copy of a strip, in
-    another some filters and their values at the points. Behind them each chunk has its stack: the
-    tiles of a block at all points, and their sums.
+    Each thread has its own: for the copy of a strip in one stage, and in another for some filters
+    and their values at the points. Behind them each chunk has its stack: the tiles of a block at
+    all points, and their sums.
 
     Args:
         tiling: The convolution.

@@ -94,7 +94,8 @@ class PartFields(Struct):
     channel_stride: Word
     """Elements of it from one channel to the next."""
     points_bytes: Word
-    """The same to their values at the points."""
+    """Bytes from the beginning of a thread's scratch, where filters are that it takes to the
+    points, to their values there."""
     point_bytes: Word
     """Bytes from one point's values to the next's."""
 

@@ -38,7 +38,8 @@ class UnpackedFields(Struct):
     channels_at_once: Word
     """Of how many channels a panel is taken to the points at a time."""
     points_bytes: Word
-    """The same to their values at the points."""
+    """Bytes from the beginning of a thread's scratch, where filters are that it takes to the
+    points, to their values there."""
     point_bytes: Word
     """Bytes from one point's values to the next's."""
     first: Word

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
+from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.ports import Port, Reader, converted_bytes
-from demitasse.backends.onednn.steps.conv_operands import ConvOperands
+from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.step import Memory
 
-__all__ = ["ChannelCall", "ConvCall", "FilterCall", "HoldsFilters", "KernelCall"]
+__all__ = [
+    "ChannelCall", "ConvCall", "FilterCall", "FilterGradientCall", "HoldsFilters", "KernelCall",
+    "spoils",
+]  # fmt: skip
 
 
 class _Follower:
@@ -74,6 +78,33 @@ class KernelCall:
     @abstractmethod
     def __call__(self) -> None:
         """Run it."""
+
+
+class FilterGradientCall(KernelCall):
+    """The gradients of the weights and the bias of a convolution.
+
+    Args:
+        engine: The engine.
+        operands: Its operands.
+        code: Name of what runs.
+    """
+
+    def __init__(self, engine: Engine, operands: GradientOperands, code: str) -> None:
+        self.operands = operands
+        super().__init__(engine, operands.ports, code)
+
+    def __call__(self) -> None:
+        operands = self.operands
+        source, dy = operands.source.array(), operands.dy.array()
+        weight = operands.weight.array()
+        self._write(source, dy, weight, operands.bias.array() if operands.bias else None)
+        operands.done()
+
+    @abstractmethod
+    def _write(
+        self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None
+    ) -> None:
+        """Write the gradients of weights and bias to these arrays."""
 
 
 class ConvCall(KernelCall):
@@ -191,3 +222,18 @@ class ChannelCall(FilterCall):
         source, target = self.operands.source.array(), self.operands.target.array()
         self._follow()
         self._kernel(source, target, self.operands.offsets())
+
+
+def spoils(targets: Sequence[np.ndarray], sources: Sequence[np.ndarray], *, alike: bool) -> bool:
+    """Return whether writing arrays changes others that are still to be read.
+
+    Args:
+        targets: What is written.
+        sources: What is read.
+        alike: Whether elements lie alike in both, so that one may be the other.
+    """
+    return any(
+        np.may_share_memory(one, other) and not (alike and address(one) == address(other))
+        for one in targets
+        for other in sources
+    )

@@ -8,11 +8,11 @@ from typing import Protocol
 
 import numpy as np
 
-from demitasse.backends.arrays import address, aligned
+from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.norm.backward import Handed, NormalizationGradient
 from demitasse.backends.kernels.norm.forward import Normalization
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.own_kernels.calls import KernelCall
+from demitasse.backends.onednn.own_kernels.calls import KernelCall, spoils
 from demitasse.backends.onednn.ports import Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import Runnable
 from demitasse.backends.step import Operand
@@ -105,7 +105,7 @@ class NormGradientCall(KernelCall):
         behind: Writer | None = None,
     ) -> None:
         self._kernel = NormalizationGradient(forward.kernel)
-        self.forward, self.source, self.dy, self.behind = forward, source, dy, behind
+        self.forward, self.source, self.dy, self._behind = forward, source, dy, behind
         self._both = self._kernel
         if behind is not None:
             self._both = NormalizationGradient(forward.kernel, behind=True)
@@ -129,14 +129,13 @@ class NormGradientCall(KernelCall):
     def over(self, source: np.ndarray) -> None:
         """Read the forward call's input from this array."""
         dy = self.dy.array()
-        (factors, offsets), (of_factors, of_offsets) = self.parameters()
+        rows = self.parameters()
         dx = self._dx.array()
         [sums] = self.engine.workspaces(self.forward.kernel.sums_size)
-        rest = (factors, offsets), (of_factors, of_offsets), sums
-        if self.behind is not None and self.behind.memory.lasts:
-            self._both((source, dy, dx), *rest, self.behind.array())
+        if self._behind is not None and self._behind.memory.lasts:
+            self._both((source, dy, dx), *rows, sums, self._behind.array())
         else:
-            self._kernel((source, dy, dx), *rest)
+            self._kernel((source, dy, dx), *rows, sums)
         self.done()
 
     def parameters(self) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
@@ -191,29 +190,14 @@ class HandedGradientCall(KernelCall):
         source, dy = self._source.array(), self._norm.dy.array()
         others = [port.array() for port in self._others]
         targets = [port.array() for port in self._targets]
-        if self._spoil(targets, (dy, *others)) or self._spoil(targets, (source,), alike=False):
+        alike = len(self._handed.parts) == 1
+        if spoils(targets, (dy, *others), alike=alike) or spoils(targets, (source,), alike=False):
             self._one_by_one()
             return
         [sums] = self.engine.workspaces(self._norm.forward.kernel.sums_size)
-        self._kernel.hand_on((source, dy), *self._norm.parameters(), sums, others, targets)
+        rows = self._norm.parameters()
+        self._kernel((source, dy), *rows, sums, others=others, targets=targets)
         self._norm.done()
-
-    def _spoil(
-        self, targets: Sequence[np.ndarray], sources: Sequence[np.ndarray], *, alike: bool = True
-    ) -> bool:
-        """Whether writing changes what is still to be read.
-
-        Args:
-            targets: What is written.
-            sources: What is read.
-            alike: Whether they may be the same, where all elements lie alike.
-        """
-        alike &= len(self._handed.parts) == 1
-        return any(
-            np.may_share_memory(one, other) and not (alike and address(one) == address(other))
-            for one in targets
-            for other in sources
-        )
 
     def _one_by_one(self) -> None:
         for call in self._apart:

@@ -65,7 +65,7 @@ class GradientOperands:
     Attributes:
         source: The convolution's input.
         dy: The gradient of its output.
-        weight: The gradient of its weights, in C order.
+        weight: The gradient of its weights, in C order unless said otherwise.
         bias: The gradient of its bias, or None.
         packed: The gradient of its weights in the library's layout.
     """

@@ -6,17 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from demitasse.backends import ops
-from demitasse.backends.arrays import address
 from demitasse.backends.kernels.handing import MOST, Handing, Rows
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.own_kernels.calls import KernelCall
+from demitasse.backends.onednn.own_kernels.calls import KernelCall, spoils
 from demitasse.backends.onednn.own_kernels.images import images_of
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep, Runnable
@@ -27,7 +24,32 @@ from demitasse.backends.onednn.steps.split import SplitStep
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import AnyStep, Declined, Operand
 
-__all__ = ["HandedOnStep", "alike", "gradient_calls"]
+__all__ = ["Chain", "HandedOnStep", "alike", "bottom_layouts", "gradient_calls"]
+
+
+class Chain(NamedTuple):
+    """Steps of layers that follow each other, each None where there is none.
+
+    Attributes:
+        head: Of a sum, or of a Concat.
+        relu: Of a ReLU in place.
+        split: Of a Split.
+        others: Those before them, which are others.
+    """
+
+    head: AnyStep | None
+    relu: AnyStep | None
+    split: AnyStep | None
+    others: list[AnyStep | None]
+
+    @classmethod
+    def of(cls, steps: Sequence[AnyStep | None]) -> Chain:
+        """Return some Steps, given in the order of their layers, as what they are."""
+        rest = list(steps)
+        split = rest.pop() if rest and isinstance(rest[-1], SplitStep) else None
+        relu = rest.pop() if rest and _rectifies(rest[-1]) else None
+        head = rest.pop() if rest and isinstance(rest[-1], SumStep | ConcatStep) else None
+        return cls(head, relu, split, rest)
 
 
 class _Part(NamedTuple):
@@ -51,13 +73,9 @@ class HandedOnStep(OnednnStep[ops.Op]):
     """
 
     def __init__(self, engine: Engine, steps: Sequence[AnyStep | None]) -> None:
-        last = steps[-1]
-        rest = list(steps)
-        split = rest.pop() if isinstance(rest[-1], SplitStep) else None
-        relu = rest.pop() if rest and _rectifies(rest[-1]) else None
-        head = rest.pop() if rest and isinstance(rest[-1], SumStep | ConcatStep) else None
-        found = [step for step in (head, relu, split) if step is not None]
-        if rest or last is None or len(found) < 2:
+        head, relu, split, others = Chain.of(steps)
+        last, found = steps[-1], [step for step in (head, relu, split) if step is not None]
+        if others or last is None or len(found) < 2:
             message = "others than a sum or joining, a ReLU in place and a Split"
             raise Declined(message)
         super().__init__(engine, last.op, last.at)
@@ -129,7 +147,7 @@ class _HandedOn(KernelCall):
         y = None if self._y is None else self._y.array()
         targets = [[port.array() for port in part.targets] for part in self._parts]
         pairs = zip(self._parts, targets, strict=True)
-        if any(_spoils(part.rows, own, sources) for part, own in pairs):
+        if any(spoils(own, sources, alike=part.rows.are_whole) for part, own in pairs):
             for call in self._apart:
                 call()
             return
@@ -193,17 +211,35 @@ def _lies(call: Call, layout: Layout) -> bool:
     )
 
 
+def bottom_layouts(head: AnyStep, layout: Layout) -> list[Layout]:
+    """Return the layouts of the gradients that a sum or a Concat hands on.
+
+    Args:
+        head: Its Step.
+        layout: That of the top's gradient.
+
+    Raises:
+        Declined: They are no parts of the top's: multiples of it, or parts along another axis.
+    """
+    if isinstance(head, ConcatStep):
+        if head.op.axis != 1:
+            message = "joined along another axis than channels"
+            raise Declined(message)
+        return head.layouts
+    if isinstance(head, SumStep) and any(factor != 1 for factor in head.op.coefficients):
+        message = f"coefficients {head.op.coefficients}; gradients are handed on as they are"
+        raise Declined(message)
+    return [layout] * len(head.at.bottom)
+
+
 def _parts(head: AnyStep, layout: Layout) -> Iterator[_Part]:
     """Yield the bottoms of a sum, all as one, or those of a Concat.
 
     Raises:
         Declined: A bottom's gradient is no whole rows of the top's.
     """
-    at = head.at
-    if isinstance(head, SumStep):
-        if any(factor != 1 for factor in head.op.coefficients):
-            message = f"coefficients {head.op.coefficients}; gradients are handed on as they are"
-            raise Declined(message)
+    at, layouts = head.at, bottom_layouts(head, layout)
+    if not isinstance(head, ConcatStep):
         wanted_ones = [b for b, down in zip(at.bottom, at.propagate_down, strict=True) if down]
         if len(wanted_ones) > MOST:
             message = f"{len(wanted_ones)} bottoms; up to {MOST} are written at a time"
@@ -211,11 +247,8 @@ def _parts(head: AnyStep, layout: Layout) -> Iterator[_Part]:
         targets = [Writer(Arg.DST, blob, layout, diff=True) for blob in wanted_ones]
         yield _Part(Rows.whole(layout.size), targets)
         return
-    if not isinstance(head, ConcatStep) or head.op.axis != 1:
-        message = "joined along another axis than channels"
-        raise Declined(message)
     first = 0
-    for blob, own, down in zip(at.bottom, head.layouts, at.propagate_down, strict=True):
+    for blob, own, down in zip(at.bottom, layouts, at.propagate_down, strict=True):
         rows = _rows(layout, own, first, at.top[0].shape)
         yield _Part(rows, [Writer(Arg.DST, blob, own, diff=True)] if down else [])
         first += own.shape[1]
@@ -253,20 +286,3 @@ def _dense(images: Images) -> bool:
     blocks = images.block == c or images.block_stride == h * w * images.block
     pixels = images.column_stride == images.block and images.row_stride == w * images.block
     return blocks and pixels and images.image_stride == c * h * w
-
-
-def _spoils(rows: Rows, targets: Sequence[np.ndarray], sources: Sequence[np.ndarray]) -> bool:
-    """Whether writing the targets changes gradients that are still to be read."""
-    alike = rows == Rows.whole(rows.length)
-    for target in targets:
-        for source in sources:
-            if address(target) == address(source) and alike:
-                continue
-            begin, end = max(address(target), address(source)), min(_end(target), _end(source))
-            if begin < end:
-                return True
-    return False
-
-
-def _end(array: np.ndarray) -> int:
-    return address(array) + array.nbytes

@@ -15,10 +15,13 @@ from demitasse.backends.onednn.own_kernels.norm_calls import HandedGradientCall
 from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep, Runnable
 from demitasse.backends.onednn.steps.concat import ConcatStep
-from demitasse.backends.onednn.steps.eltwise import SumStep
-from demitasse.backends.onednn.steps.handed_on import alike, gradient_calls
+from demitasse.backends.onednn.steps.handed_on import (
+    Chain,
+    alike,
+    bottom_layouts,
+    gradient_calls,
+)
 from demitasse.backends.onednn.steps.norm import NormStep
-from demitasse.backends.onednn.steps.split import SplitStep
 from demitasse.backends.step import AnyStep, Declined
 
 __all__ = ["NormHandedOnStep"]
@@ -40,12 +43,11 @@ class NormHandedOnStep(OnednnStep[ops.Op]):
     """
 
     def __init__(self, engine: Engine, steps: Sequence[AnyStep | None]) -> None:
-        rest = list(steps)
-        norm = rest.pop()
-        split = rest.pop() if rest and isinstance(rest[-1], SplitStep) else None
-        head = rest.pop() if rest and isinstance(rest[-1], SumStep | ConcatStep) else None
+        *before, norm = steps
+        head, relu, split, rest = Chain.of(before)
         back = norm.back_ours if isinstance(norm, NormStep) else None
-        if rest or (split is None and head is None) or norm is None or back is None:
+        alone = head is None and split is None
+        if rest or relu is not None or alone or norm is None or back is None:
             message = "others than a sum or joining, a Split and a normalisation of ours"
             raise Declined(message)
         super().__init__(engine, norm.op, norm.at)
@@ -68,7 +70,8 @@ class NormHandedOnStep(OnednnStep[ops.Op]):
         for step in (split, head):
             apart += gradient_calls(step) if step is not None else []
         between = [norm.at.bottom[0], norm.at.top[0]]
-        between += [step.at.bottom[0] for step in (split,) if step is not None and head is not None]
+        if head is not None:
+            between.append(head.at.top[0])
         call = HandedGradientCall(back, back.source, handed, others, targets, between, apart)
         self.backward_calls = [call]
 
@@ -98,15 +101,7 @@ class NormHandedOnStep(OnednnStep[ops.Op]):
         if not all(at.propagate_down):
             message = "a gradient that is not wanted"
             raise Declined(message)
-        layouts = [layout] * len(at.bottom)
-        if isinstance(head, ConcatStep):
-            if head.op.axis != 1:
-                message = "joined along another axis than channels"
-                raise Declined(message)
-            layouts = head.layouts
-        elif isinstance(head, SumStep) and any(factor != 1 for factor in head.op.coefficients):
-            message = f"coefficients {head.op.coefficients}; gradients are handed on as they are"
-            raise Declined(message)
+        layouts = [layout] if head is None else bottom_layouts(head, layout)
         images = [images_of(one) for one in layouts]
         found = [one for one in images if one is not None]
         if len(found) < len(images):

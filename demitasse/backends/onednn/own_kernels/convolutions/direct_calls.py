@@ -11,10 +11,7 @@ from demitasse.backends.kernels.direct.convolution import DirectConvolution
 from demitasse.backends.kernels.direct.gradient import DirectGradient
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.own_kernels.calls import (
-    FilterCall,
-    KernelCall,
-)
+from demitasse.backends.onednn.own_kernels.calls import FilterCall, FilterGradientCall
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 
 __all__ = ["DirectCall", "DirectGradientCall"]
@@ -50,7 +47,7 @@ class DirectCall(FilterCall):
         self._kernel(source, target, scratch)
 
 
-class DirectGradientCall(KernelCall):
+class DirectGradientCall(FilterGradientCall):
     """The gradients of weights and bias of a direct convolution.
 
     Args:
@@ -63,19 +60,15 @@ class DirectGradientCall(KernelCall):
     def __init__(
         self, engine: Engine, banding: Banding, operands: GradientOperands, dy: Images
     ) -> None:
-        self.operands = operands
         self._kernel = DirectGradient(banding, dy, bias=operands.bias is not None)
-        super().__init__(engine, operands.ports, self._kernel.code)
+        super().__init__(engine, operands, self._kernel.code)
 
     @property
     def kept(self) -> int:
         return self._kernel.sums.nbytes
 
-    def __call__(self) -> None:
-        operands = self.operands
-        source, dy = operands.source.array(), operands.dy.array()
-        weight = operands.weight.array()
-        bias = operands.bias.array() if operands.bias else None
+    def _write(
+        self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None
+    ) -> None:
         [scratch] = self.engine.workspaces(self._kernel.scratch_size)
         self._kernel(source, dy, weight, bias, scratch)
-        operands.done()

@@ -11,10 +11,7 @@ from demitasse.backends.kernels.grouped.gradient import GroupedGradient
 from demitasse.backends.kernels.grouped.parts import GroupParts
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.own_kernels.calls import (
-    ChannelCall,
-    KernelCall,
-)
+from demitasse.backends.onednn.own_kernels.calls import ChannelCall, FilterGradientCall
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 
 __all__ = ["GroupedCall", "GroupedGradientCall"]
@@ -51,7 +48,7 @@ class GroupedCall(ChannelCall):
         self._kernel.update(weights, backward=self._backward)
 
 
-class GroupedGradientCall(KernelCall):
+class GroupedGradientCall(FilterGradientCall):
     """The gradient of the weights of small groups of channels.
 
     Args:
@@ -68,18 +65,14 @@ class GroupedGradientCall(KernelCall):
         operands: GradientOperands,
         images: tuple[Images, Images],
     ) -> None:
-        self.operands = operands
         self._kernel = GroupedGradient(parts, *images, bias=operands.bias is not None)
-        super().__init__(engine, operands.ports, parts.code)
+        super().__init__(engine, operands, parts.code)
 
     @property
     def kept(self) -> int:
         return self._kernel.sums.nbytes
 
-    def __call__(self) -> None:
-        operands = self.operands
-        source, dy = operands.source.array(), operands.dy.array()
-        weight = operands.weight.array()
-        bias = operands.bias.array() if operands.bias else None
+    def _write(
+        self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None
+    ) -> None:
         self._kernel(source, dy, weight, bias)
-        operands.done()

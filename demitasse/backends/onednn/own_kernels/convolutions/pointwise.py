@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
@@ -87,6 +88,7 @@ class PointwiseGradients(ConvKernels):
             PixelsGradientCall,
         )
 
+        operands = replace(operands, weight=operands.packed)
         return PixelsGradientCall(self.engine, operands, (x, dy), tuning)
 
 

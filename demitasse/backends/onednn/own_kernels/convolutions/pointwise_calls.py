@@ -13,7 +13,7 @@ from demitasse.backends.kernels.pointwise.gradient import PointwiseGradient
 from demitasse.backends.kernels.pointwise.parts import Parts
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.own_kernels.calls import FilterCall, KernelCall
+from demitasse.backends.onednn.own_kernels.calls import FilterCall, FilterGradientCall
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 
 __all__ = ["PixelsCall", "PixelsGradientCall"]
@@ -51,12 +51,12 @@ class PixelsCall(FilterCall):
         self._kernel(source, target, self._none if offsets is None else offsets, scratch)
 
 
-class PixelsGradientCall(KernelCall):
+class PixelsGradientCall(FilterGradientCall):
     """The gradients of weights and bias of a pointwise convolution.
 
     Args:
         engine: The engine.
-        operands: Its operands.
+        operands: Its operands; the weights' gradient in blocks.
         images: Where the input's lie, and the output's gradient.
         tuning: The kernel's vectors and threads.
     """
@@ -68,21 +68,14 @@ class PixelsGradientCall(KernelCall):
         images: tuple[Images, Images],
         tuning: Tuning,
     ) -> None:
-        self._source, self._dy = operands.source, operands.dy
-        self._weight, self._bias = operands.packed, operands.bias
         self._images, self._tuning = images, tuning
-        ports = [self._source, self._dy, self._weight, *([self._bias] if self._bias else [])]
-        super().__init__(engine, tuple(ports), f"pointwise llvm:{tuning.instructions}")
+        super().__init__(engine, operands, f"pointwise llvm:{tuning.instructions}")
 
     @cached_property
     def _kernel(self) -> PointwiseGradient:
-        return PointwiseGradient(*self._images, self._tuning, bias=self._bias is not None)
+        return PointwiseGradient(*self._images, self._tuning, bias=self.operands.bias is not None)
 
-    def __call__(self) -> None:
-        source, dy = self._source.array(), self._dy.array()
-        weight = self._weight.array()
-        bias = self._bias.array() if self._bias else None
+    def _write(
+        self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None
+    ) -> None:
         self._kernel(source, dy, weight, bias)
-        self._weight.done()
-        if self._bias:
-            self._bias.done()

@@ -17,10 +17,7 @@ from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.onednn.copies import Copy
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.own_kernels.calls import (
-    ConvCall,
-    KernelCall,
-)
+from demitasse.backends.onednn.own_kernels.calls import ConvCall, FilterGradientCall
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.step import Memory
 from demitasse.errors import DeviceError
@@ -145,7 +142,7 @@ class WinogradCall(ConvCall):
         self._kernel(source, target, filters, scratch)
 
 
-class WinogradGradientCall(KernelCall):
+class WinogradGradientCall(FilterGradientCall):
     """The gradients of weights and bias over tiles.
 
     Args:
@@ -162,19 +159,18 @@ class WinogradGradientCall(KernelCall):
         operands: GradientOperands,
         images: tuple[Images, Images],
     ) -> None:
-        self.tiling, self.operands, self._images = tiling, operands, images
-        super().__init__(engine, operands.ports, tiling.code)
+        self.tiling, self._images = tiling, images
+        super().__init__(engine, operands, tiling.code)
 
     @cached_property
     def _kernel(self) -> WinogradGradient | StridedGradient:
         of = WinogradGradient if self.tiling.stride == 1 else StridedGradient
         return of(self.tiling, *self._images)
 
-    def __call__(self) -> None:
-        operands, kernel = self.operands, self._kernel
-        source, dy = operands.source.array(), operands.dy.array()
-        weight = operands.weight.array()
-        bias = operands.bias.array() if operands.bias else None
+    def _write(
+        self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None
+    ) -> None:
+        kernel = self._kernel
         [scratch] = self.engine.workspaces(kernel.scratch_size)
         if isinstance(kernel, StridedGradient):
             kernel(source, dy, weight, bias, scratch)
@@ -182,4 +178,3 @@ class WinogradGradientCall(KernelCall):
             # they are as large as filters at the points, which are nobody's any more by now
             sums = self.engine.lend(Arg.WEIGHTS, kernel.sums_size)
             kernel(source, dy, weight, bias, scratch, sums)
-        operands.done()
