@@ -117,7 +117,7 @@ def tests_torch(session: nox.Session) -> None:
 def mpi(session: nox.Session) -> None:
     """Train by several processes over MPI: equal bits, kills, hangs (DEMITASSE_KILLS=50)."""
     install(session, "test", extras="all,mpi")
-    pytest(session, "tests/parallel", "-n0", "-m", "slow or not slow", "-rs")
+    pytest(session, "tests/training/distributed", "-n0", "-m", "slow or not slow", "-rs")
 
 
 @nox.session
@@ -126,8 +126,8 @@ def frameworks(session: nox.Session) -> None:
     session.install(*TORCH_FOR_CPU)  # PyPI's own brings gigabytes of CUDA
     install(session, "test", "frameworks", extras="all,torch,onnx")
     pages = [f"tests/project/test_{page}_page.py" for page in ("export", "import")]
-    pytest(session, "tests/testing/frameworks", "tests/export", "tests/intake",
-           "tests/cli/test_state_dicts.py", "tests/serving/test_public_client.py", *pages,
+    pytest(session, "tests/testing/frameworks", "tests/interop/export", "tests/interop/onnx_import",
+           "tests/cli/test_state_dicts.py", "tests/inference/serving/test_public_client.py", *pages,
            "-n0", "-rs")  # fmt: skip
 
 
@@ -333,7 +333,7 @@ def bench_gpu(session: nox.Session) -> None:
 def survive(session: nox.Session) -> None:
     """Kill training fifty times on each device, and see that it goes on exactly (minutes)."""
     install(session, "test")
-    pytest(session, "tests/solvers/test_survive.py", "-m", "slow", "-s")
+    pytest(session, "tests/training/test_survive.py", "-m", "slow", "-s")
 
 
 @nox.session
@@ -350,7 +350,7 @@ def faults(session: nox.Session) -> None:
 def interrupts(session: nox.Session) -> None:
     """Raise exceptions at many lines of passes and updates, and say how often (half an hour)."""
     install(session, "test")
-    files = ("tests/net/test_interrupted_pass.py", "tests/solvers/test_interrupted_solver.py")
+    files = ("tests/net/test_interrupted_pass.py", "tests/training/test_interrupted_solver.py")
     pytest(session, *files, "-nauto", "-s", DEMITASSE_INTERRUPTIONS="100", OMP_NUM_THREADS="1")
 
 
@@ -370,10 +370,12 @@ def proto(session: nox.Session) -> None:
 
 def _proto(session: nox.Session) -> None:
     made = Path(session.create_tmp())
-    session.run("python", "-m", "demitasse.proto.generate", str(made))
+    session.run("python", "-m", "demitasse.io.proto.generate", str(made))
     for file in sorted(made.iterdir()):
-        if file.read_bytes() != (ROOT / "demitasse/proto" / file.name).read_bytes():
-            session.error(f"{file.name} differs: run python -m demitasse.proto.generate and commit")
+        if file.read_bytes() != (ROOT / "demitasse/io/proto" / file.name).read_bytes():
+            session.error(
+                f"{file.name} differs: run python -m demitasse.io.proto.generate and commit"
+            )
 
 
 @nox.session

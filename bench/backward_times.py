@@ -15,8 +15,8 @@ from pathlib import Path
 from nets import NETS
 
 from demitasse import Net
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.stopwatch import Stopwatch
-from demitasse.proto import NetParameter, parse_text
 
 CASES = ("lenet:64", "caffenet:32", "googlenet:8", "resnet50:8")
 OUT = Path(__file__).parent / "results/backward_times.json"

@@ -6,7 +6,7 @@ import pytest
 from nets.images import IMAGES
 
 from demitasse import Net
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 BATCHES = {"raw28": 64, "raw64": 64, "raw256": 32, "jpeg256": 32}
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from demitasse import Net
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 LAYERS = {
     "convolution 3x3": (

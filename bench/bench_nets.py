@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from nets import NETS
 
-from demitasse.proto import NetParameter, SolverParameter, parse_text
-from demitasse.solvers import Solver
+from demitasse.io.proto import NetParameter, SolverParameter, parse_text
+from demitasse.training import Solver
 
 BATCHES = {"lenet": 64, "cifar10_quick": 100}
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from demitasse.proto import SolverParameter, parse_text
-from demitasse.solvers import RULES, Solver
+from demitasse.io.proto import SolverParameter, parse_text
+from demitasse.training import RULES, Solver
 
 NET = """
     layer {{ name: "data" type: "Input" top: "data" input_param {{ shape {{ dim: 1 dim: {k} }} }} }}

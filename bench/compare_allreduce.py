@@ -44,9 +44,9 @@ def repeated(work: Callable[[], None], meet: Callable[[], None], count: int) -> 
 
 def ours() -> dict[str, float]:
     """Return the times of our ways, in a process that mpirun has started."""
-    from demitasse.parallel.mpi import Mpi
-    from demitasse.parallel.reduction import exact_mean, fast_mean, half_mean
-    from demitasse.parallel.shards import Shards
+    from demitasse.training.distributed.mpi import Mpi
+    from demitasse.training.distributed.reduction import exact_mean, fast_mean, half_mean
+    from demitasse.training.distributed.shards import Shards
 
     mpi = Mpi()
     shards = Shards(mpi.size, mpi.rank, mpi.size)

@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from demitasse.config import settings
+from demitasse.core.config import settings
 
 
 @pytest.fixture

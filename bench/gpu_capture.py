@@ -12,7 +12,7 @@ import gpu_nets
 import numpy as np
 
 from demitasse.backends.cupy.library.gemm import Product
-from demitasse.device import Device
+from demitasse.core.device import Device
 
 __all__ = ["graphs", "recordable"]
 

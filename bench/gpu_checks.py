@@ -6,7 +6,7 @@ import gpu_nets
 import numpy as np
 
 from demitasse.backends import random
-from demitasse.device import Device
+from demitasse.core.device import Device
 from demitasse.memory import transfers
 from demitasse.testing import compare
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import gpu_nets
 
-from demitasse.config import settings
-from demitasse.device import Device
+from demitasse.core.config import settings
+from demitasse.core.device import Device
 
 __all__ = ["Counted", "requests"]
 

@@ -13,9 +13,9 @@ from demitasse.backends.cupy.library.convolutions import Convolution
 from demitasse.backends.cupy.library.cudnn_library import cudnn, status
 from demitasse.backends.step import Declined
 from demitasse.backends.windows import ConvGeometry
-from demitasse.config import settings
-from demitasse.device import Device
-from demitasse.proto import NetParameter, parse_text
+from demitasse.core.config import settings
+from demitasse.core.device import Device
+from demitasse.io.proto import NetParameter, parse_text
 
 __all__ = ["convolutions", "facts", "not_finite"]
 

@@ -30,7 +30,7 @@ import gpu_peers
 import gpu_times
 
 from demitasse.backends.cupy.library.detect import advice, look
-from demitasse.device import Device
+from demitasse.core.device import Device
 
 LIBRARIES = (
     "demitasse", "array-api-compat", "cupy-cuda13x", "cupy-cuda12x", "numpy", "nvidia-cublas",

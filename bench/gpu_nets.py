@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from demitasse import Net
-from demitasse.device import Device
-from demitasse.proto import NetParameter, SolverParameter, parse_text
-from demitasse.solvers import Solver
+from demitasse.core.device import Device
+from demitasse.io.proto import NetParameter, SolverParameter, parse_text
+from demitasse.training import Solver
 
 __all__ = ["NETS", "fill", "net_of", "solver_of"]
 

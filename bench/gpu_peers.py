@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from demitasse.device import Device
+from demitasse.core.device import Device
 
 __all__ = ["torch_steps"]
 

@@ -10,9 +10,9 @@ import gpu_nets
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.library.gemm import Product
 from demitasse.blob import Blob
-from demitasse.config import settings
-from demitasse.device import Device
-from demitasse.solvers import Solver
+from demitasse.core.config import settings
+from demitasse.core.device import Device
+from demitasse.training import Solver
 
 __all__ = ["budgets", "layers", "overheads", "products", "steps", "tf32", "traffic"]
 

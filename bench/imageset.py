@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 import PIL.Image
 
-from demitasse.data.databases.writing import Records, new_database
-from demitasse.data.images.encode import encode_image
-from demitasse.data.images.resize import resize_image
-from demitasse.data.imageset import ImageSet, convert_imageset
-from demitasse.data.threads import ahead
-from demitasse.proto import Datum
+from demitasse.io.data.databases.writing import Records, new_database
+from demitasse.io.data.images.encode import encode_image
+from demitasse.io.data.images.resize import resize_image
+from demitasse.io.data.imageset import ImageSet, convert_imageset
+from demitasse.io.data.threads import ahead
+from demitasse.io.proto import Datum
 
 SIDE = 256
 Work = Callable[[Path, Path, int], None]

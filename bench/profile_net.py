@@ -20,10 +20,10 @@ from peers.cases import Case
 from peers.run_peak import Measured as Peak
 
 from demitasse import Net
+from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.plan.report import report
 from demitasse.plan.stopwatch import Stopwatch
-from demitasse.proto import NetParameter, SolverParameter, parse_text
-from demitasse.solvers import Solver
+from demitasse.training import Solver
 
 SOLVER = (
     'base_lr: 1e-5 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.0005 '

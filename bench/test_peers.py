@@ -13,8 +13,8 @@ from peers.parts import PARTS
 from peers.recipe import operations
 
 from demitasse import Net
-from demitasse.export.onnx.table import reason_against
-from demitasse.proto import NetParameter, parse_text
+from demitasse.interop.export.onnx.table import reason_against
+from demitasse.io.proto import NetParameter, parse_text
 
 MEASURED = [(name, "forward") for name in NETS | FORWARD_ONLY] + [(name, "step") for name in NETS]
 

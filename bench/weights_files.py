@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from demitasse import Solver, load_weights
-from demitasse.proto import SolverParameter, parse_text
-from demitasse.solvers import read_state
+from demitasse.io.proto import SolverParameter, parse_text
+from demitasse.training import read_state
 
 ROUNDS = 5
 ROWS = 4096

@@ -10,7 +10,8 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from demitasse.shown import made_by as _made_by
+from demitasse.core.html_repr import made_by as _made_by
+from demitasse.core.moved_modules import install as _answer_for_old_names
 from demitasse.version import __version__
 
 if TYPE_CHECKING:
@@ -18,14 +19,15 @@ if TYPE_CHECKING:
     from demitasse.backends import register as register_backend
     from demitasse.benchmark import largest_batch
     from demitasse.blob import Blob
-    from demitasse.cards import Predictor, load_model
-    from demitasse.config import settings
-    from demitasse.device import Device, current_device, memory_info, set_device, use_device
+    from demitasse.compat import cvdnn, pycaffe
+    from demitasse.core.config import settings
+    from demitasse.core.device import Device, current_device, memory_info, set_device, use_device
     from demitasse.errors import (
         ConfigError,
         DataError,
         DemitasseError,
         DeviceError,
+        ErrorCode,
         LostProcessError,
         NetError,
         OutOfMemoryError,
@@ -35,14 +37,16 @@ if TYPE_CHECKING:
         SnapshotError,
         WeightsError,
     )
-    from demitasse.export import Preprocess, export_onnx, export_torch
-    from demitasse.intake import import_onnx
+    from demitasse.inference.cards import Predictor, load_model
+    from demitasse.interop.export import Preprocess, export_onnx, export_torch
+    from demitasse.interop.onnx_import import import_onnx
+    from demitasse.io import data, proto
+    from demitasse.io.weights.read import load_weights
     from demitasse.layers.base import Layer
     from demitasse.layers.registry import register
     from demitasse.memory import transfer_guard
     from demitasse.net import Net
-    from demitasse.solvers import EarlyStopping, Solver
-    from demitasse.weights.read import load_weights
+    from demitasse.training import EarlyStopping, Solver
 
 __all__ = [
     "Blob",
@@ -52,6 +56,7 @@ __all__ = [
     "Device",
     "DeviceError",
     "EarlyStopping",
+    "ErrorCode",
     "Layer",
     "LostProcessError",
     "Net",
@@ -67,6 +72,8 @@ __all__ = [
     "WeightsError",
     "__version__",
     "current_device",
+    "cvdnn",
+    "data",
     "export_onnx",
     "export_torch",
     "import_onnx",
@@ -74,6 +81,8 @@ __all__ = [
     "load_model",
     "load_weights",
     "memory_info",
+    "proto",
+    "pycaffe",
     "register",
     "register_backend",
     "set_device",
@@ -86,24 +95,38 @@ __all__ = [
 _PACKAGES = {
     "demitasse.benchmark": ["largest_batch"],
     "demitasse.blob": ["Blob"],
-    "demitasse.cards": ["Predictor", "load_model"],
-    "demitasse.config": ["settings"],
-    "demitasse.device": ["Device", "current_device", "memory_info", "set_device", "use_device"],
-    "demitasse.errors": [name for name in __all__ if name.endswith("Error")],
-    "demitasse.export": ["Preprocess", "export_onnx", "export_torch"],
-    "demitasse.intake": ["import_onnx"],
-    "demitasse.weights.read": ["load_weights"],
+    "demitasse.inference.cards": ["Predictor", "load_model"],
+    "demitasse.core.config": ["settings"],
+    "demitasse.core.device": [
+        "Device",
+        "current_device",
+        "memory_info",
+        "set_device",
+        "use_device",
+    ],
+    "demitasse.errors": ["ErrorCode", *(name for name in __all__ if name.endswith("Error"))],
+    "demitasse.interop.export": ["Preprocess", "export_onnx", "export_torch"],
+    "demitasse.interop.onnx_import": ["import_onnx"],
+    "demitasse.io.weights.read": ["load_weights"],
     "demitasse.layers.base": ["Layer"],
     "demitasse.layers.registry": ["register"],
     "demitasse.memory": ["transfer_guard"],
     "demitasse.net": ["Net"],
-    "demitasse.solvers": ["EarlyStopping", "Solver"],
+    "demitasse.training": ["EarlyStopping", "Solver"],
 }
 _HOME = {name: (package, name) for package, names in _PACKAGES.items() for name in names}
+_MODULES = {
+    "cvdnn": "demitasse.compat.cvdnn",
+    "data": "demitasse.io.data",
+    "proto": "demitasse.io.proto",
+    "pycaffe": "demitasse.compat.pycaffe",
+    "testing": "demitasse.testing",
+}
 _HOME["register_backend"] = ("demitasse.backends", "register")
 
 
 _made_by("demitasse.notebook", "html_of")
+_answer_for_old_names()
 
 # Quiet until a program asks: without any handler Python would print warnings by itself.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -111,8 +134,8 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 def __getattr__(name: str) -> Any:
     """Load a public name from the package it lives in, and keep it."""
-    if name == "testing":
-        return import_module("demitasse.testing")
+    if name in _MODULES:
+        return import_module(_MODULES[name])
     if name not in _HOME:
         message = f"module 'demitasse' has no attribute {name!r}"
         raise AttributeError(message)

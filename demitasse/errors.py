@@ -15,20 +15,24 @@
      `-- ParallelError    another process that trains along has failed, is lost or is too late
           `-- LostProcessError  it has died, and those that are left may go on
 
-The code that finds a fault says *what* is wrong; whoever called it adds *where* with ``at``.
+The function that finds a fault states *what* is wrong; its callers add *where* with ``at``. A
+program that handles errors reads :attr:`DemitasseError.code` and :attr:`DemitasseError.details`:
+both are stable, while messages may change from one version to the next.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Self
 
-from demitasse.escapes import escaped
+from demitasse.core.sanitize import escaped
 
 __all__ = [
     "ConfigError",
     "DataError",
     "DemitasseError",
     "DeviceError",
+    "ErrorCode",
     "LostProcessError",
     "NetError",
     "OutOfMemoryError",
@@ -43,23 +47,100 @@ LONGEST, LONGEST_PLACE = 8000, 2000
 """Characters of a message, and of a place, that are shown."""
 
 
+class ErrorCode(StrEnum):
+    """Kind of a fault; stable from version to version, unlike the messages."""
+
+    MISSING = "missing"
+    """A required field, argument, blob or entry is absent."""
+    UNKNOWN = "unknown"
+    """A name is none of the known names."""
+    INVALID = "invalid"
+    """A value has the wrong type or form."""
+    OUT_OF_RANGE = "out-of-range"
+    """A number is outside its bounds."""
+    NOT_FINITE = "not-finite"
+    """A number is NaN or infinite."""
+    CONFLICT = "conflict"
+    """Two values exclude each other."""
+    DUPLICATE = "duplicate"
+    """A name or key occurs twice."""
+    COUNT_MISMATCH = "count-mismatch"
+    """The number of blobs, parameters or values differs from what is needed."""
+    SHAPE_MISMATCH = "shape-mismatch"
+    """A shape, or its number of axes, differs from what is needed."""
+    DTYPE_MISMATCH = "dtype-mismatch"
+    """An element type differs from what is needed."""
+    NOT_FOUND = "not-found"
+    """A file, folder, record or data set does not exist."""
+    EXISTS = "exists"
+    """A file or database to be created exists already."""
+    UNREADABLE = "unreadable"
+    """A file or record cannot be decoded or parsed."""
+    TRUNCATED = "truncated"
+    """A file ends too early."""
+    CORRUPT = "corrupt"
+    """Stored bytes contradict each other or their checksum."""
+    UNWRITABLE = "unwritable"
+    """A file cannot be written."""
+    READ_ONLY = "read-only"
+    """The target cannot be modified."""
+    UNSUPPORTED = "unsupported"
+    """A documented limit: the operation is not implemented here."""
+    UNAVAILABLE = "unavailable"
+    """A device, library or extra is not installed or not present."""
+    UNTRUSTED = "untrusted"
+    """Refused for security."""
+    LIMIT = "limit"
+    """A size or resource limit is exceeded."""
+    OUT_OF_MEMORY = "out-of-memory"
+    """A memory allocation failed."""
+    INCOMPATIBLE = "incompatible"
+    """Weights, states or versions do not belong together."""
+    BAD_STATE = "bad-state"
+    """The object cannot do this now: it is closed, not started, or was interrupted."""
+    NO_GRADIENT = "no-gradient"
+    """A gradient is asked for that does not exist."""
+    TIMEOUT = "timeout"
+    """Another process or server did not answer in time."""
+    LOST_PROCESS = "lost-process"
+    """Another process of the group died."""
+    FAILED = "failed"
+    """A callback, library or system call failed."""
+
+
 class DemitasseError(RuntimeError):
     """Base of all exceptions raised by Demitasse; a RuntimeError, as those of Caffe's Python are.
 
+    Args:
+        message: The fault, and what to do about it.
+        code: Kind of the fault, or None.
+        details: Names and values that the message is about, for programs: ``field``, ``layer``,
+            ``blob``, ``param``, ``got``, ``expected``, ...
+
     Attributes:
-        message: What is wrong and what to do about it.
+        message: The fault, and what to do about it.
+        code: Kind of the fault, or None.
+        details: Values by name; empty where nothing was stated.
         place: Where it happened, outermost first, or an empty string.
     """
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, *, code: ErrorCode | None = None, **details: object) -> None:
         super().__init__(message)
         self.message = message
+        self.code = code
+        self.details: dict[str, object] = details
         self.place = ""
         self.origin = ""
 
-    def at(self, place: str) -> Self:
-        """Put ``place`` in front of what is already known of where this happened."""
+    def at(self, place: str, **details: object) -> Self:
+        """Put ``place`` in front of the place that is known already.
+
+        Args:
+            place: For instance ``layer 'conv1' (Convolution)``.
+            details: Values to add; a value that is known already is kept.
+        """
         self.place = f"{place}: {self.place}" if self.place else place
+        self.details = {**details, **self.details}
         return self
 
     def from_line(self, origin: str) -> Self:
@@ -90,8 +171,15 @@ class ConfigError(DemitasseError):
         fields: The fields of a solver that it is about, where it is, the one at fault first.
     """
 
-    def __init__(self, message: str, *, fields: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        message: str,
+        *,
+        fields: tuple[str, ...] = (),
+        code: ErrorCode | None = None,
+        **details: object,
+    ) -> None:
+        super().__init__(message, code=code, **details)
         self.fields = fields
 
 
@@ -110,8 +198,11 @@ class PrototxtError(DemitasseError):
         source: str | None = None,
         line: int | None = None,
         column: int | None = None,
+        *,
+        code: ErrorCode | None = None,
+        **details: object,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, code=code, **details)
         self.source, self.line, self.column = source, line, column
         spot = [str(part) for part in (source, line, column) if part is not None]
         if spot:
@@ -138,8 +229,16 @@ class DataError(DemitasseError):
         key: The record inside it, or None.
     """
 
-    def __init__(self, message: str, source: str | None = None, key: str | None = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        message: str,
+        source: str | None = None,
+        key: str | None = None,
+        *,
+        code: ErrorCode | None = None,
+        **details: object,
+    ) -> None:
+        super().__init__(message, code=code, **details)
         self.source, self.key = source, key
         if source is not None:
             self.at(source if key is None else f"{source}, record {key!r}")
@@ -156,8 +255,8 @@ class OutOfMemoryError(DeviceError):
         advice: Which batch would fit, by computation; empty where that is not known.
     """
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, **details: object) -> None:
+        super().__init__(message, code=ErrorCode.OUT_OF_MEMORY, **details)
         self.advice = ""
 
     def __str__(self) -> str:

@@ -9,11 +9,11 @@ from pathlib import Path
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from message_tables import field_tables
 
+from demitasse.io.proto import LayerParameter
 from demitasse.layers.catalog import CATALOG
 from demitasse.layers.facts import ALWAYS, FACTS, FAMILIES, LayerFacts, first_name
 from demitasse.layers.facts.examples import EXAMPLES
 from demitasse.layers.facts.support import BACKENDS, support
-from demitasse.proto import LayerParameter
 
 FOLDER = "reference/layers"
 INDEX = "reference/layer_types.md"

@@ -39,7 +39,7 @@ class Text:
 @cache
 def proto_text() -> dict[str, Text]:
     """Return the comments of every message and enum by name, e.g. "PoolingParameter.RoundMode"."""
-    source = files("demitasse.proto").joinpath("caffe.proto").read_text(encoding="utf-8")
+    source = files("demitasse.io.proto").joinpath("caffe.proto").read_text(encoding="utf-8")
     found: dict[str, Text] = {}
     inside: list[str] = []
     pending: list[str] = []

@@ -2,7 +2,7 @@
 
 from message_tables import field_tables
 
-from demitasse.proto import NetParameter, NetState, SolverParameter
+from demitasse.io.proto import NetParameter, NetState, SolverParameter
 
 SOLVER_PAGE = "reference/solver_fields.md"
 MESSAGES = (SolverParameter, NetParameter, NetState)

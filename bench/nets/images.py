@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.data.databases.datum import array_to_datum
-from demitasse.data.databases.writing import write_records
-from demitasse.proto import Datum
+from demitasse.io.data.databases.datum import array_to_datum
+from demitasse.io.data.databases.writing import write_records
+from demitasse.io.proto import Datum
 
 __all__ = ["IMAGES", "Images"]
 

@@ -28,7 +28,7 @@ def facts() -> dict[str, Any]:
 
     from demitasse.backends.onednn import status
     from demitasse.cli.diagnosis import blas
-    from demitasse.config import TABLE
+    from demitasse.core.config import TABLE
 
     np.ones((300, 300), np.float32) @ np.ones((300, 300), np.float32)  # chooses its kernels
     found, library, known = blas(), status(), TABLE.values()

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from demitasse.proto import NetParameter
+from demitasse.io.proto import NetParameter
 from peers.recipe import Operation, operations
 
 __all__ = ["write_onnx"]

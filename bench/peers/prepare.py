@@ -18,8 +18,8 @@ from nets import OTHERS
 
 from demitasse import Net
 from demitasse.blob import Blob
-from demitasse.export.onnx import export_onnx
-from demitasse.proto import NetParameter, parse_text, write_text
+from demitasse.interop.export.onnx import export_onnx
+from demitasse.io.proto import NetParameter, parse_text, write_text
 from peers.cases import Case
 from peers.digest import gradients
 from peers.training import learnable, solver_of

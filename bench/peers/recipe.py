@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from demitasse.proto import LayerParameter, NetParameter, PoolingParameter
+from demitasse.io.proto import LayerParameter, NetParameter, PoolingParameter
 
 __all__ = ["Operation", "operations"]
 

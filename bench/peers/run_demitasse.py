@@ -8,8 +8,8 @@ import numpy as np
 
 import demitasse
 from demitasse import Net
-from demitasse.config import settings
-from demitasse.proto import NetParameter, read_text
+from demitasse.core.config import settings
+from demitasse.io.proto import NetParameter, read_text
 from peers.cases import SMALL, Case
 from peers.digest import gradients
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from demitasse.proto import NetParameter, read_text
+from demitasse.io.proto import NetParameter, read_text
 from peers.cases import DECAY, MOMENTUM, SMALL, Case
 from peers.digest import gradients
 from peers.twin import twin

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from demitasse import Net
 from demitasse.blob import Blob
-from demitasse.proto import NetParameter, SolverParameter, parse_text
-from demitasse.solvers import Solver
+from demitasse.io.proto import NetParameter, SolverParameter, parse_text
+from demitasse.training import Solver
 from peers.cases import DECAY, MOMENTUM
 
 __all__ = ["learnable", "solver_of"]

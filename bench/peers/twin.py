@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from demitasse.proto import NetParameter
+from demitasse.io.proto import NetParameter
 from peers.recipe import Operation, operations
 
 __all__ = ["twin"]

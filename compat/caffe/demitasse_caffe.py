@@ -15,7 +15,7 @@ class First:
         if name != "caffe":
             return None
         sys.meta_path.remove(cls)
-        from demitasse.caffe_name import install
+        from demitasse.compat.caffe_import_hook import install
 
         install()
         return sys.meta_path[0].find_spec(name, path, target)

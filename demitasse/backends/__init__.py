@@ -8,9 +8,9 @@ from importlib import import_module
 
 from demitasse.backends import packages
 from demitasse.backends.base import Backend
+from demitasse.core.plugins import import_extensions
+from demitasse.core.suggest import suggestion
 from demitasse.errors import DeviceError
-from demitasse.extensions import import_extensions
-from demitasse.suggest import suggestion
 
 __all__ = ["backend_class", "backend_names", "canonical_name", "clashes", "devices_of", "register"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from demitasse.records import Record
+from demitasse.core.frozen_struct import Record
 
 __all__ = ["Home"]
 

@@ -14,10 +14,10 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from demitasse.atomic import atomic_write
-from demitasse.digests import BYTES, equal, seal
-from demitasse.log import get_logger
-from demitasse.paths import real
+from demitasse.core.atomic import atomic_write
+from demitasse.core.digests import BYTES, equal, seal
+from demitasse.core.log import get_logger
+from demitasse.core.paths import real
 
 __all__ = ["folder", "read_code", "write_code"]
 

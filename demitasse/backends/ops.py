@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Literal
 
-from demitasse.records import Record
+from demitasse.core.frozen_struct import Record
 
 __all__ = [
     "LOWEST",

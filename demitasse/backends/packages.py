@@ -7,8 +7,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from demitasse.backends.base import Backend
+from demitasse.core.log import get_logger
 from demitasse.errors import DeviceError
-from demitasse.log import get_logger
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from demitasse.backends.arrays import Array
-from demitasse.records import Record
+from demitasse.core.frozen_struct import Record
 
 __all__ = ["Feed", "Pixels", "Sent"]
 

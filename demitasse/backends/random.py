@@ -13,7 +13,7 @@ import zlib
 
 import numpy as np
 
-from demitasse.records import Record
+from demitasse.core.frozen_struct import Record
 
 __all__ = ["MASK", "WORDS_PER_BLOCK", "Draw", "bits", "block", "stream_of", "uniform"]
 

@@ -1,6 +1,6 @@
 """The numbers of one parameter update, and what a backend's fast updates must offer.
 
-Solvers write each formula once, in array API terms (``demitasse.solvers.updates``). A backend may
+Solvers write each formula once, in array API terms (``demitasse.training.updates``). A backend may
 have a faster body for all of them; a test holds the two equal.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from demitasse.backends.arrays import Array
-from demitasse.records import Record
+from demitasse.core.frozen_struct import Record
 
 __all__ = ["Piece", "Update", "UpdateKernels"]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demitasse.errors import NetError
+from demitasse.io.proto import NetParameter, read_net
 from demitasse.net import Net
-from demitasse.proto import NetParameter, read_net
 
 __all__ = ["Case", "with_batch"]
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from demitasse.benchmark.case import with_batch
 from demitasse.benchmark.trial import Answer, Trial
-from demitasse.capacity import bytes_text, read_size
-from demitasse.device import Device, choose_device
+from demitasse.core.capacity import bytes_text, read_size
+from demitasse.core.device import Device, choose_device
 from demitasse.errors import ConfigError, NetError, OutOfMemoryError
+from demitasse.io.proto import NetParameter, SolverParameter, read_solver_params
 from demitasse.net.memory_use import MemoryUse
 from demitasse.plan.liveness import Keep
-from demitasse.proto import NetParameter, SolverParameter, read_solver_params
-from demitasse.solvers.updates import RULES
+from demitasse.training.updates import RULES
 
 __all__ = ["LargestBatch", "largest_batch"]
 

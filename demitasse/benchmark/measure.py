@@ -16,14 +16,14 @@ from demitasse.benchmark.case import Case, with_batch
 from demitasse.benchmark.peak import peak
 from demitasse.benchmark.reading import alone, rate, reads, with_own_data
 from demitasse.errors import NetError
+from demitasse.io.proto import NetParameter, SolverParameter
 from demitasse.memory.transfers import transfers
 from demitasse.net import Net
 from demitasse.net.memory_use import memory_held
 from demitasse.plan.report import report
 from demitasse.plan.stopwatch import Stopwatch
-from demitasse.proto import NetParameter, SolverParameter
-from demitasse.solvers import Solver
 from demitasse.testing.inputs import random_inputs
+from demitasse.training import Solver
 
 __all__ = ["Result", "measure"]
 

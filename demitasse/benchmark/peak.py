@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from demitasse.device import Device
+from demitasse.core.device import Device
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.net import Net
-from demitasse.proto import NetParameter, parse_text
 
 __all__ = ["peak"]
 

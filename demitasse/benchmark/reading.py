@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
+from demitasse.io.proto import DataParameter, LayerParameter, NetParameter, read_net
 from demitasse.net import Net
-from demitasse.proto import DataParameter, LayerParameter, NetParameter, read_net
 
 __all__ = ["alone", "rate", "reads", "with_own_data"]
 

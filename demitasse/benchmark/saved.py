@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from demitasse.atomic import atomic_write
 from demitasse.benchmark.measure import Result
+from demitasse.core.atomic import atomic_write
+from demitasse.core.paths import bytes_in
 from demitasse.errors import DataError, DemitasseError
-from demitasse.paths import bytes_in
 
 __all__ = ["Regression", "read_results", "regressions", "write_results"]
 

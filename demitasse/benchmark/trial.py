@@ -16,14 +16,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from demitasse import errors
-from demitasse.capacity.host import host_memory, limited_to, process_peak
-from demitasse.config import settings
+from demitasse.core.capacity.host import host_memory, limited_to, process_peak
+from demitasse.core.config import settings
 from demitasse.errors import DemitasseError, OutOfMemoryError
+from demitasse.io.proto import NetParameter, SolverParameter
 from demitasse.net import Net
 from demitasse.net.memory_use import MemoryUse, memory_held
-from demitasse.proto import NetParameter, SolverParameter
-from demitasse.solvers import Solver
 from demitasse.testing.inputs import random_inputs
+from demitasse.training import Solver
 
 __all__ = ["Answer", "Trial", "main"]
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from demitasse.axes import LEGACY, shape_string
 from demitasse.blob.views import Views
+from demitasse.core.axes import LEGACY, shape_string
+from demitasse.core.html_repr import html_of
 from demitasse.errors import ShapeError
+from demitasse.io.proto import BlobProto, floats, set_floats, stored_shape
 from demitasse.memory import Head, SyncedMemory
-from demitasse.proto import BlobProto, floats, set_floats, stored_shape
-from demitasse.shown import html_of
 
 __all__ = ["Blob"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.device import Device
+from demitasse.core.device import Device
 from demitasse.errors import DeviceError
 
 __all__ = ["host_array", "is_on"]

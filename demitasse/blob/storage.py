@@ -8,13 +8,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from demitasse.axes import Axes, checked_shape, flat_list
 from demitasse.backends.arrays import Array
 from demitasse.blob.changes import Changes
-from demitasse.device import Device, current_device
+from demitasse.core.axes import Axes, checked_shape, flat_list
+from demitasse.core.device import Device, current_device
 from demitasse.errors import DeviceError, ShapeError
+from demitasse.io.proto import BlobShape
 from demitasse.memory import Head, SyncedMemory
-from demitasse.proto import BlobShape
 
 __all__ = ["Storage"]
 

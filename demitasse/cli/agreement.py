@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from demitasse.atomic import atomic_write
 from demitasse.cli.output import table
-from demitasse.escapes import escaped
+from demitasse.core.atomic import atomic_write
+from demitasse.core.sanitize import escaped
 from demitasse.pages import Line, Page, line_chart
 from demitasse.testing import Comparison, Difference, Row
 from demitasse.testing.differences import KINDS

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from demitasse.atomic import atomic_write
 from demitasse.cli.training_log import Row, TrainingLog, read_log
+from demitasse.core.atomic import atomic_write
 from demitasse.errors import DataError
 
 __all__ = ["draw_chart"]

@@ -14,7 +14,7 @@ def complete_devices(
     context: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Offer the devices that are here; of names with commas between them, the last goes on."""
-    from demitasse.device import available_devices
+    from demitasse.core.device import available_devices
 
     del context, param
     before, comma, last = incomplete.rpartition(",")
@@ -43,7 +43,7 @@ def complete_loggers(
     context: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Offer the kinds of loggers, each with its colon."""
-    from demitasse.tracking.targets import KINDS
+    from demitasse.training.tracking.targets import KINDS
 
     del context, param
     return _beginning(incomplete, [f"{kind}:" for kind in KINDS])

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from demitasse import __version__
-from demitasse.config import settings
-from demitasse.cores import cores, quota
+from demitasse.core.config import settings
+from demitasse.core.cores import cores, quota
 
 __all__ = [
     "blas",
@@ -148,7 +148,7 @@ def cudnn() -> dict[str, Any]:
 
 def mpi() -> str:
     """Return which MPI connects processes that train together; nothing where there is none."""
-    from demitasse.parallel.mpi import library
+    from demitasse.training.distributed.mpi import library
 
     return library()
 
@@ -189,7 +189,7 @@ def devices() -> dict[str, list[str] | str]:
 
 def memory() -> dict[str, dict[str, Any]]:
     """Return what is known of the memory of the host, as ``cpu``, and of devices with their own."""
-    from demitasse.device import Device, available_devices
+    from demitasse.core.device import Device, available_devices
     from demitasse.errors import DeviceError
 
     found = {}
@@ -214,7 +214,7 @@ def problems(found: dict[str, Any]) -> list[str]:
     """Return what is amiss and what to do about it."""
     from demitasse.backends import clashes
     from demitasse.backends.onednn import status as onednn_status
-    from demitasse.device import Device
+    from demitasse.core.device import Device
     from demitasse.errors import DeviceError
 
     notes = clashes()

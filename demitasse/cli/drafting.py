@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from demitasse.cards.card import Card
-from demitasse.cards.published import published_named, recognised
-from demitasse.cards.reading import Given, card_of
-from demitasse.cards.table import Table
-from demitasse.cards.training import Trained, trained_on
+from demitasse.core.paths import is_file, resolve
 from demitasse.errors import ConfigError
-from demitasse.paths import is_file, resolve
-from demitasse.proto import NetParameter, read_net
+from demitasse.inference.cards.card import Card
+from demitasse.inference.cards.published import published_named, recognised
+from demitasse.inference.cards.reading import Given, card_of
+from demitasse.inference.cards.table import Table
+from demitasse.inference.cards.training import Trained, trained_on
+from demitasse.io.proto import NetParameter, read_net
 
 __all__ = ["Draft", "drafted"]
 

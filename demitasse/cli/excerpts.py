@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from demitasse.core.paths import text_in
+from demitasse.core.sanitize import escaped
 from demitasse.errors import DemitasseError, PrototxtError
-from demitasse.escapes import escaped
-from demitasse.paths import text_in
 
 __all__ = ["excerpt_of", "with_excerpts"]
 

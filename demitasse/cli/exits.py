@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import click
 
 from demitasse.cli.streams import leave_unsaid, of_stdout, stdout_failed
+from demitasse.core.sanitize import escaped
 from demitasse.errors import (
     ConfigError,
     DataError,
@@ -25,7 +26,6 @@ from demitasse.errors import (
     SnapshotError,
     WeightsError,
 )
-from demitasse.escapes import escaped
 
 __all__ = [
     "EXIT_CODES",
@@ -92,7 +92,7 @@ def faults() -> Iterator[None]:
         if logging.getLogger("demitasse").isEnabledFor(logging.DEBUG):
             traceback.print_exception(error)
         from demitasse.cli.excerpts import with_excerpts
-        from demitasse.config.files import working_folder
+        from demitasse.core.config.files import working_folder
 
         told = "interrupted" if isinstance(error, KeyboardInterrupt) else with_excerpts(error)
         if isinstance(error, FileNotFoundError) and error.filename is None and not working_folder():

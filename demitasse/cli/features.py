@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from demitasse.blob import Blob
-from demitasse.data.databases.datum import array_to_datum
-from demitasse.data.databases.writing import Records, new_database
-from demitasse.log import get_logger
+from demitasse.core.log import get_logger
+from demitasse.io.data.databases.datum import array_to_datum
+from demitasse.io.data.databases.writing import Records, new_database
 from demitasse.net import Net
 
 __all__ = ["write_features"]

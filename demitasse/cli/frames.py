@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from demitasse.atomic import atomic_write
+from demitasse.core.atomic import atomic_write
 from demitasse.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from demitasse.parallel import Communicator
+    from demitasse.training.distributed import Communicator
 
 __all__ = ["gpu_numbers", "gpus_there", "own_gpu"]
 

@@ -44,8 +44,8 @@ class ImageModel:
 
     def mean(self) -> np.ndarray | None:
         """Read the mean. Shape: (C, H, W) or (C,)."""
-        from demitasse.data.transform.mean import read_mean
-        from demitasse.weights.npy import read_npy
+        from demitasse.io.data.transform.mean import read_mean
+        from demitasse.io.weights.npy import read_npy
 
         if self.mean_file is None:
             return None

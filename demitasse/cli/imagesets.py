@@ -14,7 +14,7 @@ from demitasse.cli.options import FILE, FOLDER, backend_option, json_option, ove
 from demitasse.cli.output import print_json
 
 if TYPE_CHECKING:
-    from demitasse.data.imageset import Annotations
+    from demitasse.io.data.imageset import Annotations
 
 __all__ = ["Conversion", "image_set_options"]
 
@@ -46,7 +46,7 @@ class Conversion:
     ) -> None:
         """Make the database and say what came of it; see ``ImageSet`` for the arguments."""
         from demitasse.cli.progress import line_progress
-        from demitasse.data.imageset import ImageSet, convert_imageset
+        from demitasse.io.data.imageset import ImageSet, convert_imageset
 
         how = ImageSet(**self.images, min_dim=min_dim, max_dim=max_dim, annotations=annotations)
         with line_progress() as progress:
@@ -129,7 +129,7 @@ def image_set_options(function: Function) -> Function:
         as_json: bool,
         **kwargs: Any,
     ) -> Any:
-        from demitasse.data.threads import THREADS
+        from demitasse.io.data.threads import THREADS
 
         images = {
             "gray": gray,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from demitasse.config import settings
+from demitasse.core.config import settings
 from demitasse.net import Net
 
 __all__ = ["launching"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from demitasse.log import get_logger
+from demitasse.core.log import get_logger
+from demitasse.io.weights.pairing import OnMismatch
 from demitasse.net import Net
-from demitasse.solvers.nets import tell_load
-from demitasse.weights.pairing import OnMismatch
+from demitasse.training.nets import tell_load
 
 __all__ = ["load_weights_into"]
 

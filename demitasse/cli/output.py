@@ -15,8 +15,8 @@ from demitasse.cli.fitting import (
     terminal_width,
     widths_that_fit,
 )
-from demitasse.escapes import escaped
-from demitasse.log import json_ready
+from demitasse.core.log import json_ready
+from demitasse.core.sanitize import escaped
 
 __all__ = ["json_text", "print_json", "show", "table"]
 

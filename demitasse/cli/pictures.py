@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from demitasse.data.images.files import IMAGES, VIDEOS, files_in
+from demitasse.core.paths import bytes_in, is_folder, regular
 from demitasse.errors import DataError
-from demitasse.paths import bytes_in, is_folder, regular
+from demitasse.io.data.images.files import IMAGES, VIDEOS, files_in
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from demitasse.data.images.decode import Color
+    from demitasse.io.data.images.decode import Color
 
 __all__ = ["Picture", "pictures"]
 
@@ -111,7 +111,7 @@ def _again(held: list[np.ndarray], rest: Iterator[np.ndarray]) -> Iterator[np.nd
 
 
 def _image(path: Path, color: Color) -> Iterator[np.ndarray]:
-    from demitasse.data.images.decode import decode_frames
+    from demitasse.io.data.images.decode import decode_frames
 
     yield from decode_frames(bytes_in(path), color)
 

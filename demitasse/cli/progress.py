@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from demitasse.solvers import Solver
+    from demitasse.training import Solver
 
 __all__ = ["line_progress", "train_progress"]
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from demitasse.cli.training_log import read_log
+from demitasse.core.paths import text_in, why_not
 from demitasse.errors import DataError
-from demitasse.paths import text_in, why_not
-from demitasse.tracking.histograms import Histogram, histograms
+from demitasse.training.tracking.histograms import Histogram, histograms
 
 __all__ = ["RunHistory", "read_run"]
 

@@ -10,9 +10,9 @@ from typing import Literal
 from demitasse.cli.run_history import RunHistory
 from demitasse.errors import ConfigError, PrototxtError
 from demitasse.graph.splits import without_splits
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.pages import Curve, Page, curve_chart, rate
 from demitasse.pages.chart import COLORS
-from demitasse.proto import NetParameter, parse_text
 
 __all__ = ["write_run_page"]
 
@@ -221,7 +221,7 @@ def _drawing(prototxt: object) -> str:
     """Return a drawing of a net as SVG; an empty text where there is no net."""
     if not isinstance(prototxt, str):
         return ""
-    from demitasse.pycaffe.draw import draw_net
+    from demitasse.compat.pycaffe.draw import draw_net
 
     try:
         net = without_splits(parse_text(prototxt, NetParameter, lenient=True))

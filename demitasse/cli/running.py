@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from demitasse.capacity import bytes_text
 from demitasse.cli.output import table
 from demitasse.cli.timing import Timing
+from demitasse.core.capacity import bytes_text
 from demitasse.plan.report import LayerReport
 
 __all__ = ["running_table", "timing_table"]

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.log import get_logger, number
+from demitasse.core.log import get_logger, number
 from demitasse.net import Net
-from demitasse.solvers import Epoch
+from demitasse.training import Epoch
 
 __all__ = ["Scores"]
 

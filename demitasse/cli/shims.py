@@ -10,8 +10,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from demitasse.atomic import atomic_write
-from demitasse.paths import real
+from demitasse.core.atomic import atomic_write
+from demitasse.core.paths import real
 
 __all__ = ["EXAMPLES", "TOOLS", "write_shims"]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from demitasse.core.paths import text_in
 from demitasse.errors import ConfigError
-from demitasse.paths import text_in
 
 __all__ = ["fields_of"]
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from demitasse.paths import regular
+from demitasse.core.paths import regular
 
 __all__ = ["plain_name", "plain_switches", "two_dashes"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from demitasse.benchmark.peak import peak
 from demitasse.cli.launching import launching
-from demitasse.log import get_logger, number
+from demitasse.core.log import get_logger, number
 from demitasse.net import Net
 from demitasse.plan.report import LayerReport, report
 from demitasse.plan.stopwatch import Stopwatch

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from demitasse.cli.fitting import terminal_width
+from demitasse.core.sanitize import escaped
 from demitasse.errors import ConfigError, DataError
-from demitasse.escapes import escaped
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from demitasse.cards import Answer
     from demitasse.cli.pictures import Picture
+    from demitasse.inference.cards import Answer
 
 __all__ = ["Pictures", "as_json", "as_text"]
 
@@ -24,7 +24,7 @@ SHOWN_CLASSES = 5
 
 def as_json(picture: Picture, answer: Answer | DataError, top: int | None) -> str:
     """Return one line of JSON: image, frame, and width, height and the answer, or an error."""
-    from demitasse.log import json_ready
+    from demitasse.core.log import json_ready
 
     line: dict[str, object] = {"image": picture.name, "frame": picture.frame}
     if isinstance(answer, DataError):
@@ -49,13 +49,13 @@ def as_text(picture: Picture, answer: Answer, top: int | None) -> str:
 
 def _usual(answer: Answer) -> int:
     """Return how many rows are shown where nobody said."""
-    from demitasse.cards import Classes
+    from demitasse.inference.cards import Classes
 
     return SHOWN_CLASSES if isinstance(answer, Classes) else sys.maxsize
 
 
 def _rows(answer: Answer, top: int) -> list[str]:
-    from demitasse.cards import Boxes, Classes, Features, Segments
+    from demitasse.inference.cards import Boxes, Classes, Features, Segments
 
     match answer:
         case Classes():
@@ -96,7 +96,7 @@ class Pictures:
         Raises:
             OSError: It cannot be written.
         """
-        from demitasse.cards.drawing import drawn
+        from demitasse.inference.cards.drawing import drawn
 
         self._write(picture, drawn(picture.pixels(), answer))
 
@@ -109,7 +109,7 @@ class Pictures:
         """
         import numpy as np
 
-        from demitasse.cards import Segments
+        from demitasse.inference.cards import Segments
 
         if not isinstance(answer, Segments) or answer.mask.max(initial=0) > 255:
             message = (
@@ -120,8 +120,8 @@ class Pictures:
         self._write(picture, answer.mask[None].astype(np.uint8))
 
     def _write(self, picture: Picture, pixels: np.ndarray) -> None:
-        from demitasse.atomic import atomic_write
-        from demitasse.data.images.encode import encode_image
+        from demitasse.core.atomic import atomic_write
+        from demitasse.io.data.images.encode import encode_image
 
         path = self._free(picture)
         path.parent.mkdir(parents=True, exist_ok=True)

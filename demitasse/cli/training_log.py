@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from demitasse.core.paths import text_in, why_not
 from demitasse.errors import DataError
-from demitasse.paths import text_in, why_not
 
 __all__ = ["Row", "TrainingLog", "read_log", "seconds_of_iterations"]
 

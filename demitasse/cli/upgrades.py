@@ -19,7 +19,7 @@ lenient_option = click.option(
 
 def upgrade_net_text(source: Path, out: Path, *, lenient: bool = False) -> None:
     """Write the net in a prototxt as another one."""
-    from demitasse.proto import read_net_params, write_text
+    from demitasse.io.proto import read_net_params, write_text
 
     write_text(out, read_net_params(source, lenient=lenient))
     click.echo(f"Wrote upgraded net to {out}")
@@ -27,7 +27,7 @@ def upgrade_net_text(source: Path, out: Path, *, lenient: bool = False) -> None:
 
 def upgrade_net_binary(source: Path, out: Path) -> None:
     """Write the weights in a caffemodel as another one."""
-    from demitasse.proto import read_net_params_binary, write_binary
+    from demitasse.io.proto import read_net_params_binary, write_binary
 
     write_binary(out, read_net_params_binary(source))
     click.echo(f"Wrote upgraded net to {out}")
@@ -35,8 +35,8 @@ def upgrade_net_binary(source: Path, out: Path) -> None:
 
 def upgrade_solver_text(source: Path, out: Path, *, lenient: bool = False) -> None:
     """Write the solver in a prototxt as another one."""
-    from demitasse.log import get_logger
-    from demitasse.proto import SolverParameter, read_text, upgrade_solver, write_text
+    from demitasse.core.log import get_logger
+    from demitasse.io.proto import SolverParameter, read_text, upgrade_solver, write_text
 
     message = read_text(source, SolverParameter, lenient=lenient)
     for note in upgrade_solver(message):

@@ -79,8 +79,8 @@ def _shared_options() -> list[click.Parameter]:
 
 def _extend(stack: ExitStack, modules: Sequence[str]) -> None:
     """Import what the flag and the settings name, so that every verb knows the layers there."""
-    from demitasse.config import settings
-    from demitasse.extensions import import_extensions
+    from demitasse.core.config import settings
+    from demitasse.core.plugins import import_extensions
 
     import_extensions()
     if modules:
@@ -97,9 +97,9 @@ def _start(
     as_caffe: bool,
 ) -> None:
     """Log until the stack is closed."""
-    from demitasse.config import settings
+    from demitasse.core.config import settings
+    from demitasse.core.log import start_logging, stop_logging
     from demitasse.errors import ConfigError
-    from demitasse.log import start_logging, stop_logging
 
     if log_level is None and minloglevel is not None:
         log_level = GLOG_LEVELS[minloglevel]

@@ -14,9 +14,9 @@ import click
 from demitasse.cli.exits import FAILED, faults
 
 if TYPE_CHECKING:
-    from demitasse.parallel import Communicator
-    from demitasse.parallel.mpi import Mpi
-    from demitasse.solvers.surviving import Survivors
+    from demitasse.training.distributed import Communicator
+    from demitasse.training.distributed.mpi import Mpi
+    from demitasse.training.surviving import Survivors
 
 __all__ = ["Workers", "train_together", "workers_options"]
 
@@ -127,8 +127,8 @@ def train_together(
         ConfigError: There are others than were asked for.
     """
     from demitasse.errors import ConfigError
-    from demitasse.parallel.mpi import Mpi, launched, started
-    from demitasse.parallel.threads import together
+    from demitasse.training.distributed.mpi import Mpi, launched, started
+    from demitasse.training.distributed.threads import together
 
     if launched():
         connected = Mpi(workers.deadline, survive=workers.survive)
@@ -170,7 +170,7 @@ def _surviving(
         train: What each does.
         level: Of the log of the first; another may become it.
     """
-    from demitasse.solvers.surviving import Survivors
+    from demitasse.training.surviving import Survivors
 
     survivors = Survivors(connected)
 
@@ -238,7 +238,7 @@ def _one_thread(shards: int | None) -> Iterator[None]:
     """Compute with one thread, unless the settings say how many: bits depend on their number."""
     import os
 
-    from demitasse.config import settings
+    from demitasse.core.config import settings
 
     chosen = settings.get("threads") or os.environ.get("OMP_NUM_THREADS")
     with settings.override(**({} if chosen or not shards or shards == 1 else {"threads": 1})):

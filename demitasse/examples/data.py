@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.data.databases.writing import write_database
 from demitasse.errors import ConfigError
+from demitasse.io.data.databases.writing import write_database
 
 __all__ = ["SHAPES", "Scene", "Split", "digits", "draw_shapes", "scenes", "write_databases"]
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from demitasse.config import settings
-from demitasse.proto import read_solver_params
-from demitasse.solvers import Solver
+from demitasse.core.config import settings
+from demitasse.io.proto import read_solver_params
+from demitasse.training import Solver
 
 __all__ = ["Arguments", "copy_prototxts", "main", "train"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from demitasse.errors import NetError
 from demitasse.graph.faults import listed
-from demitasse.proto import LayerParameter, NetParameter, NetState, NetStateRule
+from demitasse.io.proto import LayerParameter, NetParameter, NetState, NetStateRule
 
 __all__ = ["filter_net", "state_meets_rule"]
 

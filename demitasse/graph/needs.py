@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from demitasse.core.frozen_struct import Record
 from demitasse.graph.wire import Graph
-from demitasse.records import Record
 
 __all__ = ["LayerSetup", "Needs", "who_needs_backward"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from demitasse.errors import NetError
-from demitasse.proto import LayerParameter, ParamSpec
+from demitasse.io.proto import LayerParameter, ParamSpec
 
 __all__ = ["Param", "append_params"]
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from demitasse.core.suggest import suggestion
 from demitasse.errors import NetError
 from demitasse.graph.faults import listed
-from demitasse.proto import LayerParameter, NetParameter
-from demitasse.suggest import suggestion
+from demitasse.io.proto import LayerParameter, NetParameter
 
 __all__ = [
     "insert_splits",

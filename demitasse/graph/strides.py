@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from demitasse.graph.splits import Top, producers
-from demitasse.proto import LayerParameter, NetParameter, PoolingParameter
+from demitasse.io.proto import LayerParameter, NetParameter, PoolingParameter
 
 __all__ = ["move_strides"]
 

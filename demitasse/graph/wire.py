@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from demitasse.core.frozen_struct import Record
 from demitasse.errors import NetError
 from demitasse.graph.faults import listed
-from demitasse.proto import LayerParameter, NetParameter
-from demitasse.records import Record
+from demitasse.io.proto import LayerParameter, NetParameter
 
 __all__ = ["AUTOMATIC", "Graph", "Node", "wire"]
 

@@ -11,19 +11,19 @@ from contextlib import closing
 
 from demitasse.backends.pixels import Feed, Sent
 from demitasse.blob import Blob
-from demitasse.data.broken import Broken, skips
-from demitasse.data.prefetch import Prefetcher
-from demitasse.data.sources.source import ALONE, Batch, BatchSource, Reading, Shard
-from demitasse.data.sources.turns import EVERY, Turn, Turns
-from demitasse.data.transform.augment.draws import WORDS
-from demitasse.data.transform.random import RecordRandom
-from demitasse.data.transform.transformer import DataTransformer
-from demitasse.device import Device
+from demitasse.core.device import Device
+from demitasse.core.interrupts import Uninterrupted
 from demitasse.errors import ConfigError
-from demitasse.interrupts import Uninterrupted
+from demitasse.io.data.broken import Broken, skips
+from demitasse.io.data.prefetch import Prefetcher
+from demitasse.io.data.sources.source import ALONE, Batch, BatchSource, Reading, Shard
+from demitasse.io.data.sources.turns import EVERY, Turn, Turns
+from demitasse.io.data.transform.augment.draws import WORDS
+from demitasse.io.data.transform.random import RecordRandom
+from demitasse.io.data.transform.transformer import DataTransformer
+from demitasse.io.proto import TransformationParameter
 from demitasse.layers.base import Between, Blobs, Exactly, Layer, positive
 from demitasse.memory import transfers
-from demitasse.proto import TransformationParameter
 
 __all__ = ["BaseDataLayer", "EpochDataLayer", "PrefetchingDataLayer", "prefetched"]
 

@@ -6,13 +6,13 @@ import logging
 from contextlib import closing
 
 from demitasse.backends.random import bits, stream_of
-from demitasse.data.sources.database import DatabaseBatches, Maker
-from demitasse.data.sources.fingerprint import Fingerprint, database_fingerprint
+from demitasse.core.paths import resolve
 from demitasse.errors import ConfigError
+from demitasse.io.data.sources.database import DatabaseBatches, Maker
+from demitasse.io.data.sources.fingerprint import Fingerprint, database_fingerprint
+from demitasse.io.proto import DataParameter, TransformationParameter
 from demitasse.layers._data_base import EpochDataLayer, prefetched
 from demitasse.layers.base import Blobs, positive
-from demitasse.paths import resolve
-from demitasse.proto import DataParameter, TransformationParameter
 
 __all__ = ["DatabaseLayer"]
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
-from demitasse.data.sources.fingerprint import Fingerprint, list_fingerprint
-from demitasse.data.sources.label_images import LabelImageBatches, Look, read_pairs
-from demitasse.data.sources.order import Order
-from demitasse.data.transform.augment.augmenter import Augmenter
-from demitasse.data.transform.augment.draws import WORDS
-from demitasse.data.transform.random import RecordRandom
-from demitasse.data.transform.transformer import crop_of
+from demitasse.core.paths import resolve
 from demitasse.errors import ConfigError
+from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
+from demitasse.io.data.sources.label_images import LabelImageBatches, Look, read_pairs
+from demitasse.io.data.sources.order import Order
+from demitasse.io.data.transform.augment.augmenter import Augmenter
+from demitasse.io.data.transform.augment.draws import WORDS
+from demitasse.io.data.transform.random import RecordRandom
+from demitasse.io.data.transform.transformer import crop_of
+from demitasse.io.proto import ImageDataParameter, TransformationParameter
 from demitasse.layers._data_base import EpochDataLayer
 from demitasse.layers.base import Blobs, positive
 from demitasse.layers.image_data import find_image, new_size
-from demitasse.paths import resolve
-from demitasse.proto import ImageDataParameter, TransformationParameter
 
 __all__ = ["LabelImageLayer"]
 

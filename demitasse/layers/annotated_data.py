@@ -5,14 +5,14 @@ Source: SSD (weiliu89/caffe), ``src/caffe/layers/annotated_data_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.data.sources.annotated_batch import AnnotatedMaker
-from demitasse.data.transform.augment.annotated import AnnotatedAugmenter
-from demitasse.data.transform.augment.draws import WORDS
-from demitasse.data.transform.boxes import Keeping
-from demitasse.data.transform.random import RecordRandom
+from demitasse.io.data.sources.annotated_batch import AnnotatedMaker
+from demitasse.io.data.transform.augment.annotated import AnnotatedAugmenter
+from demitasse.io.data.transform.augment.draws import WORDS
+from demitasse.io.data.transform.boxes import Keeping
+from demitasse.io.data.transform.random import RecordRandom
+from demitasse.io.proto import TransformationParameter
 from demitasse.layers._database_base import DatabaseLayer
 from demitasse.layers.registry import register
-from demitasse.proto import TransformationParameter
 
 __all__ = ["AnnotatedData"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.random import Draw, stream_of
-from demitasse.device import Device
+from demitasse.core.device import Device
 from demitasse.layers.context import LayerContext
 
 __all__ = ["Arrays"]

@@ -17,18 +17,18 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.ops import Op
 from demitasse.backends.random import stream_of
 from demitasse.blob import Blob
-from demitasse.capacity.host import check_size
-from demitasse.data.sources.fingerprint import Fingerprint
-from demitasse.device import Device
+from demitasse.core.capacity.host import check_size
+from demitasse.core.device import Device
+from demitasse.core.html_repr import html_of
+from demitasse.core.out_of_memory import placed
 from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.io.data.sources.fingerprint import Fingerprint
+from demitasse.io.proto import FillerParameter, LayerParameter
 from demitasse.layers.arity import Arity, AtLeast, Between, Exactly
 from demitasse.layers.arrays import Arrays
 from demitasse.layers.context import LayerContext
 from demitasse.layers.fillers import filling
 from demitasse.layers.saved import Saved
-from demitasse.proto import FillerParameter, LayerParameter
-from demitasse.shortage import placed
-from demitasse.shown import html_of
 
 __all__ = [
     "AtLeast",

@@ -12,10 +12,10 @@ from __future__ import annotations
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, ShapeError
+from demitasse.io.proto import FillerParameter
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.helpers.channels import Channels, through_normalization
 from demitasse.layers.registry import register
-from demitasse.proto import FillerParameter
 
 __all__ = ["BatchNorm"]
 

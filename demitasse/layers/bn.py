@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError
+from demitasse.io.proto import BNParameter, FillerParameter, LayerParameter
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
 from demitasse.layers.context import LayerContext
 from demitasse.layers.helpers.channels import Channels, through_normalization
 from demitasse.layers.registry import register
 from demitasse.layers.segnet_bn import SegNetBN
-from demitasse.proto import BNParameter, FillerParameter, LayerParameter
 
 __all__ = ["BN"]
 

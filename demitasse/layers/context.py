@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from demitasse.backends.storage import Stored
-from demitasse.device import Device, current_device
+from demitasse.core.device import Device, current_device
 
 __all__ = ["Clock", "LayerContext"]
 

@@ -5,10 +5,10 @@ Source: Caffe, ``src/caffe/layers/data_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.data.sources.datum_batch import DatumMaker
+from demitasse.io.data.sources.datum_batch import DatumMaker
+from demitasse.io.proto import TransformationParameter
 from demitasse.layers._database_base import DatabaseLayer
 from demitasse.layers.registry import register
-from demitasse.proto import TransformationParameter
 
 __all__ = ["Data"]
 

@@ -8,10 +8,10 @@ Source: SegNet (alexgkendall/caffe-segnet), ``src/caffe/layers/dense_image_data_
 from __future__ import annotations
 
 from demitasse.errors import ConfigError
+from demitasse.io.proto import ImageDataParameter, TransformationParameter
 from demitasse.layers._label_image_base import LabelImageLayer
 from demitasse.layers.base import Exactly
 from demitasse.layers.registry import register
-from demitasse.proto import ImageDataParameter, TransformationParameter
 
 __all__ = ["DenseImageData"]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from demitasse.core.paths import resolve, text_in
 from demitasse.errors import ConfigError, DataError, NetError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Layer, positive
 from demitasse.layers.detection.judgement import Judge, in_pixels
 from demitasse.layers.detection.truth import COLUMNS, objects_of
 from demitasse.layers.registry import register
-from demitasse.paths import resolve, text_in
 
 if TYPE_CHECKING:
     import numpy as np

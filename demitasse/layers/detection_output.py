@@ -6,12 +6,12 @@ Source: SSD (weiliu89/caffe), ``src/caffe/layers/detection_output_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends.ops import LOWEST
+from demitasse.core.log import get_logger
 from demitasse.errors import ConfigError, ShapeError
+from demitasse.io.proto import DetectionOutputParameter, PriorBoxParameter
 from demitasse.layers.base import Between, Blobs, Exactly, Layer, positive
 from demitasse.layers.detection.boxes import Detector
 from demitasse.layers.registry import register
-from demitasse.log import get_logger
-from demitasse.proto import DetectionOutputParameter, PriorBoxParameter
 
 __all__ = ["DetectionOutput"]
 

@@ -11,10 +11,10 @@ from typing import TypeVar
 from demitasse.backends.random import stream_of
 from demitasse.blob import Blob
 from demitasse.errors import ConfigError
+from demitasse.io.proto import BlobShape, FillerParameter
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Layer
 from demitasse.layers.fillers import fill
 from demitasse.layers.registry import register
-from demitasse.proto import BlobShape, FillerParameter
 
 __all__ = ["DummyData"]
 

@@ -10,9 +10,9 @@ from typing import Literal
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, ShapeError
+from demitasse.io.proto import EltwiseParameter
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
 from demitasse.layers.registry import register
-from demitasse.proto import EltwiseParameter
 
 __all__ = ["Eltwise"]
 

@@ -16,9 +16,9 @@ from functools import partial
 import numpy as np
 
 from demitasse.backends import random
+from demitasse.core.suggest import suggestion
 from demitasse.errors import ConfigError
-from demitasse.proto import FillerParameter
-from demitasse.suggest import suggestion
+from demitasse.io.proto import FillerParameter
 
 __all__ = ["FILLERS", "fill", "filling"]
 

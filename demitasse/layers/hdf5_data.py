@@ -5,15 +5,15 @@ Source: Caffe, ``src/caffe/layers/hdf5_data_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.data.databases.hdf5 import read_list
-from demitasse.data.quoting import quoted
-from demitasse.data.sources.fingerprint import Fingerprint, list_fingerprint
-from demitasse.data.sources.hdf5 import Hdf5Batches
+from demitasse.core.paths import resolve
 from demitasse.errors import ConfigError, DataError
+from demitasse.io.data.databases.hdf5 import read_list
+from demitasse.io.data.quoting import quoted
+from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
+from demitasse.io.data.sources.hdf5 import Hdf5Batches
 from demitasse.layers._data_base import EpochDataLayer
 from demitasse.layers.base import AtLeast, Blobs, positive
 from demitasse.layers.registry import register
-from demitasse.paths import resolve
 
 __all__ = ["HDF5Data"]
 

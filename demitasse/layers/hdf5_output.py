@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from demitasse.data.databases.hdf5 import Hdf5Writer
 from demitasse.errors import ConfigError, ShapeError
+from demitasse.io.data.databases.hdf5 import Hdf5Writer
 from demitasse.layers.base import Blobs, Exactly, Layer
 from demitasse.layers.registry import register
 

@@ -9,15 +9,15 @@ from functools import partial
 from pathlib import Path
 
 from demitasse.backends.random import bits, stream_of
-from demitasse.data.sources.fingerprint import Fingerprint, list_fingerprint
-from demitasse.data.sources.image_list import ImageListBatches, read_image_list
-from demitasse.data.sources.order import Order
+from demitasse.core.paths import resolve
 from demitasse.errors import ConfigError
+from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
+from demitasse.io.data.sources.image_list import ImageListBatches, read_image_list
+from demitasse.io.data.sources.order import Order
+from demitasse.io.proto import ImageDataParameter
 from demitasse.layers._data_base import EpochDataLayer
 from demitasse.layers.base import Blobs, Exactly, positive
 from demitasse.layers.registry import register
-from demitasse.paths import resolve
-from demitasse.proto import ImageDataParameter
 
 __all__ = ["ImageData", "find_image"]
 

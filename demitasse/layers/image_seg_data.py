@@ -7,10 +7,10 @@ Source: DeepLab, ``src/caffe/layers/image_seg_data_layer.cpp``.
 
 from __future__ import annotations
 
+from demitasse.io.proto import ImageDataParameter, TransformationParameter
 from demitasse.layers._label_image_base import LabelImageLayer
 from demitasse.layers.base import Between
 from demitasse.layers.registry import register
-from demitasse.proto import ImageDataParameter, TransformationParameter
 
 __all__ = ["ImageSegData"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from demitasse.blob import Blob
 from demitasse.errors import ConfigError, ShapeError
-from demitasse.proto import ConcatParameter, SliceParameter
+from demitasse.io.proto import ConcatParameter, SliceParameter
 
 __all__ = ["legacy_axis"]
 

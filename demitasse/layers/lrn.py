@@ -11,9 +11,9 @@ from __future__ import annotations
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, ShapeError
+from demitasse.io.proto import LRNParameter
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.registry import register
-from demitasse.proto import LRNParameter
 
 __all__ = ["LRN"]
 

@@ -9,13 +9,13 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from demitasse.data.databases.datum import label_of
-from demitasse.data.sources.memory import MemoryRows
 from demitasse.errors import DataError
+from demitasse.io.data.databases.datum import label_of
+from demitasse.io.data.sources.memory import MemoryRows
+from demitasse.io.proto import Datum
 from demitasse.layers._data_base import BaseDataLayer
 from demitasse.layers.base import Blobs, Exactly, positive
 from demitasse.layers.registry import register
-from demitasse.proto import Datum
 
 __all__ = ["MemoryData"]
 

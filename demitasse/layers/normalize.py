@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
+from demitasse.io.proto import FillerParameter
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.helpers.channels import Channels
 from demitasse.layers.registry import register
-from demitasse.proto import FillerParameter
 
 __all__ = ["Normalize"]
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 from demitasse.backends import ops
 from demitasse.backends.windows import Shape, Window
 from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.io.proto import PoolingParameter
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
 from demitasse.layers.helpers.columns import Canvas
 from demitasse.layers.pooling_methods import METHODS, Method
 from demitasse.layers.registry import register
-from demitasse.proto import PoolingParameter
 
 __all__ = ["Pooling"]
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
+from demitasse.io.proto import FillerParameter
 from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.helpers.channels import Channels
 from demitasse.layers.neuron import NeuronLayer
 from demitasse.layers.registry import register
-from demitasse.proto import FillerParameter
 
 __all__ = ["PReLU"]
 

@@ -12,10 +12,10 @@ from functools import partial
 
 from demitasse.backends import ops
 from demitasse.errors import ConfigError, ShapeError
+from demitasse.io.proto import PriorBoxParameter
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.detection import boxes as detection
 from demitasse.layers.registry import register
-from demitasse.proto import PriorBoxParameter
 
 __all__ = ["PriorBox"]
 

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from demitasse.errors import ConfigError, DemitasseError, NetError
+from demitasse.io.proto import LayerParameter
 from demitasse.layers.base import Blobs, Flags, Layer
 from demitasse.layers.context import LayerContext
 from demitasse.layers.registry import register
 from demitasse.layers.user_layer import BlobVec, Phase, RawBlobVec, UserLayer
 from demitasse.layers.user_modules import import_user_module
-from demitasse.proto import LayerParameter
 
 __all__ = ["Python"]
 

@@ -6,9 +6,9 @@ Source: Caffe, ``src/caffe/layers/reduction_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends.arrays import Array
+from demitasse.io.proto import ReductionParameter
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.registry import register
-from demitasse.proto import ReductionParameter
 
 __all__ = ["Reduction"]
 

@@ -8,14 +8,14 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
+from demitasse.core.plugins import import_extensions
+from demitasse.core.suggest import nearest
 from demitasse.errors import NetError
-from demitasse.extensions import import_extensions
+from demitasse.io.proto import LayerParameter, fork_of_type
 from demitasse.layers.base import Layer
 from demitasse.layers.catalog import CATALOG
 from demitasse.layers.context import LayerContext
 from demitasse.layers.facts import LayerFacts, describe, forget
-from demitasse.proto import LayerParameter, fork_of_type
-from demitasse.suggest import nearest
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
-from demitasse.axes import MAX_AXES
 from demitasse.blob import Blob
+from demitasse.core.axes import MAX_AXES
 from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Blobs
 from demitasse.layers.registry import register

@@ -9,10 +9,10 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
 from demitasse.errors import ShapeError
+from demitasse.io.proto import FillerParameter
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
 from demitasse.layers.operand import learned_shape, place
 from demitasse.layers.registry import register
-from demitasse.proto import FillerParameter
 
 __all__ = ["Scale"]
 

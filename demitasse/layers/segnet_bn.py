@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError
+from demitasse.io.proto import BNParameter
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
 from demitasse.layers.helpers.channels import Channels, through_normalization
-from demitasse.proto import BNParameter
 
 __all__ = ["SegNetBN"]
 

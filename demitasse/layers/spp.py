@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.blob import Blob
-from demitasse.device import Device
+from demitasse.core.device import Device
 from demitasse.errors import ConfigError, ShapeError
+from demitasse.io.proto import LayerParameter
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive
 from demitasse.layers.pooling import Pooling
 from demitasse.layers.registry import register
-from demitasse.proto import LayerParameter
 
 __all__ = ["SPP"]
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 from demitasse.blob import Blob
+from demitasse.io.proto import LayerParameter
 from demitasse.layers.base import Layer
-from demitasse.proto import LayerParameter
 
 __all__ = ["BlobVec", "Phase", "RawBlobVec", "UserLayer"]
 

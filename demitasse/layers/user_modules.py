@@ -12,7 +12,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
-from demitasse import caffe_name
+from demitasse.compat import caffe_import_hook as caffe_name
 from demitasse.errors import NetError
 
 __all__ = ["import_user_module"]

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from functools import partial
 
-from demitasse.data.images.window import Cut
-from demitasse.data.sources.fingerprint import Fingerprint, list_fingerprint
-from demitasse.data.sources.window_file import read_window_file
-from demitasse.data.sources.windows import WindowBatches, window_mean
-from demitasse.data.transform.augment.augmenter import FIELDS
-from demitasse.data.transform.random import RecordRandom
+from demitasse.core.paths import resolve
 from demitasse.errors import ConfigError
+from demitasse.io.data.images.window import Cut
+from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
+from demitasse.io.data.sources.window_file import read_window_file
+from demitasse.io.data.sources.windows import WindowBatches, window_mean
+from demitasse.io.data.transform.augment.augmenter import FIELDS
+from demitasse.io.data.transform.random import RecordRandom
 from demitasse.layers._data_base import PrefetchingDataLayer
 from demitasse.layers.base import Blobs, Exactly, positive
 from demitasse.layers.image_data import find_image
 from demitasse.layers.registry import register
-from demitasse.paths import resolve
 
 __all__ = ["WindowData"]
 

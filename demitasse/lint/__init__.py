@@ -6,14 +6,9 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from demitasse.core.paths import resolve
 from demitasse.errors import DemitasseError
-from demitasse.lint import data, layers, solver
-from demitasse.lint.finding import Finding, Severity, in_order
-from demitasse.lint.old import old_fields
-from demitasse.lint.text import Text
-from demitasse.lint.view import Told, View
-from demitasse.paths import resolve
-from demitasse.proto import (
+from demitasse.io.proto import (
     NetParameter,
     NetState,
     Phase,
@@ -22,9 +17,14 @@ from demitasse.proto import (
     upgrade_net,
     upgrade_solver,
 )
-from demitasse.proto.upgrade import Problem
-from demitasse.proto.upgrade_notes import Lines
-from demitasse.solvers.nets import TRAIN_FIELDS, merged_state
+from demitasse.io.proto.upgrade import Problem
+from demitasse.io.proto.upgrade_notes import Lines
+from demitasse.lint import data, layers, solver
+from demitasse.lint.finding import Finding, Severity, in_order
+from demitasse.lint.old import old_fields
+from demitasse.lint.text import Text
+from demitasse.lint.view import Told, View
+from demitasse.training.nets import TRAIN_FIELDS, merged_state
 
 __all__ = ["Finding", "Severity", "lint"]
 

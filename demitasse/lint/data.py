@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from demitasse.core.paths import resolve
 from demitasse.errors import ConfigError
+from demitasse.io.proto import LayerParameter, TransformationParameter
 from demitasse.layers.facts import field_of, given
 from demitasse.lint.peek import Peek, mean_shape, peek
 from demitasse.lint.view import View
-from demitasse.paths import resolve
-from demitasse.proto import LayerParameter, TransformationParameter
 
 __all__ = ["RULES"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from demitasse.core.suggest import suggestion
 from demitasse.graph import moved_weight
+from demitasse.io.proto import LayerParameter, fork_of_type
 from demitasse.layers.facts import given
 from demitasse.lint.view import IN_PHASE, View
-from demitasse.proto import LayerParameter, fork_of_type
-from demitasse.suggest import suggestion
 
 __all__ = ["RULES"]
 

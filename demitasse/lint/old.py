@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from demitasse.io.proto import NetParameter
 from demitasse.lint.finding import Finding
-from demitasse.proto import NetParameter
 
 __all__ = ["old_fields"]
 

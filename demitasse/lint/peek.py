@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from demitasse.data.databases.database import open_db, records
-from demitasse.data.databases.datum import datum_to_array
-from demitasse.data.images.decode import read_image
-from demitasse.data.sources.image_list import read_image_list
-from demitasse.data.transform.mean import read_mean
+from demitasse.core.paths import resolve
 from demitasse.errors import DemitasseError
-from demitasse.paths import resolve
-from demitasse.proto import DataParameter, Datum, LayerParameter
+from demitasse.io.data.databases.database import open_db, records
+from demitasse.io.data.databases.datum import datum_to_array
+from demitasse.io.data.images.decode import read_image
+from demitasse.io.data.sources.image_list import read_image_list
+from demitasse.io.data.transform.mean import read_mean
+from demitasse.io.proto import DataParameter, Datum, LayerParameter
 
 __all__ = ["Peek", "mean_shape", "peek"]
 

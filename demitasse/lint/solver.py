@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from demitasse.core.paths import is_folder
 from demitasse.errors import ConfigError
+from demitasse.io.proto import SolverParameter
 from demitasse.lint.codes import Code
 from demitasse.lint.finding import Severity
-from demitasse.paths import is_folder
-from demitasse.proto import SolverParameter
-from demitasse.solvers.fields import check_fields
-from demitasse.solvers.nets import TRAIN_FIELDS, check_test_counts
-from demitasse.solvers.updates import find_rule
+from demitasse.training.fields import check_fields
+from demitasse.training.nets import TRAIN_FIELDS, check_test_counts
+from demitasse.training.updates import find_rule
 
 __all__ = ["RULES", "Said"]
 

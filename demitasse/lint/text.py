@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from demitasse.errors import DemitasseError
+from demitasse.io.proto import NetParameter, SolverParameter
+from demitasse.io.proto.read import text_of_file
+from demitasse.io.proto.text.faults import Fault, grouped
+from demitasse.io.proto.text.parser import Parser
+from demitasse.io.proto.text.tokens import NAME, Places, tokens
 from demitasse.lint.finding import Finding, Severity
-from demitasse.proto import NetParameter, SolverParameter
-from demitasse.proto.read import text_of_file
-from demitasse.proto.text.faults import Fault, grouped
-from demitasse.proto.text.parser import Parser
-from demitasse.proto.text.tokens import NAME, Places, tokens
 
 __all__ = ["Text", "field_lines", "kind_of"]
 

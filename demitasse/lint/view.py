@@ -7,12 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from demitasse.core.suggest import suggestion
 from demitasse.graph import filter_net
+from demitasse.io.proto import LayerParameter, NetParameter, NetState, Phase, ReadNet
 from demitasse.layers.facts import facts_of
 from demitasse.lint.codes import Code
 from demitasse.lint.finding import Finding, Severity
-from demitasse.proto import LayerParameter, NetParameter, NetState, Phase, ReadNet
-from demitasse.suggest import suggestion
 
 __all__ = ["IN_PHASE", "Told", "View"]
 

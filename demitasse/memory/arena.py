@@ -13,8 +13,8 @@ import numpy as np
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.home import Home
-from demitasse.capacity import Share
-from demitasse.capacity.ledger import HOST
+from demitasse.core.capacity import Share
+from demitasse.core.capacity.ledger import HOST
 from demitasse.errors import NetError
 from demitasse.memory.sides import Traffic
 

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal, Protocol
 
-from demitasse.capacity import bytes_text
-from demitasse.config import settings
+from demitasse.core.capacity import bytes_text
+from demitasse.core.config import settings
+from demitasse.core.log import get_logger
 from demitasse.errors import ConfigError, DeviceError
-from demitasse.log import get_logger
 
 __all__ = ["Guard", "TransferMode", "transfer_guard", "transfer_mode", "watching"]
 

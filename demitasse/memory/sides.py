@@ -13,7 +13,7 @@ import numpy as np
 
 from demitasse.backends.arrays import Array, Event, PrivateLayout
 from demitasse.backends.storage import ARRAYS, Stored, nan_of, narrowed, widen_into
-from demitasse.device import Device
+from demitasse.core.device import Device
 from demitasse.memory.leases import Lease
 from demitasse.memory.transfers import transfers
 

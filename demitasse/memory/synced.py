@@ -14,10 +14,10 @@ import numpy as np
 
 from demitasse.backends.arrays import Array, PrivateLayout
 from demitasse.backends.storage import Stored
-from demitasse.capacity import ledger
-from demitasse.device import Device
+from demitasse.core.capacity import ledger
+from demitasse.core.device import Device
+from demitasse.core.interrupts import Uninterrupted
 from demitasse.errors import DeviceError, ShapeError
-from demitasse.interrupts import Uninterrupted
 from demitasse.memory.arena import Assignment
 from demitasse.memory.sides import Traffic
 from demitasse.memory.transfers import transfers

@@ -16,15 +16,15 @@ import numpy as np
 from demitasse.backends.arrays import Array, PrivateLayout
 from demitasse.backends.home import Home
 from demitasse.backends.storage import ARRAYS, Stored
-from demitasse.capacity import Share, bytes_text, ledger
-from demitasse.capacity.ledger import HOST
-from demitasse.config import settings
-from demitasse.device import Device
+from demitasse.core.capacity import Share, bytes_text, ledger
+from demitasse.core.capacity.ledger import HOST
+from demitasse.core.config import settings
+from demitasse.core.device import Device
+from demitasse.core.out_of_memory import placed
 from demitasse.errors import OutOfMemoryError
 from demitasse.memory.arena import Assignment, Slot
 from demitasse.memory.guard import watching
 from demitasse.memory.sides import DeviceSide, HostSide, Traffic
-from demitasse.shortage import placed
 
 __all__ = ["DEVICE_HEADS", "Head", "TwoSides"]
 

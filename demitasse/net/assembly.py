@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from demitasse.blob import Blob
+from demitasse.core.log import get_logger
+from demitasse.core.out_of_memory import placed
 from demitasse.errors import DemitasseError, NetError
 from demitasse.graph import (
     Graph,
@@ -26,11 +28,9 @@ from demitasse.graph import (
     who_needs_backward,
     wire,
 )
+from demitasse.io.proto import LayerParameter, NetParameter, Phase
 from demitasse.layers import Layer, LayerContext, create_layer
-from demitasse.log import get_logger
 from demitasse.net.structure import Structure
-from demitasse.proto import LayerParameter, NetParameter, Phase
-from demitasse.shortage import placed
 
 __all__ = ["assemble", "called"]
 

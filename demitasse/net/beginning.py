@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from demitasse.blob import Blob
-from demitasse.threads import Pool, wanted_threads
+from demitasse.core.threads import Pool, wanted_threads
 
 __all__ = ["begin"]
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from demitasse.blob import Blob
 from demitasse.errors import NetError
+from demitasse.io.proto import NetParameter
 from demitasse.layers import Layer
 from demitasse.net.structure import Structure
 from demitasse.plan.liveness import bytes_taken
-from demitasse.proto import NetParameter
 
 __all__ = ["Described"]
 

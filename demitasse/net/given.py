@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from demitasse.backends.storage import STORAGES, Stored
-from demitasse.config import settings
-from demitasse.device import Device
+from demitasse.core.config import settings
+from demitasse.core.device import Device
 from demitasse.errors import ConfigError
-from demitasse.proto import NetParameter, Phase, ReadNet, read_net, upgrade_net
+from demitasse.io.proto import NetParameter, Phase, ReadNet, read_net, upgrade_net
 
 __all__ = [
     "choose_seed",

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from demitasse.core.log import number
 from demitasse.errors import DataError
 from demitasse.layers.accuracy import Accuracy
 from demitasse.layers.base import Layer
 from demitasse.layers.helpers.classes import ClassAxis
 from demitasse.layers.losses.base import LossLayer
 from demitasse.layers.losses.targets import Normalization
-from demitasse.log import number
 from demitasse.memory.two_sides import Head
 from demitasse.net.structure import Structure
 

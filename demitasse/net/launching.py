@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from demitasse.backends.recording import NotRecorded, Recorder
-from demitasse.config import settings
-from demitasse.device import Device
+from demitasse.core.config import settings
+from demitasse.core.device import Device
+from demitasse.core.interrupts import Uninterrupted
+from demitasse.core.log import get_logger
 from demitasse.errors import DeviceError
-from demitasse.interrupts import Uninterrupted
-from demitasse.log import get_logger
 from demitasse.memory import SyncedMemory
 from demitasse.memory.guard import transfer_mode
 from demitasse.net.replay import Replay

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 
 from demitasse.backends.arrays import Array
-from demitasse.device import Device
+from demitasse.core.device import Device
 from demitasse.memory import transfers
 
 __all__ = ["Loss", "total"]

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from demitasse.blob import Blob
-from demitasse.capacity import bytes_text
-from demitasse.capacity.ledger import HOST
-from demitasse.device import Device
+from demitasse.core.capacity import bytes_text
+from demitasse.core.capacity.ledger import HOST
+from demitasse.core.device import Device
 from demitasse.errors import DemitasseError, OutOfMemoryError
 from demitasse.memory import SyncedMemory
 from demitasse.net.structure import Structure

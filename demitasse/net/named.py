@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NoReturn, TypeVar
 
-from demitasse.shown import html_of
+from demitasse.core.html_repr import html_of
 
 __all__ = ["Named"]
 

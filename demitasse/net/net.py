@@ -13,10 +13,17 @@ from typing import Any, Self
 from demitasse.backends.storage import Stored
 from demitasse.blob import Blob
 from demitasse.blob.given import host_array, is_on
-from demitasse.config import settings
-from demitasse.device import Device, choose_device
+from demitasse.core.config import settings
+from demitasse.core.device import Device, choose_device
+from demitasse.core.html_repr import html_of
+from demitasse.core.interrupts import Uninterrupted
+from demitasse.core.out_of_memory import shortages_at
 from demitasse.errors import ConfigError, NetError, ShapeError
-from demitasse.interrupts import Uninterrupted
+from demitasse.io.proto import NetParameter, Phase
+from demitasse.io.weights.hdf5 import write_hdf5_weights
+from demitasse.io.weights.load import load_into
+from demitasse.io.weights.pairing import LoadReport, OnMismatch, matched
+from demitasse.io.weights.save import save
 from demitasse.layers import LayerContext
 from demitasse.layers.context import Clock
 from demitasse.net.assembly import assemble, called
@@ -36,13 +43,6 @@ from demitasse.net.predict import predict
 from demitasse.net.running import Running
 from demitasse.net.turn import Turn
 from demitasse.plan.liveness import Keep, kept_names, names_in
-from demitasse.proto import NetParameter, Phase
-from demitasse.shortage import shortages_at
-from demitasse.shown import html_of
-from demitasse.weights.hdf5 import write_hdf5_weights
-from demitasse.weights.load import load_into
-from demitasse.weights.pairing import LoadReport, OnMismatch, matched
-from demitasse.weights.save import save
 
 __all__ = ["Net"]
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from demitasse.backends.arrays import Array
 from demitasse.backends.storage import Stored
 from demitasse.blob import Changes
-from demitasse.config import settings
+from demitasse.core.config import settings
 from demitasse.errors import NetError
 from demitasse.memory import SyncedMemory
 from demitasse.memory.guard import Guard, transfer_mode, watching

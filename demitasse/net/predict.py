@@ -13,7 +13,7 @@ import numpy as np
 
 from demitasse.blob import Blob
 from demitasse.blob.given import host_array, is_on
-from demitasse.device import Device
+from demitasse.core.device import Device
 from demitasse.errors import ConfigError, DemitasseError, NetError, ShapeError
 from demitasse.plan import Plan
 

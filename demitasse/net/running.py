@@ -11,9 +11,10 @@ from functools import partial
 from pathlib import Path
 
 from demitasse.backends.arrays import Array
-from demitasse.device import Device
+from demitasse.core.device import Device
+from demitasse.core.interrupts import Uninterrupted
+from demitasse.core.out_of_memory import SHORTAGES, shortage_at
 from demitasse.errors import OutOfMemoryError
-from demitasse.interrupts import Uninterrupted
 from demitasse.layers import Layer, LayerContext
 from demitasse.memory import SyncedMemory
 from demitasse.net.described import Described
@@ -25,7 +26,6 @@ from demitasse.net.passes import Callback, Passes
 from demitasse.net.states import States
 from demitasse.net.turn import Turn
 from demitasse.plan import Plan
-from demitasse.shortage import SHORTAGES, shortage_at
 
 __all__ = ["Running"]
 

@@ -11,10 +11,10 @@ from functools import cached_property
 
 from demitasse.blob import Blob
 from demitasse.graph import Graph, Needs, Param
+from demitasse.io.proto import LayerParameter, NetParameter, Phase
 from demitasse.layers import Layer
 from demitasse.net.named import Named
 from demitasse.plan import Place
-from demitasse.proto import LayerParameter, NetParameter, Phase
 
 __all__ = ["Structure"]
 

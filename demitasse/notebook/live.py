@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Protocol
 
+from demitasse.core.html_repr import html_of
 from demitasse.notebook import markup
 from demitasse.notebook.drawings import curves
-from demitasse.shown import html_of
 
 __all__ = ["LiveCurves"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from demitasse.blob import Blob
 from demitasse.blob.distribution import distribution
-from demitasse.capacity import bytes_text
+from demitasse.core.capacity import bytes_text
 from demitasse.errors import DemitasseError
 from demitasse.graph.splits import without_splits
 from demitasse.layers.base import Layer
@@ -18,7 +18,7 @@ from demitasse.notebook.drawings import histogram
 from demitasse.notebook.live import LiveCurves
 from demitasse.notebook.pictures import picture
 from demitasse.notebook.table import Table, summary
-from demitasse.solvers import Solver
+from demitasse.training import Solver
 
 __all__ = ["html_of"]
 
@@ -70,7 +70,7 @@ def _net(net: Net) -> list[str]:
 
 
 def _drawing(net: Net) -> str:
-    from demitasse.pycaffe.draw import draw_net
+    from demitasse.compat.pycaffe.draw import draw_net
 
     message = without_splits(net.structure.message)
     if len(message.layer) > MOST_DRAWN:

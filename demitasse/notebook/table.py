@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from demitasse.core.html_repr import html_of
 from demitasse.notebook import markup
 from demitasse.notebook.anatomy import anatomy
-from demitasse.shown import html_of
 
 if TYPE_CHECKING:
     from demitasse.benchmark import Result

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
+from demitasse.core.sanitize import escaped
 from demitasse.errors import DemitasseError
-from demitasse.escapes import escaped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,7 +100,7 @@ def save_chart(
         DemitasseError: Matplotlib is not installed, or has no such format.
         OSError: The file cannot be written.
     """
-    from demitasse.atomic import atomic_write
+    from demitasse.core.atomic import atomic_write
 
     figure = _figure(lines, places, (x_label, y_label), scale, None)
     kind = path.suffix.removeprefix(".")

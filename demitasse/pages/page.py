@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from demitasse.atomic import atomic_write
-from demitasse.escapes import escaped
+from demitasse.core.atomic import atomic_write
+from demitasse.core.sanitize import escaped
 from demitasse.version import __version__
 
 __all__ = ["Page"]

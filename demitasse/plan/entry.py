@@ -10,8 +10,8 @@ from demitasse.backends.ops import Op
 from demitasse.backends.recent import Recent
 from demitasse.backends.step import AnyStep, Declined, Operands
 from demitasse.blob import Blob, Changes
+from demitasse.core.frozen_struct import Record
 from demitasse.layers.base import Layer
-from demitasse.records import Record
 
 __all__ = ["Entry", "Group", "Place"]
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from demitasse.backends import ops
 from demitasse.backends.home import Home
 from demitasse.blob import Blob
+from demitasse.core.frozen_struct import Record
 from demitasse.plan.entry import Place
-from demitasse.records import Record
 
 __all__ = ["Joined", "find_homes"]
 

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 
 from demitasse.backends.ops import Concat, Conv
 from demitasse.blob import Blob, Changes
+from demitasse.core.frozen_struct import Record
+from demitasse.core.suggest import suggestion
 from demitasse.errors import NetError
 from demitasse.layers.facts import facts_of
 from demitasse.memory import SyncedMemory
 from demitasse.memory.arena import Arena, Assignment, Slot
 from demitasse.plan import Place
 from demitasse.plan.joining import Joined, find_homes
-from demitasse.records import Record
-from demitasse.suggest import suggestion
 
 __all__ = ["Allocator", "Keep", "bytes_taken", "hidden_blobs", "kept_names", "names_in"]
 

@@ -16,14 +16,14 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.ops import BatchNorm, Concat, Split
 from demitasse.backends.step import AnyStep
 from demitasse.blob import Changes
-from demitasse.config import settings
+from demitasse.core.config import settings
+from demitasse.core.frozen_struct import Record
+from demitasse.core.out_of_memory import placed
 from demitasse.errors import DemitasseError, NetError
 from demitasse.memory.guard import Guard, watching
 from demitasse.plan.entry import Entry, Group, Place
 from demitasse.plan.stretch import Stretch
 from demitasse.plan.waiting import Waiting
-from demitasse.records import Record
-from demitasse.shortage import placed
 
 __all__ = ["Plan", "Ran"]
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from demitasse.device import Device
+from demitasse.core.device import Device
 from demitasse.errors import DemitasseError, NetError
 from demitasse.net import Net
 from demitasse.plan.report import report

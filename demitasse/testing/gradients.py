@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from demitasse.blob import Blob
-from demitasse.device import Device
-from demitasse.proto import LayerParameter
+from demitasse.core.device import Device
+from demitasse.io.proto import LayerParameter
 from demitasse.testing.single_layer import SingleLayer, make_layer
 
 __all__ = ["GradientError", "check_gradients"]

@@ -119,8 +119,8 @@ def consistent(
 
 
 def _net(what: Any, phase: str, device: str, seed: int) -> Any:
+    from demitasse.io.proto import NetParameter, parse_text
     from demitasse.net import Net
-    from demitasse.proto import NetParameter, parse_text
 
     if isinstance(what, str) and "{" in what:
         what = parse_text(what, NetParameter)
@@ -129,7 +129,7 @@ def _net(what: Any, phase: str, device: str, seed: int) -> Any:
 
 def _names(config: pytest.Config, marker: pytest.Mark | None) -> list[str]:
     """Return the devices that a test means."""
-    from demitasse.device import available_devices
+    from demitasse.core.device import available_devices
 
     if marker is not None:
         return list(marker.args)
@@ -142,7 +142,7 @@ def _names(config: pytest.Config, marker: pytest.Mark | None) -> list[str]:
 
 def _there(config: pytest.Config, name: str) -> str:
     """Return a device's name; skip, or fail, where there is no such device."""
-    from demitasse.device import Device
+    from demitasse.core.device import Device
     from demitasse.errors import DeviceError
 
     try:

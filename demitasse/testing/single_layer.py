@@ -13,11 +13,11 @@ import numpy as np
 
 from demitasse.backends.storage import Stored
 from demitasse.blob import Blob, Changes
-from demitasse.device import Device, current_device, use_device
+from demitasse.core.device import Device, current_device, use_device
 from demitasse.errors import NetError, PrototxtError
+from demitasse.io.proto import LayerParameter, NetParameter, parse_text
 from demitasse.layers import Layer, LayerContext, create_layer
 from demitasse.plan import Entry, Place, Plan
-from demitasse.proto import LayerParameter, NetParameter, parse_text
 
 __all__ = ["SingleLayer", "make_layer"]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from demitasse.io.proto import NetParameter, SolverParameter
 from demitasse.net import Net
-from demitasse.proto import NetParameter, SolverParameter
-from demitasse.solvers import Solver
 from demitasse.testing.differences import Difference, gap
+from demitasse.training import Solver
 
 __all__ = ["TrainingStep", "compare_training"]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.data import compute_mean
 from demitasse.examples.data import Split, draw_shapes, write_databases
 from demitasse.examples.script import Arguments, copy_prototxts, main, train
-from demitasse.proto import write_binary
+from demitasse.io.data import compute_mean
+from demitasse.io.proto import write_binary
 
 HERE = Path(__file__).parent
 DATABASES = ("cifar10_train_lmdb", "cifar10_test_lmdb")

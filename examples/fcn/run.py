@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.data import read_image, write_database
 from demitasse.examples.data import scenes
 from demitasse.examples.script import Arguments, copy_prototxts, main, train
+from demitasse.io.data import read_image, write_database
 
 HERE = Path(__file__).parent
 SIZE = 64

@@ -13,9 +13,9 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from demitasse import Net
-from demitasse.data.databases.mnist import read_mnist
 from demitasse.examples.data import Split, digits, write_databases
 from demitasse.examples.script import Arguments, copy_prototxts, main, train
+from demitasse.io.data.databases.mnist import read_mnist
 
 MNIST = Path(__file__).parents[1] / "mnist"
 QUICK = 600

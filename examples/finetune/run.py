@@ -10,10 +10,10 @@ from pathlib import Path
 
 from PIL import Image
 
-from demitasse.data import compute_mean
 from demitasse.examples.data import SHAPES, Split, draw_shapes, write_databases
 from demitasse.examples.script import Arguments, copy_prototxts, main, train
-from demitasse.proto import write_binary
+from demitasse.io.data import compute_mean
+from demitasse.io.proto import write_binary
 
 HERE = Path(__file__).parent
 CIFAR = HERE.parent / "cifar10"

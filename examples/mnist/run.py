@@ -7,9 +7,9 @@ four files, as long as the solvers say.
 from collections.abc import Mapping
 from pathlib import Path
 
-from demitasse.data.databases.mnist import convert
 from demitasse.examples.data import digits, write_databases
 from demitasse.examples.script import Arguments, copy_prototxts, main, train
+from demitasse.io.data.databases.mnist import convert
 
 HERE = Path(__file__).parent
 DATABASES = ("mnist_train_lmdb", "mnist_test_lmdb")

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from demitasse import Net
-from demitasse.data.databases.mnist import convert, read_mnist
 from demitasse.examples.data import digits, write_databases
 from demitasse.examples.script import Arguments, copy_prototxts, main, train
+from demitasse.io.data.databases.mnist import convert, read_mnist
 
 HERE = Path(__file__).parent
 MNIST = HERE.parent / "mnist"

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from demitasse import Net
-from demitasse.data.databases.mnist import read_mnist
 from demitasse.examples.data import Split, digits, write_databases
 from demitasse.examples.script import Arguments, copy_prototxts, main, train
+from demitasse.io.data.databases.mnist import read_mnist
 
 HERE = Path(__file__).parent
 QUICK = 400

@@ -7,9 +7,9 @@ train_lmdb and test_lmdb there hold: AnnotatedDatum records of that size, with c
 from collections.abc import Mapping
 from pathlib import Path
 
-from demitasse.data import write_annotations
 from demitasse.examples.data import scenes
 from demitasse.examples.script import Arguments, copy_prototxts, main, train
+from demitasse.io.data import write_annotations
 
 HERE = Path(__file__).parent
 SIZE = 64

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from demitasse import threads as module
 from demitasse.backends.numpy.blas import blas, held_to
-from demitasse.config import settings
-from demitasse.device import Device
-from demitasse.threads import wanted_threads
+from demitasse.core import threads as module
+from demitasse.core.config import settings
+from demitasse.core.device import Device
+from demitasse.core.threads import wanted_threads
 
 pytestmark = pytest.mark.skipif(not blas(), reason="numpy's BLAS cannot be asked for its threads")
 

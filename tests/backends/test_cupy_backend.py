@@ -14,8 +14,8 @@ from demitasse.backends import ops
 from demitasse.backends.cupy import CupyBackend
 from demitasse.backends.cupy.library import gpu as gpu_engine
 from demitasse.backends.step import Declined
-from demitasse.config import settings
-from demitasse.device import Device
+from demitasse.core.config import settings
+from demitasse.core.device import Device
 from demitasse.errors import DeviceError
 from demitasse.memory import Head, SyncedMemory
 

@@ -30,10 +30,10 @@ from demitasse.backends.cupy.library.gpu import GpuEngine
 from demitasse.backends.kept import folder
 from demitasse.backends.step import Declined
 from demitasse.backends.windows import ConvGeometry, Window
-from demitasse.config import settings
-from demitasse.device import Device
+from demitasse.core.config import settings
+from demitasse.core.device import Device
 from demitasse.errors import DeviceError
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 ALL, NONE = (True,) * 8, ()
 

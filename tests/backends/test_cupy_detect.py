@@ -9,7 +9,7 @@ import pytest
 from demitasse.backends.cupy import CupyBackend
 from demitasse.backends.cupy.library import detect
 from demitasse.backends.cupy.library.detect import advice, look
-from demitasse.device import Device, available_devices
+from demitasse.core.device import Device, available_devices
 from demitasse.errors import DeviceError
 
 

@@ -7,7 +7,7 @@ from cuda_host import HostCudaBackend, cuda_at, host_cuda
 from demitasse import Net
 from demitasse.backends.cupy import parts
 from demitasse.backends.step import Declined
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.testing import compare
 
 RNG = np.random.default_rng(0)

@@ -9,10 +9,10 @@ from gpu.plugin import real_gpus
 
 from demitasse import Net
 from demitasse.blob import Blob
-from demitasse.device import Device
+from demitasse.core.device import Device
 from demitasse.errors import DeviceError
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.memory import Head, SyncedMemory
-from demitasse.proto import NetParameter, parse_text
 
 LARGE = 1 << 26 if real_gpus() else 1 << 16
 """Elements whose copy is under way for milliseconds; on the stand-in a copy waits to be made."""

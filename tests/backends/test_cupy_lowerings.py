@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from demitasse import Net
 from demitasse.backends import ops
 from demitasse.backends.step import Declined, Operands
-from demitasse.device import Device
+from demitasse.core.device import Device
 from demitasse.errors import DataError, DemitasseError, DeviceError
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.memory import transfers
-from demitasse.proto import NetParameter, parse_text
 from demitasse.testing import compare
 
 RNG = np.random.default_rng(0)
@@ -580,7 +580,7 @@ class TestNet:
         assert (transfers.to_device, transfers.to_host) == (1, 1)
 
     def test_stale_sides_are_not_read(self, net):
-        from demitasse.config import settings
+        from demitasse.core.config import settings
 
         with settings.override(poison=True):
             poisoned = net.clone()

@@ -10,11 +10,11 @@ import pytest
 
 from demitasse import Net
 from demitasse.blob import Blob
-from demitasse.config import settings
-from demitasse.device import Device
+from demitasse.core.config import settings
+from demitasse.core.device import Device
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.memory import SyncedMemory
 from demitasse.memory.arena import Arena, Assignment, Slot
-from demitasse.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.usefixtures("stand_in")
 

@@ -11,7 +11,7 @@ from demitasse.backends.cupy import parts
 from demitasse.backends.cupy.library.engine import Grid
 from demitasse.backends.cupy.parts import Parts
 from demitasse.backends.cupy.sums import ChannelSums
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.testing import compare
 
 RNG = np.random.default_rng(0)

@@ -10,8 +10,8 @@ from goldens import golden_solvers
 from demitasse.backends.cupy.library.engine import Grid
 from demitasse.backends.cupy.updates import UNIT, Updates
 from demitasse.backends.updates import Piece, Update
-from demitasse.solvers import updates
-from demitasse.solvers.updates import RULES
+from demitasse.training import updates
+from demitasse.training.updates import RULES
 
 RNG = np.random.default_rng(0)
 GRIDS = [Grid(1, 1), Grid(2, 4)]

@@ -11,7 +11,7 @@ from demitasse.backends.cupy.library import engine
 from demitasse.backends.cupy.library.flight import Flights
 from demitasse.backends.cupy.library.gpu import GpuEngine
 from demitasse.blob import Blob
-from demitasse.device import Device
+from demitasse.core.device import Device
 from demitasse.memory import SyncedMemory
 from demitasse.memory.sides import HostSide
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from demitasse import Net
 from demitasse.backends.numpy import columns
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 
 def build(layer, shapes, *, lowered, dtype="float32", tops=1, backward=True, in_place=False):

@@ -13,11 +13,11 @@ from zeros import fill_with_zeros
 from demitasse import Net
 from demitasse.backends.onednn import status
 from demitasse.blob import Blob
-from demitasse.config import settings
-from demitasse.device import Device
+from demitasse.core.config import settings
+from demitasse.core.device import Device
 from demitasse.errors import NetError
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.memory import Head, SyncedMemory, transfers
-from demitasse.proto import NetParameter, parse_text
 
 here = pytest.mark.skipif(not status().loaded, reason=str(status()))
 
@@ -85,7 +85,7 @@ def test_importing_demitasse_does_not_load_the_library():
 
 def test_without_the_library_the_cpu_is_plain_numpy():
     code = (
-        "from demitasse.device import Device; from demitasse.backends.onednn import status; "
+        "from demitasse.core.device import Device; from demitasse.backends.onednn import status; "
         "print(Device('cpu').backend.name, status().loaded, status())"
     )
 
@@ -485,7 +485,7 @@ base_lr: 0.1 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.01 max_iter: 9 ran
 @pytest.mark.parametrize("kind", ["SGD", "Adam"])
 def test_updates_in_private_layouts_are_those_in_c_order(kind):
     from demitasse import Solver
-    from demitasse.proto import SolverParameter
+    from demitasse.io.proto import SolverParameter
 
     def trained(lowered):
         param = parse_text(f'{TRAINED} type: "{kind}" display: 0', SolverParameter)

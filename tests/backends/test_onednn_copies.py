@@ -9,9 +9,9 @@ from demitasse.backends.onednn import status
 from demitasse.backends.onednn.copies import Copy
 from demitasse.backends.onednn.library.engine import engine
 from demitasse.backends.onednn.own_kernels.convolutions.tiled_calls import WinogradCall
-from demitasse.device import Device
+from demitasse.core.device import Device
+from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.memory import SyncedMemory
-from demitasse.proto import NetParameter, SolverParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 

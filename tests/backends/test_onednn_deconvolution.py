@@ -9,7 +9,7 @@ from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.candidates import BLOCK, channel_blocks
 from demitasse.backends.onednn.library.engine import engine
 from demitasse.backends.onednn.own_kernels import deconvolutions
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 

@@ -24,7 +24,7 @@ from lowered import (
 
 from demitasse.backends.kernels import language as jit
 from demitasse.backends.onednn.library.engine import engine
-from demitasse.config import settings
+from demitasse.core.config import settings
 
 pytestmark = NEEDS_KERNELS
 if jit.status().ready:

@@ -7,7 +7,7 @@ from demitasse import Net
 from demitasse.backends.kernels import language as jit
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.engine import engine
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 

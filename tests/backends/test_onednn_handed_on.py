@@ -8,8 +8,8 @@ from demitasse import Net
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.backends.onednn.own_kernels.norm_calls import HandedGradientCall
 from demitasse.backends.step import Declined
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.report import report
-from demitasse.proto import NetParameter, parse_text
 
 pytestmark = NEEDS_KERNELS
 

@@ -10,8 +10,8 @@ from demitasse.backends.kernels import language as kernels
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.engine import Engine, engine
 from demitasse.backends.onednn.own_kernels.convolutions import depthwise
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.report import report
-from demitasse.proto import NetParameter, parse_text
 
 pytestmark = [
     pytest.mark.skipif(not status().loaded, reason=str(status())),

@@ -5,8 +5,8 @@ import pytest
 
 from demitasse import Net, Solver
 from demitasse.backends.onednn import status
-from demitasse.device import Device
-from demitasse.proto import SolverParameter, parse_text
+from demitasse.core.device import Device
+from demitasse.io.proto import SolverParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 

@@ -6,8 +6,8 @@ from zeros import fill_with_zeros
 
 from demitasse import Net
 from demitasse.backends.onednn import status
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.memory import transfers
-from demitasse.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 

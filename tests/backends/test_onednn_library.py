@@ -9,8 +9,8 @@ import pytest
 
 from demitasse.backends import onednn
 from demitasse.backends.onednn.library import library
-from demitasse.config import settings
-from demitasse.device import Device
+from demitasse.core.config import settings
+from demitasse.core.device import Device
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import pytest
 from lowered import NEEDS_KERNELS
 
 from demitasse import Solver
-from demitasse.config import settings
+from demitasse.core.config import settings
+from demitasse.io.proto import SolverParameter, parse_text
 from demitasse.plan.report import report
-from demitasse.proto import SolverParameter, parse_text
 
 pytestmark = NEEDS_KERNELS
 

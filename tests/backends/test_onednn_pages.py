@@ -14,7 +14,7 @@ from demitasse import Net
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library import pages
 from demitasse.backends.onednn.library.library import load
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="Linux says how its pages are"),

@@ -5,7 +5,7 @@ import pytest
 
 from demitasse import Net
 from demitasse.backends.onednn import status
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 

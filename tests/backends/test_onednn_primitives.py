@@ -8,8 +8,8 @@ import pytest
 from demitasse import Net
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.primitive import Description
-from demitasse.device import Device
-from demitasse.proto import NetParameter, parse_text
+from demitasse.core.device import Device
+from demitasse.io.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 

@@ -10,7 +10,7 @@ from demitasse.backends.onednn.library.engine import engine
 from demitasse.backends.onednn.library.failures import check
 from demitasse.backends.step import Declined
 from demitasse.errors import DeviceError
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 

@@ -13,7 +13,7 @@ from demitasse.backends.onednn.library.layout import dims
 from demitasse.backends.onednn.library.library import load
 from demitasse.backends.onednn.library.primitive import Primitive
 from demitasse.backends.onednn.steps.rectifier import RECTIFIER, rectifying
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 

@@ -10,7 +10,7 @@ from demitasse import Net
 from demitasse.backends.kernels.language.notes import Notes
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.own_kernels import recurrent
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 

@@ -8,8 +8,8 @@ from demitasse.backends.kernels import language as kernels
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.candidates import BLOCK, channel_blocks
 from demitasse.backends.onednn.library.engine import engine
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.report import report
-from demitasse.proto import NetParameter, parse_text
 
 pytestmark = [
     pytest.mark.skipif(not status().loaded, reason=str(status())),

@@ -12,7 +12,7 @@ from demitasse.backends.onednn.library import engine as engine_module
 from demitasse.backends.onednn.library.engine import engine
 from demitasse.backends.onednn.library.layout import layout_with_tag, slabs
 from demitasse.backends.step import Declined
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason="oneDNN is not here")
 

@@ -3,8 +3,8 @@
 import pytest
 
 from demitasse.backends.onednn.threads import wanted
-from demitasse.config import settings
-from demitasse.cores import cores
+from demitasse.core.config import settings
+from demitasse.core.cores import cores
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from demitasse import Net
 from demitasse.backends.kernels import language as kernels
 from demitasse.backends.onednn import status
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.report import report
-from demitasse.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 

@@ -7,8 +7,8 @@ from demitasse.backends.kernels.language import status as jit_status
 from demitasse.backends.numpy import updates as numpy_updates
 from demitasse.backends.onednn import status
 from demitasse.backends.updates import Piece, Update
-from demitasse.config import settings
-from demitasse.device import Device
+from demitasse.core.config import settings
+from demitasse.core.device import Device
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 

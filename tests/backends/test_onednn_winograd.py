@@ -26,7 +26,7 @@ from tilings import KERNELS
 from demitasse.backends.kernels import language as jit
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.engine import engine
-from demitasse.config import settings
+from demitasse.core.config import settings
 
 pytestmark = NEEDS_KERNELS
 if jit.status().ready:

@@ -11,10 +11,10 @@ from replays import played_from_now_on
 
 from demitasse import Net
 from demitasse.backends.storage import ARRAYS, narrowed, widen_into
-from demitasse.config import settings
+from demitasse.core.config import settings
 from demitasse.errors import ConfigError, NetError
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.layers.catalog import CATALOG
-from demitasse.proto import NetParameter, parse_text
 from demitasse.testing import make_layer
 from demitasse.testing.layer_cases import CASES, OTHER_CASES
 

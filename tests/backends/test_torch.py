@@ -10,10 +10,10 @@ from goldens import golden_layers
 from demitasse import Net
 from demitasse.backends import torch as module
 from demitasse.backends.torch import TorchBackend
-from demitasse.device import Device
+from demitasse.core.device import Device
 from demitasse.errors import DeviceError, OutOfMemoryError
-from demitasse.proto import NetParameter, parse_text
-from demitasse.solvers import evaluate
+from demitasse.io.proto import NetParameter, parse_text
+from demitasse.training import evaluate
 
 NET = """
 layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }

@@ -6,13 +6,13 @@ import pytest
 from wide_net import NET
 
 import demitasse as dm
-from demitasse import device as devices
 from demitasse.benchmark import largest
 from demitasse.benchmark.trial import Answer, Trial
-from demitasse.capacity.host import HostMemory
-from demitasse.device import Device
+from demitasse.core import device as devices
+from demitasse.core.capacity.host import HostMemory
+from demitasse.core.device import Device
+from demitasse.io.proto import NetParameter
 from demitasse.net.memory_use import MemoryUse
-from demitasse.proto import NetParameter
 
 MIB = 1 << 20
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from demitasse.cli.root import cli
-from demitasse.data.databases.writing import write_database
+from demitasse.io.data.databases.writing import write_database
 
 NET = """
 name: "stripes"

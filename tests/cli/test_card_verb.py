@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from demitasse.cards import read_card
+from demitasse.inference.cards import read_card
+from demitasse.io.proto import BlobProto, set_floats
 from demitasse.net import Net
-from demitasse.proto import BlobProto, set_floats
 
 NET = """
 name: "Ours"

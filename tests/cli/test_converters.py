@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demitasse.data.databases.database import open_db, records
-from demitasse.data.databases.datum import datum_to_array
-from demitasse.data.images.decode import read_image
-from demitasse.proto import Datum
+from demitasse.io.data.databases.database import open_db, records
+from demitasse.io.data.databases.datum import datum_to_array
+from demitasse.io.data.images.decode import read_image
+from demitasse.io.proto import Datum
 from demitasse.testing import make_layer
 
 

@@ -10,7 +10,7 @@ from cudnn_standin import Frontend
 from demitasse import __version__
 from demitasse.backends.cupy.library.cudnn_library import status
 from demitasse.cli.diagnosis import LIBRARIES
-from demitasse.config import TABLE
+from demitasse.core.config import TABLE
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from demitasse.data.databases.database import open_db, records
-from demitasse.data.databases.datum import datum_to_array
+from demitasse.io.data.databases.database import open_db, records
+from demitasse.io.data.databases.datum import datum_to_array
+from demitasse.io.proto import Datum
 from demitasse.net import Net
-from demitasse.proto import Datum
 
 
 def features(path, backend):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import demitasse.pycaffe as caffe
+import demitasse.compat.pycaffe as caffe
 
 NET = """
 layer { name: "data" type: "Input" top: "data"

@@ -7,7 +7,7 @@ from demitasse import Net
 from demitasse.cli.launching import launching
 from demitasse.cli.running import timing_table
 from demitasse.cli.timing import measure
-from demitasse.config import settings
+from demitasse.core.config import settings
 
 
 @pytest.fixture(params=[pytest.param("host", marks=pytest.mark.exhaustive), "cuda:0"])

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demitasse.data.databases.writing import write_database
+from demitasse.io.data.databases.writing import write_database
 
 pytestmark = pytest.mark.usefixtures("stand_in", "project")
 
@@ -77,7 +77,7 @@ def test_another_number_of_processes_than_asked_for_is_refused(run):
 
 def test_a_failure_of_one_ends_all_and_is_told(run, monkeypatch):
     from demitasse.errors import DataError
-    from demitasse.parallel.team import Crew
+    from demitasse.training.distributed.team import Crew
 
     passes = Crew.passes
 

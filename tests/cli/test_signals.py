@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from demitasse.cli.signals import Signals
-from demitasse.solvers import read_state
+from demitasse.training import read_state
 
 LONG = ("max_iter: 20 display: 5", "max_iter: 1000000 display: 20 test_initialization: false")
 

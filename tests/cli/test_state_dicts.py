@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from demitasse import Net
 from demitasse.cli.root import cli
-from demitasse.weights.safetensors import read_safetensors, write_safetensors
+from demitasse.io.weights.safetensors import read_safetensors, write_safetensors
 
 NET = """
 layer { name: "data" type: "Input" top: "data"

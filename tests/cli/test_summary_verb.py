@@ -5,8 +5,8 @@ import json
 import pytest
 
 from demitasse import Net
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.notebook.anatomy import anatomy
-from demitasse.proto import NetParameter, parse_text
 
 NET = """
 layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 4 dim: 5 dim: 5 } } }

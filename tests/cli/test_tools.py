@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demitasse.data.databases.mnist import read_mnist
-from demitasse.data.transform.mean import read_mean
-from demitasse.proto import (
+from demitasse.io.data.databases.mnist import read_mnist
+from demitasse.io.data.transform.mean import read_mean
+from demitasse.io.proto import (
     NetParameter,
     SolverParameter,
     V1LayerParameter,

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from demitasse import settings
-from demitasse.proto import NetParameter, read_binary, read_net_params_binary, write_binary
-from demitasse.solvers import read_state
-from demitasse.weights.read import load_weights
+from demitasse.io.proto import NetParameter, read_binary, read_net_params_binary, write_binary
+from demitasse.io.weights.read import load_weights
+from demitasse.training import read_state
 
 
 def edit(path: str, *pairs: tuple[str, str]) -> None:

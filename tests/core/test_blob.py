@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from demitasse.blob import Blob, Changes
-from demitasse.device import Device
+from demitasse.core.device import Device
 from demitasse.errors import ShapeError
-from demitasse.proto import BlobProto, BlobShape
+from demitasse.io.proto import BlobProto, BlobShape
 
 
 def blob(values, device="numpy", dtype="float32", diff=None):

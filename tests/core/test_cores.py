@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from demitasse import cores
+from demitasse.core import cores
 
 
 @pytest.fixture
@@ -101,8 +101,8 @@ PROGRAM = """
 import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 from demitasse.backends.onednn.threads import wanted
-from demitasse.cores import cores
-from demitasse.data.threads import THREADS
+from demitasse.core.cores import cores
+from demitasse.io.data.threads import THREADS
 print(cores(), wanted(), THREADS)
 """
 

@@ -7,11 +7,11 @@ import pytest
 
 import demitasse as dm
 from demitasse.blob import Blob
-from demitasse.device import Device
+from demitasse.core.device import Device
+from demitasse.io.weights.formats import write_weights
 from demitasse.layers import fillers
 from demitasse.memory import Head, SyncedMemory
 from demitasse.net import beginning
-from demitasse.weights.formats import write_weights
 
 SIZE = 6
 
@@ -180,7 +180,7 @@ def test_what_is_drawn_does_not_depend_on_when(prototxt, backend):
 
 
 def test_large_ones_are_made_on_all_cores_and_shared_ones_once(monkeypatch):
-    monkeypatch.setattr("demitasse.threads.cores", lambda: 3)
+    monkeypatch.setattr("demitasse.core.threads.cores", lambda: 3)
     threads, writers = set(), [Writer() for _ in range(4)]
     blobs = [Blob((300_000,), device="numpy") for _ in writers]
     for blob, writer in zip(blobs, writers, strict=True):

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from demitasse import errors
-from demitasse.config import Settings, files, settings, store
-from demitasse.config.environment import OTHERS
-from demitasse.config.table import TABLE
-from demitasse.device import Device, choose_device, current_device, set_device, use_device
+from demitasse.core.config import Settings, files, settings, store
+from demitasse.core.config.environment import OTHERS
+from demitasse.core.config.table import TABLE
+from demitasse.core.device import Device, choose_device, current_device, set_device, use_device
+from demitasse.core.plugins import import_extensions
 from demitasse.errors import ConfigError, DataError, DeviceError, PrototxtError
-from demitasse.extensions import import_extensions
 
 posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes of POSIX systems")
 
@@ -83,7 +83,7 @@ def test_a_device_that_is_not_there_is_never_replaced(name):
 
 
 def test_a_gpu_is_replaced_where_there_is_none_and_a_setting_says_so(monkeypatch):
-    from demitasse import device
+    from demitasse.core import device
 
     monkeypatch.setattr(device, "devices_of", lambda kind: () if kind == "cuda" else ("cpu",))
     monkeypatch.setattr(Device, "_known", {})

@@ -9,11 +9,11 @@ from click.testing import CliRunner
 from demitasse import Net
 from demitasse.cli.output import table
 from demitasse.cli.root import cli
+from demitasse.core.log import get_logger, start_logging, stop_logging
+from demitasse.core.sanitize import escaped
 from demitasse.errors import DataError, DemitasseError
-from demitasse.escapes import escaped
+from demitasse.io.proto import NetParameter
 from demitasse.lint.finding import Finding
-from demitasse.log import get_logger, start_logging, stop_logging
-from demitasse.proto import NetParameter
 
 EVIL = "a\x1b[31m\nI1120 12:00:00.000000  1 x.py:1] forged\r\x9b\u202e\udc80"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from demitasse import extensions
-from demitasse.config import settings, trust
-from demitasse.config.files import settings_file
-from demitasse.device import choose_device
+from demitasse.core import plugins as extensions
+from demitasse.core.config import settings, trust
+from demitasse.core.config.files import settings_file
+from demitasse.core.device import choose_device
 from demitasse.errors import ConfigError, DeviceError
 
 posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes of POSIX systems")

@@ -11,7 +11,7 @@ import pytest
 
 from demitasse import load_weights
 from demitasse.errors import WeightsError
-from demitasse.weights.npy import read_npy
+from demitasse.io.weights.npy import read_npy
 
 
 def npy(shape, kind="<f4", data=b"", extra=""):

@@ -5,8 +5,8 @@ import gc
 import numpy as np
 import pytest
 
-from demitasse.config import settings
-from demitasse.device import Device
+from demitasse.core.config import settings
+from demitasse.core.device import Device
 from demitasse.errors import DeviceError, ShapeError
 from demitasse.memory import Head, SyncedMemory, transfers
 from demitasse.memory.leases import leases_alive

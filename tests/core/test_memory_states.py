@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from demitasse import Blob
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.layout import layout_with_tag
-from demitasse.device import Device
+from demitasse.core.device import Device
 from demitasse.memory import Head
 from demitasse.memory.sides import DeviceSide
 

@@ -6,9 +6,9 @@ import pytest
 from demitasse import Net, Solver
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.layout import layout_with_tag
-from demitasse.device import Device
+from demitasse.core.device import Device
+from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.memory import Head, SyncedMemory
-from demitasse.proto import NetParameter, SolverParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=f"needs oneDNN: {status()}")
 

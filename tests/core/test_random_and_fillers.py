@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from demitasse.backends import random
-from demitasse.device import Device
+from demitasse.core.device import Device
 from demitasse.errors import ConfigError
+from demitasse.io.proto import FillerParameter
 from demitasse.layers.fillers import FILLERS, fill
-from demitasse.proto import FillerParameter
 
 
 def test_the_generator_gives_the_published_words():

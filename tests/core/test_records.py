@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from demitasse.records import Record
+from demitasse.core.frozen_struct import Record
 
 
 class Point(Record):

@@ -2,7 +2,7 @@
 
 import difflib
 
-from demitasse.suggest import nearest, suggestion
+from demitasse.core.suggest import nearest, suggestion
 
 
 def test_capitals_make_no_difference():

@@ -7,12 +7,12 @@ import pytest
 
 from demitasse import Net, Solver
 from demitasse.backends.numpy import updates
-from demitasse.data.databases.writing import write_database
-from demitasse.data.threads import Threads, ahead
+from demitasse.core.threads import Pool
 from demitasse.errors import DeviceError, SnapshotError
+from demitasse.io.data.databases.writing import write_database
+from demitasse.io.data.threads import Threads, ahead
+from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.net import beginning
-from demitasse.proto import NetParameter, SolverParameter, parse_text
-from demitasse.threads import Pool
 
 NET = """
 layer { name: "x" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 dim: 3 }
@@ -55,7 +55,7 @@ def test_a_data_layer_says_so_and_goes_on_later(tmp_path, no_threads):
 @pytest.mark.parametrize("run", [lambda work: Threads("some").map(work, "abc"),
                                  lambda work: list(ahead(work, "abc", 2))])  # fmt: skip
 def test_work_on_images_says_so(run, no_threads, monkeypatch):
-    monkeypatch.setattr("demitasse.data.threads.THREADS", 2)
+    monkeypatch.setattr("demitasse.io.data.threads.THREADS", 2)
 
     with pytest.raises(DeviceError, match="no more threads"):
         run(str)
@@ -75,7 +75,7 @@ def test_work_that_could_not_be_begun_is_never_done(no_threads):
 
 
 def test_threads_are_used_again_when_there_are_some(no_threads, monkeypatch):
-    monkeypatch.setattr("demitasse.data.threads.THREADS", 2)
+    monkeypatch.setattr("demitasse.io.data.threads.THREADS", 2)
     threads = Threads("some")
     with pytest.raises(DeviceError):
         threads.map(str, [1, 2])

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from demitasse import Blob, Net, Solver
-from demitasse.data import array_to_datum, resize_image
 from demitasse.errors import ConfigError, DataError, ShapeError
-from demitasse.proto import NetParameter, SolverParameter, parse_text
+from demitasse.io.data import array_to_datum, resize_image
+from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 
 NET = """
 layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 2 } } }

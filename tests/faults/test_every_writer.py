@@ -13,12 +13,12 @@ CALLS = {"atomic_write", "put_in_place", "write_text", "write_bytes", "FileHandl
 """What opens a file or a folder to be written, by the name of the function."""
 
 APART = {
-    "atomic.py": "is what the others write with",
+    "core/atomic.py": "is what the others write with",
     "backends/kernels/language/compiler.py": "dumps code for who asks to look at it",
     "cli/__init__.py": "opens the null device where a standard stream is closed",
     "cli/upgrades.py": "calls proto/write.py, whose function has the name of pathlib's",
     "testing/conformance/files.py": "tests a device, in a folder that is thrown away",
-    "proto/generate.py": "makes a part of the package, for developers",
+    "io/proto/generate.py": "makes a part of the package, for developers",
 }
 """File of the package that is no writer -> why."""
 

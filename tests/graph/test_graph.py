@@ -14,7 +14,7 @@ from demitasse.graph import (
     who_needs_backward,
     wire,
 )
-from demitasse.proto import LayerParameter, NetParameter, NetState, NetStateRule, parse_text
+from demitasse.io.proto import LayerParameter, NetParameter, NetState, NetStateRule, parse_text
 
 
 def net(text: str) -> NetParameter:

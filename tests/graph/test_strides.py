@@ -3,7 +3,7 @@
 import pytest
 
 from demitasse.graph import move_strides
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 POINTWISE = "num_output: 4 kernel_size: 1"
 HALF = f"{POINTWISE} stride: 2"

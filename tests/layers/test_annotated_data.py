@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from demitasse.data import annotated_datum, write_annotations, write_database
-from demitasse.data.databases.writing import write_records
 from demitasse.errors import ConfigError, DataError, ShapeError
-from demitasse.proto import AnnotatedDatum
+from demitasse.io.data import annotated_datum, write_annotations, write_database
+from demitasse.io.data.databases.writing import write_records
+from demitasse.io.proto import AnnotatedDatum
 from demitasse.testing import make_layer
 
 COUNT, SIDE = 6, 40

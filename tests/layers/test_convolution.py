@@ -8,8 +8,8 @@ from gradients import expect_gradients
 
 from demitasse import Net
 from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.io.proto import LayerParameter, NetParameter, parse_text
 from demitasse.layers.helpers import correlation
-from demitasse.proto import LayerParameter, NetParameter, parse_text
 from demitasse.testing import make_layer
 
 RNG = np.random.default_rng(0)

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from demitasse.blob import Blob
-from demitasse.data.databases.datum import array_to_datum
-from demitasse.data.databases.writing import write_database, write_records
-from demitasse.device import Device
+from demitasse.core.device import Device
 from demitasse.errors import ConfigError, DataError, NetError, ShapeError
+from demitasse.io.data.databases.datum import array_to_datum
+from demitasse.io.data.databases.writing import write_database, write_records
+from demitasse.io.proto import DataParameter, Datum, LayerParameter, TransformationParameter
 from demitasse.layers import LayerContext
 from demitasse.layers.data import Data
 from demitasse.memory import transfers
-from demitasse.proto import DataParameter, Datum, LayerParameter, TransformationParameter
 
 RECORDS = 7
 
@@ -434,8 +434,8 @@ sys.path[:0] = {sys.path!r}
 from demitasse.layers import LayerContext
 from demitasse.layers.data import Data
 from demitasse.blob import Blob
-from demitasse.device import Device
-from demitasse.proto import LayerParameter
+from demitasse.core.device import Device
+from demitasse.io.proto import LayerParameter
 from google.protobuf import text_format
 text = 'name: "d" type: "Data" data_param {{ source: "some_lmdb" batch_size: 3 backend: LMDB }}'
 param = text_format.Parse(text, LayerParameter())

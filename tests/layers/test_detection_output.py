@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.layers.detection.boxes import Detector
 from demitasse.net import Net
-from demitasse.proto import NetParameter, parse_text
 from demitasse.testing import make_layer
 
 RNG = np.random.default_rng(0)

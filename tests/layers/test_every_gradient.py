@@ -13,8 +13,8 @@ from fields import is_repeated
 from google.protobuf.descriptor import FieldDescriptor
 from gradients import expect_gradients, expect_portable_values
 
+from demitasse.io.proto import LayerParameter, parse_text
 from demitasse.layers.facts import FACTS
-from demitasse.proto import LayerParameter, parse_text
 from demitasse.testing.layer_cases import CASES, OTHER_CASES
 
 ELSEWHERE = {

@@ -15,9 +15,9 @@ from google.protobuf.descriptor import FieldDescriptor as Field
 
 from demitasse import Net
 from demitasse.errors import DemitasseError, DeviceError
+from demitasse.io.proto import LayerParameter, NetParameter
 from demitasse.layers.facts import FACTS, facts_of
 from demitasse.layers.facts.examples import EXAMPLES
-from demitasse.proto import LayerParameter, NetParameter
 from demitasse.testing.conformance.files import FILES
 
 resource = pytest.importorskip("resource", reason="limits of memory need a Unix")

@@ -9,11 +9,11 @@ import pytest
 from example_nets import example_net
 
 from demitasse import Net
+from demitasse.io.proto import LayerParameter, parse_text
 from demitasse.layers import layer_class, register, unregister
 from demitasse.layers.base import Exactly, Layer
 from demitasse.layers.facts import ALWAYS, FACTS, IN_PLACE, LayerFacts, facts_of
 from demitasse.layers.facts.examples import EXAMPLES
-from demitasse.proto import LayerParameter, parse_text
 from demitasse.testing import make_layer
 from demitasse.testing.conformance.files import FILES
 from demitasse.testing.layer_cases import (

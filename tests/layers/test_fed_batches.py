@@ -8,11 +8,11 @@ from PIL import Image
 from demitasse import Net
 from demitasse.backends.cupy.library.feed import GpuFeed
 from demitasse.backends.pixels import Pixels
-from demitasse.data.databases.datum import array_to_datum
-from demitasse.data.databases.writing import write_database, write_records
-from demitasse.device import Device
+from demitasse.core.device import Device
+from demitasse.io.data.databases.datum import array_to_datum
+from demitasse.io.data.databases.writing import write_database, write_records
+from demitasse.io.proto import BlobProto, Datum
 from demitasse.memory import transfers
-from demitasse.proto import BlobProto, Datum
 
 SHAPE = (3, 9, 8)
 RECORDS = 7

@@ -13,7 +13,7 @@ from plain_loops import RefusedError
 
 from demitasse import Net
 from demitasse.errors import ConfigError, NetError, ShapeError
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 # `backend` is a string, the same for all examples
 on_backend = settings(

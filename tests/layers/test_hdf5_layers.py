@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from demitasse import Net
-from demitasse.data.databases import hdf5
 from demitasse.errors import ConfigError, DataError, ShapeError
+from demitasse.io.data.databases import hdf5
 from demitasse.testing import make_layer
 
 SIZES = {"a.h5": 4, "b.h5": 3, "c.h5": 5}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from demitasse.blob import Blob
-from demitasse.device import Device
+from demitasse.core.device import Device
 from demitasse.errors import ShapeError
 from demitasse.layers.helpers.indices import check_indices
 from demitasse.memory import transfers

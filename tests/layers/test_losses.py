@@ -5,7 +5,7 @@ import pytest
 from gradients import expect_gradients
 
 from demitasse.errors import ConfigError, DataError, NetError, ShapeError
-from demitasse.proto import BlobProto, write_binary
+from demitasse.io.proto import BlobProto, write_binary
 from demitasse.testing import check_gradients, make_layer
 
 RNG = np.random.default_rng(0)

@@ -5,8 +5,8 @@ import logging
 import numpy as np
 import pytest
 
-from demitasse.data.databases.datum import array_to_datum
 from demitasse.errors import ConfigError, DataError, ShapeError
+from demitasse.io.data.databases.datum import array_to_datum
 from demitasse.testing import make_layer
 
 SIZES = "batch_size: 2 channels: 1 height: 2 width: 3"

@@ -7,11 +7,11 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from demitasse.config import settings
-from demitasse.data.databases.datum import array_to_datum
-from demitasse.data.databases.lmdb import LmdbCursor
-from demitasse.data.databases.writing import write_records
+from demitasse.core.config import settings
 from demitasse.errors import ConfigError, DataError
+from demitasse.io.data.databases.datum import array_to_datum
+from demitasse.io.data.databases.lmdb import LmdbCursor
+from demitasse.io.data.databases.writing import write_records
 from demitasse.testing import make_layer
 
 COUNT = 10

@@ -5,7 +5,7 @@ import pytest
 
 from demitasse import Net
 from demitasse.errors import NetError
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.testing import make_layer
 
 TEXT = """

@@ -6,7 +6,7 @@ from gradients import expect_gradients
 
 from demitasse import Net
 from demitasse.errors import ShapeError
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.testing import make_layer
 
 X = np.random.default_rng(0).normal(0, 1, (2, 3, 4))

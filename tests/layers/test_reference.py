@@ -15,12 +15,12 @@ from goldens import golden_layers
 
 from demitasse import Net
 from demitasse.backends.onednn import status
+from demitasse.io.proto import LayerParameter, NetParameter, parse_text
 from demitasse.layers.base import Layer
 from demitasse.layers.catalog import CATALOG
 from demitasse.layers.facts import FACTS, FAMILIES, facts_of, first_name
 from demitasse.layers.facts.examples import EXAMPLES
 from demitasse.layers.facts.support import BACKENDS, lowered_by, support
-from demitasse.proto import LayerParameter, NetParameter, parse_text
 from demitasse.testing import make_layer
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

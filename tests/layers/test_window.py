@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from demitasse.backends.windows import Window
 from demitasse.errors import ConfigError, ShapeError
+from demitasse.io.proto import ConvolutionParameter, parse_text
 from demitasse.layers.helpers.window import convolution_window
-from demitasse.proto import ConvolutionParameter, parse_text
 
 
 def window(kernel, stride=1, pad=0, dilation=1):

@@ -4,11 +4,11 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from demitasse.data.images.resize import resize_image
-from demitasse.data.images.window import Cut, cut_window
-from demitasse.data.sources.window_file import read_window_file
 from demitasse.errors import ConfigError, DataError, ShapeError
-from demitasse.proto import BlobProto, set_floats
+from demitasse.io.data.images.resize import resize_image
+from demitasse.io.data.images.window import Cut, cut_window
+from demitasse.io.data.sources.window_file import read_window_file
+from demitasse.io.proto import BlobProto, set_floats
 from demitasse.testing import make_layer
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (3, 20, 30), dtype=np.uint8)  # blue, green, red

@@ -8,11 +8,11 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from demitasse.data.databases.writing import write_database
+from demitasse.io.data.databases.writing import write_database
+from demitasse.io.proto import BlobProto, set_floats, write_binary
 from demitasse.lint import lint
 from demitasse.lint.codes import CODES, Code
 from demitasse.lint.examples import DATA, EXAMPLES, FC, LOSS
-from demitasse.proto import BlobProto, set_floats, write_binary
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 EVERY = [

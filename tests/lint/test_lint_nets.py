@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from demitasse import Net
-from demitasse.data.databases.writing import write_database
+from demitasse.io.data.databases.writing import write_database
+from demitasse.io.proto import BlobProto, NetParameter, parse_text, set_floats, write_binary
 from demitasse.layers import Layer, register, unregister
 from demitasse.layers.facts import ALWAYS, LayerFacts, ParamFacts
 from demitasse.lint import Finding, lint
-from demitasse.proto import BlobProto, NetParameter, parse_text, set_floats, write_binary
 
 DATA = """layer { name: "data" type: "Data" top: "x" top: "y"
   data_param { source: "db" backend: LMDB batch_size: 2 } TRANSFORM }

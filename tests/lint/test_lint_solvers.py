@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from demitasse.data.databases.writing import write_database
+from demitasse.io.data.databases.writing import write_database
 from demitasse.lint import lint
 
 NET = """

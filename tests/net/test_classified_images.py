@@ -6,9 +6,9 @@ import re
 import numpy as np
 import pytest
 
-from demitasse.data.databases.mnist import read_mnist
-from demitasse.data.images.decode import read_image
-from demitasse.data.images.resize import resize_image
+from demitasse.io.data.databases.mnist import read_mnist
+from demitasse.io.data.images.decode import read_image
+from demitasse.io.data.images.resize import resize_image
 from demitasse.net import Net
 
 BGR_MEANS = np.array([104, 117, 123], np.float32).reshape(3, 1, 1)

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demitasse.data import write_annotations
 from demitasse.examples.data import scenes
-from demitasse.proto import NetParameter, SolverParameter, parse_text, read_solver_params
-from demitasse.solvers import Solver
+from demitasse.io.data import write_annotations
+from demitasse.io.proto import NetParameter, SolverParameter, parse_text, read_solver_params
+from demitasse.training import Solver
 
 SSD = Path(__file__).resolve().parents[2] / "examples" / "ssd"
 

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
+from demitasse.io.proto import NetParameter
+from demitasse.io.proto.text import parse
 from demitasse.net import Net
-from demitasse.proto import NetParameter
-from demitasse.proto.text import parse
 
 SSD = "chuanqi305+MobileNet-SSD/deploy.prototxt"
 TEXTBOX = "opencv+opencv_contrib/modules/text/samples/textbox.prototxt"

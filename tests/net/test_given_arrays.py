@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import demitasse as dm
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.memory import transfers
-from demitasse.proto import NetParameter, parse_text
 
 NET = """
     layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }

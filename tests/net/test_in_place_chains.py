@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from demitasse import Net
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 FILLERS = "filler { value: -1.5 } bias_filler { value: 0.25 }"
 LAYERS = {

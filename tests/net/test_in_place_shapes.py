@@ -4,7 +4,7 @@ import pytest
 
 from demitasse import Net
 from demitasse.errors import NetError
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 INPUT = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: [2, 4, 4, 3] } } }'
 

@@ -11,7 +11,7 @@ from interruptions import POINTS, Interrupt, chosen, interrupted, told
 
 from demitasse import Net
 from demitasse.errors import NetError
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 NET = """
 layer { name: "data" type: "Input" top: "data"

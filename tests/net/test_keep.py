@@ -8,9 +8,9 @@ from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.engine import engine
 from demitasse.backends.onednn.library.layout import layout_of
 from demitasse.errors import NetError
+from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.memory.arena import Slot
-from demitasse.proto import NetParameter, SolverParameter, parse_text
-from demitasse.solvers import Solver
+from demitasse.training import Solver
 
 
 def layer(name, kind, bottoms, top, param=""):

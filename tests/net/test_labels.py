@@ -5,9 +5,9 @@ import pytest
 from PIL import Image
 
 from demitasse import Net
-from demitasse.data import write_database
 from demitasse.errors import DataError
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.data import write_database
+from demitasse.io.proto import NetParameter, parse_text
 
 INPUTS = """
 layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ dim: 4 dim: 3 }} }} }}

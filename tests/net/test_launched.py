@@ -11,7 +11,7 @@ from replays import played_from_now_on
 
 from demitasse import Net
 from demitasse.backends.recording import NotRecorded
-from demitasse.config import settings
+from demitasse.core.config import settings
 from demitasse.errors import DeviceError
 
 LAYERS = """

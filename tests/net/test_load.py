@@ -6,9 +6,9 @@ import pytest
 import demitasse
 from demitasse import Net, Solver
 from demitasse.errors import ConfigError, PrototxtError, ShapeError, WeightsError
-from demitasse.proto import NetParameter, SolverParameter, parse_text
-from demitasse.weights.formats import FORMATS, write_weights
-from demitasse.weights.read import read_weights
+from demitasse.io.proto import NetParameter, SolverParameter, parse_text
+from demitasse.io.weights.formats import FORMATS, write_weights
+from demitasse.io.weights.read import read_weights
 
 NET = """
 name: "two"

@@ -5,7 +5,7 @@ import pytest
 
 from demitasse import Net
 from demitasse.errors import ConfigError
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 NET = """
 input: "x" input_shape { dim: 2 dim: 4 dim: 9 dim: 8 }

@@ -7,10 +7,10 @@ import pytest
 
 from demitasse import Net, settings
 from demitasse.errors import ConfigError, DemitasseError, NetError, ShapeError, WeightsError
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.layers import Layer, register, unregister
 from demitasse.layers.base import Exactly
 from demitasse.memory import transfers
-from demitasse.proto import NetParameter, parse_text
 
 SMALL = """
 name: "small"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from demitasse import Net
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 NAN, INF = math.nan, math.inf
 LOWEST = -float(np.finfo(np.float32).max)

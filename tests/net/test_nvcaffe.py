@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from demitasse.errors import WeightsError
+from demitasse.io.proto import BlobProto, NetParameter, parse_text, set_floats, write_binary
+from demitasse.io.weights.read import load_weights
 from demitasse.net import Net
-from demitasse.proto import BlobProto, NetParameter, parse_text, set_floats, write_binary
-from demitasse.weights.read import load_weights
 
 RNG = np.random.default_rng(0)
 C = 3

@@ -5,7 +5,7 @@ import pytest
 
 from demitasse import Net
 from demitasse.errors import ConfigError, NetError, ShapeError
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 INPUT = 'layer {{ name: "{0}" type: "Input" top: "{0}" input_param {{ shape {{ {1} }} }} }}'
 

@@ -10,9 +10,9 @@ import pytest
 
 from demitasse import Net
 from demitasse.backends.kernels.language import team
-from demitasse.data import write_database
 from demitasse.errors import DeviceError
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.data import write_database
+from demitasse.io.proto import NetParameter, parse_text
 
 SCRIPT = """
 import multiprocessing, os, sys
@@ -20,7 +20,7 @@ import multiprocessing, os, sys
 import numpy as np
 
 from demitasse import Net
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 TEXT = '''
 layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 8 dim: 16 dim: 24 dim: 24 } } }

@@ -7,7 +7,7 @@ import pytest
 
 from demitasse import Blob, Net, Solver
 from demitasse.errors import DeviceError, NetError
-from demitasse.proto import NetParameter, SolverParameter, parse_text
+from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 
 TEXT = """
 name: "small"

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import demitasse as dm
-from demitasse.capacity import host
-from demitasse.config import settings
+from demitasse.core.capacity import host
+from demitasse.core.config import settings
+from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.layers.tanh import TanH
 from demitasse.memory import SyncedMemory
-from demitasse.proto import NetParameter, SolverParameter, parse_text
 
 MIB = 1 << 20
 NET = """

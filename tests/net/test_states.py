@@ -5,7 +5,7 @@ import pytest
 from cuda_host import cuda_at
 
 from demitasse import Net
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 AVERAGES = """
 layer { name: "data" type: "DummyData" top: "data" dummy_data_param {

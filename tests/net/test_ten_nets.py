@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from published import Published
 
-from demitasse.data.databases.mnist import read_mnist
+from demitasse.io.data.databases.mnist import read_mnist
 
 pytestmark = pytest.mark.slow
 

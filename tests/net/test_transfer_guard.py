@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import demitasse as dm
-from demitasse.config import settings
+from demitasse.core.config import settings
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.memory import transfers
-from demitasse.proto import NetParameter, parse_text
 
 FAR = "strict:device1"
 NET = """

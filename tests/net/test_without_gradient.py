@@ -5,10 +5,10 @@ import pytest
 
 from demitasse import Net
 from demitasse.errors import NetError
+from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.layers import Layer, register, unregister
 from demitasse.layers.base import Exactly
-from demitasse.proto import NetParameter, SolverParameter, parse_text
-from demitasse.solvers import Solver
+from demitasse.training import Solver
 
 ROIS = np.array([[0, 0, 0, 3, 3], [0, 1, 2, 4, 5], [0, 0, 1, 5, 4]], dtype=float)
 CONV = """

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import demitasse as dm
+from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.notebook import Table, benchmark_table, consistency_table, html_of, summary
-from demitasse.proto import NetParameter, SolverParameter, parse_text
 
 NET = """
 name: "small"

@@ -13,11 +13,11 @@ from demitasse.backends.kernels import language as kernels
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.candidates import channel_blocks
 from demitasse.backends.onednn.library.engine import engine
-from demitasse.config import settings
-from demitasse.device import Device
+from demitasse.core.config import settings
+from demitasse.core.device import Device
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.memory import SyncedMemory
 from demitasse.memory.arena import Arena, Assignment, Slot
-from demitasse.proto import NetParameter, parse_text
 
 WIDE = pytest.mark.skipif(
     not (status().loaded and kernels.status().ready and engine().wide),

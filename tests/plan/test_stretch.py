@@ -8,10 +8,10 @@ import pytest
 from demitasse import Net
 from demitasse.backends.kernels.language import later
 from demitasse.backends.kernels.language.notes import Notes
-from demitasse.config import settings
+from demitasse.core.config import settings
 from demitasse.errors import DeviceError, NetError
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.stretch import Stretch
-from demitasse.proto import NetParameter, parse_text
 
 NET = """
 name: "stretch"

@@ -5,9 +5,9 @@ import pytest
 
 from demitasse import Solver
 from demitasse.backends.kernels.language.notes import Notes
-from demitasse.config import settings
+from demitasse.core.config import settings
+from demitasse.io.proto import SolverParameter, parse_text
 from demitasse.plan.stretch import Stretch
-from demitasse.proto import SolverParameter, parse_text
 
 DATA = """
 layer { name: "data" type: "Input" top: "data" top: "label"

@@ -9,8 +9,8 @@ import pytest
 from demitasse import Net
 from demitasse.backends.kernels.language import team
 from demitasse.errors import DeviceError, NetError
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan import Plan
-from demitasse.proto import NetParameter, parse_text
 
 LAYERS = """
 name: "whole"

@@ -7,9 +7,9 @@ from demitasse import Net
 from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.backend import OnednnBackend
-from demitasse.config import settings
+from demitasse.core.config import settings
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.stopwatch import Stopwatch
-from demitasse.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from demitasse.data.databases.database import open_db, records
-from demitasse.proto import Datum
+from demitasse.io.data.databases.database import open_db, records
+from demitasse.io.proto import Datum
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from demitasse import pycaffe
 from demitasse.backends.kernels import language
 from demitasse.backends.numpy.steps import activation
 from demitasse.cli.root import cli
-from demitasse.config import TABLE
-from demitasse.device import set_device
-from demitasse.pycaffe import _caffe
+from demitasse.compat.pycaffe import _caffe
+from demitasse.core.config import TABLE
+from demitasse.core.device import set_device
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,7 +8,7 @@ from importlib.metadata import version
 import pytest
 
 import demitasse
-import demitasse.data
+import demitasse.io.data
 from demitasse import errors
 
 HEAVY = ["PIL", "cupy", "google.protobuf", "h5py", "lmdb", "numpy", "rich", "sklearn"]
@@ -37,19 +37,19 @@ def test_a_net_that_is_given_its_input_loads_nothing_that_reads_data():
     text = """layer { name: 'x' type: 'Input' top: 'x' input_param { shape { dim: 1 } } }"""
 
     loaded = loaded_after(
-        "import demitasse; from demitasse.proto import NetParameter, parse_text;"
+        "import demitasse; from demitasse.io.proto import NetParameter, parse_text;"
         f"demitasse.Net(parse_text({text!r}, NetParameter), 'TEST', device='numpy').forward()"
     )
 
     unused = ("images", "transform", "prefetch", "sources.source")
-    assert not [m for m in loaded if m.startswith(tuple(f"demitasse.data.{m}" for m in unused))]
+    assert not [m for m in loaded if m.startswith(tuple(f"demitasse.io.data.{m}" for m in unused))]
 
 
 def test_a_net_loads_no_openssl():
     text = """layer { name: 'x' type: 'Input' top: 'x' input_param { shape { dim: 1 } } }"""
 
     loaded = loaded_after(
-        "import demitasse; from demitasse.proto import NetParameter, parse_text;"
+        "import demitasse; from demitasse.io.proto import NetParameter, parse_text;"
         f"demitasse.Net(parse_text({text!r}, NetParameter), 'TEST', device='cpu').forward()"
     )
 
@@ -57,10 +57,10 @@ def test_a_net_loads_no_openssl():
     assert not ours & {"_hashlib", "hashlib", "hmac", "secrets"}
 
 
-@pytest.mark.parametrize("name", demitasse.data.__all__)
+@pytest.mark.parametrize("name", demitasse.io.data.__all__)
 def test_public_name_of_the_data_path_resolves(name):
-    assert getattr(demitasse.data, name) is not None
-    assert name in dir(demitasse.data)
+    assert getattr(demitasse.io.data, name) is not None
+    assert name in dir(demitasse.io.data)
 
 
 @pytest.mark.parametrize("name", demitasse.__all__)
@@ -80,7 +80,7 @@ def test_unknown_name_is_an_attribute_error():
 
 def test_unknown_name_of_the_data_path_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'read_imag'"):
-        _ = demitasse.data.read_imag
+        _ = demitasse.io.data.read_imag
 
 
 def test_version_is_the_installed_one():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from demitasse import Solver
-from demitasse.data.databases.mnist import convert
+from demitasse.io.data.databases.mnist import convert
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "mnist"
 

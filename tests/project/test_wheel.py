@@ -54,9 +54,9 @@ def test_wheel_holds_every_file_of_the_package_and_nothing_else(wheel):
     "name",
     [
         "demitasse/py.typed",
-        "demitasse/proto/caffe.proto",
-        "demitasse/proto/caffe.binpb",
-        "demitasse/proto/caffe_pb2.pyi",
+        "demitasse/io/proto/caffe.proto",
+        "demitasse/io/proto/caffe.binpb",
+        "demitasse/io/proto/caffe_pb2.pyi",
         "demitasse/examples/digits/train_test.prototxt",
     ],
 )

@@ -38,7 +38,7 @@ from demitasse.backends.ops import Op
 from demitasse.backends.recording import NotRecorded
 from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
 from demitasse.backends.storage import array_dtype
-from demitasse.device import Device
+from demitasse.core.device import Device
 
 
 def need_compiler() -> None:

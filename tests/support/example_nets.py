@@ -1,8 +1,8 @@
 """The nets in which the examples of the layer types stand."""
 
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.layers.facts import FACTS
 from demitasse.layers.facts.examples import EXAMPLES
-from demitasse.proto import NetParameter, parse_text
 
 
 def example_net(name: str) -> NetParameter:

@@ -9,8 +9,8 @@ from click.testing import CliRunner, Result
 
 from demitasse import Net
 from demitasse.cli.root import cli
-from demitasse.export import export_onnx, export_torch
-from demitasse.proto import NetParameter, parse_text, text_of
+from demitasse.interop.export import export_onnx, export_torch
+from demitasse.io.proto import NetParameter, parse_text, text_of
 
 TOLERANCE = 1e-5
 """Largest difference, relative to an array's largest value."""

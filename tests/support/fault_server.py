@@ -21,7 +21,7 @@ import writers
 
 MOST_SECONDS = 60
 
-AT_FIRST = ("h5py", "lmdb", "PIL.Image", "demitasse.cli.root", "demitasse.solvers")
+AT_FIRST = ("h5py", "lmdb", "PIL.Image", "demitasse.cli.root", "demitasse.training")
 """What nearly all runs need; what else one needs is imported after its first time."""
 
 

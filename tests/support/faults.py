@@ -392,14 +392,14 @@ def _is_database(path: Path) -> bool:
 def _digest(path: Path) -> str:
     digest = hashlib.sha256()
     if path.is_dir():
-        from demitasse.data.databases.database import open_db, records
+        from demitasse.io.data.databases.database import open_db, records
 
         kind = "LMDB" if (path / "data.mdb").exists() else "LEVELDB"
         with closing(open_db(path, kind)) as database, closing(database.new_cursor()) as cursor:
             for key, value in records(cursor):
                 digest.update(bytes(key) + b"\0" + bytes(value))
     elif path.suffix == ".solverstate":
-        from demitasse.solvers import read_state
+        from demitasse.training import read_state
 
         state = read_state(path)
         for field in ("snapshot", "watch"):  # of earlier snapshots and tests: those may have failed

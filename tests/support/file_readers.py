@@ -20,32 +20,32 @@ from reader import Call, Reader, put
 from demitasse import cvdnn, load_weights
 from demitasse.backends import kept
 from demitasse.benchmark.saved import read_results
-from demitasse.cards import read_card
-from demitasse.cards.reading import Given
 from demitasse.cli.spelling import two_dashes
 from demitasse.cli.training_log import read_log, seconds_of_iterations
 from demitasse.cli.verbs.detect import _windows
-from demitasse.config import trust
-from demitasse.config.files import _read as read_settings
-from demitasse.config.store import Settings
-from demitasse.data.databases.annotated import annotated_datum
-from demitasse.data.databases.annotation_files import read_objects
-from demitasse.data.databases.cifar import read_cifar
-from demitasse.data.databases.database import open_db, records
-from demitasse.data.databases.datum import array_to_datum
-from demitasse.data.databases.hdf5 import read_list
-from demitasse.data.databases.writing import SETTINGS, _need_same, write_database
-from demitasse.data.images.decode import decode_frames, decode_image
-from demitasse.data.imageset import read_lines
-from demitasse.data.sources.annotated_batch import AnnotatedMaker
-from demitasse.data.sources.label_images import read_pairs
-from demitasse.data.transform.augment.annotated import AnnotatedAugmenter
-from demitasse.data.transform.boxes import Keeping
-from demitasse.data.transform.random import RecordRandom
-from demitasse.data.transform.transformer import DataTransformer
+from demitasse.compat.pycaffe import io as caffe_io
+from demitasse.core.config import trust
+from demitasse.core.config.files import _read as read_settings
+from demitasse.core.config.store import Settings
 from demitasse.errors import ConfigError, DataError
-from demitasse.layers.detection_evaluate import _read_sizes
-from demitasse.proto import (
+from demitasse.inference.cards import read_card
+from demitasse.inference.cards.reading import Given
+from demitasse.io.data.databases.annotated import annotated_datum
+from demitasse.io.data.databases.annotation_files import read_objects
+from demitasse.io.data.databases.cifar import read_cifar
+from demitasse.io.data.databases.database import open_db, records
+from demitasse.io.data.databases.datum import array_to_datum
+from demitasse.io.data.databases.hdf5 import read_list
+from demitasse.io.data.databases.writing import SETTINGS, _need_same, write_database
+from demitasse.io.data.images.decode import decode_frames, decode_image
+from demitasse.io.data.imageset import read_lines
+from demitasse.io.data.sources.annotated_batch import AnnotatedMaker
+from demitasse.io.data.sources.label_images import read_pairs
+from demitasse.io.data.transform.augment.annotated import AnnotatedAugmenter
+from demitasse.io.data.transform.boxes import Keeping
+from demitasse.io.data.transform.random import RecordRandom
+from demitasse.io.data.transform.transformer import DataTransformer
+from demitasse.io.proto import (
     AnnotatedDatum,
     BlobProto,
     Datum,
@@ -55,9 +55,9 @@ from demitasse.proto import (
     read_binary,
     read_text,
 )
-from demitasse.pycaffe import io as caffe_io
-from demitasse.weights.npy import read_npy
-from demitasse.weights.safetensors import write_safetensors
+from demitasse.io.weights.npy import read_npy
+from demitasse.io.weights.safetensors import write_safetensors
+from demitasse.layers.detection_evaluate import _read_sizes
 
 RNG = np.random.default_rng(0)
 

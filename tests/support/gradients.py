@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from tolerance import RTOL, SUM, Arrays, expect_all_near
 
-from demitasse.config import settings
-from demitasse.device import Device
-from demitasse.proto import LayerParameter, NetParameter, parse_text
+from demitasse.core.config import settings
+from demitasse.core.device import Device
+from demitasse.io.proto import LayerParameter, NetParameter, parse_text
 from demitasse.testing import SingleLayer, check_gradients, make_layer
 
 SEED = 1

@@ -4,7 +4,7 @@ import threading
 from dataclasses import dataclass, field
 
 from demitasse.errors import LostProcessError, ParallelError
-from demitasse.parallel.threads import group
+from demitasse.training.distributed.threads import group
 
 
 class Death(BaseException):

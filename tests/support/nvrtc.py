@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from gpu.host import kept
 
-from demitasse.atomic import atomic_write
+from demitasse.core.atomic import atomic_write
 
 ALWAYS = ("-ftz=true",)
 """What cupy adds to the options of every kernel."""

@@ -7,12 +7,12 @@ import h5py
 import numpy as np
 
 from demitasse import Solver
-from demitasse.data.databases.mnist import read_mnist
-from demitasse.data.databases.writing import write_database, write_records
-from demitasse.proto import BlobProto, Datum, LayerParameter, NetParameter, SolverParameter
-from demitasse.proto.read import read_net_params
-from demitasse.proto.write import write_binary
-from demitasse.proto.zero_copy.arrays import set_floats
+from demitasse.io.data.databases.mnist import read_mnist
+from demitasse.io.data.databases.writing import write_database, write_records
+from demitasse.io.proto import BlobProto, Datum, LayerParameter, NetParameter, SolverParameter
+from demitasse.io.proto.read import read_net_params
+from demitasse.io.proto.write import write_binary
+from demitasse.io.proto.zero_copy.arrays import set_floats
 
 
 @dataclass

@@ -22,8 +22,8 @@ from tolerance import expect_all_near
 
 from demitasse import Net, Solver
 from demitasse.errors import DemitasseError
+from demitasse.io.proto import LayerParameter, NetParameter, SolverParameter, parse_text
 from demitasse.lint import lint
-from demitasse.proto import LayerParameter, NetParameter, SolverParameter, parse_text
 from demitasse.testing.layer_cases import CASES, OTHER_CASES, LayerCase
 
 __all__ = [

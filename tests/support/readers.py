@@ -16,18 +16,17 @@ from file_readers import file_readers
 from reader import Call, Reader, nothing_changes, put
 
 from demitasse import Net, Solver, load_weights
-from demitasse.data.databases._leveldb_files import unsnap
-from demitasse.data.databases.database import open_db, records
-from demitasse.data.databases.datum import array_to_datum
-from demitasse.data.databases.hdf5 import Hdf5File
-from demitasse.data.databases.mnist import read_idx
-from demitasse.data.sources.image_list import read_image_list
-from demitasse.data.sources.stacker import Stacker
-from demitasse.data.sources.window_file import read_window_file
-from demitasse.data.transform.mean import read_mean
 from demitasse.errors import DataError, DemitasseError
-from demitasse.lint import lint
-from demitasse.proto import (
+from demitasse.io.data.databases._leveldb_files import unsnap
+from demitasse.io.data.databases.database import open_db, records
+from demitasse.io.data.databases.datum import array_to_datum
+from demitasse.io.data.databases.hdf5 import Hdf5File
+from demitasse.io.data.databases.mnist import read_idx
+from demitasse.io.data.sources.image_list import read_image_list
+from demitasse.io.data.sources.stacker import Stacker
+from demitasse.io.data.sources.window_file import read_window_file
+from demitasse.io.data.transform.mean import read_mean
+from demitasse.io.proto import (
     BlobProto,
     Datum,
     NetParameter,
@@ -39,7 +38,8 @@ from demitasse.proto import (
     read_solver_params,
     set_floats,
 )
-from demitasse.proto.zero_copy import read as read_module
+from demitasse.io.proto.zero_copy import read as read_module
+from demitasse.lint import lint
 
 LAYERS = """
 layer { name: "data" type: "DummyData" top: "x" top: "y"

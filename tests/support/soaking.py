@@ -13,10 +13,10 @@ import numpy as np
 import PIL.Image
 
 from demitasse import Solver
-from demitasse.data import write_annotations, write_database
 from demitasse.errors import DataError
+from demitasse.io.data import write_annotations, write_database
+from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.layers.memory_data import MemoryData
-from demitasse.proto import NetParameter, SolverParameter, parse_text
 
 RECORDS, SIDE, BATCH = 13, 8, 4
 STEPS = 100
@@ -85,7 +85,7 @@ class Random(caffe.Layer):
 """
 WRITER = """
 import lmdb, sys, time
-from demitasse.data.databases.datum import array_to_datum
+from demitasse.io.data.databases.datum import array_to_datum
 import numpy as np
 with lmdb.open(sys.argv[1], map_size=1 << 28) as database:
     for number in range(10_000):

@@ -9,10 +9,10 @@ from tolerance import RTOL, SUM, Arrays, expect_all_near
 
 from demitasse.backends.step import AnyStep
 from demitasse.blob import Blob
-from demitasse.config import settings
-from demitasse.device import Device
+from demitasse.core.config import settings
+from demitasse.core.device import Device
+from demitasse.io.proto import LayerParameter, parse_text
 from demitasse.plan import Entry
-from demitasse.proto import LayerParameter, parse_text
 from demitasse.testing import SingleLayer, make_layer
 
 NO_GRADIENT = {"labels", "marks", "regions", "state"}

@@ -33,7 +33,7 @@ def main(folder: Path, device: str) -> None:
     if state is not None:
         solver.restore(state)
     solver.on_start.append(lambda: say(str(solver.iter)))
-    log = logging.getLogger("demitasse.solvers.snapshot")
+    log = logging.getLogger("demitasse.training.snapshot")
     log.setLevel(logging.INFO)
     log.addHandler(Writes())
     solver.solve()

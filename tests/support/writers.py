@@ -171,29 +171,29 @@ WRITING = {
     "cli/verbs/get_image_size.py": "sizes of images",
     "cli/verbs/parse_log.py": "tables of a log",
     "cli/verbs/resize_and_crop_images.py": "squares",
-    "config/trust.py": "list of trusted files",
-    "cvdnn/net.py": "graph of OpenCV's net",
-    "data/databases/_leveldb_writer.py": "MNIST to leveldb",
-    "data/databases/_lmdb_environment.py": "MNIST to lmdb",
-    "data/databases/hdf5.py": "HDF5Output",
-    "data/databases/writing.py": "a new database",
+    "core/config/trust.py": "list of trusted files",
+    "compat/cvdnn/net.py": "graph of OpenCV's net",
+    "io/data/databases/_leveldb_writer.py": "MNIST to leveldb",
+    "io/data/databases/_lmdb_environment.py": "MNIST to lmdb",
+    "io/data/databases/hdf5.py": "HDF5Output",
+    "io/data/databases/writing.py": "a new database",
     "examples/digits/__init__.py": "example",
-    "export/onnx/files.py": "net for ONNX",
-    "export/torch/export.py": "net for PyTorch",
-    "intake/imports.py": "net of ONNX",
+    "interop/export/onnx/files.py": "net for ONNX",
+    "interop/export/torch/export.py": "net for PyTorch",
+    "interop/onnx_import/imports.py": "net of ONNX",
     "pages/chart.py": "results of measuring",
     "pages/page.py": "results of measuring",
-    "prediction/parts.py": "part of answers",
-    "proto/write.py": "old net to text",
-    "proto/zero_copy/write.py": "train",
-    "pycaffe/draw.py": "drawing as svg",
-    "pycaffe/graphs/dot.py": "graph by pydot's names",
-    "solvers/snapshot.py": "train",
-    "tracking/json_lines.py": "numbers of a run",
-    "weights/hdf5.py": "weights to h5",
-    "weights/npz.py": "weights to npz",
-    "weights/safetensors.py": "weights to safetensors",
-    "weights/state_dicts/files.py": "state_dict for PyTorch",
+    "inference/prediction/parts.py": "part of answers",
+    "io/proto/write.py": "old net to text",
+    "io/proto/zero_copy/write.py": "train",
+    "compat/pycaffe/draw.py": "drawing as svg",
+    "compat/pycaffe/graphs/dot.py": "graph by pydot's names",
+    "training/snapshot.py": "train",
+    "training/tracking/json_lines.py": "numbers of a run",
+    "io/weights/hdf5.py": "weights to h5",
+    "io/weights/npz.py": "weights to npz",
+    "io/weights/safetensors.py": "weights to safetensors",
+    "io/weights/state_dicts/files.py": "state_dict for PyTorch",
 }
 """File of the package that writes files -> a writer that has it do so."""
 
@@ -276,8 +276,8 @@ def _dump_graph() -> None:
 
 
 def _write_graph() -> None:
-    from demitasse.proto import read_net_params
-    from demitasse.pycaffe.draw import get_pydot_graph
+    from demitasse.compat.pycaffe.draw import get_pydot_graph
+    from demitasse.io.proto import read_net_params
 
     graph = get_pydot_graph(read_net_params("in/net.prototxt"), "LR")
     _as_a_script(lambda: graph.write_svg("out/net.svg"))
@@ -324,8 +324,8 @@ def _results() -> None:
 
 def _card() -> None:
     """Write a card of a net that lies elsewhere, which no card may."""
-    from demitasse.cards import writing
     from demitasse.cli import main
+    from demitasse.inference.cards import writing
 
     writing._file = lambda path, folder: path.name
     said = ["--task", "classify", "--channels", "bgr", "--mean", "none"]
@@ -338,7 +338,7 @@ def _onnx() -> None:
     """Write what stands for a model of the library, which need not be there."""
     from types import SimpleNamespace
 
-    from demitasse.export.onnx.files import write_model
+    from demitasse.interop.export.onnx.files import write_model
 
     message = _model_message()()
     message.graph.doc_string = Path("in/w.caffemodel").read_bytes().hex()
@@ -365,10 +365,10 @@ def _model_message() -> type:
 
 def _imported() -> None:
     """Write what stands for an imported model; the library that reads them need not be there."""
-    from demitasse.intake.draft import Draft
-    from demitasse.intake.imports import _write
-    from demitasse.proto.read import read_net_params
-    from demitasse.weights.read import load_weights
+    from demitasse.interop.onnx_import.draft import Draft
+    from demitasse.interop.onnx_import.imports import _write
+    from demitasse.io.proto.read import read_net_params
+    from demitasse.io.weights.read import load_weights
 
     draft = Draft("small", ())
     draft.message = read_net_params("in/deploy.prototxt")
@@ -380,8 +380,8 @@ def _state_dict() -> None:
     """Write what stands for a file of PyTorch, which need not be there."""
     from types import SimpleNamespace
 
-    from demitasse.weights.read import load_weights
-    from demitasse.weights.state_dicts.files import write_state_dict
+    from demitasse.io.weights.read import load_weights
+    from demitasse.io.weights.state_dicts.files import write_state_dict
 
     sys.modules["torch"] = SimpleNamespace(
         from_numpy=lambda array: array,
@@ -401,7 +401,7 @@ def _trust() -> None:
 def _kernels() -> None:
     """Keep code, as nets do that compile kernels, and read it again."""
     from demitasse.backends.kept import read_code, write_code
-    from demitasse.log import start_logging
+    from demitasse.core.log import start_logging
 
     start_logging("warning")
     os.environ["XDG_CACHE_HOME"] = str(Path("out").resolve())
@@ -480,8 +480,8 @@ def make_inputs(folder: Path, seed: int) -> None:
     from PIL import Image
 
     from demitasse import Net
-    from demitasse.data.databases.writing import write_database
-    from demitasse.weights.safetensors import write_safetensors
+    from demitasse.io.data.databases.writing import write_database
+    from demitasse.io.weights.safetensors import write_safetensors
 
     rng = np.random.default_rng(seed)
     place = folder / "in"
@@ -530,7 +530,7 @@ def make_inputs(folder: Path, seed: int) -> None:
 def _make_old_weights(place: Path, seed: int) -> None:
     from google.protobuf import text_format
 
-    from demitasse.proto import NetParameter
+    from demitasse.io.proto import NetParameter
 
     text = V1.replace("SIZE", "1").replace(
         "inner_product_param", f"blobs {{ num: 1 channels: 1 height: 1 width: 1 data: {seed} }} "

@@ -20,8 +20,8 @@ from reader import Reader
 
 from demitasse import Net
 from demitasse.errors import DemitasseError
+from demitasse.io.proto import LayerParameter, NetParameter, parse_text
 from demitasse.layers.facts import FACTS
-from demitasse.proto import LayerParameter, NetParameter, parse_text
 from demitasse.testing.layer_cases import CASES, OTHER_CASES
 
 __all__ = ["TYPES", "changes_of", "run", "wrong", "wrong_layers_reader"]

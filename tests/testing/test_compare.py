@@ -8,7 +8,7 @@ from demitasse.backends import ops
 from demitasse.backends.readonly import ReadonlyBackend
 from demitasse.backends.step import Step
 from demitasse.errors import DeviceError, NetError
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 
 NET = """
 layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 3 dim: 4 } } }

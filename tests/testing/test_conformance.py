@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from demitasse.backends import backend_class, backend_names, packages
-from demitasse.device import Device, available_devices
+from demitasse.core.device import Device, available_devices
 from demitasse.errors import DeviceError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,7 +5,7 @@ import pytest
 
 import demitasse.testing
 from demitasse.errors import NetError, PrototxtError
-from demitasse.proto import LayerParameter
+from demitasse.io.proto import LayerParameter
 from demitasse.testing import make_layer
 
 X = np.array([[-1.0, 2.0]])

@@ -34,7 +34,7 @@ from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.ops import Op
 from demitasse.backends.step import AnyStep, Lowerings, Operands
 from demitasse.backends.storage import STORAGES, Stored
-from demitasse.config import settings
+from demitasse.core.config import settings
 from demitasse.errors import DeviceError
 
 __all__ = ["CupyBackend"]

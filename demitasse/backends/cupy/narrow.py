@@ -12,7 +12,7 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.step import Operand, Operands
 from demitasse.backends.storage import Stored, array_dtype, count_overflows, narrowed
-from demitasse.log import get_logger
+from demitasse.core.log import get_logger
 
 __all__ = ["NarrowParameter", "narrow_blob", "narrow_operands"]
 

@@ -27,7 +27,7 @@ from demitasse.backends.kernels.language.words import (
     minimum,
 )
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.records import Record
+from demitasse.core.frozen_struct import Record
 
 __all__ = ["MOST", "Handing", "Places", "Rows"]
 

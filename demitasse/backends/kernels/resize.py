@@ -1,7 +1,7 @@
 """Resize images of bytes: bilinear, in 11-bit fixed point.
 
 First every row that is needed is resized sideways, into integers of 16 bits; then each new row is
-made of two of those. ``demitasse/data/images/resize.py`` has the same in numpy.
+made of two of those. ``demitasse/io/data/images/resize.py`` has the same in numpy.
 """
 
 from __future__ import annotations

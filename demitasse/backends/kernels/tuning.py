@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from demitasse.backends.kernels.language import status
-from demitasse.config import settings
+from demitasse.core.config import settings
 
 __all__ = ["Pays", "Tuning"]
 

@@ -16,7 +16,7 @@ from demitasse.backends.numpy.engine import Engine
 from demitasse.backends.numpy.lowerings import LOWERINGS
 from demitasse.backends.step import Lowerings
 from demitasse.backends.updates import UpdateKernels
-from demitasse.threads import wanted_threads
+from demitasse.core.threads import wanted_threads
 
 __all__ = ["NumpyBackend"]
 

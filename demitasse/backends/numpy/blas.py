@@ -6,7 +6,7 @@ import weakref
 from functools import cache
 from typing import Any
 
-from demitasse.threads import wanted_threads
+from demitasse.core.threads import wanted_threads
 
 __all__ = ["blas", "held_to"]
 

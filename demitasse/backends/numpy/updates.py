@@ -1,6 +1,6 @@
 """Parameter updates on numpy: in place, block by block, so that each block stays in the cache.
 
-The arithmetic is that of ``demitasse.solvers.updates``, operation by operation, so the results are
+The arithmetic is that of ``demitasse.training.updates``, operation by operation, so the results are
 the same bit for bit. An iteration then reads and writes each array about once, and large nets are
 spread over threads (numpy lets go of the interpreter's lock inside its loops).
 """
@@ -15,8 +15,8 @@ from functools import cache
 import numpy as np
 
 from demitasse.backends.updates import Piece, Update
+from demitasse.core.threads import Pool, wanted_threads
 from demitasse.errors import DeviceError
-from demitasse.threads import Pool, wanted_threads
 
 __all__ = ["BLOCK", "apply", "sumsq"]
 

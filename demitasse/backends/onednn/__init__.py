@@ -10,7 +10,7 @@ from functools import cache
 
 from demitasse.backends.base import Backend
 from demitasse.backends.onednn.library.library import Status, load, status
-from demitasse.log import get_logger
+from demitasse.core.log import get_logger
 
 __all__ = ["Status", "cpu_backend", "status"]
 

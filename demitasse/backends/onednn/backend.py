@@ -25,7 +25,7 @@ from demitasse.backends.onednn.threads import ready_threads, wanted
 from demitasse.backends.ops import Op
 from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
 from demitasse.backends.updates import UpdateKernels
-from demitasse.config import settings
+from demitasse.core.config import settings
 
 __all__ = ["OnednnBackend"]
 

@@ -96,7 +96,7 @@ def command(
     """
     from demitasse.benchmark import measure, read_results, regressions, write_results
     from demitasse.benchmark.report import draw, layers_of, table_of, write_page
-    from demitasse.device import Device, choose_device
+    from demitasse.core.device import Device, choose_device
 
     saved = None if against is None else read_results(against)
     names = [Device(name).name for name in split_names((devices,))] or [choose_device()[0].name]

@@ -16,8 +16,8 @@ def _show_list(ctx: click.Context, param: click.Parameter, wanted: bool) -> None
     del param
     if not wanted:
         return
-    from demitasse.cards.published import published
     from demitasse.cli.output import table
+    from demitasse.inference.cards.published import published
 
     rows = [(one.key, one.name, "yes" if one.recognisable else "no") for one in published()]
     click.echo(table(("card", "model", "recognised"), rows))
@@ -90,11 +90,11 @@ def command(
     be said by flags. The card names files by their places in its folder, and the model is loaded
     to see that it works.
     """
-    from demitasse.atomic import atomic_write
-    from demitasse.cards.predictor import Predictor
-    from demitasse.cards.reading import CARD
-    from demitasse.cards.writing import card_text
     from demitasse.cli.drafting import Draft, drafted
+    from demitasse.core.atomic import atomic_write
+    from demitasse.inference.cards.predictor import Predictor
+    from demitasse.inference.cards.reading import CARD
+    from demitasse.inference.cards.writing import card_text
 
     path = out or net.parent / CARD
     if path.exists() and not overwrite:

@@ -51,9 +51,9 @@ def command(
     """
     import numpy as np
 
-    from demitasse.atomic import atomic_write
-    from demitasse.device import choose_device, use_device
-    from demitasse.pycaffe.classifier import Classifier
+    from demitasse.compat.pycaffe.classifier import Classifier
+    from demitasse.core.atomic import atomic_write
+    from demitasse.core.device import choose_device, use_device
 
     size = numbers("--images_dim", images_dim)
     if len(size) != 2:
@@ -76,9 +76,9 @@ def command(
 
 
 def _images(source: Path, ext: str) -> list[np.ndarray]:
+    from demitasse.compat.pycaffe.io import load_image
     from demitasse.errors import DataError
-    from demitasse.pycaffe.io import load_image
-    from demitasse.weights.npy import read_npy
+    from demitasse.io.weights.npy import read_npy
 
     if source.suffix == ".npy":
         return list(read_npy(source))

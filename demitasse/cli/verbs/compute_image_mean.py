@@ -27,9 +27,9 @@ def command(database: Path, out: Path | None, backend: str, as_json: bool) -> No
     """
     import numpy as np
 
-    from demitasse.atomic import atomic_write
-    from demitasse.data.transform.mean import compute_mean
-    from demitasse.proto import floats, write_binary
+    from demitasse.core.atomic import atomic_write
+    from demitasse.io.data.transform.mean import compute_mean
+    from demitasse.io.proto import floats, write_binary
 
     mean = compute_mean(database, backend)
     array = floats(mean).reshape(mean.channels, mean.height, mean.width)

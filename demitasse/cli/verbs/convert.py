@@ -28,7 +28,7 @@ def mnist(source: Path, out: Path | None, backend: str, overwrite: bool, as_json
     SOURCE is the folder with MNIST's four files, gzipped or not; OUT, by default the same, is where
     the databases go.
     """
-    from demitasse.data.databases.mnist import convert
+    from demitasse.io.data.databases.mnist import convert
 
     written = convert(source, out, overwrite=overwrite, backend=backend)
     tell_written(written, as_json=as_json)

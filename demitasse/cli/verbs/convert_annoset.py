@@ -55,8 +55,8 @@ def command(
     that says what is where; ROOTFOLDER/ is put before each name as it is. AnnotatedData layers read
     the database, which appears when it is complete.
     """
-    from demitasse.data.databases.annotation_files import read_labels
-    from demitasse.data.imageset import Annotations
+    from demitasse.io.data.databases.annotation_files import read_labels
+    from demitasse.io.data.imageset import Annotations
 
     annotations = Annotations()
     if anno_type == "detection":

@@ -26,6 +26,6 @@ def command(source: Path, out: Path, backend: str, overwrite: bool, as_json: boo
     INPUT_FOLDER holds data_batch_1.bin to data_batch_5.bin and test_batch.bin; DB_TYPE is lmdb or
     leveldb. Makes cifar10_train_DB_TYPE and cifar10_test_DB_TYPE in OUTPUT_FOLDER.
     """
-    from demitasse.data.databases.cifar import convert
+    from demitasse.io.data.databases.cifar import convert
 
     tell_written(convert(source, out, backend, overwrite=overwrite), as_json=as_json)

@@ -28,7 +28,7 @@ def command(
 
     IMAGES and LABELS are two of its four files, gzipped or not.
     """
-    from demitasse.data.databases.mnist import convert_files
+    from demitasse.io.data.databases.mnist import convert_files
 
     count = convert_files(images, labels, out, overwrite=overwrite, backend=backend)
     tell_written({out: count}, as_json=as_json)

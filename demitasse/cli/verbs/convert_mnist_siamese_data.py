@@ -36,7 +36,7 @@ def command(
     IMAGES and LABELS are two of its four files, gzipped or not. There are as many pairs as
     images, drawn at random; the label is 1 where both show the same digit.
     """
-    from demitasse.data.databases.mnist import convert_pairs
+    from demitasse.io.data.databases.mnist import convert_pairs
 
     count = convert_pairs(images, labels, out, seed, overwrite=overwrite, backend=backend)
     tell_written({out: count}, as_json=as_json)

@@ -18,7 +18,7 @@ from demitasse.cli.options import FILE
 from demitasse.cli.verb import Verb
 
 if TYPE_CHECKING:
-    from demitasse.pycaffe.detector import Detection
+    from demitasse.compat.pycaffe.detector import Detection
 
 EDGES = ("ymin", "xmin", "ymax", "xmax")
 
@@ -55,9 +55,9 @@ def command(
     the columns filename, xmin, ymin, xmax, ymax. OUTPUT is a .csv file, or an HDF5 file (.h5) with
     the same table, which pandas.read_hdf reads.
     """
-    from demitasse.device import choose_device, use_device
-    from demitasse.paths import text_in
-    from demitasse.pycaffe.detector import Detector
+    from demitasse.compat.pycaffe.detector import Detector
+    from demitasse.core.device import choose_device, use_device
+    from demitasse.core.paths import text_in
 
     if out.suffix not in {".csv", ".h5"}:
         message = f"OUTPUT is a .csv or a .h5 file, not {out.name!r}"
@@ -91,8 +91,8 @@ def command(
 
 def _windows(source: Path) -> list[tuple[str, list[list[int]]]]:
     """Read images and their windows: ymin, xmin, ymax, xmax."""
+    from demitasse.core.paths import regular
     from demitasse.errors import DataError
-    from demitasse.paths import regular
 
     windows: dict[str, list[list[int]]] = {}
     with regular(source).open(encoding="utf-8", errors="surrogateescape", newline="") as file:
@@ -113,7 +113,7 @@ def _class_names(found: Sequence[Detection]) -> list[str]:
 
 
 def _write_csv(out: Path, found: Sequence[Detection]) -> None:
-    from demitasse.atomic import atomic_write
+    from demitasse.core.atomic import atomic_write
 
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

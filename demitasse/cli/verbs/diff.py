@@ -103,8 +103,8 @@ def command(
 
 
 def _with_weights(net: Net, other: Path, loaded: bool) -> ModelComparison:
+    from demitasse.io.weights.read import read_weights
     from demitasse.testing.against import compare_weights
-    from demitasse.weights.read import read_weights
 
     found = compare_weights(net, other.name, read_weights(other), values=loaded)
     if not loaded:

@@ -41,9 +41,9 @@ def _cores(found: dict[str, Any]) -> str:
 
 
 def _text(found: dict[str, Any]) -> str:
-    from demitasse.capacity import MemoryInfo
     from demitasse.cli.diagnosis import EXTRAS
-    from demitasse.config import TABLE
+    from demitasse.core.capacity import MemoryInfo
+    from demitasse.core.config import TABLE
 
     general = [
         ("demitasse", f"{found['demitasse']} ({found['installed_at']})"),

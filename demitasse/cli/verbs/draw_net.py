@@ -37,8 +37,8 @@ def command(net: Path, out: Path, rankdir: str, phase: str, display_lrm: bool) -
     The extension of OUTPUT says how: .svg needs nothing else, .png and other pictures and .pdf need
     Pillow, .dot is text for Graphviz.
     """
-    from demitasse.proto import Phase, read_net_params
-    from demitasse.pycaffe.draw import draw_net_to_file
+    from demitasse.compat.pycaffe.draw import draw_net_to_file
+    from demitasse.io.proto import Phase, read_net_params
 
     chosen = None if phase == "ALL" else Phase.Value(phase)
     draw_net_to_file(read_net_params(net), str(out), rankdir, chosen, display_lrm)

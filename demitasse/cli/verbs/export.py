@@ -15,7 +15,7 @@ from demitasse.cli.verb import Verb
 if TYPE_CHECKING:
     import numpy as np
 
-    from demitasse.export import Exported, Preprocess, TorchExported
+    from demitasse.interop.export import Exported, Preprocess, TorchExported
 
 
 ENDINGS = {"onnx": ".onnx", "torch": ".py"}
@@ -130,7 +130,7 @@ def command(
     inputs, losses and metrics are left out. Exits with 1 when --check finds a blob that is off by
     more than --rtol.
     """
-    from demitasse.export import export_onnx, export_torch
+    from demitasse.interop.export import export_onnx, export_torch
 
     kind = _kind(ctx, out, kind)
     done: Exported | TorchExported
@@ -175,7 +175,7 @@ def _kind(ctx: click.Context, out: Path, kind: str | None) -> str:
 
 
 def _preprocess(mean: str | None, scale: float, *, bgr: bool, uint8: bool) -> Preprocess | None:
-    from demitasse.export import Preprocess
+    from demitasse.interop.export import Preprocess
 
     if mean is None and scale == 1 and not bgr and not uint8:
         return None
@@ -186,8 +186,8 @@ def _mean(text: str) -> np.ndarray:
     """Return numbers, or what is in a file."""
     import numpy as np
 
-    from demitasse.data.transform.mean import read_mean
-    from demitasse.weights.npy import read_npy
+    from demitasse.io.data.transform.mean import read_mean
+    from demitasse.io.weights.npy import read_npy
 
     try:
         numbers = [float(part) for part in text.split(",")]
@@ -199,8 +199,8 @@ def _mean(text: str) -> np.ndarray:
 
 def _text(done: Exported | TorchExported) -> str:
     from demitasse.cli.output import table
-    from demitasse.escapes import escaped
-    from demitasse.export import Exported
+    from demitasse.core.sanitize import escaped
+    from demitasse.interop.export import Exported
 
     rows = [
         (what, name, " x ".join(map(str, sizes)))

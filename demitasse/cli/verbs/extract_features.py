@@ -59,7 +59,7 @@ def command(
         raise click.UsageError(message)
     from demitasse.cli.features import write_features
     from demitasse.cli.loading import load_weights_into
-    from demitasse.log import get_logger
+    from demitasse.core.log import get_logger
     from demitasse.net import Net
 
     with Net(model, "TEST", device=device or _device(mode, gpu), keep=names) as net:

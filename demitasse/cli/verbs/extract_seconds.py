@@ -21,8 +21,8 @@ def command(log: Path, out: Path) -> None:
 
     OUT gets a line for each line of the log that names an iteration: seconds since the run began.
     """
-    from demitasse.atomic import atomic_write
     from demitasse.cli.training_log import seconds_of_iterations
+    from demitasse.core.atomic import atomic_write
 
     lines = [f"{seconds:f}\n" for seconds in seconds_of_iterations(log)]
     with atomic_write(out) as file:

@@ -28,11 +28,11 @@ def command(root: Path, source: Path, out: Path, name_id_file: Path | None) -> N
 
     LISTFILE is that of convert_annoset; STEM is an image's name without folder and ending.
     """
-    from demitasse.atomic import atomic_write
-    from demitasse.data.imageset import read_lines
-    from demitasse.data.threads import THREADS, ahead
+    from demitasse.core.atomic import atomic_write
+    from demitasse.core.paths import text_in
     from demitasse.errors import DataError
-    from demitasse.paths import text_in
+    from demitasse.io.data.imageset import read_lines
+    from demitasse.io.data.threads import THREADS, ahead
 
     names = [line.name for line in read_lines(source, objects=True)]
     stems = [Path(name).stem for name in names]
@@ -55,6 +55,6 @@ def command(root: Path, source: Path, out: Path, name_id_file: Path | None) -> N
 
 def _size(root: Path, name: str) -> tuple[int, ...]:
     """Return an image's height and width, turned upright."""
-    from demitasse.data.images.decode import read_image
+    from demitasse.io.data.images.decode import read_image
 
     return read_image(root / name, "color").shape[1:]

@@ -12,7 +12,7 @@ from demitasse.cli.shown import Shown, agreement_options
 from demitasse.cli.verb import Verb
 
 if TYPE_CHECKING:
-    from demitasse.intake import Imported
+    from demitasse.interop.onnx_import import Imported
 
 
 @click.command(cls=Verb)
@@ -55,7 +55,7 @@ def command(
     layers are called as its values and nodes are. Exits with 1 when --check finds a value that is
     off by more than --rtol.
     """
-    from demitasse.intake import import_onnx
+    from demitasse.interop.onnx_import import import_onnx
 
     if model.suffix != ".onnx":
         message = f"{model} must end in .onnx, the format that there is"
@@ -77,7 +77,7 @@ def _shapes_of(done: Imported, names: list[str]) -> dict[str, list[int]]:
 
 def _text(done: Imported) -> str:
     from demitasse.cli.output import table
-    from demitasse.escapes import escaped
+    from demitasse.core.sanitize import escaped
 
     rows = [
         (what, escaped(name, one_line=True), " x ".join(map(str, sizes)))

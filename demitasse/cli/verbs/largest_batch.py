@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from demitasse.capacity import bytes_text
 from demitasse.cli.options import FILE, device_options, json_option, phase_option, split_names
 from demitasse.cli.output import print_json, show, table
 from demitasse.cli.streams import tell
 from demitasse.cli.verb import Verb
+from demitasse.core.capacity import bytes_text
 
 if TYPE_CHECKING:
     from demitasse.benchmark import LargestBatch

@@ -45,7 +45,7 @@ def _write(path: Path, rows: list[Row], delimiter: str) -> None:
     import csv
     import io
 
-    from demitasse.atomic import atomic_write
+    from demitasse.core.atomic import atomic_write
 
     columns = dict.fromkeys(name for row in rows for name in row)
     text = io.StringIO(newline="")

@@ -13,7 +13,7 @@ from demitasse.cli.options import FILE, device_options
 from demitasse.cli.verb import Verb
 
 if TYPE_CHECKING:
-    from demitasse.prediction.parts import Format
+    from demitasse.inference.prediction.parts import Format
 
 
 @click.command(cls=Verb)
@@ -73,9 +73,9 @@ def command(
     arrays (.npy, .npz, .h5). A part is there whole or not at all; one that is there is not made
     again. demitasse predict --join FOLDER -o FILE puts parts together.
     """
-    from demitasse.cards.opening import find_model
-    from demitasse.prediction import Maker, find_shard, join_parts, make_part
-    from demitasse.prediction.items import find_items
+    from demitasse.inference.cards.opening import find_model
+    from demitasse.inference.prediction import Maker, find_shard, join_parts, make_part
+    from demitasse.inference.prediction.items import find_items
 
     if join:
         if inputs:

@@ -53,9 +53,9 @@ def command(
     The shorter side is resized to --output_side_length, and the middle of the longer one is kept.
     Images that cannot be read are left out, with a warning.
     """
-    from demitasse.data.threads import THREADS, ahead
-    from demitasse.log import get_logger
-    from demitasse.paths import text_in
+    from demitasse.core.log import get_logger
+    from demitasse.core.paths import text_in
+    from demitasse.io.data.threads import THREADS, ahead
 
     try:
         lines = text_in(source).split("\n")
@@ -76,7 +76,7 @@ def command(
 
 def _square(source: Path, out: Path, make: Callable[[Path], bytes], name: str) -> DataError | None:
     """Write the square of an image; return what is wrong with it if that cannot be done."""
-    from demitasse.atomic import atomic_write
+    from demitasse.core.atomic import atomic_write
 
     try:
         content = make(source / name)
@@ -91,9 +91,9 @@ def _square(source: Path, out: Path, make: Callable[[Path], bytes], name: str) -
 
 def _as_opencv(side: int, path: Path) -> bytes:
     """Return the bytes of the square of an image, in the format that its name says."""
-    from demitasse.data.images.decode import read_image
-    from demitasse.data.images.encode import encode_image
-    from demitasse.data.images.square import middle_square
+    from demitasse.io.data.images.decode import read_image
+    from demitasse.io.data.images.encode import encode_image
+    from demitasse.io.data.images.square import middle_square
 
     square = middle_square(read_image(path, "color"), side)
     return encode_image(square, path.name.rpartition(".")[2])
@@ -101,8 +101,8 @@ def _as_opencv(side: int, path: Path) -> bytes:
 
 def _as_pil(side: int, path: Path) -> bytes:
     """Return the bytes of the square of an image, a JPEG."""
-    from demitasse.data.images.square import smooth_square
-    from demitasse.paths import bytes_in
+    from demitasse.core.paths import bytes_in
+    from demitasse.io.data.images.square import smooth_square
 
     try:
         return smooth_square(bytes_in(path), side)

@@ -76,11 +76,11 @@ def command(
 
     Images that cannot be read are told of and left out; the verb then ends with 3.
     """
-    from demitasse.cards import load_model
     from demitasse.cli.pictures import Picture, pictures
     from demitasse.cli.told import Pictures, as_json, as_text
+    from demitasse.core.sanitize import escaped
     from demitasse.errors import DataError
-    from demitasse.escapes import escaped
+    from demitasse.inference.cards import load_model
 
     with reading():
         predictor = load_model(

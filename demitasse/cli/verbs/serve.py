@@ -14,7 +14,7 @@ from demitasse.cli.options import FILE, device_options
 from demitasse.cli.verb import Verb
 
 if TYPE_CHECKING:
-    from demitasse.serving.model import Model
+    from demitasse.inference.serving.model import Model
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 """What a model may be called."""
@@ -92,9 +92,9 @@ def command(
     beside them, or one prototxt with --weights; NAME=MODEL says what clients call it. SIGTERM and
     Ctrl-C end the server when what is under way is answered.
     """
-    from demitasse.cards.opening import find_model
-    from demitasse.serving.app import Limits
-    from demitasse.serving.server import Serving, serve
+    from demitasse.inference.cards.opening import find_model
+    from demitasse.inference.serving.app import Limits
+    from demitasse.inference.serving.server import Serving, serve
 
     named = [_named(text) for text in models]
     names = [name for name, _ in named]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from demitasse.capacity import bytes_text
 from demitasse.cli.options import (
     FILE,
     device_options,
@@ -17,7 +16,8 @@ from demitasse.cli.options import (
 )
 from demitasse.cli.output import print_json, show, table
 from demitasse.cli.verb import Verb
-from demitasse.escapes import escaped
+from demitasse.core.capacity import bytes_text
+from demitasse.core.sanitize import escaped
 
 
 @click.command(cls=Verb)

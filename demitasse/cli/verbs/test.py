@@ -75,7 +75,7 @@ def command(
         raise click.BadParameter(message, param_hint="--weights")
     from demitasse.cli.loading import load_weights_into
     from demitasse.cli.scoring import Scores
-    from demitasse.log import get_logger
+    from demitasse.core.log import get_logger
     from demitasse.net import Net
 
     log = get_logger(__name__)

@@ -53,7 +53,7 @@ def command(
     """
     from demitasse.cli.running import timing_table
     from demitasse.cli.timing import measure
-    from demitasse.log import get_logger
+    from demitasse.core.log import get_logger
     from demitasse.net import Net
 
     log = get_logger(__name__)

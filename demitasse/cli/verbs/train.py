@@ -26,11 +26,11 @@ from demitasse.cli.verb import Verb
 from demitasse.cli.workers import Workers, train_together, workers_options
 
 if TYPE_CHECKING:
-    from demitasse.device import Device
-    from demitasse.parallel import Communicator
-    from demitasse.proto import SolverParameter
-    from demitasse.solvers import Solver
-    from demitasse.solvers.surviving import Survivors
+    from demitasse.core.device import Device
+    from demitasse.io.proto import SolverParameter
+    from demitasse.training import Solver
+    from demitasse.training.distributed import Communicator
+    from demitasse.training.surviving import Survivors
 
 EFFECTS = click.Choice(["stop", "snapshot", "none"])
 
@@ -182,10 +182,10 @@ def command(
         message = "--histograms are written to --log_to, which is not given"
         raise click.UsageError(message)
     from demitasse.cli.solver_file import fields_of
-    from demitasse.log import get_logger
-    from demitasse.proto import read_solver_params
-    from demitasse.solvers import EarlyStopping, Solver
-    from demitasse.solvers.newest import newest_state
+    from demitasse.core.log import get_logger
+    from demitasse.io.proto import read_solver_params
+    from demitasse.training import EarlyStopping, Solver
+    from demitasse.training.newest import newest_state
 
     log = get_logger(__name__)
     early = EarlyStopping(early_stopping, patience, min_delta) if early_stopping else None
@@ -249,8 +249,8 @@ def _log_to(solver: Solver, targets: tuple[str, ...], histograms: int | None) ->
     if not targets:
         return
     from demitasse.cli.diagnosis import environment
-    from demitasse.solvers.distributions import tell_distributions
-    from demitasse.tracking import open_logger
+    from demitasse.training.distributions import tell_distributions
+    from demitasse.training.tracking import open_logger
 
     found = environment()
     for target in targets:
@@ -271,9 +271,9 @@ def _device(
     named: list[str], param: SolverParameter, file: Path, connected: Communicator | None
 ) -> Device:
     """Return the device that this process trains on; the first logs where all do."""
-    from demitasse.device import SOLVER_FILE, Device, named_device
+    from demitasse.core.device import SOLVER_FILE, Device, named_device
+    from demitasse.core.log import get_logger
     from demitasse.errors import DeviceError
-    from demitasse.log import get_logger
 
     several = connected is not None and connected.size > 1
     wanted = None

@@ -20,7 +20,7 @@ def command(files: tuple[Path, ...], remove: bool) -> None:
     python_layers, jit) and about files to write (kernel_dump) is ignored, unless you trust it. When
     the file changes, it is trusted no longer.
     """
-    from demitasse.config import trust
+    from demitasse.core.config import trust
 
     if not files:
         for name, digest in sorted(trust.trusted_files().items()):

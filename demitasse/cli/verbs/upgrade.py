@@ -18,7 +18,7 @@ from demitasse.cli.upgrades import (
     upgrade_solver_text,
 )
 from demitasse.cli.verb import Verb
-from demitasse.paths import regular
+from demitasse.core.paths import regular
 
 
 @click.group()

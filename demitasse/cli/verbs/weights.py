@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from demitasse.capacity import bytes_text
 from demitasse.cli.exits import FAILED
 from demitasse.cli.options import FILE, json_option
 from demitasse.cli.output import print_json, show, table
 from demitasse.cli.verb import Verb
+from demitasse.core.capacity import bytes_text
 
 if TYPE_CHECKING:
     from demitasse.cli.weight_diff import WeightsDifference
-    from demitasse.weights.formats import Parameters
+    from demitasse.io.weights.formats import Parameters
 
 FORMATS = ["npz", "h5", "safetensors", "caffemodel", "pt", "pth"]
 TYPES = ["float32", "float16", "bfloat16"]
@@ -32,7 +32,7 @@ def command() -> None:
 @json_option
 def list_weights(file: Path, as_json: bool) -> None:
     """List the parameters in FILE."""
-    from demitasse.weights.read import load_weights
+    from demitasse.io.weights.read import load_weights
 
     weights = load_weights(file)
     rows = [
@@ -76,8 +76,8 @@ def export(file: Path, out: Path, kind: str | None, names: Path | None, dtype: s
     puts it. With --map, and in .pt and .pth files, which PyTorch writes, they are a state_dict:
     LAYER.weight, LAYER.bias, LAYER.running_mean, ...
     """
-    from demitasse.weights.formats import write_weights
-    from demitasse.weights.read import read_weights
+    from demitasse.io.weights.formats import write_weights
+    from demitasse.io.weights.read import read_weights
 
     kind = kind or out.suffix[1:]
     if kind not in FORMATS:
@@ -94,9 +94,9 @@ def export(file: Path, out: Path, kind: str | None, names: Path | None, dtype: s
 def _export_state_dict(
     file: Path, weights: Parameters, out: Path, kind: str, names: Path | None, dtype: str | None
 ) -> None:
-    from demitasse.weights.read import read_layers
-    from demitasse.weights.state_dicts.convert import to_state_dict
-    from demitasse.weights.state_dicts.files import ENDINGS, write_state_dict
+    from demitasse.io.weights.read import read_layers
+    from demitasse.io.weights.state_dicts.convert import to_state_dict
+    from demitasse.io.weights.state_dicts.files import ENDINGS, write_state_dict
 
     if f".{kind}" not in ENDINGS or out.suffix != f".{kind}":
         message = f"a state_dict is written to {', '.join(sorted(ENDINGS))}, not to {out}"
@@ -125,11 +125,11 @@ def import_state_dict(
     Without --map modules are found by order and shape, shown, and taken when that is confirmed.
     Where something does not fit, nothing is written.
     """
-    from demitasse.atomic import atomic_write
+    from demitasse.core.atomic import atomic_write
+    from demitasse.io.weights.state_dicts.convert import pairs_for, to_parameters
+    from demitasse.io.weights.state_dicts.files import read_state_dict
+    from demitasse.io.weights.state_dicts.maps import map_text
     from demitasse.net import Net
-    from demitasse.weights.state_dicts.convert import pairs_for, to_parameters
-    from demitasse.weights.state_dicts.files import read_state_dict
-    from demitasse.weights.state_dicts.maps import map_text
 
     arrays = read_state_dict(file)
     made = Net(net, "TEST", device="numpy")
@@ -173,7 +173,7 @@ def diff(
     Exits with 1 when they differ by more than --rtol.
     """
     from demitasse.cli.weight_diff import weights_difference
-    from demitasse.weights.read import load_weights
+    from demitasse.io.weights.read import load_weights
 
     result = weights_difference(load_weights(first), load_weights(second))
     if as_json:

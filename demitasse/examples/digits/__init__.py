@@ -7,11 +7,11 @@ The digits are the test set of the UCI collection "Optical Recognition of Handwr
 from dataclasses import dataclass
 from pathlib import Path
 
-from demitasse.atomic import atomic_write
-from demitasse.config import settings
+from demitasse.core.atomic import atomic_write
+from demitasse.core.config import settings
 from demitasse.examples.data import digits as read_digits
 from demitasse.examples.data import write_databases
-from demitasse.solvers import Solver
+from demitasse.training import Solver
 
 __all__ = ["PROTOTXTS", "Result", "prepare", "run"]
 

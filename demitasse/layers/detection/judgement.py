@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from demitasse.errors import NetError
+from demitasse.io.proto import ResizeParameter
 from demitasse.layers.detection.boxes import overlaps
 from demitasse.layers.detection.truth import Objects
-from demitasse.proto import ResizeParameter
 
 __all__ = ["Judge", "Place", "in_pixels"]
 

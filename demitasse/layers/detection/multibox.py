@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 
 from demitasse.errors import ConfigError
+from demitasse.io.proto import MultiBoxLossParameter, PriorBoxParameter
 from demitasse.layers.base import positive
 from demitasse.layers.detection.assignment import Assigner
 from demitasse.layers.detection.coding import BoxCode
 from demitasse.layers.detection.mining import Mining, Nms
-from demitasse.proto import MultiBoxLossParameter, PriorBoxParameter
 
 __all__ = ["assigner_of", "mining_of"]
 

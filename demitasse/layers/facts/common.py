@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from demitasse.io.proto import LayerParameter
 from demitasse.layers.facts.kinds import ALWAYS, IN_PLACE, ParamFacts, Read, When, field_of, unless
-from demitasse.proto import LayerParameter
 
 __all__ = [
     "BOTH",

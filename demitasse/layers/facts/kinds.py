@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from demitasse.proto import LayerParameter
-from demitasse.records import Record
+from demitasse.core.frozen_struct import Record
+from demitasse.io.proto import LayerParameter
 
 __all__ = [
     "ALWAYS",

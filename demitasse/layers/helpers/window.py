@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from demitasse.backends.windows import Shape, Window
 from demitasse.errors import ConfigError
-from demitasse.proto import ConvolutionParameter
+from demitasse.io.proto import ConvolutionParameter
 
 __all__ = ["convolution_window"]
 

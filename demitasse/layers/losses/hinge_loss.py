@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from demitasse.backends.arrays import Array
+from demitasse.io.proto import HingeLossParameter
 from demitasse.layers.base import Blobs
 from demitasse.layers.helpers.classes import ClassAxis
 from demitasse.layers.losses.base import LossLayer
 from demitasse.layers.registry import register
-from demitasse.proto import HingeLossParameter
 
 __all__ = ["HingeLoss"]
 

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 
 from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
-from demitasse.device import Device
+from demitasse.core.device import Device
+from demitasse.core.paths import resolve
 from demitasse.errors import ConfigError, DataError, ShapeError
+from demitasse.io.proto import BlobProto, read_binary
 from demitasse.layers.base import Between, Blobs
 from demitasse.layers.helpers.classes import ClassAxis
 from demitasse.layers.helpers.floors import LOG_THRESHOLD
@@ -18,8 +20,6 @@ from demitasse.layers.losses.base import LossLayer
 from demitasse.layers.losses.targets import Normalization, Targets, refuse_weights
 from demitasse.layers.registry import register
 from demitasse.layers.softmax import softmax
-from demitasse.paths import resolve
-from demitasse.proto import BlobProto, read_binary
 
 __all__ = ["InfogainLoss"]
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from demitasse.backends.arrays import Array
 from demitasse.errors import ShapeError
+from demitasse.io.proto import MultiBoxLossParameter
 from demitasse.layers.base import Blobs, Exactly
 from demitasse.layers.detection.assignment import Assignment
 from demitasse.layers.detection.mining import all_count
@@ -24,7 +25,6 @@ from demitasse.layers.losses.targets import Normalization, Targets, refuse_weigh
 from demitasse.layers.registry import register
 from demitasse.layers.sigmoid import sigmoid
 from demitasse.layers.softmax import softmax
-from demitasse.proto import MultiBoxLossParameter
 
 if TYPE_CHECKING:
     import numpy as np

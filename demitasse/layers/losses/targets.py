@@ -14,9 +14,9 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.losses import loss_divisor
 from demitasse.blob import Blob
 from demitasse.errors import ConfigError
+from demitasse.io.proto import LossParameter
 from demitasse.layers.base import Layer
 from demitasse.layers.helpers.floors import at_least_one
-from demitasse.proto import LossParameter
 
 __all__ = ["Normalization", "Targets", "refuse_weights"]
 

@@ -59,14 +59,14 @@ class Tried:
 
 
 def _database() -> None:
-    from demitasse.data.databases.writing import write_database
+    from demitasse.io.data.databases.writing import write_database
 
     images = ((np.moveaxis(p, 2, 0).copy(), i) for i, p in enumerate(IMAGES))
     write_database(Path("records"), images)
 
 
 def _annotations() -> None:
-    from demitasse.data.databases.annotated import write_annotations
+    from demitasse.io.data.databases.annotated import write_annotations
 
     images = (np.moveaxis(p, 2, 0).copy() for p in IMAGES)
     write_annotations(Path("boxes"), ((image, [(1, 0.1, 0.2, 0.6, 0.9)]) for image in images))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from demitasse.device import Device
+from demitasse.core.device import Device
 from demitasse.errors import DeviceError
 
 __all__ = ["device", "dtype"]

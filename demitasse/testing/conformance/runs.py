@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from demitasse.device import Device
+from demitasse.core.device import Device
+from demitasse.io.proto import NetParameter
 from demitasse.net import Net
-from demitasse.proto import NetParameter
 from demitasse.testing.differences import distance
 
 __all__ = ["expect_same", "run", "run_on_both"]

@@ -9,7 +9,7 @@ import pytest
 from demitasse.backends import backend_class, devices_of, random
 from demitasse.backends.arrays import Array
 from demitasse.backends.base import Backend
-from demitasse.device import Device
+from demitasse.core.device import Device
 from demitasse.errors import DeviceError
 
 DTYPES = ["float32", "float64", "int32", "int64"]

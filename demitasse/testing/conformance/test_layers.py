@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from demitasse.device import Device
+from demitasse.core.device import Device
+from demitasse.io.proto import LayerParameter, NetParameter, parse_text
 from demitasse.layers.catalog import CATALOG
 from demitasse.layers.facts import facts_of
-from demitasse.proto import LayerParameter, NetParameter, parse_text
 from demitasse.testing import make_layer
 from demitasse.testing.conformance.files import FILES
 from demitasse.testing.conformance.runs import run_on_both

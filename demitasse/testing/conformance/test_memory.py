@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from demitasse.blob import Blob
-from demitasse.config import settings
-from demitasse.device import Device
+from demitasse.core.config import settings
+from demitasse.core.device import Device
 from demitasse.memory import Head, SyncedMemory, transfers
 
 

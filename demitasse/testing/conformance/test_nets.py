@@ -6,12 +6,12 @@ import threading
 import numpy as np
 import pytest
 
-from demitasse.device import Device
+from demitasse.core.device import Device
+from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.memory import transfers
 from demitasse.net import Net
-from demitasse.proto import NetParameter, SolverParameter, parse_text
-from demitasse.solvers import RULES, Solver
 from demitasse.testing.conformance.runs import SEED, expect_same, run, run_on_both
+from demitasse.training import RULES, Solver
 
 RNG = np.random.default_rng(5)
 SHAPE = (4, 3, 8, 8)

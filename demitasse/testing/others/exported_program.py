@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from demitasse.core.paths import regular
 from demitasse.errors import DataError, DemitasseError
-from demitasse.paths import regular
 from demitasse.testing.others.kinds import kind_of, role_of
 from demitasse.testing.others.model import Parameter, Value
 

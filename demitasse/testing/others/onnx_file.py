@@ -10,8 +10,8 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+from demitasse.core.paths import regular
 from demitasse.errors import DataError, DemitasseError
-from demitasse.paths import regular
 
 __all__ = ["onnx_library", "read_onnx"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.errors import DataError
+from demitasse.io.weights.npz import arrays_in
 from demitasse.testing.others.model import Parameter, Value
-from demitasse.weights.npz import arrays_in
 
 __all__ = ["Recorded", "read_arrays"]
 

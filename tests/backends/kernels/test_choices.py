@@ -11,7 +11,7 @@ from demitasse.backends.kernels.winograd.costs import pays
 from demitasse.backends.kernels.winograd.matrices import ALONE, FINITE, filtering, matrices
 from demitasse.backends.kernels.winograd.tiling import Tiling
 from demitasse.backends.step import Declined
-from demitasse.config import settings
+from demitasse.core.config import settings
 
 WIDTH = pytest.mark.parametrize("width", [8, 16])
 

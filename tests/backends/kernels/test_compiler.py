@@ -6,7 +6,7 @@ import pytest
 from demitasse.backends import kept
 from demitasse.backends.kernels import language as jit
 from demitasse.backends.kernels.language import compiler, team
-from demitasse.config import settings
+from demitasse.core.config import settings
 
 needs_llvm = pytest.mark.skipif(not jit.status().ready, reason=str(jit.status()))
 

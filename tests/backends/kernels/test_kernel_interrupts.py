@@ -8,9 +8,9 @@ import pytest
 from demitasse import Net, Solver
 from demitasse.backends.kernels.language import status, team
 from demitasse.backends.kernels.language.notes import Notes
-from demitasse.data.images.resize import resize_image
+from demitasse.io.data.images.resize import resize_image
+from demitasse.io.proto import SolverParameter, parse_text
 from demitasse.plan.stretch import Stretch
-from demitasse.proto import SolverParameter, parse_text
 
 pytestmark = [
     pytest.mark.skipif(not status().ready, reason=str(status())),

@@ -7,7 +7,7 @@ import pytest
 
 from demitasse.backends.kernels.language import later
 from demitasse.backends.kernels.language.notes import Notes
-from demitasse.config import settings
+from demitasse.core.config import settings
 
 LIBC = ctypes.CDLL(None)
 

@@ -302,7 +302,7 @@ TRAINING = """
 import hashlib
 import numpy as np
 import demitasse as dm
-from demitasse.proto import NetParameter, parse_text
+from demitasse.io.proto import NetParameter, parse_text
 from demitasse.backends import onednn
 net = dm.Net(parse_text('''
 force_backward: true

@@ -211,7 +211,7 @@ _devices: dict[bool, dict[str, Any]] = {}
 
 def _forget_devices() -> None:
     """Let GPUs be looked for anew; those of the stand-in are kept for the next time."""
-    from demitasse.device import Device, available_devices
+    from demitasse.core.device import Device, available_devices
 
     gone = {n: Device._known.pop(n) for n in list(Device._known) if n.startswith("cuda")}
     _devices[not is_in()] = gone

@@ -90,7 +90,7 @@ def is_gpu(device: str) -> bool:
 
 def need(device: str) -> None:
     """Have a GPU for this test: a real one, or the stand-in's where there is none."""
-    from demitasse.device import Device
+    from demitasse.core.device import Device
     from demitasse.errors import DeviceError
 
     if not real_gpus() and not _required():

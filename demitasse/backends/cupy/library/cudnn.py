@@ -17,7 +17,7 @@ from demitasse.backends.cupy.library.cudnn_library import cudnn
 from demitasse.backends.cupy.library.cudnn_plans import Plans, Rules
 from demitasse.backends.step import Declined
 from demitasse.backends.storage import ARRAYS, array_dtype
-from demitasse.config import settings
+from demitasse.core.config import settings
 from demitasse.errors import DeviceError
 
 __all__ = ["Cudnn", "Device"]

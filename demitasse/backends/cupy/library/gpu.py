@@ -19,7 +19,7 @@ from demitasse.backends.cupy.library.sources import source
 from demitasse.backends.recent import Recent
 from demitasse.backends.step import Declined
 from demitasse.backends.storage import array_dtype
-from demitasse.config import settings
+from demitasse.core.config import settings
 
 __all__ = ["GpuEngine"]
 

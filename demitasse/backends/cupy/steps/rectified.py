@@ -10,7 +10,7 @@ from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import GpuStep
 from demitasse.backends.cupy.steps.convolution import ConvStep
 from demitasse.backends.step import AnyStep, Declined, Operand, Operands
-from demitasse.config import settings
+from demitasse.core.config import settings
 
 __all__ = ["rectified"]
 

@@ -22,8 +22,8 @@ from demitasse.backends.kept import read_code, write_code
 from demitasse.backends.kernels.language import processor, team
 from demitasse.backends.kernels.language.linker import NotLinkableError, link
 from demitasse.backends.kernels.language.recipe import recipe
-from demitasse.config import settings
-from demitasse.digests import digest
+from demitasse.core.config import settings
+from demitasse.core.digests import digest
 
 __all__ = ["Status", "compiled", "linked", "status"]
 

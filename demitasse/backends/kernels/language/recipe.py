@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.digests import digest
+from demitasse.core.digests import digest
 
 __all__ = ["recipe"]
 

@@ -24,7 +24,7 @@ from demitasse.backends.kernels.norm.walk import (
     summed,
     walk_values,
 )
-from demitasse.records import Record
+from demitasse.core.frozen_struct import Record
 
 __all__ = ["Handed", "NormalizationGradient"]
 

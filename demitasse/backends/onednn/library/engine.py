@@ -34,8 +34,8 @@ from demitasse.backends.onednn.library.library import AVX2, AVX512, load
 from demitasse.backends.onednn.library.primitive import Description, Primitive
 from demitasse.backends.onednn.library.stream import Stream
 from demitasse.backends.step import Declined, Memory, Operand
+from demitasse.core.interrupts import Uninterrupted
 from demitasse.errors import DeviceError
-from demitasse.interrupts import Uninterrupted
 
 __all__ = ["Engine", "engine"]
 

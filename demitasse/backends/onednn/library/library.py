@@ -23,7 +23,7 @@ from demitasse.backends.kernels.language.team import bounded_spinning
 from demitasse.backends.kernels.team import install
 from demitasse.backends.onednn.library import pages
 from demitasse.backends.onednn.library.signatures import declare
-from demitasse.config import settings
+from demitasse.core.config import settings
 
 __all__ = ["AVX2", "AVX512", "Status", "load", "status"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from demitasse.io.proto import BNParameter, LayerParameter, LRNParameter
 from demitasse.layers.facts.common import BOTH, ELSEWHERE, TOPS, constant, flag
 from demitasse.layers.facts.kinds import ALWAYS, LayerFacts, ParamFacts, When, given, unless
-from demitasse.proto import BNParameter, LayerParameter, LRNParameter
 
 __all__ = ["FACTS"]
 

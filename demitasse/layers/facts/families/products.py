@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from demitasse.io.proto import EltwiseParameter, LayerParameter, ReductionParameter
 from demitasse.layers.facts.common import (
     BOTTOMS,
     ELSEWHERE,
@@ -14,7 +15,6 @@ from demitasse.layers.facts.common import (
     product_params,
 )
 from demitasse.layers.facts.kinds import ALWAYS, LayerFacts, ParamFacts, When, unless
-from demitasse.proto import EltwiseParameter, LayerParameter, ReductionParameter
 
 __all__ = ["FACTS"]
 

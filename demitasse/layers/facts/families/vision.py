@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from demitasse.io.proto import PoolingParameter
 from demitasse.layers.facts.common import WEIGHED, constant, product_params
 from demitasse.layers.facts.kinds import LayerFacts, When, phase_is
-from demitasse.proto import PoolingParameter
 
 __all__ = ["FACTS"]
 

@@ -1,0 +1,54 @@
+"""OpenCV 4's ``cv2.dnn`` for Caffe's nets, name for name: ``from demitasse import cvdnn``.
+
+OpenCV 5 no longer reads Caffe's files. Scripts written for it run over the engine, with the same
+outputs; OpenCV itself is not needed. ``cv2.dnn = cvdnn`` makes a script's ``cv2.dnn`` this one.
+
+Source: OpenCV 4, ``modules/dnn/include/opencv2/dnn/dnn.hpp``.
+"""
+
+from __future__ import annotations
+
+from demitasse.compat.cvdnn import constants
+from demitasse.compat.cvdnn.boxes import NMSBoxes, NMSBoxesBatched
+from demitasse.compat.cvdnn.constants import *  # noqa: F403
+from demitasse.compat.cvdnn.errors import error
+from demitasse.compat.cvdnn.images import (
+    Image2BlobParams,
+    blobFromImage,
+    blobFromImages,
+    blobFromImagesWithParams,
+    blobFromImageWithParams,
+    imagesFromBlob,
+)
+from demitasse.compat.cvdnn.layer import Layer
+from demitasse.compat.cvdnn.models import (
+    ClassificationModel,
+    DetectionModel,
+    Model,
+    SegmentationModel,
+)
+from demitasse.compat.cvdnn.net import Net
+from demitasse.compat.cvdnn.reading import readNet, readNetFromCaffe
+from demitasse.compat.cvdnn.targets import getAvailableTargets
+
+__all__ = [
+    "ClassificationModel",
+    "DetectionModel",
+    "Image2BlobParams",
+    "Layer",
+    "Model",
+    "NMSBoxes",
+    "NMSBoxesBatched",
+    "Net",
+    "SegmentationModel",
+    "blobFromImage",
+    "blobFromImageWithParams",
+    "blobFromImages",
+    "blobFromImagesWithParams",
+    "error",
+    "getAvailableTargets",
+    "imagesFromBlob",
+    "readNet",
+    "readNetFromCaffe",
+]
+__all__ += constants.__all__

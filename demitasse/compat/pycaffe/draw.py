@@ -1,0 +1,274 @@
+"""Drawings of nets: layers as boxes, blobs as octagons.
+
+Graphs are drawn by ``graphs``, as SVG with nothing else, as pixels with Pillow.
+Where both pydot and Graphviz are installed, they are used instead.
+
+Source: Caffe, ``python/caffe/draw.py``.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Protocol
+
+from demitasse.compat.pycaffe.graphs import dot
+from demitasse.core.atomic import atomic_write
+from demitasse.io.proto import (
+    ConvolutionParameter,
+    LayerParameter,
+    NetParameter,
+    NetStateRule,
+    PoolingParameter,
+    upgrade_net,
+)
+
+__all__ = [
+    "BLOB_STYLE",
+    "LAYER_STYLE_DEFAULT",
+    "NEURON_LAYER_STYLE",
+    "Graph",
+    "choose_color_by_layertype",
+    "draw_net",
+    "draw_net_to_file",
+    "get_edge_label",
+    "get_layer_label",
+    "get_layer_lr_mult",
+    "get_pooling_types_dict",
+    "get_pydot_graph",
+]
+
+LAYER_STYLE_DEFAULT = {"shape": "record", "fillcolor": "#6495ED", "style": "filled"}
+NEURON_LAYER_STYLE = {"shape": "record", "fillcolor": "#90EE90", "style": "filled"}
+BLOB_STYLE = {"shape": "octagon", "fillcolor": "#E0E0E0", "style": "filled"}
+
+COLORS = {
+    "Convolution": "#FF5050",
+    "Deconvolution": "#FF5050",
+    "Pooling": "#FF9900",
+    "InnerProduct": "#CC33FF",
+}
+
+LEARNING = ("Convolution", "Deconvolution", "InnerProduct")
+
+NO_LABEL = '""'
+
+
+class Graph(Protocol):
+    """What scripts do with the graph of a net: pydot's class has these methods, and ours."""
+
+    def add_node(self, graph_node: dot.Node) -> None:
+        """Add a node."""
+
+    def add_edge(self, graph_edge: dot.Edge) -> None:
+        """Add an edge."""
+
+    def create(self, prog: object = None, format: str = "ps") -> bytes:
+        """Return the graph as the contents of a file."""
+
+    def to_string(self) -> str:
+        """Return the graph in Graphviz's language."""
+
+
+def get_pooling_types_dict() -> dict[int, str]:
+    """Return the names of pooling methods by their numbers."""
+    return {number: name for name, number in PoolingParameter.PoolMethod.items()}
+
+
+def get_edge_label(layer: LayerParameter) -> str:
+    """Return the text beside the arrow to a layer's top: channels, or items in a batch."""
+    match layer.type:
+        case "Data":
+            return f"Batch {layer.data_param.batch_size}"
+        case "Convolution" | "Deconvolution":
+            return str(layer.convolution_param.num_output)
+        case "InnerProduct":
+            return str(layer.inner_product_param.num_output)
+    return NO_LABEL
+
+
+def get_layer_lr_mult(layer: LayerParameter) -> tuple[float, float]:
+    """Return the factors of the learning rate for a layer's weight and bias.
+
+    Raises:
+        ValueError: The layer is no convolution or inner product, or has more parameters.
+    """
+    if layer.type not in LEARNING:
+        message = f"{layer.type} layers have no weight and bias; only {', '.join(LEARNING)} do"
+        raise ValueError(message)
+    factors = [param.lr_mult for param in layer.param]
+    if len(factors) > 2:
+        message = f"layer {layer.name!r} has {len(factors)} params, but only a weight and a bias"
+        raise ValueError(message)
+    weight, bias = [*factors, 1.0, 1.0][:2]
+    return weight, bias
+
+
+def get_layer_label(layer: LayerParameter, rankdir: str, display_lrm: bool = False) -> str:
+    """Return the text in a layer's box, in quotes.
+
+    Args:
+        layer: The layer.
+        rankdir: Where the graph runs; if sideways, the text has several lines.
+        display_lrm: With the factors of the learning rate.
+    """
+    kind = layer.type
+    if kind == "Pooling":
+        kind = f"{kind} {get_pooling_types_dict()[layer.pooling_param.pool]}"
+    parts = [layer.name, f"({kind})"]
+    if layer.type == "Pooling":
+        parts += _pooling_window(layer.pooling_param)
+    elif layer.type in {"Convolution", "Deconvolution"}:
+        parts += _convolution_window(layer.convolution_param)
+    if display_lrm and layer.type in LEARNING:
+        weight, bias = get_layer_lr_mult(layer)
+        if weight or bias:
+            parts.append(f"lr mult: {weight:.1f}, {bias:.1f}")
+    separator = " " if rankdir in {"TB", "BT"} else r"\n"
+    return f'"{separator.join(parts)}"'
+
+
+def _pooling_window(param: PoolingParameter) -> list[str]:
+    if param.global_pooling:
+        return ["kernel size: all"]
+    return _window(
+        _sides(param.kernel_size, param.kernel_h, param.kernel_w),
+        _sides(param.stride, param.stride_h, param.stride_w),
+        _sides(param.pad, param.pad_h, param.pad_w),
+    )
+
+
+def _convolution_window(param: ConvolutionParameter) -> list[str]:
+    return _window(
+        list(param.kernel_size) or _sides(1, param.kernel_h, param.kernel_w),
+        list(param.stride) or _sides(1, param.stride_h, param.stride_w),
+        list(param.pad) or _sides(0, param.pad_h, param.pad_w),
+    )
+
+
+def _sides(both: int, height: int, width: int) -> list[int]:
+    return [height, width] if height or width else [both]
+
+
+def _window(kernel: Sequence[int], stride: Sequence[int], pad: Sequence[int]) -> list[str]:
+    named = {"kernel size": kernel, "stride": stride, "pad": pad}
+    return [
+        # equal sides are told once
+        f"{name}: {'x'.join(map(str, sides if len(set(sides)) > 1 else sides[:1]))}"
+        for name, sides in named.items()
+    ]
+
+
+def choose_color_by_layertype(layertype: str) -> str:
+    """Return the colour of layers of a type, ``#RRGGBB``."""
+    return COLORS.get(layertype, LAYER_STYLE_DEFAULT["fillcolor"])
+
+
+def get_pydot_graph(
+    caffe_net: NetParameter,
+    rankdir: str,
+    label_edges: bool = True,
+    phase: int | None = None,
+    display_lrm: bool = False,
+) -> Graph:
+    """Return the graph of a net; layers in old formats are upgraded for it.
+
+    Args:
+        caffe_net: The net.
+        rankdir: TB, BT, LR or RL: from the top to the bottom, and so on.
+        label_edges: With channels and batch sizes.
+        phase: TRAIN or TEST for the layers of that phase; None for all.
+        display_lrm: With the factors of the learning rate.
+
+    Raises:
+        ValueError: A layer has both ``include`` and ``exclude``.
+    """
+    library = _library()
+    net = NetParameter.FromString(caffe_net.SerializePartialToString())
+    upgrade_net(net)
+    nodes: dict[str, dot.Node] = {}
+    edges = []
+    for layer in net.layer:
+        if phase is not None and not _in_phase(layer, phase):
+            continue
+        name = f"{layer.name}_{layer.type}"
+        in_place = len(layer.bottom) == 1 and list(layer.bottom) == list(layer.top)
+        style = {**LAYER_STYLE_DEFAULT, "fillcolor": choose_color_by_layertype(layer.type)}
+        label = get_layer_label(layer, rankdir, display_lrm)
+        nodes[name] = library.Node(label, **(NEURON_LAYER_STYLE if in_place else style))
+        for blob in layer.bottom:
+            nodes[f"{blob}_blob"] = library.Node(blob, **BLOB_STYLE)
+            edges.append((f"{blob}_blob", name, NO_LABEL))
+        for blob in layer.top:
+            # what no later layer reads keeps this plain look: the net's outputs stand out
+            nodes[f"{blob}_blob"] = library.Node(blob)
+            edges.append((name, f"{blob}_blob", get_edge_label(layer) if label_edges else NO_LABEL))
+    graph: Graph = library.Dot(net.name or "Net", graph_type="digraph", rankdir=rankdir)
+    for node in nodes.values():
+        graph.add_node(node)
+    for source, target, label in edges:
+        graph.add_edge(library.Edge(nodes[source], nodes[target], label=label))
+    return graph
+
+
+def _library() -> ModuleType:
+    """Return pydot where it can draw, and otherwise what stands in for it."""
+    if shutil.which("dot"):
+        for name in ("pydotplus", "pydot"):
+            if find_spec(name):
+                return import_module(name)
+    return dot
+
+
+def _in_phase(layer: LayerParameter, phase: int) -> bool:
+    """Whether a layer's rules let it into nets of a phase; levels and stages are not looked at."""
+    if layer.include and layer.exclude:
+        message = f"layer {layer.name!r} has both include and exclude; only one of them may be"
+        raise ValueError(message)
+
+    def names(rule: NetStateRule) -> bool:
+        return rule.phase == phase or not rule.HasField("phase")
+
+    if layer.include:
+        return any(map(names, layer.include))
+    return not any(rule.HasField("phase") and rule.phase == phase for rule in layer.exclude)
+
+
+def draw_net(
+    caffe_net: NetParameter,
+    rankdir: str,
+    ext: str = "png",
+    phase: int | None = None,
+    display_lrm: bool = False,
+) -> bytes:
+    """Return a drawing of a net as the contents of a file.
+
+    Args:
+        caffe_net: The net.
+        rankdir: TB, BT, LR or RL: from the top to the bottom, and so on.
+        ext: ``svg``, ``png`` or another format of pixels, or ``raw`` for Graphviz's language.
+        phase: TRAIN or TEST for the layers of that phase; None for all.
+        display_lrm: With the factors of the learning rate.
+
+    Raises:
+        ConfigError: The format is unknown, or needs Pillow, which is not installed.
+    """
+    graph = get_pydot_graph(caffe_net, rankdir, phase=phase, display_lrm=display_lrm)
+    return graph.create(format=ext)
+
+
+def draw_net_to_file(
+    caffe_net: NetParameter,
+    filename: str,
+    rankdir: str = "LR",
+    phase: int | None = None,
+    display_lrm: bool = False,
+) -> None:
+    """Draw a net into a file; the file's extension says how. See ``draw_net``."""
+    content = draw_net(caffe_net, rankdir, Path(filename).suffix[1:], phase, display_lrm)
+    with atomic_write(filename) as file:
+        file.write(content)

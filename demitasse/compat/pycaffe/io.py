@@ -1,0 +1,461 @@
+"""Images and arrays, to and from what nets and databases hold.
+
+Images here are as scikit-image has them: (H, W, C), float32, red first, in [0, 1].
+``Transformer`` makes of them what a net was trained on.
+
+Source: Caffe, ``python/caffe/io.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from types import ModuleType
+from typing import BinaryIO
+
+import numpy as np
+
+from demitasse.compat.pycaffe.interpolate import resize_points, resize_squares
+from demitasse.core.paths import bytes_in
+from demitasse.errors import ConfigError, DataError
+from demitasse.io.data.databases import datum as records
+from demitasse.io.data.images.decode import opened
+from demitasse.io.proto import (
+    BlobProto,
+    BlobProtoVector,
+    Datum,
+    caffe_pb2,  # scripts find it here, too
+    floats,
+    set_floats,
+    stored_shape,
+)
+
+__all__ = [
+    "Transformer",
+    "array_to_blobproto",
+    "array_to_datum",
+    "arraylist_to_blobprotovector_str",
+    "blobproto_to_array",
+    "blobprotovector_str_to_arraylist",
+    "caffe_pb2",
+    "datum_to_array",
+    "load_image",
+    "oversample",
+    "resize",
+    "resize_image",
+]
+
+Sizes = Sequence[int] | np.ndarray
+"""Height and width, in pixels."""
+
+BRIGHTNESS = (0.2125, 0.7154, 0.0721)
+"""Shares of red, green and blue in grey, as of CRT phosphors."""
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Give scripts scikit-image where they look for it: ``caffe.io.skimage``."""
+    if name != "skimage":
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    try:
+        for part in ("io", "transform"):
+            import_module(f"skimage.{part}")
+    except ImportError as error:
+        message = (
+            f"{__name__}.skimage is scikit-image, which cannot be imported ({error}); "
+            "pip install scikit-image"
+        )
+        raise AttributeError(message) from error
+    return import_module("skimage")
+
+
+# -- messages -------------------------------------------------------------------------------------
+
+
+def blobproto_to_array(blob: BlobProto, return_diff: bool = False) -> np.ndarray:
+    """Return the data of a blob message, or its gradient, as float64.
+
+    Raises:
+        ValueError: It has another number of values than its shape says.
+    """
+    values, shape = floats(blob, diff=return_diff), stored_shape(blob)
+    if values.size != np.prod(shape, dtype=np.int64):
+        message = f"the blob message has {values.size} values, but its shape is {shape}"
+        raise ValueError(message)
+    return values.astype(np.float64).reshape(shape)
+
+
+def array_to_blobproto(arr: np.ndarray, diff: np.ndarray | None = None) -> BlobProto:
+    """Return a blob message of an array, and of a gradient of the same shape; both in float32."""
+    values = np.asarray(arr)
+    blob = BlobProto()
+    blob.shape.dim.extend(values.shape)
+    set_floats(blob, values.astype(np.float32))
+    if diff is not None:
+        set_floats(blob, np.asarray(diff).astype(np.float32), diff=True)
+    return blob
+
+
+def arraylist_to_blobprotovector_str(arraylist: Iterable[np.ndarray]) -> bytes:
+    """Return the bytes of a message of several blobs."""
+    vector = BlobProtoVector(blobs=[array_to_blobproto(arr) for arr in arraylist])
+    return vector.SerializeToString()
+
+
+def blobprotovector_str_to_arraylist(str: bytes) -> list[np.ndarray]:
+    """Return the arrays in the bytes of a message of several blobs."""
+    return [blobproto_to_array(blob) for blob in BlobProtoVector.FromString(str).blobs]
+
+
+def array_to_datum(arr: np.ndarray, label: int | None = None) -> Datum:
+    """Return the record of an image: uint8 is stored as bytes, all else as float32.
+
+    Args:
+        arr: Its pixels. Shape: (C, H, W).
+        label: Its class.
+
+    Raises:
+        ValueError: The array has not three axes.
+    """
+    if arr.ndim != 3:
+        message = f"a datum is (channels, height, width), the array given is {arr.shape}"
+        raise ValueError(message)
+    datum = records.array_to_datum(arr)
+    if label is not None:
+        datum.label = int(label)
+    return datum
+
+
+def datum_to_array(datum: Datum) -> np.ndarray:
+    """Return the pixels of a record: uint8, or float64 where it holds floats. Shape: (C, H, W).
+
+    Raises:
+        ValueError: It holds a compressed image, or another number of values than its size says.
+    """
+    shape = (datum.channels, datum.height, datum.width)
+    if datum.encoded:
+        message = (
+            "the datum holds a compressed image: "
+            "decode datum.data with demitasse.io.data.decode_image: (C, H, W), blue first"
+        )
+        raise ValueError(message)
+    if datum.data:
+        return np.frombuffer(datum.data, np.uint8).reshape(shape).copy()
+    return np.array(datum.float_data, np.float64).reshape(shape)
+
+
+# -- what a net was trained on --------------------------------------------------------------------
+
+
+class Transformer:
+    """Turns images into inputs of a net, and back.
+
+    Every step that was set is done, in this order: resize to the input's size, ``transpose``,
+    ``channel_swap``, times ``raw_scale``, minus ``mean``, times ``input_scale``.
+
+    Args:
+        inputs: Shape of each input: ``{"data": net.blobs["data"].data.shape}``; (N, C, H, W).
+
+    Attributes:
+        inputs: The same.
+        transpose: For each input, the order of an image's axes.
+        channel_swap: The order of its channels.
+        raw_scale: The factor before the mean is subtracted.
+        mean: What is subtracted.
+        input_scale: The factor afterwards.
+    """
+
+    def __init__(self, inputs: Mapping[str, Sequence[int]]) -> None:
+        self.inputs = inputs
+        self.transpose: dict[str, Sequence[int]] = {}
+        self.channel_swap: dict[str, Sequence[int]] = {}
+        self.raw_scale: dict[str, float] = {}
+        self.mean: dict[str, np.ndarray] = {}
+        self.input_scale: dict[str, float] = {}
+
+    def preprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
+        """Return an image as the net wants it; the array given is left alone.
+
+        Args:
+            in_: The input it is for.
+            data: The image. Shape: (H', W', C).
+
+        Returns:
+            float32. Shape: (C, H, W) when ``transpose`` is (2, 0, 1).
+
+        Raises:
+            Exception: The net has no such input.
+        """
+        height, width = self._shape(in_)[2:]
+        image = np.array(data, np.float32)
+        if image.shape[:2] != (height, width):
+            image = resize_image(image, (height, width))
+        if in_ in self.transpose:
+            image = image.transpose(self.transpose[in_])
+        if in_ in self.channel_swap:
+            image = image[list(self.channel_swap[in_])]
+        # in place, so that means and factors in double precision leave it float32
+        if in_ in self.raw_scale:
+            image *= self.raw_scale[in_]
+        if in_ in self.mean:
+            image -= self.mean[in_]
+        if in_ in self.input_scale:
+            image *= self.input_scale[in_]
+        return image
+
+    def deprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
+        """Return an input of the net as an image of the same size; ``preprocess`` backwards.
+
+        Args:
+            in_: The input it is of.
+            data: One item; axes of length 1 are dropped. Shape: (C, H, W) or (1, C, H, W).
+
+        Raises:
+            Exception: The net has no such input.
+        """
+        self._shape(in_)
+        image = np.array(data).squeeze()
+        if in_ in self.input_scale:
+            image /= self.input_scale[in_]
+        if in_ in self.mean:
+            image += self.mean[in_]
+        if in_ in self.raw_scale:
+            image /= self.raw_scale[in_]
+        if in_ in self.channel_swap:
+            image = image[np.argsort(self.channel_swap[in_])]
+        if in_ in self.transpose:
+            image = image.transpose(np.argsort(self.transpose[in_]))
+        return image
+
+    def set_transpose(self, in_: str, order: Sequence[int]) -> None:
+        """Set the order of an image's axes: (2, 0, 1) makes (C, H, W) of (H, W, C).
+
+        Raises:
+            Exception: The net has no such input, or it has another number of axes.
+        """
+        axes = len(self._shape(in_)) - 1
+        if len(order) != axes:
+            message = f"input {in_!r} has {axes} axes without the batch, the order is {order}"
+            raise ConfigError(message)
+        self.transpose[in_] = order
+
+    def set_channel_swap(self, in_: str, order: Sequence[int]) -> None:
+        """Set the order of the channels: (2, 1, 0) makes blue first of red first.
+
+        Channels are the first axis by then, after ``transpose``.
+
+        Raises:
+            Exception: The net has no such input, or it has another number of channels.
+        """
+        channels = self._shape(in_)[1]
+        if len(order) != channels:
+            message = f"input {in_!r} has {channels} channels, the order is {order}"
+            raise ConfigError(message)
+        self.channel_swap[in_] = order
+
+    def set_raw_scale(self, in_: str, scale: float) -> None:
+        """Set the factor before the mean is subtracted: 255 for nets trained on [0, 255].
+
+        Raises:
+            Exception: The net has no such input.
+        """
+        self._shape(in_)
+        self.raw_scale[in_] = scale
+
+    def set_mean(self, in_: str, mean: np.ndarray) -> None:
+        """Set what is subtracted; an image of another size is resized.
+
+        Args:
+            in_: The input.
+            mean: In the order and on the scale of the net's input. Shape: (C,), or (C, H', W'),
+                or (H, W) for one channel.
+
+        Raises:
+            Exception: The net has no such input.
+            ValueError: The mean has another number of channels or axes.
+        """
+        shape = tuple(self._shape(in_)[1:])
+        if mean.ndim not in {1, 2, 3}:
+            message = f"a mean is (C,), (C, H, W) or (H, W), the one given is {mean.shape}"
+            raise ValueError(message)
+        if mean.ndim == 1:
+            mean = mean[:, None, None]
+            if len(mean) != shape[0]:
+                message = f"input {in_!r} has {shape[0]} channels, the mean has {len(mean)}"
+                raise ValueError(message)
+        elif (1, *mean.shape)[-3:] != shape:
+            planes = mean if mean.ndim == 3 else mean[None]
+            mean = resize_image(planes.transpose(1, 2, 0), shape[1:]).transpose(2, 0, 1)
+        self.mean[in_] = mean
+
+    def set_input_scale(self, in_: str, scale: float) -> None:
+        """Set the factor after the mean was subtracted.
+
+        Raises:
+            Exception: The net has no such input.
+        """
+        self._shape(in_)
+        self.input_scale[in_] = scale
+
+    def _shape(self, in_: str) -> Sequence[int]:
+        if in_ not in self.inputs:
+            message = f"{in_!r} is no input of the net; its inputs are {list(self.inputs)}"
+            raise ConfigError(message)
+        return self.inputs[in_]
+
+
+# -- images -------------------------------------------------------------------------------------
+
+
+def load_image(filename: str | os.PathLike[str] | BinaryIO, color: bool = True) -> np.ndarray:
+    """Read an image from a file.
+
+    It is not turned upright, whatever its EXIF says; transparency is dropped.
+
+    Args:
+        filename: Its path, or a file that is open in binary mode.
+        color: Three channels; otherwise one, grey.
+
+    Returns:
+        float32, in [0, 1], red first. Shape: (H, W, 3) or (H, W, 1).
+
+    Raises:
+        OSError: It cannot be read, or is no image.
+        ValueError: It is an address of the web; download it first.
+    """
+    if isinstance(filename, str | os.PathLike):
+        if "://" in os.fspath(filename):
+            message = f"load_image reads files, no addresses: download {filename} first"
+            raise ValueError(message)
+        content = bytes_in(filename)
+    else:
+        content = filename.read()
+    try:
+        image = _pixels(content)
+    except DataError as error:
+        message = f"{filename}: {error.message}"
+        raise OSError(message) from error
+    if image.ndim == 2:
+        return image.astype(np.float32)[:, :, None].repeat(3 if color else 1, 2)
+    if not color:
+        image = np.dot(image, BRIGHTNESS)[:, :, None]
+    return image.astype(np.float32)
+
+
+def _pixels(content: bytes) -> np.ndarray:
+    """Return the pixels in a file, float64 in [0, 1]. Shape: (H, W), or (H, W, 3)."""
+    with opened(content) as image:
+        if image.mode in {"F", "I"} or image.mode.startswith("I;16"):
+            values: np.ndarray = np.asarray(image)
+            # old versions of Pillow give the 16 bits of a PNG as 32
+            kind = np.dtype(np.uint16) if image.format == "PNG" else values.dtype
+            return np.asarray(values / (1.0 if kind.kind == "f" else np.iinfo(kind).max))
+        return np.asarray(image.convert("L" if image.mode in {"1", "L"} else "RGB")) / 255.0
+
+
+def resize_image(im: np.ndarray, new_dims: Sizes, interp_order: int = 1) -> np.ndarray:
+    """Return an image in another size.
+
+    As in Caffe, pixels of images with one or three channels are squares, and what lies around
+    the image has its smallest value; with other numbers of channels pixels are points.
+
+    Args:
+        im: Its pixels, of any type. Shape: (H, W, C).
+        new_dims: Height and width wanted, in pixels.
+        interp_order: 0 for the nearest pixel, 1 for linear, 2 to 5 for smoother curves.
+
+    Returns:
+        float32. Shape: (height, width, C).
+
+    Raises:
+        ValueError: The array has not three axes, or a size or the order cannot be.
+    """
+    height, width = (int(size) for size in new_dims)
+    if im.ndim != 3 or 0 in im.shape or min(height, width) < 1:
+        message = (
+            f"an array of shape {im.shape} cannot be resized to {tuple(new_dims)}: "
+            "an image is (H, W, C), and all sizes are above 0"
+        )
+        raise ValueError(message)
+    values = im.astype(np.float64)
+    if im.shape[2] not in {1, 3}:
+        result = resize_points(values, height, width, interp_order)
+        if im.dtype.kind in "iu":  # the result was of the image's type
+            limits = np.iinfo(im.dtype)
+            result = np.floor(result + 0.5).clip(limits.min, limits.max)
+        return result.astype(np.float32)
+    low = float(values.min())
+    if not values.max() > low:
+        return np.full((height, width, im.shape[2]), low, np.float32)
+    return (resize_squares(values - low, height, width, interp_order) + low).astype(np.float32)
+
+
+def resize(
+    image: np.ndarray,
+    output_shape: Sequence[int],
+    order: int = 1,
+    mode: str = "constant",
+    cval: float = 0.0,
+    clip: bool = True,
+    preserve_range: bool = False,
+) -> np.ndarray:
+    """Return an image in another size, like scikit-image's ``transform.resize``.
+
+    Scripts find that function here under this name. By default black is around the image, which
+    its edges take a little of when it grows.
+
+    Args:
+        image: Its pixels. Shape: (H, W) or (H, W, C).
+        output_shape: Height and width wanted, in pixels, and maybe the channels.
+        order: 0 for the nearest pixel, 1 for linear, 2 to 5 for smoother curves.
+        mode: What is around the image: ``"constant"``, ``"edge"``, ``"symmetric"``, ``"reflect"``
+            or ``"wrap"``.
+        cval: What ``"constant"`` is.
+        clip: Whether smooth curves are cut off where they leave the image's range.
+        preserve_range: Whether whole numbers stay as they are, and are not brought to [0, 1].
+
+    Returns:
+        float64. Shape: (height, width) or (height, width, C).
+
+    Raises:
+        ValueError: The image has another number of axes or channels, or the order or the mode
+            cannot be.
+    """
+    height, width, *channels = (int(size) for size in output_shape)
+    if image.ndim not in {2, 3} or channels not in ([], [*image.shape[2:]]):
+        message = f"an image of shape {image.shape} cannot be resized to {tuple(output_shape)}"
+        raise ValueError(message)
+    whole = image.dtype.kind in "iu" and not preserve_range
+    scale = np.iinfo(image.dtype).max if whole else 1
+    planes = image.astype(np.float64).reshape(*image.shape[:2], -1) / scale
+    resized = resize_squares(planes, height, width, order, mode=mode, cval=cval, clip=clip)
+    return resized.reshape(height, width, *image.shape[2:])
+
+
+def oversample(images: Sequence[np.ndarray] | np.ndarray, crop_dims: Sizes) -> np.ndarray:
+    """Return ten views of each image: its corners, its centre, and all five mirrored.
+
+    Args:
+        images: Images of one size. Shape of each: (H, W, C).
+        crop_dims: Height and width of a view, in pixels.
+
+    Returns:
+        float32. Shape: (10 N, height, width, C).
+
+    Raises:
+        ValueError: A view would be larger than the image.
+    """
+    height, width = (int(size) for size in crop_dims)
+    H, W, channels = images[0].shape
+    down, right = H - height, W - width
+    if min(down, right) < 0:
+        message = f"a view of {height} x {width} pixels does not fit an image of {H} x {W}"
+        raise ValueError(message)
+    corners = [(0, 0), (0, right), (down, 0), (down, right), (down // 2, right // 2)]
+    views = np.empty((len(images), 2, 5, height, width, channels), np.float32)
+    for image, both in zip(images, views, strict=True):
+        for view, (y, x) in enumerate(corners):
+            both[0, view] = image[y : y + height, x : x + width]
+        both[1] = both[0, :, :, ::-1]
+    return views.reshape(-1, height, width, channels)

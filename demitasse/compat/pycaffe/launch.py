@@ -1,0 +1,139 @@
+"""Runs programs so that ``import caffe`` gives Demitasse, in them and in what they start.
+
+Python code runs in this process, as the interpreter would run it. Another program takes the place
+of this process. Children find ``caffe`` by PYTHONPATH, and notebooks' kernels are started in the
+same way again, by JUPYTER_PATH.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from demitasse import __version__
+from demitasse.compat.caffe_import_hook import install
+
+__all__ = ["main"]
+
+USAGE = """\
+usage: python -m demitasse.pycaffe SCRIPT.py [ARGUMENT ...]
+       python -m demitasse.pycaffe -m MODULE [ARGUMENT ...]
+       python -m demitasse.pycaffe -c CODE [ARGUMENT ...]
+       python -m demitasse.pycaffe PROGRAM [ARGUMENT ...]
+
+Runs a Python script, module or line of code, or any program such as jupyter, so that
+`import caffe` gives Demitasse's Python interface, there and in the processes it starts.
+"""
+
+CHILDREN = Path(__file__).with_name("children")
+PYTHON_ENDINGS = {".py", ".pyw", ".pyc", ".pyz"}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run what the command line names; its exit status becomes ours."""
+    given = sys.argv[1:] if arguments is None else arguments
+    match given:
+        case [] | ["-h" | "--help"]:
+            stream, status = (sys.stdout, 0) if given else (sys.stderr, 2)
+            stream.write(USAGE)
+            raise SystemExit(status)
+        case ["--version"]:
+            sys.stdout.write(f"demitasse {__version__}\n")
+            raise SystemExit(0)
+        case ["-m" | "-c" as option]:
+            sys.stderr.write(f"{option} needs an argument\n\n{USAGE}")
+            raise SystemExit(2)
+        case ["-m", module, *rest]:
+            _prepare(rest, argv0=module, folder=str(Path.cwd()))
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        case ["-c", code, *rest]:
+            _prepare(rest, argv0="-c", folder="")
+            _run_code(code)
+        case [name, *rest]:
+            _run_file(name, rest)
+
+
+def _run_file(name: str, rest: list[str]) -> None:
+    file = name if _can_be_run(Path(name)) else shutil.which(name)
+    if file is None:
+        sys.stderr.write(f"demitasse.pycaffe: {name!r} is neither a file nor a program\n")
+        raise SystemExit(2)
+    if _is_interpreter(file) and rest and (rest[0] in {"-m", "-c"} or rest[0][:1] != "-"):
+        main(rest)
+    elif _is_python(Path(file), by_path=file == name):
+        folder = Path(file).resolve()
+        _prepare(rest, argv0=file, folder=str(folder if folder.is_dir() else folder.parent))
+        runpy.run_path(file, run_name="__main__")
+    else:
+        _become(file, rest)
+
+
+def _prepare(rest: list[str], argv0: str, folder: str) -> None:
+    """Make ``sys`` and the environment what the program is to see."""
+    install()
+    _tell_children()
+    sys.argv[:] = [argv0, *rest]
+    if not sys.flags.safe_path:  # the interpreter put the working directory there for -m
+        del sys.path[0]
+    sys.path.insert(0, str(CHILDREN))  # new processes of multiprocessing take this list over
+    if not sys.flags.safe_path:
+        sys.path.insert(0, folder)
+
+
+def _tell_children() -> None:
+    for variable, folder in (("PYTHONPATH", CHILDREN), ("JUPYTER_PATH", CHILDREN / "jupyter")):
+        others = [p for p in os.environ.get(variable, "").split(os.pathsep) if p]
+        if str(folder) not in others:
+            os.environ[variable] = os.pathsep.join([str(folder), *others])
+
+
+def _run_code(code: str) -> None:
+    """Run a line of code as the module ``__main__``."""
+    main_module = sys.modules["__main__"]
+    names = vars(main_module)
+    names.clear()
+    names.update(__name__="__main__", __doc__=None, __package__=None, __spec__=None)
+    exec(compile(code, "<string>", "exec"), names)
+
+
+def _is_interpreter(file: str) -> bool:
+    """Whether a program is the Python that runs here."""
+    mine = Path(sys.executable)
+    return Path(file).parent == mine.parent and Path(file).resolve() == mine.resolve()
+
+
+def _can_be_run(path: Path) -> bool:
+    return path.is_file() or (path / "__main__.py").is_file()
+
+
+def _is_python(file: Path, by_path: bool) -> bool:
+    """Whether a file is Python code for this interpreter.
+
+    A script that was named by its path is, whichever Python its first line names; a program that
+    was found on PATH is where that is ours.
+    """
+    if file.is_dir() or file.suffix in PYTHON_ENDINGS or not os.access(file, os.X_OK):
+        return True
+    with file.open("rb") as opened:
+        first = opened.readline(512)
+    if not first.startswith(b"#!"):
+        return False
+    interpreter = Path(os.fsdecode(first[2:].split()[0]))
+    if by_path:
+        return b"python" in first
+    return interpreter.parent == Path(sys.executable).parent
+
+
+def _become(file: str, rest: list[str]) -> NoReturn:
+    """Put a program in the place of this process, or where that cannot be, wait for it."""
+    _tell_children()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.name == "posix":
+        os.execv(file, [file, *rest])
+    raise SystemExit(subprocess.call([file, *rest]))

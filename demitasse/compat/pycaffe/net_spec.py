@@ -1,0 +1,329 @@
+"""Nets written as Python programs: ``n.conv1 = L.Convolution(n.data, kernel_size=5)``.
+
+A call of ``layers.Type(...)`` describes a layer and returns its tops, which further calls take as
+bottoms. ``NetSpec`` names tops by the attributes they are assigned to; ``to_proto`` makes the
+message of the net, in which layers stand in the order they are needed.
+
+Source: Caffe, ``python/caffe/net_spec.py``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from google.protobuf.message import Message
+
+from demitasse.core.suggest import suggestion
+from demitasse.io.proto import LayerParameter, NetParameter, caffe_pb2, forks_of_field
+
+__all__ = [
+    "Function",
+    "Layers",
+    "NetSpec",
+    "Parameters",
+    "Top",
+    "assign_proto",
+    "layers",
+    "param_name_dict",
+    "params",
+    "to_proto",
+]
+
+
+SHARED = {
+    "Deconvolution": "convolution",
+    "Im2col": "convolution",
+    "LSTM": "recurrent",
+    "RNN": "recurrent",
+}
+"""Types whose fields are in a message named after another type; Caffe needs that spelt out."""
+
+
+class Top:
+    """One blob that a layer writes.
+
+    Attributes:
+        fn: The layer.
+        n: Which of its tops this is.
+    """
+
+    def __init__(self, fn: Function, n: int) -> None:
+        self.fn = fn
+        self.n = n
+
+    def to_proto(self) -> NetParameter:
+        """Return a net of the layers that are needed for this blob."""
+        return to_proto(self)
+
+
+class Function:
+    """A layer: its type, what it reads and its parameters.
+
+    Args:
+        type_name: The layer's type.
+        inputs: Its bottoms.
+        params: Its fields. Those whose names end in ``param``, and those that the message of its
+            type has not, belong to the layer itself; ``ntop`` says how many tops it has (one,
+            unless told otherwise), ``in_place`` that it writes its bottoms.
+
+    Raises:
+        TypeError: A bottom is not a top of another layer.
+    """
+
+    def __init__(self, type_name: str, inputs: Iterable[Top], params: Mapping[str, Any]) -> None:
+        self.type_name = type_name
+        self.inputs = tuple(inputs)
+        for index, bottom in enumerate(self.inputs):
+            if not isinstance(bottom, Top):
+                message = f"{type_name} input {index} is not a Top (type is {type(bottom)})"
+                raise TypeError(message)
+        self.params = dict(params)
+        self.ntop: int = self.params.pop("ntop", 1)
+        self.in_place: bool = self.params.pop("in_place", False)
+        self.tops = tuple(Top(self, n) for n in range(self.ntop))
+
+
+class NetSpec:
+    """A net under construction: every top assigned to an attribute gets that name.
+
+    Attributes:
+        tops: What was assigned, by name.
+    """
+
+    tops: OrderedDict[str, Top | Function]
+
+    def __init__(self) -> None:
+        super().__setattr__("tops", OrderedDict())
+
+    def __setattr__(self, name: str, value: Top | Function) -> None:
+        self.tops[name] = value
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "tops" or name not in self.tops:  # `tops` is asked for while being unpickled
+            message = f"the net has no top {name!r}"
+            raise AttributeError(message)
+        return self.tops[name]
+
+    def __setitem__(self, name: str, value: Top | Function) -> None:
+        self.tops[name] = value
+
+    def __getitem__(self, name: str) -> Any:
+        return self.tops[name]
+
+    def keys(self) -> list[str]:
+        """Return the names of the tops (SSD's)."""
+        return list(self.tops)
+
+    def vals(self) -> list[Top | Function]:
+        """Return the tops (SSD's)."""
+        return list(self.tops.values())
+
+    def update(self, name: str, params: Mapping[str, Any]) -> None:
+        """Give more fields to the layer of a top (SSD's)."""
+        top = self.tops[name]
+        (top.fn if isinstance(top, Top) else top).params.update(params)
+
+    def to_proto(self) -> NetParameter:
+        """Return the net's message.
+
+        Raises:
+            TypeError: Something was assigned that is no top.
+            AttributeError: A layer was given a field that it has not.
+        """
+        writer = _Writer({top: name for name, top in self.tops.items()})
+        for name, top in self.tops.items():
+            if not isinstance(top, Top | Function):
+                message = (
+                    f"{name!r} is a {type(top).__name__}, not a top; "
+                    "a layer of several tops is assigned to as many names: n.a, n.b = ..."
+                )
+                raise TypeError(message)
+            writer.add(top)
+        return writer.net()
+
+
+class Layers:
+    """Makes layers by their types: ``Layers().ReLU(bottom, in_place=True)``."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):  # Python asking what this object can do
+            raise AttributeError(name)
+
+        def layer(*bottoms: Top, **params: Any) -> Top | Function | tuple[Top, ...]:
+            fn = Function(name, bottoms, params)
+            if fn.ntop == 1:
+                return fn.tops[0]
+            return fn.tops or fn
+
+        layer.__name__ = layer.__qualname__ = name
+        return layer
+
+
+class _Constants:
+    def __init__(self, name: str) -> None:
+        self._message = getattr(caffe_pb2, name + "Parameter")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._message, name)
+
+
+class Parameters:
+    """Values of the enums in layers' messages: ``Parameters().Pooling.MAX``."""
+
+    def __getattr__(self, name: str) -> _Constants:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Constants(name)
+
+
+layers = Layers()
+params = Parameters()
+
+
+def to_proto(*tops: Top | Function) -> NetParameter:
+    """Return a net of the layers that are needed for some tops; their names are made up."""
+    writer = _Writer({})
+    for top in tops:
+        writer.add(top)
+    return writer.net()
+
+
+def param_name_dict() -> dict[str, str]:
+    """Return which field holds the parameters of a layer: ``{"InnerProduct": "inner_product"}``.
+
+    A few fields belong to all layers, such as ``transform_param``; they are listed, too.
+    """
+    layer = LayerParameter()
+    names = [f.name for f in layer.DESCRIPTOR.fields if f.name.endswith("_param")]
+    messages = [getattr(layer, name).DESCRIPTOR.name for name in names]
+    return {
+        message.removesuffix("Parameter"): name.removesuffix("_param")
+        for message, name in zip(messages, names, strict=True)
+    }
+
+
+def assign_proto(proto: Message, name: str, val: Any) -> None:
+    """Set a field of a message from plain Python values.
+
+    Args:
+        proto: The message.
+        name: The field.
+        val: A dictionary for a message, a list for a repeated field (a single value will do),
+            anything else as it is.
+
+    Raises:
+        AttributeError: The message, or one inside it, has no such field.
+        TypeError: A field cannot have this value.
+    """
+    _need_field(proto, name)
+    field = getattr(proto, name)
+    if hasattr(field, "extend"):
+        for item in val if isinstance(val, list | tuple) else [val]:
+            if isinstance(item, Mapping):
+                _assign_all(field.add(), item)
+            else:
+                with _named(name, item):
+                    field.append(item)
+    elif isinstance(val, Mapping):
+        _assign_all(field, val)
+    else:
+        with _named(name, val):
+            setattr(proto, name, val)
+
+
+@contextmanager
+def _named(name: str, value: Any) -> Iterator[None]:
+    """Name the field and the value in protobuf's complaint, which names neither."""
+    try:
+        yield
+    except TypeError as error:
+        message = f"{name} cannot be {value!r}: {error}"
+        if isinstance(value, float) and value.is_integer():
+            message += "; '/' gives fractions, '//' whole numbers"
+        raise TypeError(message) from error
+
+
+def _assign_all(proto: Message, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        assign_proto(proto, name, value)
+
+
+def _need_field(proto: Message, name: str) -> None:
+    known = proto.DESCRIPTOR.fields_by_name
+    if name in known:
+        return
+    message = f"{proto.DESCRIPTOR.name} has no field {name!r}"
+    forks = forks_of_field(proto.DESCRIPTOR.name, name)
+    message += f"; it comes from {forks}" if forks else suggestion(name, known)
+    raise AttributeError(message)
+
+
+class _Writer:
+    """Makes the messages of layers, each after those it reads from.
+
+    Args:
+        names: Names of tops, and of layers without tops; all others get a type and a number.
+    """
+
+    def __init__(self, names: Mapping[Top | Function, str]) -> None:
+        self._names = dict(names)
+        self._numbers: Counter[str] = Counter()
+        self._layers: dict[Function, LayerParameter] = {}
+
+    def net(self) -> NetParameter:
+        """Return a net of all layers added."""
+        return NetParameter(layer=self._layers.values())
+
+    def add(self, wanted: Top | Function) -> None:
+        """Add a layer, and before it those it needs; without recursion, as nets can be deep."""
+        waiting = [_layer_of(wanted)]
+        while waiting:
+            fn = waiting[-1]
+            missing = [top.fn for top in fn.inputs if top.fn not in self._layers]
+            if missing:
+                waiting += reversed(missing)
+                continue
+            waiting.pop()
+            if fn not in self._layers:
+                self._layers[fn] = self._message(fn)
+
+    def _message(self, fn: Function) -> LayerParameter:
+        layer = LayerParameter(type=fn.type_name)
+        layer.bottom.extend(self._layers[top.fn].top[top.n] for top in fn.inputs)
+        layer.top.extend(
+            layer.bottom if fn.in_place else [self._name(top, fn.type_name) for top in fn.tops]
+        )
+        named_by = fn if fn in self._names or not fn.tops else fn.tops[0]
+        layer.name = self._name(named_by, fn.type_name)
+        try:
+            for name, value in fn.params.items():
+                assign_proto(_holder(layer, name), name, value)
+        except (AttributeError, TypeError, ValueError) as error:
+            error.add_note(f"in layer {layer.name!r} ({fn.type_name})")
+            raise
+        return layer
+
+    def _name(self, of: Top | Function, type_name: str) -> str:
+        if of not in self._names:
+            self._numbers[type_name] += 1
+            self._names[of] = f"{type_name}{self._numbers[type_name]}"
+        return self._names[of]
+
+
+def _layer_of(wanted: Top | Function) -> Function:
+    return wanted.fn if isinstance(wanted, Top) else wanted
+
+
+def _holder(layer: LayerParameter, name: str) -> Message:
+    """Return the message that a layer's field is in: that of its type, or the layer's own."""
+    own = _param_names.get(layer.type)
+    if name.endswith("param") or own is None:
+        return layer
+    message: Message = getattr(layer, own + "_param")
+    return message if name in message.DESCRIPTOR.fields_by_name else layer
+
+
+_param_names = {**param_name_dict(), **SHARED}

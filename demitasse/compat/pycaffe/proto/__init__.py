@@ -1,0 +1,7 @@
+"""Caffe's messages, where ``from caffe.proto import caffe_pb2`` looks for them."""
+
+from __future__ import annotations
+
+from demitasse.io.proto import caffe_pb2
+
+__all__ = ["caffe_pb2"]

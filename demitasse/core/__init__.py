@@ -1,0 +1,1 @@
+"""Services that every package uses: settings, devices, logging, paths, safe writing of files."""

@@ -1,0 +1,1 @@
+"""Trained models at work: model cards, predictions over many inputs, the HTTP server."""

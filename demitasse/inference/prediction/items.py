@@ -1,0 +1,193 @@
+"""What is shown to a net, in one order: image files, records of a database, rows of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from demitasse.core.paths import is_file, is_folder, text_in
+from demitasse.errors import ConfigError, DataError
+from demitasse.io.data.databases.database import Cursor, open_db
+from demitasse.io.data.databases.datum import datum_to_array
+from demitasse.io.data.databases.hdf5 import Hdf5File
+from demitasse.io.data.images.decode import Color, read_image
+from demitasse.io.data.images.files import IMAGES, files_in
+from demitasse.io.proto import Datum
+from demitasse.io.weights.npy import read_npy
+from demitasse.io.weights.npz import arrays_in
+
+__all__ = ["Arrays", "Images", "Items", "Records", "find_items"]
+
+HDF5 = {".h5", ".hdf5"}
+ARRAYS = {".npy", ".npz", *HDF5}
+
+
+class Images:
+    """Image files.
+
+    Args:
+        paths: The files.
+
+    Attributes:
+        names: What the items are called.
+        files: The files that they come from.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.names = [str(path) for path in paths]
+        self.files = list(paths)
+
+    def pixels(self, index: int, color: Color) -> np.ndarray:
+        """Return the pixels of an image, uint8. Shape: (C, H, W).
+
+        Raises:
+            DataError: It cannot be read.
+        """
+        return read_image(self.files[index], color)
+
+
+class Records:
+    """Records of an LMDB or LevelDB database; read one after the other, from any on.
+
+    Args:
+        path: The database.
+        backend: Its kind.
+    """
+
+    def __init__(self, path: Path, backend: str) -> None:
+        self._path, self._database = path, open_db(path, backend)
+        self._cursor, self._at = self._database.new_cursor(), 0
+        self._cursor.seek_to_first()
+        self.names = [key.decode("utf-8", "replace") for key in _keys(self._cursor)]
+        self._cursor.seek_to_first()
+        self.files = sorted(one for one in path.iterdir() if one.suffix in {".mdb", ".ldb", ".sst"})
+        self.files = [one for one in self.files if one.name != "lock.mdb"]
+
+    def pixels(self, index: int, color: Color) -> np.ndarray:
+        """Return the values of a record. Shape: (C, H, W).
+
+        Raises:
+            DataError: It cannot be read.
+        """
+        if index < self._at:
+            self._cursor.seek_to_first()
+            self._at = 0
+        while self._at < index:
+            self._cursor.next()
+            self._at += 1
+        try:
+            return datum_to_array(Datum.FromString(bytes(self._cursor.value())), color)
+        except (ValueError, DataError) as error:  # protobuf's error is a ValueError
+            message = getattr(error, "message", str(error))
+            raise DataError(message, str(self._path), self.names[index]) from None
+
+
+class Arrays:
+    """Rows of arrays, one for each input of a net.
+
+    Args:
+        path: A file ``.npy``, ``.npz`` or of HDF5.
+        inputs: Names of the net's inputs.
+
+    Raises:
+        DataError: It cannot be read, lacks an input, or its arrays have not as many rows each.
+    """
+
+    def __init__(self, path: Path, inputs: Sequence[str]) -> None:
+        self.files = [path]
+        self._file: Hdf5File | None = None
+        self._arrays: dict[str, np.ndarray] = {}
+        self._inputs = list(inputs)
+        if path.suffix in HDF5:
+            self._file = Hdf5File(path, self._inputs)
+            lengths = {self._file.rows}
+        else:
+            self._arrays = _read(path, self._inputs)
+            single = next((name for name, one in self._arrays.items() if not one.ndim), None)
+            if single is not None:
+                message = f"the array for {single!r} is a single number and has no rows"
+                raise DataError(message, str(path))
+            lengths = {len(array) for array in self._arrays.values()}
+        if len(lengths) > 1:
+            message = f"the arrays have {' and '.join(map(str, sorted(lengths)))} rows"
+            raise DataError(message, str(path))
+        self.names = [str(index) for index in range(lengths.pop())]
+
+    def rows(self, some: range) -> dict[str, np.ndarray]:
+        """Return rows of the arrays. Shapes: (len(some), ...)."""
+        if self._file is None:
+            return {name: array[some.start : some.stop] for name, array in self._arrays.items()}
+        rows = [self._file.row(index) for index in some]
+        columns = [np.stack(column) for column in zip(*rows, strict=True)]
+        return dict(zip(self._inputs, columns, strict=True))
+
+
+Items = Images | Records | Arrays
+
+
+def find_items(names: Sequence[str], inputs: Sequence[str]) -> Items:
+    """Return the items that files and folders hold.
+
+    Args:
+        names: Image files, folders of them, or lists (``.txt``) with a name in each line; or one
+            database, or one file of arrays.
+        inputs: Names of the net's inputs, which arrays are for.
+
+    Raises:
+        ConfigError: A database or arrays are named beside something else.
+        DataError: Nothing is there, or it cannot be read.
+    """
+    paths = [Path(name) for name in names]
+    kinds = [_backend(path) or path.suffix in ARRAYS for path in paths]
+    if any(kinds):
+        if len(paths) > 1:
+            message = "a database or a file of arrays is the only input; give one, or images"
+            raise ConfigError(message)
+        backend = _backend(paths[0])
+        return Records(paths[0], backend) if backend else Arrays(paths[0], inputs)
+    found = [path for one in paths for path in _images(one)]
+    if not found:
+        message = f"{', '.join(names)}: there are no images"
+        raise DataError(message)
+    return Images(found)
+
+
+def _images(path: Path) -> Iterator[Path]:
+    if is_folder(path):
+        yield from files_in(path, IMAGES)
+    elif path.suffix == ".txt":
+        yield from (Path(line) for line in text_in(path).splitlines() if line.strip())
+    else:
+        yield path
+
+
+def _backend(path: Path) -> str:
+    """Return the kind of a database; empty for what is none."""
+    if is_file(path / "data.mdb"):
+        return "LMDB"
+    return "LEVELDB" if is_file(path / "CURRENT") else ""
+
+
+def _keys(cursor: Cursor) -> Iterator[bytes]:
+    while cursor.valid():
+        yield cursor.key()
+        cursor.next()
+
+
+def _read(path: Path, inputs: Sequence[str]) -> dict[str, np.ndarray]:
+    try:
+        if path.suffix == ".npz":
+            arrays = arrays_in(path)
+        elif len(inputs) == 1:
+            arrays = {inputs[0]: read_npy(path)}
+        else:
+            message = f"one array, but the net's inputs are {', '.join(inputs)}; give a .npz"
+            raise DataError(message, str(path))
+    except (OSError, ValueError) as error:
+        raise DataError(str(error), str(path)) from None
+    if set(arrays) != set(inputs):
+        message = f"the arrays are {', '.join(arrays)}; the net's inputs are {', '.join(inputs)}"
+        raise DataError(message, str(path))
+    return arrays

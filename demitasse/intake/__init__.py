@@ -1,7 +1,0 @@
-"""Models of other frameworks as nets of Caffe."""
-
-from __future__ import annotations
-
-from demitasse.intake.imports import Imported, import_onnx
-
-__all__ = ["Imported", "import_onnx"]

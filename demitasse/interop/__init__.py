@@ -1,0 +1,1 @@
+"""Models in the formats of other frameworks: export to ONNX and PyTorch, import from ONNX."""

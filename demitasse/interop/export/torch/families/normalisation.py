@@ -1,0 +1,154 @@
+"""Layers that normalise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from demitasse.blob import Blob
+from demitasse.interop.export.batch_norm import normalisation
+from demitasse.interop.export.torch.code import Code
+from demitasse.interop.export.torch.converter import Converter
+from demitasse.interop.export.torch.names import number
+from demitasse.interop.export.walk import Step, Value
+from demitasse.layers.batch_norm import BatchNorm
+from demitasse.layers.bn import BN
+from demitasse.layers.lrn import LRN
+from demitasse.layers.segnet_bn import EPS, SegNetBN
+from demitasse.layers.softmax import Softmax
+
+__all__ = ["CONVERTERS"]
+
+AXES = {2: "1", 3: "1", 4: "2", 5: "3"}
+"""Axes of a value -> those that a BatchNorm of PyTorch is called after."""
+
+
+def batch_norm(step: Step, code: Code) -> None:
+    """Add BatchNorm, one with the Scale that follows; or what the batch itself says."""
+    layer, [x], [y] = step.of(BatchNorm), step.bottoms, step.tops
+    numbers = normalisation(step)
+    scale, shift = (numbers.scale, numbers.shift) if numbers.affine else (None, None)
+    image = code.variable(x)
+    if layer.use_global_stats:
+        _norm(step, code, layer.eps, numbers.mean, numbers.variance, scale, shift)
+        return
+    rows = image if len(x.shape) > 1 else f"{image}[:, None]"
+    unit = code.call("batch_norm_of_batch", rows, number(layer.eps))
+    if scale is not None and shift is not None:
+        axes = (-1, *(1,) * (max(2, len(x.shape)) - 2))
+        weights = code.parameters(step, weight=scale.reshape(axes), bias=shift.reshape(axes))
+        unit = code.call("affine", unit, weights)
+    code.let(unit if len(x.shape) > 1 else f"{unit}[:, 0]", y)
+
+
+def _norm(
+    step: Step,
+    code: Code,
+    eps: float,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    scale: np.ndarray | None,
+    shift: np.ndarray | None,
+) -> None:
+    """Add a BatchNorm of PyTorch."""
+    [x], [y] = step.bottoms, step.tops
+    affine = "" if scale is not None else ", affine=False"
+    axes = AXES.get(len(x.shape), "1")
+    module = code.module(
+        step,
+        f"nn.BatchNorm{axes}d({mean.size}, eps={number(eps)}{affine})",
+        weight=scale,
+        bias=shift,
+        running_mean=mean,
+        running_var=variance,
+    )
+    image = code.variable(x)
+    if len(x.shape) in AXES:
+        code.let(f"{module}({image})", y)
+    elif len(x.shape) == 1:
+        code.let(f"{module}({image}[:, None])[:, 0]", y)
+    else:
+        code.let(f"{module}({image}.flatten(2)).view_as({image})", y)
+
+
+def bn(step: Step, code: Code) -> None:
+    """Add BN of PSPNet, or of SegNet."""
+    if isinstance(step.layer, SegNetBN):
+        _segnet(step, step.layer, code)
+        return
+    layer = step.of(BN)
+    scale, shift, mean, variance = (blob.cpu_data().reshape(-1) for blob in layer.blobs)
+    _norm(step, code, layer.eps, mean, variance, scale, shift)
+
+
+def _segnet(step: Step, layer: SegNetBN, code: Code) -> None:
+    [x], y = step.bottoms, step.tops[0]
+    weights = code.parameters(
+        step,
+        weight=layer.blobs[0].cpu_data().reshape(spread(layer.blobs[0], x)),
+        bias=layer.blobs[1].cpu_data().reshape(spread(layer.blobs[1], x)),
+    )
+    image = unit = code.variable(x)
+    if layer.learns:
+        axes = [axis for axis in range(len(x.shape)) if axis != 1]
+        names: list[Value | str] = ["variance", "mean"]
+        variance, mean = code.let_several(
+            f"torch.var_mean({image}, {axes}, correction=0, keepdim=True)", names
+        )
+        for found, top in zip((mean, variance), step.tops[1:], strict=False):
+            code.let(code.reshaped(found, top.sizes), top)
+        unit = code.let(f"({image} - {mean}) / torch.sqrt({variance} + {number(EPS)})", "unit")
+    code.let(code.call("affine", unit, weights), y)
+
+
+def spread(blob: Blob, x: Value) -> tuple[int, ...]:
+    """Return the shape in which a parameter of one value for each channel broadcasts."""
+    return (blob.count, *(1,) * (len(x.shape) - 2))
+
+
+def lrn(step: Step, code: Code) -> None:
+    """Add LocalResponseNorm; within a channel what it is made of."""
+    layer, x, [y] = step.of(LRN), code.variable(step.bottoms[0]), step.tops
+    numbers = [number(layer.alpha), number(layer.beta)]
+    if layer.across:
+        options = f"{layer.size}, alpha={numbers[0]}, beta={numbers[1]}, k={number(layer.k)}"
+        module = code.module(step, f"nn.LocalResponseNorm({options})")
+        code.let(f"{module}({x})", y)
+    else:
+        code.let(code.call("lrn_within_channel", x, str(layer.size), *numbers), y)
+
+
+def mvn(step: Step, code: Code) -> None:
+    """Add the difference from the mean, over the deviation and ``eps``."""
+    p, [x], [y] = step.layer.param.mvn_param, step.bottoms, step.tops
+    image = code.variable(x)
+    if len(x.shape) != 4:
+        image = code.reshaped(image, y.sizes)
+    axes = tuple(range(1 if p.across_channels else 2, 4))
+    code.let(code.call("mvn", image, str(axes), str(p.normalize_variance), number(p.eps)), y)
+
+
+def normalize(step: Step, code: Code) -> None:
+    """Add the quotient by the length, and the scale."""
+    p, [x], [y] = step.layer.param.norm_param, step.bottoms, step.tops
+    blob, image = step.layer.blobs[0], code.variable(x)
+    axes = list(range(1, len(x.shape))) if p.across_spatial else [1]
+    weights = code.parameters(step, weight=blob.cpu_data().reshape(spread(blob, x)))
+    code.let(code.call("normalize", image, str(axes), number(p.eps), weights), y)
+
+
+def softmax(step: Step, code: Code) -> None:
+    """Add Softmax."""
+    module = code.module(step, f"nn.Softmax({step.of(Softmax).axis})")
+    code.let(f"{module}({code.variable(step.bottoms[0])})", step.tops[0])
+
+
+CONVERTERS: Mapping[str, Converter] = {
+    "BN": bn,
+    "BatchNorm": batch_norm,
+    "LRN": lrn,
+    "MVN": mvn,
+    "Normalize": normalize,
+    "Softmax": softmax,
+}

@@ -1,0 +1,278 @@
+"""The net that is being made, layer by layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from demitasse.errors import NetError
+from demitasse.interop.onnx_import.source import Shape, Tensor
+from demitasse.io.proto import LayerParameter, NetParameter
+
+__all__ = ["Draft"]
+
+EXACT = 2**24
+"""Up to here float32 has every whole number."""
+
+
+class Draft:
+    """Layers with their weights; blobs are called as the model's values are.
+
+    Attributes:
+        message: The net, without weights.
+        weights: Layer -> its parameters, float32.
+        blobs: Value of the model -> the blob that holds it.
+        shapes: Blob -> its shape.
+        notes: What is to be said about the net.
+    """
+
+    def __init__(self, name: str, taken: Sequence[str]) -> None:
+        self.message = NetParameter(name=name)
+        self.weights: dict[str, list[np.ndarray]] = {}
+        self.blobs: dict[str, str] = {}
+        self.shapes: dict[str, Shape] = {}
+        self.notes: list[str] = []
+        self._taken, self._layers = set(taken), set[str]()
+        self._node, self._last = "", ""
+
+    def input(self, value: Tensor) -> None:
+        """Add an Input layer."""
+        shape = {"dim": value.shape}
+        self.message.layer.add(
+            name=self._layer_name(value.name), type="Input", top=[value.name],
+            input_param={"shape": [shape]},
+        )  # fmt: skip
+        self.blobs[value.name] = value.name
+        self.shapes[value.name] = value.shape
+        if value.whole:
+            self.notes.append(f"input {value.name!r} takes its {value.dtype} as float32")
+
+    @contextmanager
+    def node(self, name: str, last: str) -> Iterator[None]:
+        """Layers that are added belong to a node; that which makes its last value has its name."""
+        self._node, self._last = name, last
+        yield
+
+    # -- layers ----------------------------------------------------------------------------------
+
+    def add(
+        self,
+        kind: str,
+        bottoms: Sequence[str],
+        shape: Shape,
+        *,
+        to: Tensor | None = None,
+        weights: Sequence[np.ndarray] = (),
+        **fields: Any,
+    ) -> str:
+        """Add a layer with one top.
+
+        Args:
+            kind: Its type.
+            bottoms: Blobs it reads.
+            shape: Shape of its top.
+            to: The value that the top is; None for a step on the way to one.
+            weights: Its parameters.
+            **fields: Its messages, such as ``relu_param``.
+
+        Returns:
+            The top.
+        """
+        return self.add_several(kind, bottoms, [shape], to=[to], weights=weights, **fields)[0]
+
+    def add_several(
+        self,
+        kind: str,
+        bottoms: Sequence[str],
+        shapes: Sequence[Shape],
+        *,
+        to: Sequence[Tensor | None],
+        weights: Sequence[np.ndarray] = (),
+        **fields: Any,
+    ) -> list[str]:
+        """Add a layer with several tops; see ``add``."""
+        final = any(one is not None and one.name == self._last for one in to)
+        name = self._layer_name(self._node if final else f"{self._node}/{kind}")
+        tops = [
+            self._blob_name(name if len(to) == 1 else f"{name}/{number}")
+            if one is None
+            else one.name
+            for number, one in enumerate(to)
+        ]
+        self.message.layer.append(
+            LayerParameter(name=name, type=kind, bottom=bottoms, top=tops, **fields)
+        )
+        if weights:
+            self.weights[name] = [np.asarray(one, np.float32, order="C") for one in weights]
+        for one, top, shape in zip(to, tops, shapes, strict=True):
+            self.shapes[top] = tuple(shape)
+            if one is not None:
+                self.blobs[one.name] = top
+        return tops
+
+    def silence(self, blobs: Sequence[str]) -> None:
+        """Add a layer that reads what nobody else does, which would be outputs of the net."""
+        if blobs:
+            name = self._layer_name(f"{self._node}/Silence")
+            self.message.layer.add(name=name, type="Silence", bottom=blobs)
+
+    def _layer_name(self, wish: str) -> str:
+        return _free(wish, self._layers)
+
+    def _blob_name(self, wish: str) -> str:
+        return _free(wish, self._taken)
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def blob(self, value: Tensor) -> str:
+        """Return the blob that holds a value; a constant becomes one by a Parameter layer.
+
+        Raises:
+            NetError: It is a constant that float32 cannot hold, or that has no elements.
+        """
+        if value.name not in self.blobs:
+            if value.array is None:
+                message = f"nothing computes {value.name!r}"
+                raise NetError(message)
+            self.blobs[value.name] = self.constant(value.array, value)
+        return self.blobs[value.name]
+
+    def constant(self, array: np.ndarray, value: Tensor | None = None) -> str:
+        """Return a blob that holds a constant."""
+        single = in_single(array)
+        return self.add(
+            "Parameter", [], array.shape, to=value, weights=[single],
+            parameter_param={"shape": {"dim": array.shape}},
+        )  # fmt: skip
+
+    def same(self, value: Tensor, source: str) -> None:
+        """Let a value be what a blob holds already."""
+        self.blobs[value.name] = source
+
+    # -- what many operators need ------------------------------------------------------------------
+
+    def reshape(self, x: str, shape: Shape, *, to: Tensor | None = None) -> str:
+        """Add a Reshape; the first axis is kept free where it stays as it is."""
+        have = self.shapes[x]
+        if to is None and have == shape:
+            return x
+        keep = bool(shape) and bool(have) and shape[0] == have[0]
+        dims = [0, *shape[1:]] if keep else [*shape]
+        return self.add("Reshape", [x], shape, to=to, reshape_param={"shape": {"dim": dims}})
+
+    def power(
+        self,
+        x: str,
+        *,
+        power: float = 1,
+        scale: float = 1,
+        shift: float = 0,
+        to: Tensor | None = None,
+    ) -> str:
+        """Add (shift + scale x) ** power."""
+        given = {"power": (power, 1), "scale": (scale, 1), "shift": (shift, 0)}
+        fields = {name: value for name, (value, usual) in given.items() if value != usual}
+        return self.add("Power", [x], self.shapes[x], to=to, power_param=fields)
+
+    def expand(self, x: str, shape: Shape, *, to: Tensor | None = None) -> str:
+        """Add repetitions along the axes of 1 that are to be longer."""
+        have = self.shapes[x]
+        full = (*(1,) * (len(shape) - len(have)), *have)
+        axes = [axis for axis, (a, b) in enumerate(zip(full, shape, strict=True)) if a != b]
+        if not axes:
+            return self.reshape(x, shape, to=to) if have != shape else self._as(x, to)
+        x = self.reshape(x, full)
+        for axis in axes:
+            full = (*full[:axis], shape[axis], *full[axis + 1 :])
+            last = axis == axes[-1]
+            how = {"axis": axis, "tiles": shape[axis]}
+            x = self.add("Tile", [x], full, to=to if last else None, tile_param=how)
+        return x
+
+    def _as(self, x: str, to: Tensor | None) -> str:
+        if to is not None:
+            self.same(to, x)
+        return x
+
+    def cut(self, x: str, axis: int, start: int, stop: int, *, to: Tensor | None = None) -> str:
+        """Add a Slice along one axis; what it leaves goes to a Silence."""
+        have = self.shapes[x]
+        size = have[axis]
+        if (start, stop) == (0, size):
+            return self._as(x, to)
+        points = [point for point in (start, stop) if 0 < point < size]
+        ends = [0, *points, size]
+        middle = 0 if start == 0 else 1
+        shapes = [(*have[:axis], b - a, *have[axis + 1 :]) for a, b in pairwise(ends)]
+        tops = self.add_several(
+            "Slice", [x], shapes,
+            to=[to if number == middle else None for number in range(len(shapes))],
+            slice_param={"axis": axis, "slice_point": points},
+        )  # fmt: skip
+        self.silence([top for number, top in enumerate(tops) if number != middle])
+        return tops[middle]
+
+    def choose(self, x: str, axis: int, indices: np.ndarray) -> str:
+        """Add a BatchReindex along an axis, which is first for as long."""
+        order = [axis, *(one for one in range(len(self.shapes[x])) if one != axis)]
+        first = x if axis == 0 else self.permute(x, order)
+        shape = (len(indices), *self.shapes[first][1:])
+        found = self.add("BatchReindex", [first, self.constant(indices)], shape)
+        back = [order.index(one) for one in range(len(order))]
+        return found if axis == 0 else self.permute(found, back)
+
+    def permute(self, x: str, order: Sequence[int], *, to: Tensor | None = None) -> str:
+        """Add a Permute."""
+        have = self.shapes[x]
+        shape = tuple(have[axis] for axis in order)
+        return self.add("Permute", [x], shape, to=to, permute_param={"order": order})
+
+    def eltwise(
+        self,
+        operation: str,
+        blobs: Sequence[str],
+        *,
+        factors: Sequence[float] = (),
+        to: Tensor | None = None,
+    ) -> str:
+        """Add an Eltwise of blobs of one shape."""
+        fields: dict[str, Any] = {"operation": operation}
+        if factors and set(factors) != {1.0}:
+            fields["coeff"] = factors
+        return self.add("Eltwise", blobs, self.shapes[blobs[0]], to=to, eltwise_param=fields)
+
+    def count(self, x: str) -> int:
+        """Return the number of elements of a blob."""
+        return math.prod(self.shapes[x])
+
+
+def in_single(array: np.ndarray) -> np.ndarray:
+    """Return a constant in float32.
+
+    Raises:
+        NetError: It has whole numbers that float32 does not have, or no elements.
+    """
+    if not array.size:
+        message = "a constant has no elements, and blobs have some"
+        raise NetError(message)
+    if array.dtype.kind in "iu" and int(np.max(np.abs(array.astype(np.float64)))) > EXACT:
+        message = "a constant of whole numbers is too large for float32 to hold it exactly"
+        raise NetError(message)
+    if array.dtype.kind not in "iufb":
+        message = f"a constant is of {array.dtype}, which blobs cannot hold"
+        raise NetError(message)
+    return array.astype(np.float32)
+
+
+def _free(wish: str, taken: set[str]) -> str:
+    """Return a name that nothing has yet, and take it."""
+    name, number = wish, 2
+    while name in taken:
+        name, number = f"{wish}_{number}", number + 1
+    taken.add(name)
+    return name

@@ -1,0 +1,1 @@
+"""Files: messages and text (``proto``), weights (``weights``), records and images (``data``)."""

@@ -1,0 +1,54 @@
+"""The data path, from files to batches: what prepares data of one's own is here by name.
+
+``databases`` store records, ``images`` decode and resize, ``transform`` does what
+``transform_param`` asks for, ``sources`` make batches of all that, ``prefetch`` makes them ahead of
+their use. The names are loaded when first used: a net that is given its input reads no data.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from demitasse.io.data.databases.annotated import annotated_datum, write_annotations
+    from demitasse.io.data.databases.datum import array_to_datum, datum_to_array
+    from demitasse.io.data.databases.writing import write_database
+    from demitasse.io.data.images.decode import read_image
+    from demitasse.io.data.images.resize import resize_image
+    from demitasse.io.data.transform.mean import compute_mean, read_mean
+
+__all__ = [
+    "annotated_datum",
+    "array_to_datum",
+    "compute_mean",
+    "datum_to_array",
+    "read_image",
+    "read_mean",
+    "resize_image",
+    "write_annotations",
+    "write_database",
+]
+
+_HOME = {
+    "annotated_datum": "databases.annotated",
+    "array_to_datum": "databases.datum",
+    "compute_mean": "transform.mean",
+    "datum_to_array": "databases.datum",
+    "read_image": "images.decode",
+    "read_mean": "transform.mean",
+    "resize_image": "images.resize",
+    "write_annotations": "databases.annotated",
+    "write_database": "databases.writing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from the module it lives in, and keep it."""
+    if name not in _HOME:
+        message = f"module 'demitasse.io.data' has no attribute {name!r}"
+        raise AttributeError(message)
+    value = globals()[name] = getattr(import_module(f"demitasse.io.data.{_HOME[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,210 @@
+"""Writing the files of a LevelDB: tables, the manifest that lists them, and which manifest counts.
+
+Each commit becomes one table, which the manifest names once it is on the disk; so a database that
+was left in the middle holds the commits up to then. Tables are not compressed: images hardly
+shrink. Keys that come in order lie in the last level, where LevelDB has nothing left to sort.
+
+Source: LevelDB, ``doc/log_format.md``, ``doc/table_format.md``, ``db/version_edit.cc``.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from demitasse.core.atomic import atomic_write
+from demitasse.io.data.databases._crc32c import crc32c, masked
+from demitasse.io.data.databases._leveldb_files import (
+    FIRST,
+    FOOTER,
+    FULL,
+    LAST,
+    LOG_BLOCK,
+    MAGIC,
+    MIDDLE,
+    ORDER,
+    PLAIN,
+    VALUE,
+    Manifest,
+    Table,
+)
+from demitasse.io.proto.zero_copy.wire import varint
+
+__all__ = ["LevelDbFiles"]
+
+BLOCK = 64 * 1024
+"""Bytes after which a block of a table ends, as in the databases that Caffe writes."""
+
+RESTART_EVERY = 16
+"""Entries of a block after which a key is written in full."""
+
+LAST_LEVEL = 6
+
+
+class LevelDbFiles:
+    """The files of a LevelDB that is being written.
+
+    Args:
+        folder: Where they are; it must exist.
+        manifest: What is there already.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest | None = None) -> None:
+        self._folder = folder
+        self._manifest = manifest or Manifest(next_file=2)
+        self._largest = max((t.last[:-8] for t in self._manifest.tables.values()), default=None)
+        self._records = self._begin_manifest()
+
+    def add(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        """Add a table of records; later ones replace earlier ones of the same key.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        first = self._manifest.last_sequence + 1
+        keyed = {
+            key: (_internal(key, sequence), value)
+            for sequence, (key, value) in enumerate(entries, first)
+        }
+        keys = sorted(keyed)
+        self._manifest.last_sequence += len(entries)
+        number = self._next_number()
+        size = _write_table(self._folder / f"{number:06d}.ldb", (keyed[key] for key in keys))
+        in_order = self._largest is None or keys[0] > self._largest
+        place = (LAST_LEVEL if in_order else 0, number)
+        table = Table(size, keyed[keys[0]][0], keyed[keys[-1]][0])
+        self._manifest.tables[place] = table
+        self._largest = max(keys[-1], self._largest or b"")
+        self._records.add(_edit(self._manifest, [(place, table)]))
+
+    def close(self) -> None:
+        """Close the manifest; all that was added is on the disk already."""
+        self._records.close()
+
+    def _begin_manifest(self) -> _Log:
+        """Write a manifest of what is there, and make it the one that counts."""
+        number = self._next_number()
+        name = f"MANIFEST-{number:06d}"
+        log = _Log((self._folder / name).open("xb"))
+        header = varint(1) + _counted(ORDER)
+        log.add(header + _edit(self._manifest, self._manifest.tables.items()))
+        with atomic_write(self._folder / "CURRENT") as file:
+            file.write(f"{name}\n".encode())
+        for old in self._folder.glob("MANIFEST-*"):
+            if old.name != name:
+                old.unlink()
+        return log
+
+    def _next_number(self) -> int:
+        self._manifest.next_file += 1
+        return self._manifest.next_file - 1
+
+
+class _Log:
+    """Records in a file, each with its checksum, none across the end of a block of 32 KiB."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def add(self, record: bytes) -> None:
+        begun = False
+        while True:
+            room = LOG_BLOCK - self._file.tell() % LOG_BLOCK
+            if room < 7:
+                self._file.write(bytes(room))
+                continue
+            part, record = record[: room - 7], record[room - 7 :]
+            kind = (MIDDLE if record else LAST) if begun else (FIRST if record else FULL)
+            checksum = masked(crc32c(bytes([kind]) + part))
+            self._file.write(struct.pack("<IHB", checksum, len(part), kind) + part)
+            begun = True
+            if not record:
+                break
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Block:
+    """Entries in order, each key without what it shares with the one before it."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._restarts: list[int] = []
+        self._count = 0
+        self.size = 0
+        self.last = b""
+
+    def add(self, key: bytes, value: bytes) -> None:
+        shared = 0
+        if self._count % RESTART_EVERY:
+            shared = _shared(key, self.last)
+        else:
+            self._restarts.append(self.size)
+        head = varint(shared) + varint(len(key) - shared) + varint(len(value))
+        self._parts += (head, key[shared:], value)
+        self.size += len(head) + len(key) - shared + len(value)
+        self._count += 1
+        self.last = key
+
+    def content(self) -> bytes:
+        restarts = self._restarts or [0]
+        ends = struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
+        return b"".join([*self._parts, ends])
+
+
+def _write_table(path: Path, entries: Iterable[tuple[bytes, bytes]]) -> int:
+    """Write entries, in order, as a table; return how many bytes it has."""
+    with path.open("wb") as file:
+        index, block = _Block(), _Block()
+        for key, value in entries:
+            block.add(key, value)
+            if block.size >= BLOCK:
+                index.add(key, _write_block(file, block))
+                block = _Block()
+        if block.size:
+            index.add(block.last, _write_block(file, block))
+        handles = _write_block(file, _Block()) + _write_block(file, index)
+        file.write(handles.ljust(FOOTER - 8, b"\0") + MAGIC.to_bytes(8, "little"))
+        file.flush()
+        os.fsync(file.fileno())
+        return file.tell()
+
+
+def _write_block(file: BinaryIO, block: _Block) -> bytes:
+    """Write a block and what checks it; return its handle: where it begins, and its size."""
+    content, kind = block.content(), bytes([PLAIN])
+    handle = varint(file.tell()) + varint(len(content))
+    checked = content + kind
+    file.write(checked + masked(crc32c(checked)).to_bytes(4, "little"))
+    return handle
+
+
+def _edit(manifest: Manifest, tables: Iterable[tuple[tuple[int, int], Table]]) -> bytes:
+    """Return the record of a manifest that adds tables."""
+    numbers = {2: manifest.log_number, 9: 0, 3: manifest.next_file, 4: manifest.last_sequence}
+    parts = [varint(tag) + varint(number) for tag, number in numbers.items()]
+    for (level, number), table in tables:
+        parts += (varint(7), varint(level), varint(number), varint(table.size))
+        parts += (_counted(table.first), _counted(table.last))
+    return b"".join(parts)
+
+
+def _internal(key: bytes, sequence: int) -> bytes:
+    """Return a key as tables hold it, with when it was written."""
+    return key + (sequence << 8 | VALUE).to_bytes(8, "little")
+
+
+def _shared(one: bytes, other: bytes) -> int:
+    """Return how many bytes two keys begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _counted(content: bytes) -> bytes:
+    return varint(len(content)) + content

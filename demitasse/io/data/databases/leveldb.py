@@ -1,0 +1,236 @@
+"""LevelDB: read and written without its library, and without its lock.
+
+Old databases of Caffe are LevelDBs. They can be read while another program has them open, from
+read-only media too. Do not write to one that another program has open.
+
+Source: Caffe, ``src/caffe/util/db_leveldb.cpp``; the format is LevelDB's.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Generator, Sequence
+from itertools import chain
+from pathlib import Path
+
+from demitasse.core.paths import text_in
+from demitasse.errors import ConfigError, DataError
+from demitasse.io.data.databases._leveldb_files import (
+    VALUE,
+    Entry,
+    log_entries,
+    read_manifest,
+    table_entries,
+)
+from demitasse.io.data.databases._leveldb_writer import LevelDbFiles
+from demitasse.io.data.databases.database import DamagedError, Mode, Raw, what_is_there
+from demitasse.io.data.databases.rooms import Rooms
+
+__all__ = ["LevelDbCursor", "LevelDbDatabase", "LevelDbTransaction", "open_database"]
+
+
+class LevelDbDatabase:
+    """An open LevelDB: the files that made it up when it was opened, or since then by us.
+
+    Args:
+        path: Its folder.
+        mode: ``"read"``, ``"write"`` or ``"new"``.
+
+    Raises:
+        DataError: It cannot be opened; says what was found there.
+    """
+
+    def __init__(self, path: Path, mode: Mode = "read") -> None:
+        self.path = path
+        self._writer: LevelDbFiles | None = None
+        if mode == "new":
+            self._writer = self._begin()
+        self._look()
+        if mode == "write":
+            if self._logged:
+                message = "has records in a log; open it once with LevelDB before adding to it"
+                raise DataError(message, str(path))
+            self._writer = LevelDbFiles(path, self._manifest)
+
+    def new_cursor(self) -> LevelDbCursor:
+        """Return a cursor at the first record."""
+        if self._writer is not None:
+            self._look()  # there may be more than when it was opened
+        return LevelDbCursor(self)
+
+    def new_transaction(self) -> LevelDbTransaction:
+        """Return a way to add records.
+
+        Raises:
+            ConfigError: The database was opened for reading.
+        """
+        if self._writer is None:
+            message = f"{self.path} was opened for reading; open it with mode 'write' to add to it"
+            raise ConfigError(message)
+        return LevelDbTransaction(self)
+
+    def add(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        """Write records, later ones in place of earlier ones of the same key.
+
+        Raises:
+            OSError: They cannot be written.
+        """
+        if self._writer is None or not entries:
+            return
+        try:
+            self._writer.add(entries)
+        except OSError as error:
+            error.filename = error.filename or str(self.path)  # a failed write names no file
+            raise
+
+    def last_key(self) -> bytes | None:
+        """Return the key of the last record when it was opened, or None where there was none."""
+        keys = [key for key, _, _ in self._logged]
+        keys += [table.last[:-8] for table in self._manifest.tables.values()]
+        return max(keys, default=None)
+
+    def close(self) -> None:
+        """Close it; a cursor opens the files it reads itself."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _begin(self) -> LevelDbFiles:
+        if self.path.exists():
+            message = "exists already; remove it first or write somewhere else"
+            raise DataError(message, str(self.path))
+        self.path.mkdir(parents=True)
+        return LevelDbFiles(self.path)
+
+    def _look(self) -> None:
+        """Find out which files make up the database."""
+        path = self.path
+        if not (path / "CURRENT").is_file():
+            raise DataError(what_is_there(path, "LEVELDB"), str(path))
+        try:
+            name = text_in(path / "CURRENT").strip()
+            if Path(name).name in {"", ".."}:
+                message = f"CURRENT names no file: {name!r}"
+                raise DamagedError(message)
+            self._manifest = read_manifest(path / Path(name).name)
+            self._files = {file.name: file for file in path.iterdir()}
+            self._logged = self._read_logs()
+            self._runs = self._sorted_runs()
+        except (OSError, ValueError) as error:
+            raise self.damaged(error) from error
+
+    def damaged(self, error: Exception) -> DataError:
+        """Return the error to raise for what went wrong while reading."""
+        return DataError(f"the LevelDB cannot be read: {error}", str(self.path))
+
+    def newest(self) -> Generator[tuple[bytes, bytes]]:
+        """Yield keys and contents of all records, in order of their keys."""
+        runs = [chain.from_iterable(map(table_entries, run)) for run in self._runs]
+        last: bytes | None = None
+        for key, place, value in heapq.merge(self._logged, *runs):
+            if key != last:  # older entries of the same key come later
+                last = key
+                if -place & 0xFF == VALUE:
+                    yield key, value
+
+    def _read_logs(self) -> list[Entry]:
+        """Return what has not become part of a table yet, in order."""
+        logs = sorted(
+            (int(Path(name).stem), file)
+            for name, file in self._files.items()
+            if name.endswith(".log") and Path(name).stem.isdecimal()
+        )
+        oldest = self._manifest.log_number
+        return sorted(e for number, file in logs if number >= oldest for e in log_entries(file))
+
+    def _sorted_runs(self) -> list[list[Path]]:
+        """Return groups of tables; going through the tables of a group gives entries in order."""
+        levels: dict[int, list[tuple[bytes, Path]]] = {}
+        runs = []
+        for (level, number), table in self._manifest.tables.items():
+            names = [f"{number:06d}.{end}" for end in ("ldb", "sst")]
+            found = next((self._files[name] for name in names if name in self._files), None)
+            if found is None:
+                message = f"its table {names[0]} is missing"
+                raise DamagedError(message)
+            if level == 0:  # these may overlap
+                runs.append([found])
+            else:
+                levels.setdefault(level, []).append((table.first[:-8], found))
+        return runs + [[file for _, file in sorted(level)] for level in levels.values()]
+
+
+class LevelDbCursor:
+    """A place in a LevelDB."""
+
+    def __init__(self, database: LevelDbDatabase) -> None:
+        self._database = database
+        self.seek_to_first()
+
+    def seek_to_first(self) -> None:
+        """Go to the first record."""
+        self._records = self._database.newest()
+        self.next()
+
+    def next(self) -> None:
+        """Go to the next record."""
+        try:
+            self._current = next(self._records, None)
+        except (OSError, ValueError) as error:
+            raise self._database.damaged(error) from error
+
+    def key(self) -> bytes:
+        """Return the key of the current record."""
+        return self._record()[0]
+
+    def value(self) -> bytes:
+        """Return the contents of the current record."""
+        return self._record()[1]
+
+    def take(self, count: int, rooms: Rooms) -> list[Raw]:
+        """Return the contents of the next records, fewer at the end, and go behind them."""
+        taken: list[Raw] = []
+        while len(taken) < count and self._current is not None:
+            taken.append(self._current[1])
+            self.next()
+        return taken
+
+    def valid(self) -> bool:
+        """Whether there is a current record."""
+        return self._current is not None
+
+    def close(self) -> None:
+        """Close the files."""
+        self._records.close()
+        self._current = None
+
+    def _record(self) -> tuple[bytes, bytes]:
+        if self._current is None:
+            message = "the cursor is beyond the last record"
+            raise DataError(message, str(self._database.path))
+        return self._current
+
+
+class LevelDbTransaction:
+    """Records that are written together; each commit becomes a file."""
+
+    def __init__(self, database: LevelDbDatabase) -> None:
+        self._database = database
+        self._pending: list[tuple[bytes, bytes]] = []
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Add a record, or replace the one of that key."""
+        self._pending.append((key, value))
+
+    def commit(self) -> None:
+        """Write what was put since the last commit.
+
+        Raises:
+            OSError: It cannot be written, e.g. because the disk is full.
+        """
+        self._database.add(self._pending)
+        self._pending.clear()
+
+
+def open_database(path: Path, mode: Mode) -> LevelDbDatabase:
+    """Open the LevelDB at ``path``."""
+    return LevelDbDatabase(path, mode)

@@ -1,0 +1,107 @@
+"""Colours in other terms than blue, green and red, rounded as OpenCV rounds them.
+
+Compared with OpenCV: within one level, Lab within half a unit (OpenCV interpolates in a table).
+
+Source: OpenCV, ``modules/imgproc/src/color_hsv``, ``color_yuv`` and ``color_lab``, 8-bit pixels.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from demitasse.io.data.images.levels import rounded
+
+__all__ = [
+    "bgr_to_gray",
+    "bgr_to_hsv",
+    "bgr_to_lab",
+    "bgr_to_ycrcb",
+    "hsv_to_bgr",
+    "ycrcb_to_bgr",
+]
+
+BITS = 14
+GRAY = (1868, 9617, 4899)
+"""Shares of blue, green and red in brightness, in units of 1 / 16384."""
+
+HUES = 180
+"""Hues go round in so many steps."""
+
+PER_VALUE = np.rint((255 << 12) / np.maximum(np.arange(256), 1)).astype(np.int32)
+PER_SPREAD = np.rint((HUES << 12) / (6 * np.maximum(np.arange(256), 1))).astype(np.int32)
+"""Saturation for each level of value, and hue for each level of spread, in units of 1 / 4096."""
+
+FROM_TURN = (np.arange(256) * (6 / HUES) + np.array([[1], [3], [5]])) % 6
+LACK = np.clip(np.minimum(FROM_TURN, 4 - FROM_TURN), 0, 1).astype(np.float32)
+"""What share of the spread blue, green and red lack for each hue. Shape: (3, 256)."""
+
+XYZ = np.array(
+    [
+        [0.180423, 0.357580, 0.412453],
+        [0.072169, 0.715160, 0.212671],
+        [0.950227, 0.119193, 0.019334],
+    ],
+    np.float32,
+)
+"""X, Y and Z of blue, green and red light (sRGB, white D65)."""
+
+WHITE = np.array([0.950456, 1.0, 1.088754], np.float32)
+
+
+def bgr_to_gray(image: np.ndarray) -> np.ndarray:
+    """Return brightness. Shapes: (3, H, W) uint8 -> (H, W) uint8."""
+    return _shifted(np.tensordot(np.array(GRAY, np.int32), image.astype(np.int32), 1))
+
+
+def bgr_to_ycrcb(image: np.ndarray) -> np.ndarray:
+    """Return brightness and the distances of red and blue from it. Shapes: (3, H, W), uint8."""
+    blue, _, red = image.astype(np.int32)
+    gray = bgr_to_gray(image).astype(np.int32)
+    middle = 128 << BITS
+    more_red, more_blue = (red - gray) * 11682 + middle, (blue - gray) * 9241 + middle
+    return np.stack([gray.astype(np.uint8), _shifted(more_red), _shifted(more_blue)])
+
+
+def ycrcb_to_bgr(image: np.ndarray) -> np.ndarray:
+    """Undo ``bgr_to_ycrcb``. Shapes: (3, H, W), uint8."""
+    gray, red, blue = image.astype(np.int32)
+    red, blue, gray = red - 128, blue - 128, gray << BITS
+    planes = (29049 * blue, -5636 * blue - 11698 * red, 22987 * red)
+    return np.stack([_shifted(gray + plane) for plane in planes])
+
+
+def bgr_to_hsv(image: np.ndarray) -> np.ndarray:
+    """Return hue (0 to 179), saturation and value. Shapes: (3, H, W), uint8."""
+    blue, green, red = image.astype(np.int32)
+    value = np.maximum(np.maximum(blue, green), red)
+    spread = value - np.minimum(np.minimum(blue, green), red)
+    saturation = (spread * np.take(PER_VALUE, value) + (1 << 11)) >> 12
+    sixths = red - green + 4 * spread
+    np.copyto(sixths, blue - red + 2 * spread, where=value == green)
+    np.copyto(sixths, green - blue, where=value == red)
+    hue = (sixths * np.take(PER_SPREAD, spread) + (1 << 11)) >> 12
+    hue += HUES * (hue < 0)
+    return np.stack([hue, saturation, value]).astype(np.uint8)
+
+
+def hsv_to_bgr(image: np.ndarray) -> np.ndarray:
+    """Undo ``bgr_to_hsv``; hues from 180 on begin anew. Shapes: (3, H, W), uint8."""
+    hue, saturation, value = image
+    most = value.astype(np.float32)
+    spread = most * saturation / np.float32(255)
+    return rounded(np.stack([most - spread * np.take(row, hue) for row in LACK]))
+
+
+def bgr_to_lab(image: np.ndarray) -> np.ndarray:
+    """Return L (0 to 100), a and b of CIE 1976. Shapes: (3, H, W), uint8 -> float32."""
+    part = image.astype(np.float32) / np.float32(255)
+    light = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
+    x, y, z = np.tensordot(XYZ / WHITE[[0, 1, 2], None], light.astype(np.float32), 1)
+    fx, fy, fz = (np.where(t > 0.008856, np.cbrt(t), 7.787 * t + 16 / 116) for t in (x, y, z))
+    lightness = np.where(y > 0.008856, 116 * fy - 16, 903.3 * y)
+    return np.stack([lightness, 500 * (fx - fy), 200 * (fy - fz)]).astype(np.float32)
+
+
+def _shifted(values: np.ndarray) -> np.ndarray:
+    """Return values in units of 1 / 16384 as pixels."""
+    return rounded((values + (1 << (BITS - 1))) >> BITS)

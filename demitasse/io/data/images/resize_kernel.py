@@ -1,0 +1,97 @@
+"""Resize images with a kernel of our own; ``resize.py`` has the same in numpy."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from demitasse.backends.kernels.language.structs import Arguments, Values
+from demitasse.backends.kernels.language.words import HALF
+from demitasse.backends.kernels.resize import (
+    AT_ONCE,
+    COLOURS,
+    LANES,
+    Columns,
+    Resize,
+    Rows,
+    resizer,
+)
+from demitasse.io.data.images.samples import ONE, shares
+
+__all__ = ["resized"]
+
+
+@lru_cache(256)
+def _columns(
+    size: int,
+    wanted: int,
+    step: float | None,
+    pixel_bytes: int,
+    *,
+    side_by_side: bool,
+) -> Values:
+    """Return how rows are resized sideways: their old and new number of pixels, and so on."""
+    first, _, share = shares(size, wanted, step)
+    # The last pixel has no right neighbour: it is the one of that before it, with all of the share.
+    left = np.minimum(first, max(size - 2, 0)).astype(np.int64)
+    both = np.empty((wanted, 4, 2), np.uint16)
+    both[:, :, 1] = np.where(left < first, ONE, share)[:, None]
+    both[:, :, 0] = ONE - both[:, :, 1]
+    inner = int(np.searchsorted(left, size - 2)) if side_by_side else 0
+    return Columns.values(
+        pixel_bytes=pixel_bytes if size > 1 else 0,
+        count=wanted,
+        table=left * pixel_bytes,
+        shares=both,
+        fast=inner // AT_ONCE * AT_ONCE,
+    )
+
+
+@lru_cache(256)
+def _rows(size: int, wanted: int, step: float | None) -> tuple[Values, int]:
+    """Return how rows are made, and how many old ones are needed."""
+    first, second, share = shares(size, wanted, step, clamp=False)
+    used = np.zeros(size, np.int64)
+    used[first] = used[second] = 1
+    place = np.cumsum(used) - 1
+    needed = np.flatnonzero(used)
+    values = Rows.values(
+        needed=len(needed),
+        table=needed,
+        count=wanted,
+        above=place[first],
+        below=place[second],
+        shares=share.astype(np.int64),
+    )
+    return values, len(needed)
+
+
+def resized(image: np.ndarray, height: int, width: int, step: float | None) -> np.ndarray:
+    """Return an image in another size; see ``resize_image``.
+
+    Shapes: (C, H, W), uint8, in any layout -> (C, height, width).
+    """
+    channels, H, W = image.shape
+    plane_bytes, row_bytes, pixel_bytes = image.strides
+    planes = COLOURS if channels == COLOURS else 1
+    side_by_side = planes == COLOURS == pixel_bytes and abs(plane_bytes) == 1
+    line_bytes = -(-width // LANES) * LANES * HALF
+    columns = _columns(W, width, step, pixel_bytes, side_by_side=side_by_side)
+    rows, needed = _rows(H, height, step)
+    between = np.empty(planes * needed * line_bytes, np.uint8)
+    size = channels * height * width
+    result = np.empty(size + LANES, np.uint8)[:size].reshape(channels, height, width)
+    for first in range(0, channels, planes):
+        values = Resize.values(
+            image=image[first:],
+            plane_bytes=plane_bytes,
+            row_bytes=row_bytes,
+            columns=columns,
+            rows=rows,
+            between=between,
+            between_bytes=line_bytes,
+            result=result[first:],
+        )
+        Arguments(values).run(resizer(planes), threads=1)
+    return result

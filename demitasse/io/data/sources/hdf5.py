@@ -1,0 +1,167 @@
+"""Batches of the rows of HDF5 files.
+
+Source: Caffe, ``src/caffe/layers/hdf5_data_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+from demitasse.errors import DataError
+from demitasse.io.data.databases.hdf5 import Hdf5File
+from demitasse.io.data.sources.order import Order
+from demitasse.io.data.sources.source import Batch, Reading, Shape
+
+__all__ = ["Hdf5Batches"]
+
+
+class Hdf5Batches:
+    """Fills batches with rows of the files of a list, in an endless loop.
+
+    Args:
+        paths: The files.
+        names: Data sets wanted, one for each top.
+        batch_size: Rows in a batch.
+        shuffle: Whether the files, and the rows in each, come in an order of their own every round.
+        seed: Key of all random numbers of the net.
+        name: The layer's name.
+        reading: Where to begin, and which share of the records to take.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        names: Sequence[str],
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        name: str = "",
+        reading: Reading | None = None,
+    ) -> None:
+        self._paths, self._names, self._batch_size = paths, names, batch_size
+        self._seed, self._name, self._shuffle = seed, name, shuffle
+        self._files = Order(len(paths), seed, f"{name}/files", shuffle=shuffle)
+        reading = reading or Reading()
+        self._position, self._step = reading.position, reading.shard.ranks
+        self._visit = 0  # files opened since the first round began
+        self._row = 0  # row in this visit
+        self._sizes: dict[int, int] = {}  # rows of each file that was opened
+        self._file: Hdf5File | None = None
+        self._shapes: list[Shape] = []
+        self._whole_epochs = reading.whole_epochs
+        self._rows_in_all = self._count_rows() if self._whole_epochs else 0
+        if self._whole_epochs:
+            self._position -= self._position % self._rows_in_all
+        self._skip(self._position + reading.shard.rank)
+
+    @property
+    def position(self) -> int:
+        """Rows before the next batch."""
+        return self._position
+
+    def shapes(self) -> list[Shape]:
+        """Return the shapes of a batch, one for each top."""
+        shapes = self._open().shapes
+        return [(self._batch_size, *shape) for shape in shapes]
+
+    def fill(self, batch: Batch) -> None:
+        """Make the next batch: rows of every data set.
+
+        Raises:
+            DataError: A file cannot be read, or its rows have another shape than those before.
+        """
+        size = self._next_size()
+        arrays = [batch.array(i, (size, *shape[1:])) for i, shape in enumerate(self.shapes())]
+        place = 0
+        while place < size:
+            file = self._open()
+            picked = self._rows_of(file, size - place)
+            count = len(picked[0])
+            for array, values in zip(arrays, picked, strict=True):
+                if values.shape[1:] != array.shape[1:]:
+                    message = (
+                        f"its rows are {values.shape[1:]}, those of the batch it comes into are "
+                        f"{array.shape[1:]}"
+                    )
+                    raise DataError(message, str(file.path))
+                array[place : place + count] = values
+            place += count
+            self._skip(count * self._step)
+        self._go_on(size, batch)
+
+    def leave_out(self, batch: Batch) -> None:
+        """Go on to the batch after the next one."""
+        size = self._next_size()
+        self._skip(size * self._step)
+        self._go_on(size, batch)
+
+    def close(self) -> None:
+        """Close the file that is open."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _rows_of(self, file: Hdf5File, most: int) -> list[np.ndarray]:
+        """Return the next rows of every data set of a file: those at hand, and one at least."""
+        behind = self._row + most * self._step
+        if self._shuffle:  # all rows of the file are at hand
+            round_ = self._visit // len(self._paths)
+            numbers = self._rows.of_round(round_)[self._row : behind : self._step]
+            return [array[numbers] for array in file.block(0)[1]]
+        first, held = file.block(self._row)
+        return [array[self._row - first : behind - first : self._step] for array in held]
+
+    def _next_size(self) -> int:
+        """Return how many rows the next batch has."""
+        if self._whole_epochs:
+            return min(self._batch_size, self._rows_in_all - self._position % self._rows_in_all)
+        return self._batch_size
+
+    def _go_on(self, size: int, batch: Batch) -> None:
+        self._position += size * self._step
+        batch.position = self._position
+        batch.last = self._whole_epochs and self._position % self._rows_in_all == 0
+
+    def _skip(self, rows: int) -> None:
+        """Go on by some rows, into the files that follow."""
+        self._row += rows
+        while self._row >= self._size():
+            if len(self._sizes) == len(self._paths) and not self._visit % len(self._paths):
+                rounds, self._row = divmod(self._row, sum(self._sizes.values()))
+                self._visit += rounds * len(self._paths)
+                if rounds:  # each has an order of its own
+                    self.close()
+                    continue
+            self._row -= self._size()
+            self._visit += 1
+            if len(self._paths) > 1:
+                self.close()
+
+    def _count_rows(self) -> int:
+        """Return the number of rows of all files."""
+        for which, path in enumerate(self._paths):
+            with closing(Hdf5File(path, self._names)) as file:
+                self._sizes[which] = file.rows
+        return sum(self._sizes.values())
+
+    def _size(self) -> int:
+        """Return the number of rows of this visit's file."""
+        which = self._files[self._visit]
+        if which not in self._sizes:
+            self._sizes[which] = self._open().rows
+        return self._sizes[which]
+
+    def _open(self) -> Hdf5File:
+        """Return the file of this visit."""
+        if self._file is None:
+            which = self._files[self._visit]
+            file = Hdf5File(self._paths[which], self._names, whole=self._shuffle)
+            order = f"{self._name}/rows of {which}"
+            self._rows = Order(file.rows, self._seed, order, shuffle=self._shuffle)
+            self._file = file
+        return self._file

@@ -1,0 +1,90 @@
+"""What SSD's fields do to an image and the objects in it.
+
+First ``distort_param`` and ``expand_param``, then ``batch_sampler`` cuts a part out, then
+``resize_param`` and ``noise_param``.
+
+Not compared with the original.
+
+Source: SSD (weiliu89/caffe), ``src/caffe/layers/annotated_data_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from demitasse.errors import ConfigError
+from demitasse.io.data.transform.augment.augmenter import Augmenter, Step, need_bytes
+from demitasse.io.data.transform.augment.distort import Distort
+from demitasse.io.data.transform.augment.draws import Draws
+from demitasse.io.data.transform.augment.expand import Expand
+from demitasse.io.data.transform.augment.resize import Resize
+from demitasse.io.data.transform.augment.sample import Sample, cut
+from demitasse.io.data.transform.boxes import BOX, Keeping
+from demitasse.io.proto import BatchSampler, TransformationParameter
+
+__all__ = ["AnnotatedAugmenter"]
+
+
+class AnnotatedAugmenter:
+    """Changes images and where their objects are.
+
+    Args:
+        param: The layer's ``transform_param``; ``emit_constraint`` is not looked at.
+        samplers: Its ``batch_sampler``.
+        keeping: Which objects stay when a part of their image is shown.
+
+    Raises:
+        ConfigError: A field has a value that cannot be used, or the images would come out in
+            sizes that do not fit what follows.
+    """
+
+    def __init__(
+        self, param: TransformationParameter, samplers: Sequence[BatchSampler], keeping: Keeping
+    ) -> None:
+        steps = Augmenter(param).steps
+        self._before: list[Step] = [step for step in steps if isinstance(step, (Distort, Expand))]
+        self._after: list[Step] = [
+            step for step in steps if not isinstance(step, (Distort, Expand))
+        ]
+        self._sample, self._keeping = Sample(samplers), keeping
+        resized = [step for step in steps if isinstance(step, Resize) and step.to_one_size]
+        if self._sample and not (resized or param.crop_size or param.crop_h):
+            message = (
+                "batch_sampler makes images of many sizes; add a resize_param to one size, or "
+                "crop_size"
+            )
+            raise ConfigError(message)
+
+    def __call__(
+        self, image: np.ndarray, rows: np.ndarray, words: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return an image and its objects changed.
+
+        Args:
+            image: Shape: (C, H, W).
+            rows: Shape: (G, 7); see ``demitasse.io.data.databases.annotated``.
+            words: The record's random words. Shape: (24,), uint32.
+
+        Raises:
+            ShapeError: There is something to change, but this is no image of bytes.
+        """
+        if self._before or self._after:
+            need_bytes(image)
+        draws = Draws(words)
+        for step in self._before:
+            image, rows = self._changed(step, image, rows, draws)
+        if self._sample:
+            image, region = cut(image, self._sample.region(rows[:, BOX], draws))
+            rows = self._keeping.project(rows, region)
+        for step in self._after:
+            image, rows = self._changed(step, image, rows, draws)
+        return image, rows
+
+    def _changed(
+        self, step: Step, image: np.ndarray, rows: np.ndarray, draws: Draws
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if isinstance(step, (Expand, Resize)):
+            rows = self._keeping.project(rows, step.region((image.shape[1], image.shape[2]), draws))
+        return step(image, draws), rows

@@ -1,0 +1,175 @@
+"""``noise_param``: what makes images worse, in SSD's order.
+
+``prob`` is the chance that any of it happens. SSD reads it and does not look at it, so where a
+prototxt does not give it, all of this happens to every image. ``convert_to_lab`` gives the values
+of L, a and b; SSD took the bytes of those numbers for pixels.
+
+Not compared with the original; the single operations are compared with OpenCV.
+
+Source: SSD, ``src/caffe/util/im_transforms.cpp`` (``ApplyNoise``).
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from demitasse.errors import ConfigError, DataError, ShapeError
+from demitasse.io.data.images.colors import (
+    bgr_to_gray,
+    bgr_to_hsv,
+    bgr_to_lab,
+    bgr_to_ycrcb,
+    ycrcb_to_bgr,
+)
+from demitasse.io.data.images.decode import decode_image
+from demitasse.io.data.images.histogram import equalize, equalize_parts
+from demitasse.io.data.images.levels import rounded
+from demitasse.io.data.transform.augment.draws import Choice, Draws
+from demitasse.io.proto import NoiseParameter
+
+__all__ = ["Noise", "blur", "erode", "recompress"]
+
+CLIP_LIMIT = 4.0
+STEP = 64
+"""Distance of the levels that ``posterize`` leaves."""
+
+BLUR_SIZE, BLUR_SIGMA = 7, 1.5
+
+
+class Noise:
+    """Makes images worse.
+
+    Args:
+        param: What to do.
+
+    Raises:
+        ConfigError: ``saltpepper`` has no value or no fraction, or two colour spaces are wanted.
+    """
+
+    def __init__(self, param: NoiseParameter) -> None:
+        self._param = param
+        self._probability = param.prob if param.HasField("prob") else 1.0
+        dots = param.saltpepper_param
+        if param.saltpepper and not (dots.value and 0 <= dots.fraction <= 1):
+            message = (
+                "noise_param.saltpepper needs a saltpepper_param with a value and a fraction from "
+                f"0 to 1; there are {len(dots.value)} values, the fraction is {dots.fraction:g}"
+            )
+            raise ConfigError(message)
+        if param.convert_to_hsv and param.convert_to_lab:
+            message = "noise_param.convert_to_hsv and convert_to_lab are both set; set one of them"
+            raise ConfigError(message)
+
+    def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
+        """Return an image made worse, or the same one.
+
+        Args:
+            image: Shape: (1 or 3, H, W), uint8.
+            draws: The record's random numbers.
+
+        Returns:
+            Shape: that of the image; uint8, float32 with ``convert_to_lab``.
+
+        Raises:
+            ShapeError: There are more ``saltpepper`` values than channels, or a grey image is to
+                be converted.
+        """
+        p = self._param
+        if not draws.happens(Choice.NOISE, self._probability):
+            return image
+        if p.decolorize and len(image) == 3:
+            image = np.repeat(bgr_to_gray(image)[None], 3, 0)
+        if p.gauss_blur:
+            image = blur(image)
+        if p.hist_eq:
+            image = _of_brightness(image, equalize)
+        if p.clahe:
+            image = _of_brightness(image, lambda plane: equalize_parts(plane, CLIP_LIMIT))
+        if p.jpeg > 0:
+            image = recompress(image, int(min(p.jpeg, 100)))
+        if p.erode:
+            image = erode(image)
+        if p.posterize:
+            image = image // STEP * STEP + STEP // 2
+        if p.inverse:
+            image = ~image
+        if p.saltpepper:
+            image = self._salted(image, draws)
+        if (p.convert_to_hsv or p.convert_to_lab) and len(image) != 3:
+            message = (
+                f"an image of {len(image)} channels cannot be converted to another colour space; "
+                "set force_color"
+            )
+            raise ShapeError(message)
+        if p.convert_to_hsv:
+            return bgr_to_hsv(image)
+        return bgr_to_lab(image) if p.convert_to_lab else image
+
+    def _salted(self, image: np.ndarray, draws: Draws) -> np.ndarray:
+        """Return an image with some pixels overwritten."""
+        dots = self._param.saltpepper_param
+        C, H, W = image.shape
+        if len(dots.value) not in {1, C}:
+            message = f"saltpepper_param has {len(dots.value)} values for {C} channels"
+            raise ShapeError(message)
+        values = np.clip(np.array(dots.value), 0, 255).astype(np.uint8)
+        places = draws.places(Choice.PIXELS, math.floor(dots.fraction * H * W), H * W)
+        salted = image.reshape(C, H * W).copy()
+        salted[:, places] = values[:, None]
+        return salted.reshape(C, H, W)
+
+
+def blur(image: np.ndarray) -> np.ndarray:
+    """Blur an image: a bell of 7 x 7 pixels, sigma 1.5 pixels. Shapes: (C, H, W), uint8."""
+    reach = BLUR_SIZE // 2
+    bell = np.exp(-((np.arange(BLUR_SIZE) - reach) ** 2) / (2 * BLUR_SIGMA**2))
+    bell = (bell / bell.sum()).astype(np.float32)
+    blurred = image.astype(np.float32)
+    for axis in (1, 2):
+        size = blurred.shape[axis]
+        pad = [(0, 0), (0, 0), (0, 0)]
+        pad[axis] = (reach, reach)
+        padded = np.pad(blurred, pad, "reflect" if size > 1 else "edge")
+        views = np.lib.stride_tricks.sliding_window_view(padded, BLUR_SIZE, axis)
+        blurred = views @ bell
+    return rounded(blurred)
+
+
+def erode(image: np.ndarray) -> np.ndarray:
+    """Give each pixel the least of itself and its four neighbours. Shapes: (C, H, W), uint8."""
+    eroded = image.copy()
+    np.minimum(eroded[:, 1:], image[:, :-1], out=eroded[:, 1:])
+    np.minimum(eroded[:, :-1], image[:, 1:], out=eroded[:, :-1])
+    np.minimum(eroded[:, :, 1:], image[:, :, :-1], out=eroded[:, :, 1:])
+    np.minimum(eroded[:, :, :-1], image[:, :, 1:], out=eroded[:, :, :-1])
+    return eroded
+
+
+def recompress(image: np.ndarray, quality: int) -> np.ndarray:
+    """Make a JPEG of an image and decode it. Shapes: (1 or 3, H, W), uint8.
+
+    Raises:
+        DataError: Pillow is not installed.
+    """
+    try:
+        import PIL.Image
+    except ImportError:
+        message = "noise_param.jpeg needs Pillow; run: pip install 'demitasse[image]'"
+        raise DataError(message) from None
+    gray = len(image) == 1
+    pixels = image[0] if gray else np.ascontiguousarray(image[::-1].transpose(1, 2, 0))
+    file = io.BytesIO()
+    PIL.Image.fromarray(pixels).save(file, "JPEG", quality=max(1, min(quality, 100)))
+    return decode_image(file.getvalue(), "gray" if gray else "color")
+
+
+def _of_brightness(image: np.ndarray, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Change the brightness of an image and leave its colours."""
+    if len(image) == 1:
+        return change(image[0])[None]
+    brightness, red, blue = bgr_to_ycrcb(image)
+    return ycrcb_to_bgr(np.stack([change(brightness), red, blue]))

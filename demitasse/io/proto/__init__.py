@@ -1,0 +1,61 @@
+"""The file formats of Caffe: messages, reading, writing, and upgrades of old files."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from demitasse.io.proto import caffe_pb2
+from demitasse.io.proto.caffe_pb2 import *  # noqa: F403
+from demitasse.io.proto.lines import ReadNet
+from demitasse.io.proto.read import (
+    parse_text,
+    read_net,
+    read_net_arrays,
+    read_net_params,
+    read_net_params_binary,
+    read_solver_params,
+    read_text,
+)
+from demitasse.io.proto.read_binary import read_binary
+from demitasse.io.proto.strings import mend_strings
+from demitasse.io.proto.text.dialects import fork_of_type, forks_of_field
+from demitasse.io.proto.upgrade import upgrade_net, upgrade_solver
+from demitasse.io.proto.write import text_of, write_binary, write_text
+
+if TYPE_CHECKING:
+    from demitasse.io.proto.zero_copy.arrays import count_floats, floats, set_floats, stored_shape
+
+__all__ = [
+    "ReadNet",
+    "caffe_pb2",
+    "count_floats",
+    "floats",
+    "fork_of_type",
+    "forks_of_field",
+    "mend_strings",
+    "parse_text",
+    "read_binary",
+    "read_net",
+    "read_net_arrays",
+    "read_net_params",
+    "read_net_params_binary",
+    "read_solver_params",
+    "read_text",
+    "set_floats",
+    "stored_shape",
+    "text_of",
+    "upgrade_net",
+    "upgrade_solver",
+    "write_binary",
+    "write_text",
+]
+__all__ += caffe_pb2.__all__
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs numpy when it is first asked for."""
+    if name not in {"count_floats", "floats", "set_floats", "stored_shape"}:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    value = getattr(import_module("demitasse.io.proto.zero_copy.arrays"), name)
+    globals()[name] = value
+    return value

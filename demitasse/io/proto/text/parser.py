@@ -1,0 +1,235 @@
+"""Read prototxt into a message, and go on after a fault, so that all of them are found.
+
+What protobuf's own parser accepts, this one reads as the same message; what it refuses, this one
+refuses too, unless the dialect table knows what another Caffe means by it.
+"""
+
+from contextlib import suppress
+from typing import Any
+
+from google.protobuf.message import Message
+
+from demitasse.core.suggest import suggestion
+from demitasse.io.proto.text import dialects
+from demitasse.io.proto.text.cursor import Cursor, Skip
+from demitasse.io.proto.text.faults import Fault, FaultKind, short, shown
+from demitasse.io.proto.text.hints import placed_elsewhere, wrong_kind
+from demitasse.io.proto.text.schema import BYTES, MESSAGE, STRING, Field, Schema, schema
+from demitasse.io.proto.text.tokens import END, NAME, NUMBER, Token
+from demitasse.io.proto.text.tokens import STRING as QUOTED
+from demitasse.io.proto.text.values import integer, unescape
+
+__all__ = ["Parser"]
+
+CLOSERS = {"{": "}", "<": ">"}
+
+MOST_FAULTS = 10_000
+"""After so many the rest of a text is not read, and no more warnings are kept."""
+
+
+class _Enough(Exception):  # noqa: N818 - it never leaves the parser
+    """There are so many faults that reading ends."""
+
+
+class Parser:
+    """One run over one text.
+
+    Attributes:
+        faults: What makes the text unreadable.
+        warnings: What was left out or read in another way than written.
+        layer_lines: The line of each ``layer`` and each ``layers`` entry of the outermost message.
+        input_line: The line of the first ``input`` of the outermost message, or None.
+    """
+
+    def __init__(self, text: str, lenient: bool = False) -> None:
+        self.cursor = Cursor(text)
+        self.lenient = lenient
+        self.faults: list[Fault] = []
+        self.warnings: list[Fault] = []
+        self.layer_lines: dict[str, list[int]] = {"layer": [], "layers": []}
+        self.input_line: int | None = None
+        self._depth = 0
+
+    def parse(self, message: Message) -> None:
+        """Read the whole text into a message; see ``faults`` for how it went."""
+        with suppress(_Enough):
+            self._fields(message, None)
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def _fields(self, message: Message, opened: Token | None) -> None:
+        """Read fields up to the end of the message that ``opened`` began."""
+        cursor, shape = self.cursor, schema(message.DESCRIPTOR)
+        closer = CLOSERS[opened.text] if opened else None
+        first: dict[str, Token] = {}
+        while not (closer and cursor.take(closer)):
+            token = cursor.next
+            if token.kind == END:
+                if opened:
+                    where = f"{opened.text!r} on line {cursor.line(opened)}"
+                    self._fault(token, f"the text ends before {closer!r} closes the {where}")
+                break
+            try:
+                self._field(message, shape, first)
+            except Skip as skip:
+                self._fault(skip.token, skip.message, skip.kind)
+                if cursor.recover() and opened:
+                    break
+        self._check_required(message, shape, opened)
+
+    def _field(self, message: Message, shape: Schema, first: dict[str, Token]) -> None:
+        cursor = self.cursor
+        token = cursor.next
+        if token.kind != NAME:
+            raise Skip(token, f"expected a field name, found {shown(token.kind, token.text)}")
+        cursor.advance()
+        field = shape.fields.get(token.text)
+        if field is None:
+            self._unknown(message, shape, token)
+        else:
+            earlier = first.setdefault(token.text, token)
+            if earlier is not token and not field.repeated:
+                self._fault(token, _twice(token.text, cursor.line(earlier)))
+                message = type(message)()  # read on, for the faults inside it
+            if self._depth == 0 and token.text == "input" and self.input_line is None:
+                self.input_line = cursor.line(token)
+            self._known(message, field, token)
+        if not cursor.take(","):
+            cursor.take(";")
+
+    def _known(self, message: Message, field: Field, name: Token) -> None:
+        cursor = self.cursor
+        colon = cursor.take(":")
+        if not colon and field.type != MESSAGE:
+            wanted = f"expected ':' after {field.name!r}, which is {field.wants}"
+            raise Skip(cursor.next, f"{wanted}; found {cursor.shown()}")
+        if cursor.next.text != "[":
+            self._one(message, field, name)
+            return
+        bracket = cursor.advance()
+        if not field.repeated:
+            cursor.skip_rest_of(bracket)
+            self._fault(bracket, f"{field.name} takes one value, not a list")
+            return
+        if cursor.take("]"):
+            return
+        while True:
+            self._one(message, field, name)
+            if cursor.take("]"):
+                return
+            if not cursor.take(","):
+                raise Skip(cursor.next, f"expected ',' or ']' in a list, found {cursor.shown()}")
+
+    def _one(self, message: Any, field: Field, name: Token) -> None:
+        """Read one value of a field into a message."""
+        if field.type != MESSAGE:
+            value = self._scalar(field)
+            if field.repeated:
+                getattr(message, field.name).append(value)
+            else:
+                setattr(message, field.name, value)
+            return
+        opened = self.cursor.next
+        if opened.text not in CLOSERS:
+            raise Skip(opened, f"expected '{{' after {field.name!r}, found {self.cursor.shown()}")
+        self.cursor.advance()
+        if self._depth == 0 and field.name in self.layer_lines:
+            self.layer_lines[field.name].append(self.cursor.line(name))
+        part = getattr(message, field.name)
+        if field.repeated:
+            part = part.add()
+        else:
+            part.SetInParent()
+        self._depth += 1
+        self._fields(part, opened)
+        self._depth -= 1
+
+    def _check_required(self, message: Message, shape: Schema, opened: Token | None) -> None:
+        missing = [name for name in shape.required if not message.HasField(name)]
+        if missing:
+            self._fault(opened or self.cursor.next, f"{shape.name} needs {' and '.join(missing)}")
+
+    # -- values --------------------------------------------------------------------------------
+
+    def _scalar(self, field: Field) -> int | float | bool | str | bytes:
+        cursor = self.cursor
+        token = cursor.next
+        try:
+            if field.type in {STRING, BYTES}:
+                return self._string(field)
+            negative = bool(cursor.take("-"))
+            value = cursor.next
+            if value.kind not in {NAME, NUMBER} or cursor.begins_field():
+                raise Skip(token, wrong_kind(field, value, cursor.begins_field()))
+            cursor.advance()
+            if field.convert:
+                return field.convert(value.text, negative)
+            return self._enum(field, value, negative)
+        except ValueError as error:
+            raise Skip(token, f"{field.name}: {error}") from None
+
+    def _string(self, field: Field) -> str | bytes:
+        cursor = self.cursor
+        token = cursor.next
+        if token.kind != QUOTED:
+            raise Skip(token, wrong_kind(field, token, cursor.begins_field()))
+        parts = []
+        while cursor.next.kind == QUOTED:
+            parts.append(unescape(cursor.advance().text))
+        if field.type == BYTES:
+            return b"".join(parts)
+        try:
+            return b"".join(parts).decode()
+        except UnicodeDecodeError:
+            raise Skip(token, f"{field.name} is not UTF-8 text") from None
+
+    def _enum(self, field: Field, token: Token, negative: bool) -> int:
+        if token.kind == NUMBER:
+            number = integer(token.text, negative, -(2**31), 2**31 - 1)
+            if number in field.known:
+                return number
+        elif token.text in field.values and not negative:
+            return field.values[token.text]
+        message = f"{field.name} has no value {short(token.text)}"
+        message += suggestion(token.text, field.values)
+        if field.name == "type" and (fork := dialects.fork_of_v1_type(token.text)):
+            message = f"type {token.text} is not known to Caffe, but to {fork}"
+            raise Skip(token, message, "foreign-field")
+        if len(field.values) <= 8:
+            message += f" ({', '.join(field.values)})"
+        raise Skip(token, message)
+
+    # -- what Caffe does not know --------------------------------------------------------------
+
+    def _unknown(self, message: Message, shape: Schema, name: Token) -> None:
+        value = self.cursor.skip_value(name)
+        entry = dialects.lookup(shape.name, name.text)
+        if entry and (done := entry.apply(message, value)):
+            done = f"{name.text} is not known to Caffe, but to {entry.forks}: {done}"
+            self._warn(name, done, "foreign-field")
+            return
+        text = f"{shape.name} has no field {short(name.text)!r}"
+        kind: FaultKind = "foreign-field" if entry else "unknown-field"
+        if entry:
+            text = f"{name.text} is not known to Caffe, but to {entry.forks}"
+        else:
+            text += placed_elsewhere(name.text, shape) or suggestion(name.text, shape.fields)
+        if self.lenient:
+            self._warn(name, f"{text}; it was left out", kind)
+        else:
+            self._fault(name, text, kind)
+
+    def _fault(self, token: Token, message: str, kind: FaultKind = "syntax") -> None:
+        self.faults.append(self.cursor.fault(token, message, kind))
+        if len(self.faults) == MOST_FAULTS:
+            enough = f"there are {MOST_FAULTS} faults before here; what follows was not read"
+            self.faults.append(self.cursor.fault(self.cursor.next, enough, kind))
+            raise _Enough
+
+    def _warn(self, token: Token, message: str, kind: FaultKind) -> None:
+        if len(self.warnings) < MOST_FAULTS:
+            self.warnings.append(self.cursor.fault(token, message, kind))
+
+
+def _twice(name: str, line: int) -> str:
+    return f"{name} takes one value and is given twice; the first is on line {line}"

@@ -1,0 +1,115 @@
+"""Stored parameters into nets.
+
+Source: Caffe, ``Net::CopyTrainedLayersFrom`` in ``src/caffe/net.cpp``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from demitasse.blob import Blob
+from demitasse.core.interrupts import Uninterrupted
+from demitasse.errors import ConfigError, NetError, ShapeError, WeightsError
+from demitasse.io.proto import BlobProto, NetParameter, read_net_arrays, upgrade_net
+from demitasse.io.proto.zero_copy.read import Arrays
+from demitasse.io.weights.formats import Parameters, read_arrays
+from demitasse.io.weights.nvcaffe import adopted
+from demitasse.io.weights.pairing import (
+    LoadReport,
+    OnMismatch,
+    array_pairs,
+    finished,
+    fits,
+    message_pairs,
+    target,
+)
+from demitasse.io.weights.store import ParameterStore
+
+__all__ = ["load_into"]
+
+NO_GRADIENT = np.empty(0, np.float32)
+
+
+def load_into(
+    net: ParameterStore,
+    source: str | os.PathLike[str] | NetParameter,
+    on_mismatch: OnMismatch = "error",
+) -> LoadReport:
+    """Load parameters into a net, by layer name.
+
+    Everything is checked before anything is changed.
+
+    Args:
+        net: The net.
+        source: A caffemodel, an HDF5 file, a ``.npz`` or ``.safetensors`` file, or a message.
+        on_mismatch: "error" or "skip".
+
+    Raises:
+        ConfigError: ``on_mismatch`` is neither.
+        WeightsError: The file cannot be read, or a layer has another number of parameters.
+        ShapeError: A parameter has another shape; both are shown.
+    """
+    if on_mismatch not in {"error", "skip"}:
+        message = f"on_mismatch must be 'error' or 'skip', not {on_mismatch!r}"
+        raise ConfigError(message)
+    skip = on_mismatch == "skip"
+    if isinstance(source, NetParameter):
+        given = NetParameter()
+        given.CopyFrom(source)
+        upgrade_net(given)
+        return _load_message(net, given, Arrays(), skip)
+    path = Path(source)
+    weights = read_arrays(path)
+    if weights is not None:
+        return _at(path, lambda: _load_arrays(net, weights, skip))
+    given, arrays = read_net_arrays(path)
+    return _at(path, lambda: _load_message(net, given, arrays, skip))
+
+
+def _at(path: Path, load: Callable[[], LoadReport]) -> LoadReport:
+    try:
+        return load()
+    except (NetError, ShapeError, WeightsError) as error:
+        raise error.at(os.fspath(path)) from None
+
+
+def _load_message(
+    net: ParameterStore, message: NetParameter, arrays: Arrays, skip: bool
+) -> LoadReport:
+    report, pairs = LoadReport(), dict[str, list[tuple[Blob, BlobProto]]]()
+    for layer in message.layer:
+        mine = target(net, layer.name, bool(layer.blobs), report)
+        if mine is None:
+            continue
+        if layer.type == "BatchNorm":  # perhaps to be converted
+            for stored in layer.blobs:
+                arrays.put_back(stored)
+        pairs.pop(layer.name, None)
+        with fits(layer.name, report, skip):
+            stored_blobs = adopted(layer, len(mine))
+            pairs[layer.name] = message_pairs(layer.name, mine, stored_blobs, arrays)
+    # doubles may become infinite, as in C
+    with np.errstate(over="ignore", invalid="ignore"), Uninterrupted():
+        for blob, proto in chain.from_iterable(pairs.values()):
+            values, diff = arrays.floats(proto), arrays.floats(proto, diff=True)
+            blob.set_floats(values, diff, arrays.let_go)
+    return finished(net, report)
+
+
+def _load_arrays(net: ParameterStore, weights: Parameters, skip: bool) -> LoadReport:
+    report, pairs = LoadReport(), list[tuple[Blob, np.ndarray]]()
+    for name, arrays in weights.items():
+        mine = target(net, name, bool(arrays), report)
+        if mine is None:
+            continue
+        with fits(name, report, skip):
+            pairs += array_pairs(net, name, mine, arrays)
+    with np.errstate(over="ignore", invalid="ignore"), Uninterrupted():
+        for blob, array in pairs:
+            blob.set_floats(array.reshape(-1), NO_GRADIENT)
+    return finished(net, report)

@@ -1,0 +1,99 @@
+"""Named arrays in NumPy's ``.npz`` files."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Collection
+from pathlib import Path
+
+import numpy as np
+
+from demitasse.core.atomic import atomic_write
+from demitasse.core.paths import regular
+from demitasse.errors import WeightsError
+from demitasse.io.weights.npy import read_array
+
+__all__ = ["arrays_in", "read_npz", "write_npz"]
+
+DEFLATES = 1032
+"""How many bytes one byte of a compressed file can be at most."""
+
+ENCRYPTED = 1
+"""The bit of a member's flags that says so."""
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a file of weights by their names.
+
+    Raises:
+        WeightsError: The file is not there or cannot be read.
+    """
+    try:
+        return arrays_in(path)
+    except (OSError, ValueError) as error:
+        message = f"{path} cannot be read as weights: {error}"
+        raise WeightsError(message) from error
+
+
+def arrays_in(
+    path: Path, names: Collection[str] | None = None, *, texts: bool = False
+) -> dict[str, np.ndarray]:
+    """Return the arrays of a file by their names.
+
+    Args:
+        path: The file.
+        names: Those that are wanted; None for all.
+        texts: Whether arrays of texts are read, too.
+
+    Raises:
+        OSError: The file cannot be opened.
+        ValueError: It cannot be read as an archive of arrays of numbers; says why.
+    """
+    try:
+        with regular(path).open("rb") as file, zipfile.ZipFile(file) as archive:
+            _need_room(archive, path.stat().st_size)
+            members = {one.filename.removesuffix(".npy"): one for one in archive.infolist()}
+            return {
+                name: _array(archive, member, texts=texts)
+                for name, member in members.items()
+                if names is None or name in names
+            }
+    except (EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(str(error)) from error
+
+
+def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Write arrays, atomically.
+
+    Raises:
+        OSError: The file cannot be written; an old one is kept.
+    """
+    with atomic_write(path) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def _need_room(archive: zipfile.ZipFile, size: int) -> None:
+    """Refuse members that are stored in a way numpy does not, or lie in the same bytes."""
+    stored = 0
+    for member in archive.infolist():
+        kinds = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: DEFLATES}
+        growth = kinds.get(member.compress_type)
+        if growth is None or member.flag_bits & ENCRYPTED:
+            message = f"{member.filename!r} is encrypted, or compressed otherwise than by deflate"
+            raise ValueError(message)
+        stored += member.compress_size
+        if stored > size or member.file_size > growth * member.compress_size:
+            message = f"{member.filename!r} says it is larger than the file has room for"
+            raise ValueError(message)
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, *, texts: bool) -> np.ndarray:
+    try:
+        with archive.open(member) as file:
+            return read_array(file, member.file_size, texts=texts)
+    except ValueError as error:
+        message = f"{member.filename!r}: {error}"
+        raise ValueError(message) from error

@@ -1,0 +1,147 @@
+"""Named arrays in ``.safetensors`` files, read and written without that library.
+
+The length of a header (8 bytes), a header in JSON, the arrays one after the other.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from demitasse.core.atomic import atomic_write
+from demitasse.core.paths import regular
+from demitasse.errors import WeightsError
+
+__all__ = ["STORED", "read_safetensors", "safetensors_pieces", "write_safetensors"]
+
+TYPES = {"float16": "F16", "float32": "F32", "float64": "F64"}
+BFLOAT16 = "bfloat16"
+STORED = {**TYPES, BFLOAT16: "BF16"}
+"""What floats can be stored as -> its name in the header; numpy has no bfloat16 of its own."""
+
+WHOLE = {
+    "bool": "BOOL", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",
+    "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64",
+}  # fmt: skip
+"""What other frameworks store besides, such as counts of batches; it is read alone."""
+
+UNREADABLE = (
+    OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError, struct.error
+)  # fmt: skip
+LONGEST_HEADER = 100 << 20  # bytes, as safetensors itself has it
+
+
+def read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a file by their names.
+
+    Raises:
+        WeightsError: The file is not there or cannot be read.
+    """
+    try:
+        return _arrays_of(np.fromfile(regular(path), np.uint8))
+    except UNREADABLE as error:
+        message = f"{path} cannot be read as weights: {error}"
+        raise WeightsError(message) from error
+
+
+def write_safetensors(
+    path: Path, arrays: dict[str, np.ndarray], kind: str = "np", dtype: str | None = None
+) -> None:
+    """Write arrays, atomically.
+
+    Args:
+        path: The file.
+        arrays: Name -> array.
+        kind: Framework that they are for: "np" or "pt".
+        dtype: What floats are stored as: one of ``STORED``; None: as they are.
+
+    Raises:
+        WeightsError: One holds no floats.
+        OSError: The file cannot be written; an old one is kept.
+    """
+    pieces = safetensors_pieces(arrays, kind, dtype)
+    with atomic_write(path) as file:
+        for piece in pieces:
+            file.write(piece)
+
+
+def safetensors_pieces(
+    arrays: dict[str, np.ndarray], kind: str = "np", dtype: str | None = None
+) -> Iterator[bytes]:
+    """Return the bytes of a file, piece by piece; arguments are those of ``write_safetensors``.
+
+    Raises:
+        WeightsError: One holds no floats.
+    """
+    header: dict[str, object] = {"__metadata__": {"format": kind}}
+    start = 0
+    for name, array in arrays.items():
+        own = array.dtype.name if dtype is None else dtype
+        if array.dtype.name not in TYPES or own not in STORED:
+            message = (
+                f"{name} holds {array.dtype}; as safetensors only {', '.join(TYPES)} are written"
+            )
+            raise WeightsError(message)
+        size = array.size * (2 if own == BFLOAT16 else np.dtype(own).itemsize)
+        header[name] = {
+            "dtype": STORED[own],
+            "shape": list(array.shape),
+            "data_offsets": [start, start + size],
+        }
+        start += size
+    encoded = json.dumps(header).encode()
+    encoded += b" " * (-len(encoded) % 8)  # so that the data begin at a multiple of 8
+
+    def pieces() -> Iterator[bytes]:
+        yield struct.pack("<Q", len(encoded)) + encoded
+        for array in arrays.values():
+            yield _stored(array, array.dtype.name if dtype is None else dtype)
+
+    return pieces()
+
+
+def _stored(array: np.ndarray, dtype: str) -> bytes:
+    """Return the bytes of an array, the smallest of each number first."""
+    if dtype != BFLOAT16:
+        with np.errstate(over="ignore"):
+            return array.astype(np.dtype(dtype).newbyteorder("<"), copy=False).tobytes()
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded = (bits + (0x7FFF + ((bits >> 16) & 1)).astype(np.uint32)) >> 16  # ties to even
+    rounded = np.where(np.isnan(array), (bits >> 16) | 0x40, rounded)
+    return rounded.astype("<u2").tobytes()
+
+
+def _arrays_of(content: np.ndarray) -> dict[str, np.ndarray]:
+    (length,) = struct.unpack("<Q", content[:8].tobytes())
+    if length > min(LONGEST_HEADER, content.size - 8):
+        message = f"its header would be {length} bytes long"
+        raise ValueError(message)
+    header = json.loads(content[8 : 8 + length].tobytes())
+    if not isinstance(header, dict):
+        message = "its header is no object"
+        raise TypeError(message)
+    types = {text: np.dtype(name).newbyteorder("<") for name, text in (TYPES | WHOLE).items()}
+    types["BF16"] = np.dtype("<u2")
+    data, arrays, used = content[8 + length :], {}, 0
+    for name, about in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = about["data_offsets"]
+        kind, shape = types[about["dtype"]], tuple(about["shape"])
+        if not 0 <= begin <= end <= data.size or end - begin != math.prod(shape) * kind.itemsize:
+            message = f"tensor {name!r} does not lie where the header says"
+            raise ValueError(message)
+        used += end - begin
+        if used > data.size:
+            message = f"tensor {name!r} lies in bytes of other tensors"
+            raise ValueError(message)
+        array = data[begin:end].copy().view(kind).reshape(shape)
+        if about["dtype"] == "BF16":  # the upper half of a float32
+            array = (array.astype(np.uint32) << 16).view(np.float32)
+        arrays[name] = array
+    return arrays

@@ -1,8 +1,0 @@
-"""Every message, enum and enum value under the name that users of pycaffe know.
-
-The types are in ``caffe_pb2.pyi``, which ``python -m demitasse.proto.generate`` writes.
-"""
-
-from demitasse.proto import messages
-
-globals().update(messages.load(__name__))

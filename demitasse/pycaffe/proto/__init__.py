@@ -1,7 +1,0 @@
-"""Caffe's messages, where ``from caffe.proto import caffe_pb2`` looks for them."""
-
-from __future__ import annotations
-
-from demitasse.proto import caffe_pb2
-
-__all__ = ["caffe_pb2"]

@@ -1,0 +1,208 @@
+"""Learning rates: functions of the solver's fields, the iteration and the step, nothing else.
+
+Source: Caffe, ``src/caffe/solvers/sgd_solver.cpp``, ``GetLearningRate``; the same of NVCaffe for
+``rampup_interval`` and ``min_lr``, of Intel's Caffe for ``warmup_iter`` and ``multifixed``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from demitasse.core.suggest import suggestion
+from demitasse.errors import ConfigError
+from demitasse.io.proto import SolverParameter
+
+__all__ = ["POLICIES", "Rate", "check_policy", "in_ramp", "learning_rate"]
+
+Rate = tuple[float, int]  # learning rate, current step
+Policy = Callable[[SolverParameter, int, int], Rate]
+
+
+def learning_rate(param: SolverParameter, iteration: int, current_step: int = 0) -> Rate:
+    """Return the learning rate of an iteration and the step the policy is now in.
+
+    Args:
+        param: The solver's fields.
+        iteration: Number of updates made so far.
+        current_step: What this function returned for the update before, or what a snapshot holds.
+            Only ``multistep``, where it goes up by at most one per update, and ``plateau`` read it.
+
+    Raises:
+        ConfigError: The policy is unknown, lacks a field, or has no finite rate here.
+    """
+    check_policy(param)
+    if in_ramp(param, iteration):
+        return _floored(param, _ramp(param, iteration)), current_step
+    try:
+        rate, step = POLICIES[param.lr_policy](param, iteration, current_step)
+    except (OverflowError, ZeroDivisionError):
+        rate, step = math.inf, current_step
+    if not math.isfinite(rate):
+        message = f"lr_policy {param.lr_policy!r} gives no finite learning rate at {iteration=}"
+        raise ConfigError(message)
+    return _floored(param, rate), step
+
+
+def _floored(param: SolverParameter, rate: float) -> float:
+    """Return a rate that is not below ``min_lr``; without that field it may even be negative."""
+    return max(rate, param.min_lr) if param.HasField("min_lr") else rate
+
+
+def in_ramp(param: SolverParameter, iteration: int) -> bool:
+    """Whether an iteration is one of those in which the learning rate rises to ``base_lr``."""
+    return iteration < max(param.rampup_interval, param.warmup_iter)
+
+
+def _ramp(param: SolverParameter, iteration: int) -> float:
+    if param.rampup_interval:
+        low, done = param.rampup_lr, (iteration / param.rampup_interval) ** 2
+    else:
+        low, done = param.warmup_start_lr, iteration / param.warmup_iter
+    return low + (param.base_lr - low) * done
+
+
+def check_policy(param: SolverParameter) -> None:
+    """Refuse a policy that is unknown or lacks what it needs.
+
+    Raises:
+        ConfigError: Says which field is missing or wrong.
+    """
+    name = param.lr_policy
+    if name not in POLICIES:
+        near = suggestion(name, POLICIES)
+        given = f"unknown lr_policy {name!r}{near}" if name else "lr_policy is missing"
+        message = f"{given}; known are {', '.join(POLICIES)}"
+        raise ConfigError(message, fields=("lr_policy",))
+    _check_limits(param)
+    if name == "multifixed":
+        _check_stages(param)
+        return
+    if not param.HasField("base_lr"):
+        message = "base_lr is missing, the learning rate; give one, as base_lr: 0.01"
+        raise ConfigError(message, fields=("base_lr",))
+    if param.HasField("min_lr") and param.min_lr > param.base_lr:
+        message = f"min_lr ({param.min_lr:g}) is above base_lr ({param.base_lr:g})"
+        raise ConfigError(message, fields=("min_lr", "base_lr"))
+    if name in NEED_GAMMA and not param.gamma >= 0:
+        message = f"lr_policy {name!r} needs gamma >= 0, it is {param.gamma:g}"
+        raise ConfigError(message, fields=("gamma", "lr_policy"))
+    if name in {"step", "sigmoid"} and param.stepsize <= 0:
+        message = f"lr_policy {name!r} needs stepsize > 0, it is {param.stepsize or 'missing'}"
+        raise ConfigError(message, fields=("stepsize", "lr_policy"))
+    if name in {"poly", "cosine"} and param.max_iter <= 0:
+        message = (
+            f"lr_policy {name!r} falls to {param.min_lr:g} at max_iter, which is missing; give "
+            "max_iter, the number of iterations to train for"
+        )
+        raise ConfigError(message, fields=("max_iter", "lr_policy"))
+    if name == "plateau" and min(param.plateau_winsize, default=0) <= 0:
+        message = (
+            "lr_policy 'plateau' needs plateau_winsize, once for each step: how many iterations "
+            "without improvement it waits, at least 1"
+        )
+        raise ConfigError(message, fields=("plateau_winsize", "lr_policy"))
+
+
+def _check_limits(param: SolverParameter) -> None:
+    for name in ("min_lr", "rampup_interval", "rampup_lr", "warmup_iter", "warmup_start_lr"):
+        if not getattr(param, name) >= 0:
+            message = f"{name} must be at least 0, it is {getattr(param, name):g}"
+            raise ConfigError(message, fields=(name,))
+    if param.rampup_interval and param.warmup_iter:
+        message = "rampup_interval (NVCaffe) and warmup_iter (Intel) are both given; give one"
+        raise ConfigError(message, fields=("rampup_interval", "warmup_iter"))
+
+
+def _check_stages(param: SolverParameter) -> None:
+    rates, ends = list(param.stagelr), list(param.stageiter)
+    if not rates or len(rates) != len(ends) or ends != sorted(ends):
+        message = (
+            "lr_policy 'multifixed' needs stagelr and stageiter, equally many, the latter rising; "
+            f"it has {rates} and {ends}"
+        )
+        raise ConfigError(message, fields=("stagelr", "stageiter", "lr_policy"))
+
+
+def _fixed(param: SolverParameter, iteration: int, step: int) -> Rate:
+    """``base_lr``."""
+    del iteration
+    return param.base_lr, step
+
+
+def _step(param: SolverParameter, iteration: int, step: int) -> Rate:
+    """``base_lr * gamma ^ floor(iter / stepsize)``."""
+    step = iteration // param.stepsize
+    return param.base_lr * param.gamma**step, step
+
+
+def _exp(param: SolverParameter, iteration: int, step: int) -> Rate:
+    """``base_lr * gamma ^ iter``."""
+    return param.base_lr * param.gamma**iteration, step
+
+
+def _inv(param: SolverParameter, iteration: int, step: int) -> Rate:
+    """``base_lr * (1 + gamma * iter) ^ -power``."""
+    return param.base_lr * (1 + param.gamma * iteration) ** -param.power, step
+
+
+def _multistep(param: SolverParameter, iteration: int, step: int) -> Rate:
+    """``base_lr * gamma ^ step``; step grows when iter reaches the next ``stepvalue``."""
+    if step < len(param.stepvalue) and iteration >= param.stepvalue[step]:
+        step += 1
+    return param.base_lr * param.gamma**step, step
+
+
+def _poly(param: SolverParameter, iteration: int, step: int) -> Rate:
+    """``(base_lr - min_lr) * (1 - iter / max_iter) ^ power + min_lr``."""
+    if iteration > param.max_iter:
+        message = (
+            f"lr_policy 'poly' ends at max_iter ({param.max_iter}), there is no learning rate at "
+            f"iteration {iteration}"
+        )
+        raise ConfigError(message)
+    left: float = (1 - iteration / param.max_iter) ** param.power
+    return (param.base_lr - param.min_lr) * left + param.min_lr, step
+
+
+def _sigmoid(param: SolverParameter, iteration: int, step: int) -> Rate:
+    """``base_lr / (1 + exp(-gamma * (iter - stepsize)))``."""
+    exponent = min(-param.gamma * (iteration - param.stepsize), 700.0)  # exp stays finite
+    return param.base_lr / (1 + math.exp(exponent)), step
+
+
+def _cosine(param: SolverParameter, iteration: int, step: int) -> Rate:
+    """``base_lr`` to ``min_lr`` by half a cosine wave, from the end of a ramp to ``max_iter``."""
+    begin = max(param.rampup_interval, param.warmup_iter)
+    done = min((iteration - begin) / max(param.max_iter - begin, 1), 1.0)
+    return param.min_lr + (param.base_lr - param.min_lr) * (1 + math.cos(math.pi * done)) / 2, step
+
+
+def _plateau(param: SolverParameter, iteration: int, step: int) -> Rate:
+    """``base_lr * gamma ^ step``; the step grows when nothing has improved for a while."""
+    del iteration
+    return param.base_lr * param.gamma**step, step
+
+
+def _multifixed(param: SolverParameter, iteration: int, step: int) -> Rate:
+    """``base_lr`` does not count: ``stagelr`` of the first stage with ``iter <= stageiter``."""
+    stages = zip(param.stagelr, param.stageiter, strict=True)
+    last: float = param.stagelr[-1]
+    return next((rate for rate, end in stages if iteration <= end), last), step
+
+
+NEED_GAMMA = frozenset({"step", "exp", "inv", "multistep", "sigmoid", "plateau"})
+
+POLICIES: dict[str, Policy] = {
+    "fixed": _fixed,
+    "step": _step,
+    "exp": _exp,
+    "inv": _inv,
+    "multistep": _multistep,
+    "poly": _poly,
+    "sigmoid": _sigmoid,
+    "cosine": _cosine,
+    "plateau": _plateau,
+    "multifixed": _multifixed,
+}
+"""The seven of Caffe, and others."""

@@ -1,0 +1,208 @@
+"""Solver states as files: Caffe's binary and HDF5 formats, with what we add in places it skips.
+
+Source: Caffe, ``SGDSolver::SnapshotSolverState...`` and ``RestoreSolverStateFrom...`` in
+``src/caffe/solvers/sgd_solver.cpp``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse.core.paths import is_file
+from demitasse.errors import SnapshotError, WeightsError
+from demitasse.io.data.databases.hdf5 import array_of, damage, member
+from demitasse.io.proto import (
+    BlobProto,
+    NetParameter,
+    ResumeState,
+    SolverState,
+    mend_strings,
+    read_binary,
+    stored_shape,
+)
+from demitasse.io.proto.zero_copy.read import Arrays, read_cut
+from demitasse.io.proto.zero_copy.write import blob_pieces, with_field, write_pieces
+from demitasse.io.weights.hdf5 import is_hdf5, new_hdf5, open_hdf5
+
+__all__ = ["State", "read_state", "write_state"]
+
+RESUME = "demitasse_resume"
+"""Data set of an HDF5 state that holds an encoded ``ResumeState``; Caffe does not look at it."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What a solver state file holds.
+
+    Attributes:
+        iter: Updates made.
+        learned_net: The weights file that belongs to it, as written; empty if there is none.
+        current_step: Steps that ``multistep`` has taken.
+        history: Arrays in the solver's order, each in its parameter's shape.
+        resume: What else an exact continuation needs; None in states that Caffe wrote.
+    """
+
+    iter: int
+    learned_net: str
+    current_step: int
+    history: Sequence[np.ndarray] = field(default_factory=list)
+    resume: ResumeState | None = None
+
+
+def write_state(path: Path, state: State, *, hdf5: bool) -> None:
+    """Write a state, atomically.
+
+    Raises:
+        OSError: The file cannot be written; an old one is kept.
+        WeightsError: h5py is not installed, or the state is too large for a binary file.
+    """
+    if hdf5:
+        _write_hdf5(path, state)
+        return
+    message = SolverState(
+        iter=state.iter, learned_net=state.learned_net, current_step=state.current_step
+    )
+    if state.resume is not None:
+        message.resume.CopyFrom(state.resume)
+    history = [blob_pieces(array) for array in state.history]
+    write_pieces(path, with_field(message, SolverState.HISTORY_FIELD_NUMBER, history))
+
+
+def read_state(path: Path) -> State:
+    """Read a state, whichever of the two formats it is in.
+
+    Raises:
+        SnapshotError: The file is not there, is damaged, or is no solver state.
+    """
+    if is_hdf5(path):
+        return _read_hdf5(path)
+    try:
+        message, arrays = read_cut(path, SolverState, SnapshotError)
+    except SnapshotError:
+        if is_file(path) and _is_weights(path):
+            raise _mistaken(path) from None
+        raise
+    if not message.HasField("iter"):
+        if _is_weights(path):
+            raise _mistaken(path)
+        text = "this is not a solver state: it does not say which iteration it is from"
+        raise SnapshotError(text).at(str(path))
+    return State(
+        message.iter,
+        message.learned_net,
+        message.current_step,
+        [_array(blob, i, path, arrays) for i, blob in enumerate(message.history)],
+        message.resume if message.HasField("resume") else None,
+    )
+
+
+def _array(blob: BlobProto, index: int, path: Path, arrays: Arrays) -> np.ndarray:
+    try:
+        values, shape = arrays.floats(blob), stored_shape(blob)
+    except WeightsError as error:
+        text = f"history {index}: {error.message}"
+        raise SnapshotError(text).at(str(path)) from error
+    try:
+        if min(shape, default=1) >= 0 and values.size == math.prod(shape):
+            return values.reshape(shape)
+    except ValueError:  # no values, but axes too long all the same
+        pass
+    text = f"history {index} has {values.size} values for its shape {shape}"
+    raise SnapshotError(text).at(str(path))
+
+
+def _is_weights(path: Path) -> bool:
+    try:
+        net = read_binary(path, NetParameter)
+    except WeightsError:
+        return False
+    return bool(net.layer or net.layers)
+
+
+def _mistaken(path: Path) -> SnapshotError:
+    name = path.name
+    for ending in (".caffemodel.h5", ".caffemodel"):
+        if name.endswith(ending):
+            name = name.removesuffix(ending) + ending.replace("caffemodel", "solverstate")
+            break
+    state = path.with_name(name)
+    there = f", {state} is one" if state != path and is_file(state) else ""
+    text = (
+        "this file holds the weights of a net, not the state of a solver. To continue a run give "
+        f"its .solverstate{there}; to begin a new one from these weights, load them as weights"
+    )
+    return SnapshotError(text).at(str(path))
+
+
+# -- HDF5 --------------------------------------------------------------------------------------
+
+
+def _write_hdf5(path: Path, state: State) -> None:
+    with new_hdf5(path) as file:
+        _write_string(file, "learned_net", state.learned_net)
+        file.create_dataset("iter", data=np.array([state.iter], np.int32))
+        file.create_dataset("current_step", data=np.array([state.current_step], np.int32))
+        history = file.create_group("history")
+        for index, array in enumerate(state.history):
+            history.create_dataset(str(index), data=array)
+        if state.resume is not None:
+            encoded = np.frombuffer(state.resume.SerializeToString(), np.uint8)
+            file.create_dataset(RESUME, data=encoded)
+
+
+def _write_string(file: Any, name: str, text: str) -> None:
+    """Write a string that ends in a zero byte, which is how Caffe reads it."""
+    import h5py
+
+    encoded = text.encode()
+    kind = h5py.h5t.C_S1.copy()
+    kind.set_size(len(encoded) + 1)
+    space = h5py.h5s.create(h5py.h5s.SCALAR)
+    data = h5py.h5d.create(file.id, name.encode(), kind, space)
+    data.write(h5py.h5s.ALL, h5py.h5s.ALL, np.array(encoded, f"S{len(encoded) + 1}"))
+
+
+def _read_hdf5(path: Path) -> State:
+    try:
+        with damage(path, SnapshotError), open_hdf5(path, "r") as file:
+            if "iter" not in file or "history" not in file:
+                if "data" in file:
+                    raise _mistaken(path)
+                text = "this HDF5 file has no 'iter' and 'history': it is no solver state"
+                raise SnapshotError(text).at(str(path))
+            history = member(file, "history")
+            names = sorted(history, key=lambda name: int(name) if name.isdecimal() else -1)
+            if names != [str(i) for i in range(len(names))]:
+                text = f"its history is named {', '.join(names)} instead of 0, 1, 2, ..."
+                raise SnapshotError(text).at(str(path))
+            return State(
+                _integer(member(file, "iter")),
+                _text(array_of(member(file, "learned_net"))) if "learned_net" in file else "",
+                _integer(member(file, "current_step")) if "current_step" in file else 0,
+                [array_of(member(history, name)) for name in names],
+                _resume(member(file, RESUME)) if RESUME in file else None,
+            )
+    except WeightsError as error:
+        raise SnapshotError(error.message) from error
+
+
+def _integer(dataset: Any) -> int:
+    return int(array_of(dataset).reshape(-1)[0])
+
+
+def _resume(dataset: Any) -> ResumeState:
+    resume: ResumeState = ResumeState.FromString(array_of(dataset).tobytes())
+    mend_strings(resume)
+    return resume
+
+
+def _text(value: np.ndarray) -> str:
+    first = value.reshape(-1)[0]
+    text = first.decode() if isinstance(first, bytes) else str(first)
+    return text.partition("\0")[0]  # where C ends it

@@ -1,0 +1,279 @@
+"""Parameter updates: what each solver subtracts from the weights, in array API terms.
+
+Written once for every backend. In the formulas w is the weight, g its gradient (clipped, divided by
+``iter_size``, with the decay added), r the learning rate times ``lr_mult``, h and k the history.
+
+Source: Caffe, ``src/caffe/solvers/*_solver.cpp``; AdamW is Loshchilov and Hutter's, "Decoupled
+weight decay regularization"; LARS You, Gitman and Ginsburg's, "Large batch training of
+convolutional networks"; LAMB You and others', "Large batch optimization for deep learning".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from demitasse.backends.arrays import Array
+from demitasse.backends.updates import Piece, Update
+from demitasse.core.suggest import suggestion
+from demitasse.errors import ConfigError
+from demitasse.io.proto import SolverParameter
+
+__all__ = [
+    "RULES",
+    "UpdateRule",
+    "apply",
+    "check_update",
+    "clip_scale",
+    "find_rule",
+    "numbers",
+    "scaled",
+    "sumsq",
+]
+
+Formula = Callable[[Any, Update, Array, Sequence[Array]], tuple[Array, ...]]
+
+
+def _sgd(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array, ...]:
+    """Return h = r g + momentum h, subtract h: the learning rate is inside the momentum."""
+    del xp
+    h = u.momentum * history[0] + u.rate * g
+    return h, h
+
+
+def _nesterov(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array, ...]:
+    """Return h as SGD's, subtract (1 + momentum) h - momentum h_before."""
+    del xp
+    before = u.momentum * history[0]
+    h = before + u.rate * g
+    return (1 + u.momentum) * h - before, h
+
+
+def _adagrad(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array, ...]:
+    """Return h = h + g^2, subtract r g / (sqrt(h) + delta)."""
+    h = history[0] + g * g
+    return u.rate * (g / (xp.sqrt(h) + u.delta)), h
+
+
+def _rmsprop(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array, ...]:
+    """Return h = rms_decay h + (1 - rms_decay) g^2, subtract r g / (sqrt(h) + delta)."""
+    h = u.decay2 * history[0] + (1 - u.decay2) * (g * g)
+    return u.rate * (g / (xp.sqrt(h) + u.delta)), h
+
+
+def _adadelta(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array, ...]:
+    """Subtract r v with v = g sqrt((k + delta) / (h + delta)); h averages g^2, k averages v^2."""
+    h = u.momentum * history[0] + (1 - u.momentum) * (g * g)
+    v = g * xp.sqrt((history[1] + u.delta) / (h + u.delta))
+    k = u.momentum * history[1] + (1 - u.momentum) * (v * v)
+    return u.rate * v, h, k
+
+
+def _adam(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array, ...]:
+    """Subtract r correction h / (sqrt(k) + delta); h averages g, k averages g^2."""
+    h = u.momentum * history[0] + (1 - u.momentum) * g
+    k = u.decay2 * history[1] + (1 - u.decay2) * (g * g)
+    return (u.rate * u.correction) * (h / (xp.sqrt(k) + u.delta)), h, k
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """How one type of solver changes a parameter.
+
+    Attributes:
+        type: What solver files call it.
+        formula: Returns what is subtracted from the weights, and the new history.
+        histories: How many arrays of history a parameter has, in the order of Caffe's solver
+            states.
+        averages: The fields that say how slowly running averages move: at least 0 and below 1.
+        squares: The field that says so for averages of squares.
+        takes_momentum: Whether ``momentum`` may be given.
+        takes_l1: Whether weights may decay by their absolute value.
+        corrected: Whether averages are corrected for their start at 0.
+        decoupled: Whether the decay goes around the averages.
+        trusts: Whether each parameter has a learning rate of its own, by the norm of its weights
+            over that of its "gradient", decay included, or of its "step". Parameters with one axis
+            longer than 1, as biases and the factors of a normalisation, have the common one.
+        coasts: Whether a parameter whose ``lr_mult`` is 0 still moves by the momentum it has.
+        zero_stays: Whether a zero weight with a zero gradient stays as it is, whatever the numbers
+            are; what pads a layout may then be updated too.
+    """
+
+    type: str
+    formula: Formula
+    histories: int = 1
+    averages: tuple[str, ...] = ()
+    squares: str = "momentum2"
+    takes_momentum: bool = True
+    takes_l1: bool = True
+    corrected: bool = False
+    decoupled: bool = False
+    trusts: Literal["", "gradient", "step"] = ""
+    coasts: bool = False
+    zero_stays: bool = False
+
+
+ADAM = UpdateRule("Adam", _adam, histories=2, averages=("momentum", "momentum2"), corrected=True)
+
+RULES = {
+    rule.type: rule
+    for rule in (
+        UpdateRule("SGD", _sgd, coasts=True, zero_stays=True),
+        UpdateRule("Nesterov", _nesterov, coasts=True, zero_stays=True),
+        UpdateRule("AdaGrad", _adagrad, takes_momentum=False),
+        UpdateRule(
+            "RMSProp", _rmsprop, averages=("rms_decay",), squares="rms_decay", takes_momentum=False
+        ),
+        UpdateRule("AdaDelta", _adadelta, histories=2, averages=("momentum",)),
+        ADAM,
+        replace(ADAM, type="AdamW", decoupled=True, takes_l1=False),
+        UpdateRule("LARS", _sgd, takes_l1=False, trusts="gradient", coasts=True, zero_stays=True),
+        replace(ADAM, type="LAMB", decoupled=True, takes_l1=False, trusts="step"),
+    )
+}
+"""The rules by the ``type`` in solver files."""
+
+
+def find_rule(type_: str) -> UpdateRule:
+    """Return the rule of a type of solver.
+
+    Raises:
+        ConfigError: There is none; names those there are.
+    """
+    if type_ not in RULES:
+        message = (
+            f"unknown solver type {type_!r}{suggestion(type_, RULES)}; known are {', '.join(RULES)}"
+        )
+        raise ConfigError(message, fields=("type",))
+    return RULES[type_]
+
+
+def apply(xp: Any, piece: Piece) -> None:
+    """Make one update: overwrite the history, the gradient and the weights.
+
+    Shapes: all of ``piece`` (n,).
+    """
+    u, w = piece.update, piece.data
+    g, rule = piece.diff * u.scale, RULES[u.kind]
+    raw = g
+    if u.decay and not rule.decoupled:
+        g = g + u.decay * (xp.sign(w) if u.l1 else w)
+    if u.trust and rule.trusts == "gradient":
+        length = _norm(xp, w)
+        g = g * _trust(xp, u.trust, length, _norm(xp, raw) + u.decay * length)
+    value, *history = rule.formula(xp, u, g, piece.history)
+    if u.decay and rule.decoupled:
+        value = value + (u.rate * u.decay) * w
+    if u.trust and rule.trusts == "step":
+        value = value * _trust(xp, u.trust * u.rate, _norm(xp, w), _norm(xp, value))
+    arrays = (*piece.history, piece.diff, w)
+    for kept, new in zip(arrays, (*history, value, w - value), strict=True):
+        kept[...] = new if u.guard is None else xp.where(xp.isfinite(u.guard), new, kept)
+
+
+def _norm(xp: Any, array: Array) -> Array:
+    """Return the L2 norm as a 0-d array. Shape: (n,) -> ()."""
+    return xp.sqrt(xp.sum(array * array))
+
+
+def _trust(xp: Any, coefficient: float, weights: Array, change: Array) -> Array:
+    """Return what a layer's rate is multiplied with; 1 where the weights or the change are 0.
+
+    Shapes: ``weights`` and ``change``, two norms, () -> ().
+    """
+    one = xp.ones_like(change)
+    known = (weights > 0) & (change > 0)  # False for NaN
+    return xp.where(known, coefficient * weights / xp.where(known, change, one), one)
+
+
+def sumsq(xp: Any, diffs: Sequence[Array]) -> Array:
+    """Return the sum of the squares of all elements as a 0-d array.
+
+    Shapes: each (n,) -> ().
+    """
+    total = xp.sum(diffs[0] * diffs[0])
+    for diff in diffs[1:]:
+        total = total + xp.sum(diff * diff)
+    return total
+
+
+def clip_scale(xp: Any, total: Array, limit: float) -> Array:
+    """Return what a gradient is multiplied with so that its L2 norm is at most ``limit``.
+
+    Shapes: ``total``, the sum of its squares, () -> ().
+    """
+    norm = xp.sqrt(total)
+    one = xp.ones_like(norm)
+    above = norm > limit  # False for NaN
+    return xp.where(above, limit / xp.where(above, norm, one), one)
+
+
+def scaled(
+    update: Update, lr_mult: float, decay_mult: float, axes: int, scale: float | Array
+) -> Update:
+    """Return the numbers of a parameter from those of one with multipliers of 1.
+
+    Args:
+        update: Those.
+        lr_mult: The multiplier of the rate.
+        decay_mult: The multiplier of the decay.
+        axes: How many axes of the parameter are longer than 1.
+        scale: What its raw gradient is multiplied with first.
+    """
+    rate, decay = update.rate * lr_mult, update.decay * decay_mult
+    trust = update.trust if axes > 1 else 0.0
+    return replace(update, rate=rate, decay=decay, trust=trust, scale=scale)
+
+
+def numbers(param: SolverParameter, rule: UpdateRule, rate: float, iteration: int) -> Update:
+    """Return what an iteration's updates have in common, for a parameter with multipliers of 1.
+
+    Args:
+        param: The solver's fields.
+        rule: The solver's rule.
+        rate: The learning rate.
+        iteration: Number of updates made so far.
+    """
+    beta1, beta2 = param.momentum, param.momentum2
+    time = iteration + 1
+    return Update(
+        rule.type,
+        rate=rate,
+        decay=param.weight_decay,
+        l1=param.regularization_type == "L1",
+        momentum=beta1,
+        decay2=getattr(param, rule.squares),
+        delta=param.delta,
+        correction=math.sqrt(1 - beta2**time) / (1 - beta1**time) if rule.corrected else 1.0,
+        trust={"": 0.0, "gradient": param.trust_coefficient, "step": 1.0}[rule.trusts],
+    )
+
+
+def check_update(param: SolverParameter, rule: UpdateRule) -> None:
+    """Refuse fields that a solver's formula cannot work with.
+
+    Raises:
+        ConfigError: Says which field, and what it may be.
+    """
+    if param.momentum and not rule.takes_momentum:
+        message = f"momentum cannot be used with {rule.type}; remove it"
+        raise ConfigError(message, fields=("momentum",))
+    for name in rule.averages:
+        value: float = getattr(param, name)
+        if not 0 <= value < 1:
+            message = f"{name} of {rule.type} must be at least 0 and below 1, it is {value:g}"
+            raise ConfigError(message, fields=(name,))
+    if rule.trusts == "gradient" and not param.trust_coefficient > 0:
+        message = (
+            f"trust_coefficient of {rule.type} must be above 0, it is {param.trust_coefficient:g}"
+        )
+        raise ConfigError(message, fields=("trust_coefficient",))
+    known = ["L2", "L1"] if rule.takes_l1 else ["L2"]
+    if param.weight_decay and param.regularization_type not in known:
+        message = (
+            f"regularization_type of {rule.type} must be {' or '.join(known)}, "
+            f"it is {param.regularization_type!r}"
+        )
+        raise ConfigError(message, fields=("regularization_type", "weight_decay"))

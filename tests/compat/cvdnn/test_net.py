@@ -1,0 +1,322 @@
+"""``cvdnn.Net`` does what ``cv2.dnn.Net`` does with small nets."""
+
+import logging
+
+import numpy as np
+import pytest
+from opencv_nets import (
+    BRANCHES,
+    DETECTOR,
+    IN_PLACE,
+    LIKE_OPENCV,
+    NO_SHAPE,
+    TWO_INPUTS,
+    detector_inputs,
+    net_of,
+)
+
+from demitasse import cvdnn
+from demitasse.io.proto import NetParameter
+
+CONVOLUTION = """
+input: "data" input_dim: 1 input_dim: 1 input_dim: 4 input_dim: 4
+layer {
+  name: "conv" type: "Convolution" bottom: "data" top: "y"
+  convolution_param { num_output: 2 kernel_size: 3 }
+}
+"""
+
+
+def weights_of(*arrays: np.ndarray) -> bytes:
+    """A caffemodel with parameters for layer conv."""
+    net = NetParameter()
+    layer = net.layer.add(name="conv", type="Convolution")
+    for array in arrays:
+        layer.blobs.add(data=array.ravel()).shape.dim.extend(array.shape)
+    return net.SerializeToString()
+
+
+WEIGHTS = weights_of(np.ones((2, 1, 3, 3)), np.array([1.0, -1.0]))
+
+
+def values(*shape: int) -> np.ndarray:
+    return np.random.default_rng(1).normal(size=shape).astype(np.float32)
+
+
+# -- what it is ------------------------------------------------------------------------------------
+
+
+def test_layers_are_numbered_after_the_inputs_and_have_names_of_their_own():
+    net = net_of(IN_PLACE)
+
+    assert net.getLayerNames() == ("power", "relu", "twice", "twice_1")
+    assert net.getLayerId("relu") == 2
+    assert net.getLayerId("data") == -1
+    assert net.getLayer(0).name == "_input"
+    assert net.getLayer(0).outputNameToIndex("data") == 0
+    assert net.getLayer("twice_1").type == "AbsVal"
+    assert net.getLayerTypes() == ("AbsVal", "Power", "ReLU", "TanH")
+    assert net.getLayersCount("ReLU") == 1
+
+
+def test_outputs_are_the_layers_that_no_other_reads():
+    net = net_of(BRANCHES)
+
+    assert net.getUnconnectedOutLayersNames() == ("tanh", "sum")
+    assert net.getUnconnectedOutLayers().tolist() == [2, 3]
+
+
+def test_an_empty_net():
+    net = cvdnn.Net()
+
+    assert net.empty()
+    assert net.getLayerNames() == ()
+    with pytest.raises(cvdnn.error, match="the net is empty"):
+        net.forward()
+
+
+def test_training_layers_are_left_out():
+    rule = 'layer { name: "t" type: "AbsVal" bottom: "y" top: "t" include { phase: TRAIN } }'
+
+    assert net_of(NO_SHAPE + rule).getLayerNames() == ("relu",)
+
+
+# -- running ---------------------------------------------------------------------------------------
+
+
+def test_forward_gives_the_last_layer_or_those_named(backend, monkeypatch):
+    monkeypatch.setenv("DEMITASSE_DEVICE", backend)
+    net, data = net_of(IN_PLACE), values(1, 2, 3, 3)
+    net.setInput(data)
+
+    last = net.forward()
+    before, after = net.forward(["power", "relu"])
+
+    want = 2 * data - 1
+    assert np.allclose(before, want, atol=1e-6)
+    assert np.allclose(after, want.clip(0), atol=1e-6)
+    assert np.allclose(last, np.abs(np.tanh(want.clip(0))), atol=1e-6)
+    assert np.allclose(net.forward("twice"), np.tanh(want.clip(0)), atol=1e-6)
+
+
+def test_several_names_come_in_the_order_asked_for():
+    net = net_of(IN_PLACE)
+    net.setInput(values(1, 2, 3, 3))
+
+    relu, power, again = net.forward(("relu", "power", "relu"))
+
+    assert np.array_equal(relu, power.clip(0))
+    assert np.array_equal(relu, again)
+    assert len(net.forward([])) == 1
+    assert np.array_equal(net.forward(""), net.forward(None))
+
+
+def test_what_was_returned_is_not_written_to():
+    net = net_of(IN_PLACE)
+    net.setInput(values(1, 2, 3, 3))
+    first = net.forward()
+    kept = first.copy()
+
+    net.setInput(values(1, 2, 3, 3) + 1)
+    net.forward()
+
+    assert np.array_equal(first, kept)
+
+
+def test_all_outputs_of_a_layer_can_be_retrieved():
+    net, data = net_of(BRANCHES), values(1, 4, 2, 2)
+    net.setInput(data)
+
+    (halves, (total,)) = net.forwardAndRetrieve(["cut", "sum"])
+
+    assert np.array_equal(halves[0], data[:, :2])
+    assert np.array_equal(halves[1], data[:, 2:])
+    assert np.allclose(total, data[:, :2] + data[:, 2:])
+
+
+def test_the_net_takes_the_shape_of_what_it_is_given():
+    net = net_of(IN_PLACE)
+
+    net.setInput(values(5, 2, 4, 7))
+
+    assert net.forward().shape == (5, 2, 4, 7)
+
+
+def test_a_file_without_shapes_waits_for_the_first_input():
+    net = net_of(NO_SHAPE)
+    with pytest.raises(cvdnn.error, match="gives no shapes of inputs data"):
+        net.forward()
+
+    net.setInput(np.array([[-1.0, 2.0]]))
+
+    assert net.forward().tolist() == [[0, 2]]
+
+
+def test_inputs_are_scaled_after_the_mean_is_subtracted():
+    net = net_of(NO_SHAPE)
+
+    net.setInput(np.full((1, 2, 1, 1), 10, np.uint8), "data", 0.5, (4, 6))
+
+    assert net.forward().ravel().tolist() == [3, 2]
+
+
+def test_every_input_must_be_given():
+    net = net_of(TWO_INPUTS)
+    net.setInput(np.ones((3, 2), np.float32))
+    with pytest.raises(cvdnn.error, match="inputs y are missing"):
+        net.forward()
+
+    net.setInput(np.ones((3, 2), np.float32), "y")
+
+    assert net.forward().tolist() == [[2, 2]] * 3
+
+
+def test_fields_that_opencv_reads_otherwise():
+    net, data = net_of(LIKE_OPENCV), np.full((1, 4, 5, 6), 2, np.float32)
+    net.setInput(data)
+
+    prior, plain, two = net.forward(["prior", "plain", "two"])
+
+    assert prior[0, 0].min() == 0  # clipped without being told to
+    assert np.allclose(plain[0, 0], 2 / (1 + 1e-4 / 5 * 3 * 4) ** 0.75)  # alpha 0.0001
+    assert np.allclose(two[0, 0], 2 / (1 + 1 / 5 * 3 * 4) ** 0.75)  # k 1
+
+
+@pytest.mark.parametrize(
+    ("images", "shape", "scores"),
+    [
+        (1, (1, 1, 5, 7), [0.9972, 0.9808, 0.6472, 0.6154]),
+        (2, (1, 1, 10, 7), [0.8895, 0.7215, 0.5943, 0.5715, 0.4858, 0.8903, 0.8765, 0.8326]),
+    ],
+)
+def test_detections_are_filled_up_with_zeros(images, shape, scores):
+    net = net_of(DETECTOR)
+    for name, array in detector_inputs(images).items():
+        net.setInput(array, name)
+
+    found = net.forward()
+
+    assert found.shape == shape
+    assert np.allclose(found[0, 0, : len(scores), 2], scores, atol=1e-4)  # by OpenCV 4.14
+    assert not found[0, 0, -1].any()
+
+
+def test_no_detections_are_zeros_alone():
+    net = net_of(DETECTOR)
+    for name, array in detector_inputs(1).items():
+        net.setInput(array * (name != "score"), name)
+
+    found = net.forward()
+
+    assert found.shape == (1, 1, 5, 7)
+    assert not found.any()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda net: net.forward("nothing"), "forward: no layer 'nothing'; there are power"),
+        (lambda net: net.forward("z"), "blob 'z' is given by layer 'twice_1'"),
+        (lambda net: net.forward(["relu", "_input"]), "name a layer that computes"),
+        (lambda net: net.setInput(values(1), "label"), "setInput: no input 'label'; there are"),
+        (lambda net: net.setInput(None), "must be an array of numbers"),
+        (lambda net: net.setInput(values(1, 5, 1, 1), "", 1, (1, 2)), "too few for the channels"),
+        (lambda net: net.getLayer(9), "no layer 9"),
+        (lambda net: net.getLayer(1.5), "by its name or number"),
+        (lambda net: net.getParam("relu"), "layer 'relu' has 0 parameters"),
+        (lambda net: net.getFLOPS([1, 2], [3]), "give the shapes of the inputs"),
+        (lambda net: net.getFLOPS([[1, 2], [3, 4]]), "given are 2 shapes"),
+        (lambda net: net.setPreferableTarget(99), "99 is none of DNN_TARGET_CPU"),
+        (lambda net: net.setPreferableBackend(99), "99 is none of DNN_BACKEND_DEFAULT"),
+        (lambda net: cvdnn.getAvailableTargets(99), "99 is none of"),
+    ],
+)
+def test_what_a_net_cannot_do_is_refused(call, message):
+    net = net_of(IN_PLACE)
+
+    with pytest.raises(cvdnn.error, match=message):
+        call(net)
+
+
+def test_an_input_that_does_not_fit_is_refused_with_the_layer():
+    net = cvdnn.readNetFromCaffe(CONVOLUTION.encode(), WEIGHTS)
+    net.setInput(values(1, 3, 4, 4))
+
+    with pytest.raises(cvdnn.error, match=r"forward: .*conv"):
+        net.forward()
+
+
+# -- parameters and figures ------------------------------------------------------------------------
+
+
+def test_parameters_are_read_and_replaced():
+    net = cvdnn.readNetFromCaffe(CONVOLUTION.encode(), WEIGHTS)
+    net.setInput(np.ones((1, 1, 4, 4), np.float32))
+
+    net.setParam("conv", 1, np.array([5.0, 6.0]))
+
+    assert net.getParam("conv").shape == (2, 1, 3, 3)
+    assert net.getParam(1, 1).tolist() == [5, 6]
+    assert [blob.shape for blob in net.getLayer("conv").blobs] == [(2, 1, 3, 3), (2,)]
+    assert net.forward()[0, :, 0, 0].tolist() == [14, 15]
+    with pytest.raises(cvdnn.error, match=r"is \(2,\), given is \(3,\)"):
+        net.setParam("conv", 1, np.zeros(3))
+
+
+def test_figures_are_counted_as_opencv_counts():
+    net = cvdnn.readNetFromCaffe(CONVOLUTION.encode(), WEIGHTS)
+
+    made = 2 * 2 * 2
+    assert net.getFLOPS([1, 1, 4, 4]) == made * (2 * 9 + 1)
+    assert net.getFLOPS(1, [3, 1, 4, 4]) == 3 * made * (2 * 9 + 1)
+    assert net.getMemoryConsumption([1, 1, 4, 4]) == (4 * 20, 4 * (16 + made))
+    assert net.getMemoryConsumption(1, [1, 1, 4, 4]) == (4 * 20, 4 * made)
+
+
+def test_shapes_of_all_layers():
+    net = cvdnn.readNetFromCaffe(CONVOLUTION.encode(), WEIGHTS)
+
+    numbers, read, made = net.getLayersShapes([2, 1, 5, 4])
+
+    assert numbers.tolist() == [0, 1]
+    assert [shape.tolist() for (shape,) in read] == [[2, 1, 5, 4], [2, 1, 5, 4]]
+    assert [shape.tolist() for (shape,) in made] == [[2, 1, 5, 4], [2, 2, 3, 2]]
+
+
+def test_times_are_of_the_last_forward():
+    net = net_of(IN_PLACE)
+    net.setInput(values(1, 2, 3, 3))
+    net.forward()
+
+    total, layers = net.getPerfProfile()
+
+    assert layers.shape == (4,)
+    assert total >= layers.sum() > 0
+
+
+def test_the_graph_is_dumped(tmp_path):
+    net = net_of(BRANCHES)
+
+    net.dumpToFile(str(tmp_path / "net.dot"))
+
+    text = (tmp_path / "net.dot").read_text()
+    assert text == net.dump()
+    assert '"_input" -> "cut"' in text
+    assert text.count('"cut" -> ') == 3
+
+
+def test_a_target_that_is_not_here_is_replaced_with_a_warning(monkeypatch, caplog):
+    monkeypatch.setattr(
+        "demitasse.compat.cvdnn.targets.available_devices", lambda: ("cpu", "numpy")
+    )
+    net = net_of(NO_SHAPE)
+
+    with caplog.at_level(logging.WARNING, "demitasse"):
+        net.setPreferableBackend(cvdnn.DNN_BACKEND_CUDA)
+        net.setPreferableTarget(cvdnn.DNN_TARGET_CUDA)
+
+    assert "DNN_TARGET_CUDA is not here; the net runs on cpu" in caplog.text
+    net.setInput(np.array([[3.0]]))
+    assert net.forward().tolist() == [[3]]
+    assert cvdnn.getAvailableTargets(cvdnn.DNN_BACKEND_CUDA) == []
+    assert cvdnn.getAvailableTargets(cvdnn.DNN_BACKEND_OPENCV) == [cvdnn.DNN_TARGET_CPU]

@@ -1,0 +1,107 @@
+"""Nets are read from files and from their contents; what is no net is refused."""
+
+import numpy as np
+import pytest
+from opencv_nets import IN_PLACE
+
+from demitasse import cvdnn
+from demitasse.errors import DemitasseError
+from demitasse.io.proto import NetParameter
+
+TEXT = """
+input: "data" input_shape { dim: 1 dim: 2 }
+layer { name: "scale" type: "Scale" bottom: "data" top: "y" }
+"""
+
+
+def caffemodel(name: str = "scale") -> bytes:
+    net = NetParameter()
+    blob = net.layer.add(name=name, type="Scale").blobs.add(data=[2.0, 3.0])
+    blob.shape.dim.append(2)
+    return net.SerializeToString()
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "net.prototxt").write_text(TEXT)
+    (tmp_path / "net.caffemodel").write_bytes(caffemodel())
+    return str(tmp_path / "net.prototxt"), str(tmp_path / "net.caffemodel")
+
+
+def result(net: cvdnn.Net) -> list[list[float]]:
+    net.setInput(np.ones((1, 2), np.float32))
+    return net.forward().tolist()
+
+
+def test_a_net_is_read_from_two_files(files):
+    text, weights = files
+
+    assert result(cvdnn.readNetFromCaffe(text, weights)) == [[2, 3]]
+    assert result(cvdnn.readNetFromCaffe(prototxt=text, caffeModel=weights)) == [[2, 3]]
+
+
+@pytest.mark.parametrize(
+    "kind", [bytes, bytearray, memoryview, lambda encoded: np.frombuffer(encoded, np.uint8)]
+)
+def test_a_net_is_read_from_contents(kind, files):
+    text, weights = kind(TEXT.encode()), kind(caffemodel())
+
+    assert result(cvdnn.readNetFromCaffe(text, weights)) == [[2, 3]]
+    assert result(cvdnn.readNetFromCaffe(text, files[1])) == [[2, 3]]
+    assert result(cvdnn.readNet("caffe", weights, text)) == [[2, 3]]
+
+
+def test_the_order_of_files_does_not_matter_to_read_net(files):
+    text, weights = files
+
+    for net in (cvdnn.readNet(weights, text), cvdnn.readNet(text, weights, "caffe")):
+        assert result(net) == [[2, 3]]
+    assert cvdnn.readNet(text).getLayerNames() == ("scale",)
+
+
+def test_a_net_with_parameters_does_not_run_without_weights(files):
+    net = cvdnn.readNetFromCaffe(files[0])
+
+    with pytest.raises(cvdnn.error, match="layers scale have parameters and no weights"):
+        result(net)
+
+
+def test_a_net_without_parameters_needs_no_weights():
+    assert cvdnn.readNetFromCaffe(IN_PLACE.encode()).getLayerId("relu") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "weights", "message"),
+    [
+        ("/nowhere.prototxt", "", "/nowhere.prototxt: No such file"),
+        (TEXT.encode(), "/nowhere.caffemodel", "/nowhere.caffemodel: No such file"),
+        (b"layer { nam: 3 }", b"", "prototxt buffer:1"),
+        (TEXT.encode(), caffemodel()[:-3], "caffeModel buffer: the .* bytes are not a complete"),
+        (TEXT.encode(), caffemodel("other"), "the weights have none for layers scale"),
+        (3, "", "prototxt must be a path or the contents of a file, it is int"),
+        (np.zeros(4), "", "prototxt as an array must be of uint8, it is float64"),
+        (b'layer { name: "r" type: "ReLU" bottom: "x" top: "y" }', b"", "'x'"),
+        (b'input: "x" input_dim: 1 layer { name: "r" type: "Foo" }', b"", "need four each"),
+        (b'layer { name: "r" type: "Foo" }', b"", "Foo"),
+    ],
+)
+def test_what_is_no_net_is_refused(text, weights, message):
+    with pytest.raises(cvdnn.error, match=message) as caught:
+        cvdnn.readNetFromCaffe(text, weights)
+
+    assert caught.value.func == "readNetFromCaffe"
+    assert isinstance(caught.value, DemitasseError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("net.pb", "net.pbtxt"), "'net.pb' is no file of Caffe's by its ending"),
+        (("net.caffemodel",), "needs the .prototxt"),
+        (("tensorflow", b"", b""), "only nets of 'caffe' are read, not of 'tensorflow'"),
+        ((b"", "net.prototxt"), "contents of files are read with readNet"),
+    ],
+)
+def test_files_of_others_are_refused(arguments, message):
+    with pytest.raises(cvdnn.error, match=message):
+        cvdnn.readNet(*arguments)

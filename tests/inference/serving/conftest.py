@@ -1,0 +1,120 @@
+"""Small models in a folder, and clients of an application without a network."""
+
+import asyncio
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from model_cards import classifier_card
+
+from demitasse.inference.cards.opening import find_model
+from demitasse.inference.serving.app import App
+from demitasse.inference.serving.batching import Queue
+from demitasse.inference.serving.metrics import Metrics
+from demitasse.inference.serving.model import Model
+from demitasse.net import Net
+
+INPUT = """
+layer { name: "data" type: "Input" top: "data"
+        input_param { shape { dim: 2 dim: 3 dim: 4 dim: 4 } } }
+"""
+
+NET = f"""{INPUT}
+layer {{ name: "means" type: "Pooling" bottom: "data" top: "means"
+        pooling_param {{ pool: AVE global_pooling: true }} }}
+layer {{ name: "score" type: "InnerProduct" bottom: "means" top: "score"
+        inner_product_param {{ num_output: 3 weight_filler {{ type: "xavier" }} }} }}
+"""
+
+FIXED = f"""{INPUT}
+layer {{ name: "flat" type: "Reshape" bottom: "data" top: "flat"
+        reshape_param {{ shape {{ dim: 1 dim: 96 }} }} }}
+"""
+
+CARD = classifier_card("net", ["blue", "green", "red"], "bgr")
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self):
+        return json.loads(self.body)
+
+
+@dataclass
+class Client:
+    """Asks an application as a server would."""
+
+    app: App
+    parts: list = field(default_factory=list)
+
+    async def ask(self, method, path, body=b"", headers=None, *, pieces=None, end=True):
+        pieces = [body] if pieces is None else pieces
+        messages = [
+            {"type": "http.request", "body": p, "more_body": not end or i + 1 < len(pieces)}
+            for i, p in enumerate(pieces)
+        ]
+        sent = []
+
+        async def receive():
+            if messages:
+                return messages.pop(0)
+            await asyncio.sleep(3600)
+            return None
+
+        async def send(message):
+            sent.append(message)
+
+        raw = [(k.lower().encode(), v.encode()) for k, v in (headers or {}).items()]
+        scope = {"type": "http", "method": method, "path": path, "headers": raw}
+        await self.app(scope, receive, send)
+        head = {k.decode(): v.decode() for k, v in sent[0]["headers"]}
+        return Reply(sent[0]["status"], head, sent[1]["body"])
+
+    def get(self, path):
+        return asyncio.run(self.ask("GET", path))
+
+    def post(self, path, body=b"", headers=None, **how):
+        body = json.dumps(body).encode() if isinstance(body, dict) else body
+        return asyncio.run(self.ask("POST", path, body, headers, **how))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a model that has a card, and one that has none."""
+    for name, net in (("means", NET), ("fixed", FIXED)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "net.prototxt").write_text(net)
+        made = Net(tmp_path / name / "net.prototxt", "TEST", device="numpy")
+        for params in made.params.values():
+            params[0].data[...] = np.eye(3, dtype=np.float32)
+        made.save(tmp_path / name / "net.caffemodel")
+    (tmp_path / "means" / "model.toml").write_text(CARD)
+    return tmp_path
+
+
+@pytest.fixture
+def serving(folder):
+    """Make an application of the models; queues are closed when the test ends."""
+    with ExitStack() as stack:
+
+        def make(limits=None, max_batch=4, device="numpy", **how):
+            queues, metrics = {}, Metrics()
+            files = {
+                "means": find_model(folder / "means"),
+                "fixed": find_model(folder / "fixed" / "net.caffemodel"),
+            }
+            for name, found in files.items():
+                model = Model(name, found, device, max_batch)
+                queues[name] = Queue(model, ran=partial(metrics.ran, name), **how)
+                stack.callback(queues[name].close)
+            return Client(App(queues, limits, metrics))
+
+        yield make

@@ -1,0 +1,433 @@
+"""The server's paths, what it answers, and what it refuses."""
+
+import asyncio
+import io
+import json
+import threading
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from demitasse.errors import DataError
+from demitasse.inference.serving import InferRequest, Tensor, read_response, write_request
+from demitasse.inference.serving.app import App, Limits
+from demitasse.inference.serving.batching import BusyError, Queue
+from demitasse.inference.serving.messages import LENGTH_HEADER
+
+INFER = "/v2/models/means/infer"
+
+DATA = np.random.default_rng(1).standard_normal((1, 3, 4, 4)).astype(np.float32)
+
+
+def asked(values=DATA, outputs=("score",), name="data", **fields):
+    tensor = {"name": name, "datatype": "FP32", "shape": list(values.shape)}
+    chosen = {"outputs": [{"name": one} for one in outputs]} if outputs else {}
+    return {"inputs": [{**tensor, "data": values.ravel().tolist(), **fields}], **chosen}
+
+
+def png(color, size=(4, 4)):
+    file = io.BytesIO()
+    Image.new("RGB", size, color).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_the_server_says_what_it_is(serving):
+    client = serving()
+
+    assert client.get("/v2").json()["extensions"] == ["binary_tensor_data"]
+    assert client.get("/v2/health/live").json() == {"live": True}
+    assert client.get("/v2/health/ready").json() == {"ready": True}
+    assert client.get("/v2/models/means/ready").json() == {"name": "means", "ready": True}
+    assert client.get("/v2/models/means/versions/1/ready").status == 200
+    assert client.get("/v2/models").json() == {"models": ["means", "fixed"]}
+
+
+def test_a_model_says_what_it_takes_and_returns(serving):
+    client = serving()
+
+    assert client.get("/v2/models/means").json() == {
+        "name": "means",
+        "versions": ["1"],
+        "platform": "demitasse",
+        "inputs": [{"name": "data", "datatype": "FP32", "shape": [-1, 3, 4, 4]}],
+        "outputs": [
+            {"name": "score", "datatype": "FP32", "shape": [-1, 3]},
+            {"name": "answer", "datatype": "BYTES", "shape": [-1]},
+        ],
+    }
+    fixed = client.get("/v2/models/fixed/versions/1").json()
+    assert fixed["inputs"][0]["shape"] == [2, 3, 4, 4]
+    assert fixed["outputs"] == [{"name": "flat", "datatype": "FP32", "shape": [1, 96]}]
+
+
+def test_json_is_answered_with_json(serving):
+    reply = serving().post(INFER, {**asked(), "id": "mine"})
+
+    assert reply.status == 200
+    answer = read_response(reply.body)
+    assert (answer.model, answer.id) == ("means", "mine")
+    np.testing.assert_allclose(
+        answer.outputs[0].values, DATA.mean(axis=(2, 3)), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_binary_is_answered_with_binary(serving):
+    request = InferRequest([Tensor("data", DATA)], {"score": True})
+    headers, body = write_request(request)
+
+    reply = serving().post("/v2/models/means/versions/1/infer", body, headers)
+
+    answer = read_response(reply.body, int(reply.headers[LENGTH_HEADER.lower()]))
+    np.testing.assert_allclose(
+        answer.outputs[0].values, DATA.mean(axis=(2, 3)), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_a_model_without_a_card_takes_the_shape_it_declares(serving):
+    client = serving()
+    values = np.arange(96, dtype=np.float32).reshape(2, 3, 4, 4)
+
+    good = client.post("/v2/models/fixed/infer", asked(values, ()))
+    bad = client.post("/v2/models/fixed/infer", asked(values[:1], ()))
+
+    assert good.json()["outputs"][0]["data"] == list(range(96))
+    assert bad.status == 400
+    assert "must have shape [2, 3, 4, 4]; its shape is [1, 3, 4, 4]" in bad.json()["error"]
+
+
+def test_images_are_prepared_by_the_card(serving):
+    images = np.array([png((200, 10, 20), (9, 7)), png((10, 20, 200))], object)
+    headers, body = write_request(InferRequest([Tensor("data", images)]))
+
+    reply = serving().post(INFER, body, headers)
+
+    outputs = {one["name"]: one for one in reply.json()["outputs"]}
+    assert outputs["score"]["data"] == [20, 10, 200, 200, 20, 10]
+    best = [json.loads(text)["classes"][0] for text in outputs["answer"]["data"]]
+    assert [one["label"] for one in best] == ["red", "blue"]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ([b"none"], "image 0: cannot be decoded"),
+        ([b""], "image 0: cannot be decoded"),
+        ([png((1, 2, 3))] * 5, "1 to 4 elements"),
+        ([[png((1, 2, 3))]], "a tensor of one axis"),
+    ],
+)
+def test_images_that_cannot_be_read_are_refused(serving, files, message):
+    headers, body = write_request(InferRequest([Tensor("data", np.array(files, object))]))
+
+    reply = serving().post(INFER, body, headers)
+
+    assert reply.status == 400
+    assert message in reply.json()["error"]
+
+
+def test_a_small_file_with_a_huge_image_is_not_decoded(serving):
+    file = io.BytesIO()
+    Image.new("1", (8192, 8192)).save(file, "PNG")
+    headers, body = write_request(
+        InferRequest([Tensor("data", np.array([file.getvalue()], object))])
+    )
+
+    reply = serving().post(INFER, body, headers)
+
+    assert reply.status == 400
+    assert "pixels" in reply.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (asked(DATA.reshape(1, 3, 2, 8)), "must have shape [-1, 3, 4, 4]; its shape is"),
+        (asked(np.zeros((5, 3, 4, 4), "f4")), "has 5 items; model 'means' takes 1 to 4 at once"),
+        (asked(np.zeros((0, 3, 4, 4), "f4")), "has 0 items"),
+        (asked(name="date"), "there is no input 'date'; inputs are data; did you mean 'data'?"),
+        (
+            asked(outputs=["scores"]),
+            "there is no output 'scores'; outputs are score, answer; did you mean 'score'?",
+        ),
+        (asked(datatype="FP64"), "input 'data' of model 'means' is FP32, not FP64"),
+        (b"{", "the body is no JSON"),
+        (b'{"inputs": [{"name": "\\u0000", "shape": [], "datatype": "BYTES"}]}', "data is missing"),
+    ],
+)
+def test_wrong_requests_are_refused_with_a_reason(serving, body, message):
+    reply = serving().post(INFER, body)
+
+    assert reply.status == 400
+    assert reply.headers["content-type"] == "application/json"
+    assert message in reply.json()["error"]
+
+
+def test_nan_is_answered_in_binary_alone(serving):
+    client = serving()
+    values = np.full_like(DATA, np.nan)
+    for binary, status in ((False, 400), (True, 200)):
+        headers, body = write_request(InferRequest([Tensor("data", values)], {"score": binary}))
+
+        reply = client.post(INFER, body, headers)
+
+        assert reply.status == status
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/", 404),
+        ("GET", "/v2/health", 404),
+        ("GET", "/v2/models/none", 404),
+        ("POST", "/v2/models/none/infer", 404),
+        ("GET", "/v2/models/means/versions/2", 404),
+        ("GET", "/v2/models/means/infer/more", 404),
+        ("GET", "/v2/models/../../etc/passwd", 404),
+        ("GET", INFER, 405),
+        ("DELETE", "/v2", 405),
+        ("POST", "/v2/health/live", 405),
+    ],
+)
+def test_other_paths_and_methods_are_refused(serving, method, path, status):
+    reply = asyncio.run(serving().ask(method, path))
+
+    assert reply.status == status
+    assert "error" in reply.json()
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Content-Length": "1001"}, 413),
+        ({"Content-Length": "-5"}, 400),
+        ({LENGTH_HEADER: "x"}, 400),
+        ({LENGTH_HEADER: "9" * 30}, 400),
+        ({LENGTH_HEADER: "999"}, 400),
+        ({"Content-Encoding": "gzip"}, 415),
+    ],
+)
+def test_headers_that_cannot_be_are_refused(serving, headers, status):
+    reply = serving(Limits(max_bytes=1000)).post(INFER, b"{}", headers)
+
+    assert reply.status == status
+
+
+def test_a_body_that_grows_too_long_is_cut_off(serving):
+    client = serving(Limits(max_bytes=1000))
+
+    reply = client.post(INFER, pieces=[b" " * 600] * 1000)
+
+    assert reply.status == 413
+    assert reply.json() == {"error": "a request has at most 1000 bytes"}
+
+
+def test_a_body_that_does_not_come_ends(serving):
+    reply = serving(Limits(timeout=0.05)).post(INFER, b"{", end=False)
+
+    assert reply.status == 408
+
+
+def test_bodies_together_are_bounded(serving):
+    client = serving(Limits(max_bytes=1000, held=1000, timeout=0.3))
+
+    async def both():
+        first = asyncio.create_task(client.ask("POST", INFER, b" " * 800, end=False))
+        await asyncio.sleep(0.05)
+        second = await client.ask("POST", INFER, b" " * 800)
+        await first
+        third = await client.ask("POST", INFER, b" " * 800)
+        return second, third
+
+    second, third = asyncio.run(both())
+
+    assert (second.status, second.headers["retry-after"]) == (503, "1")
+    assert third.status == 400
+
+
+class Held:
+    """Holds a model's thread until it is let go."""
+
+    def __init__(self, monkeypatch):
+        self.go, self.begun, self.sizes = threading.Event(), threading.Event(), []
+        run = monkeypatch.derive
+
+        def held(runner, works):
+            self.begun.set()
+            assert self.go.wait(30)
+            self.sizes.append(len(works))
+            return run(runner, works)
+
+        self.run = held
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Nets wait before they run until ``go`` is set; ``sizes`` are those of the batches."""
+    from demitasse.inference.serving.model import Runner
+
+    monkeypatch.derive = Runner.run
+    found = Held(monkeypatch)
+    monkeypatch.setattr(Runner, "run", found.run)
+    yield found
+    found.go.set()
+
+
+def test_a_full_queue_says_when_to_come_again(serving, held):
+    client = serving(max_queue=1)
+
+    async def three():
+        first = asyncio.create_task(client.ask("POST", INFER, json.dumps(asked()).encode()))
+        await asyncio.to_thread(held.begun.wait, 30)
+        second = asyncio.create_task(client.ask("POST", INFER, json.dumps(asked()).encode()))
+        await asyncio.sleep(0.05)
+        third = await client.ask("POST", INFER, json.dumps(asked()).encode())
+        held.go.set()
+        return [await first, await second, third]
+
+    replies = asyncio.run(three())
+
+    assert [reply.status for reply in replies] == [200, 200, 503]
+    assert replies[2].headers["retry-after"] == "1"
+    assert "1 requests wait for model 'means' already" in replies[2].json()["error"]
+
+
+def test_an_answer_that_is_late_is_a_timeout(serving, held):
+    reply = serving(Limits(timeout=0.1)).post(INFER, asked())
+
+    assert reply.status == 504
+    held.go.set()
+
+
+def test_requests_that_wait_are_joined(serving, held):
+    client = serving()
+    values = [DATA * i for i in range(6)]
+
+    async def many():
+        bodies = [json.dumps(asked(one)).encode() for one in values]
+        first = asyncio.create_task(client.ask("POST", INFER, bodies[0]))
+        await asyncio.to_thread(held.begun.wait, 30)
+        others = [asyncio.create_task(client.ask("POST", INFER, body)) for body in bodies[1:]]
+        await asyncio.sleep(0.1)
+        held.go.set()
+        return [await one for one in (first, *others)]
+
+    replies = asyncio.run(many())
+
+    assert held.sizes == [1, 4, 1]
+    for one, reply in zip(values, replies, strict=True):
+        [tensor] = read_response(reply.body).outputs
+        np.testing.assert_allclose(tensor.values, one.mean(axis=(2, 3)), rtol=1e-5, atol=1e-6)
+
+
+def test_a_request_waits_for_others_to_join(serving):
+    client = serving(max_delay=30.0)
+
+    async def four():
+        body = json.dumps(asked()).encode()
+        return await asyncio.gather(*(client.ask("POST", INFER, body) for _ in range(4)))
+
+    replies = asyncio.run(four())
+
+    assert [reply.status for reply in replies] == [200] * 4
+    metrics = client.get("/metrics").body.decode()
+    assert 'demitasse_batches_total{model="means"} 1' in metrics
+    assert 'demitasse_batched_items_total{model="means"} 4' in metrics
+
+
+def test_what_fails_inside_is_not_told_to_the_client(serving, monkeypatch, caplog):
+    from demitasse.inference.serving.model import Runner
+
+    def fail(runner, works):
+        raise DataError("secret place")
+
+    monkeypatch.setattr(Runner, "run", fail)
+
+    reply = serving().post(INFER, asked())
+
+    assert reply.status == 500
+    assert reply.json() == {"error": "the server failed; its log says why"}
+
+
+def test_one_that_fails_does_not_take_others_along(serving, monkeypatch):
+    from demitasse.inference.serving.model import Runner
+
+    run = Runner.run
+
+    def fail(runner, works):
+        if any(work.inputs["data"].max() > 1e6 for work in works):
+            raise ValueError("bad")
+        return run(runner, works)
+
+    monkeypatch.setattr(Runner, "run", fail)
+    client = serving(max_delay=30.0, max_batch=2)
+
+    async def both():
+        good = client.ask("POST", INFER, json.dumps(asked()).encode())
+        bad = client.ask("POST", INFER, json.dumps(asked(DATA * 1e9)).encode())
+        return await asyncio.gather(good, bad)
+
+    assert [reply.status for reply in asyncio.run(both())] == [200, 500]
+
+
+def test_metrics_are_prometheus_text(serving):
+    client = serving()
+    client.post(INFER, asked())
+    client.post(INFER, b"{")
+    client.post("/v2/models/none/infer", b"{")
+
+    lines = client.get("/metrics").body.decode().splitlines()
+
+    assert "# TYPE demitasse_request_duration_seconds histogram" in lines
+    assert 'demitasse_requests_total{model="means",status="200"} 1' in lines
+    assert 'demitasse_requests_total{model="means",status="400"} 1' in lines
+    assert 'demitasse_request_duration_seconds_bucket{model="means",le="+Inf"} 2' in lines
+    assert 'demitasse_queue_length{model="means"} 0' in lines
+    assert not any("none" in line for line in lines)
+
+
+def test_a_closed_queue_answers_what_waits_and_takes_no_more(serving, folder):
+    from demitasse.inference.cards.opening import find_model
+    from demitasse.inference.serving.model import Model
+
+    queue = Queue(Model("means", find_model(folder / "means"), "numpy", 4), max_delay=30.0)
+    model = queue.model
+    body = json.dumps(asked()).encode()
+    from demitasse.inference.serving import read_request
+
+    work = model.work(read_request(body))
+    result = queue.put(work)
+
+    queue.close()
+
+    assert result.result(0)["score"].shape == (1, 3)
+    with pytest.raises(BusyError, match="stopping"):
+        queue.put(work)
+
+
+def test_several_threads_have_nets_of_their_own(serving):
+    client = serving(workers=3)
+
+    async def many():
+        bodies = [json.dumps(asked(DATA * i)).encode() for i in range(20)]
+        return await asyncio.gather(*(client.ask("POST", INFER, body) for body in bodies))
+
+    for i, reply in enumerate(asyncio.run(many())):
+        [tensor] = read_response(reply.body).outputs
+        wanted = (DATA * i).mean(axis=(2, 3))
+        np.testing.assert_allclose(tensor.values, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_the_application_begins_and_ends_with_the_server():
+    sent = []
+    messages = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+
+    async def receive():
+        return messages.pop(0)
+
+    async def send(message):
+        sent.append(message["type"])
+
+    asyncio.run(App({})({"type": "lifespan"}, receive, send))
+
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]

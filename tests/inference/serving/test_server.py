@@ -1,0 +1,29 @@
+"""The socket that the server listens at."""
+
+import socket
+
+import pytest
+
+from demitasse.errors import ConfigError
+from demitasse.inference.serving.server import listening
+
+
+def test_the_end_of_an_answer_does_not_wait_for_the_client():
+    """What comes in two pieces would take 40 ms with a client that puts off acknowledging."""
+    with (
+        listening("127.0.0.1", 0) as listener,
+        socket.create_connection(listener.getsockname()) as client,
+    ):
+        connection, _ = listener.accept()
+
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert client.fileno() >= 0
+
+
+def test_a_port_that_is_taken_is_told():
+    with listening("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+
+        with pytest.raises(ConfigError, match=f"nothing can be served at 127.0.0.1, port {port}"):
+            listening("127.0.0.1", port)

@@ -1,0 +1,110 @@
+"""``demitasse export``."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from exporting import message, write_net
+from exporting import run_cli as run
+
+from demitasse.io.proto import text_of
+
+pytest.importorskip("onnx", reason="needs onnx: nox -s frameworks")
+pytest.importorskip("onnxruntime", reason="needs onnxruntime: nox -s frameworks")
+
+LAYERS = """
+name: "two"
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
+  convolution_param { num_output: 4 kernel_size: 3 } }
+layer { name: "ip" type: "InnerProduct" bottom: "conv" top: "ip"
+  inner_product_param { num_output: 5 } }
+"""
+INPUTS = {"data": (2, 3, 6, 6)}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Work in a folder with net.prototxt and net.caffemodel."""
+    monkeypatch.chdir(tmp_path)
+    write_net(LAYERS, INPUTS)
+    return tmp_path
+
+
+EXPORT = "export net.prototxt net.onnx --weights net.caffemodel"
+
+
+def test_a_file_is_written_and_checked(folder):
+    result = run(f"{EXPORT} --check")
+
+    assert result.exit_code == 0, result.output
+    assert "Wrote net.onnx, opset 17." in result.stdout
+    assert "batch x 3 x 6 x 6" in result.stdout
+    assert "They agree within 0.0001" in result.stdout
+    assert (folder / "net.onnx").exists()
+
+
+def test_what_was_written_as_json(folder):
+    result = run(f"{EXPORT} --json --check --outputs conv --batch 3 --opset 18")
+
+    found = json.loads(result.stdout)
+    assert found["inputs"] == {"data": [3, 3, 6, 6]}
+    assert list(found["outputs"]) == ["ip", "conv"]
+    assert found["opset"] == 18
+    assert found["check"]["agree"] is True
+
+
+def test_a_difference_ends_with_1_and_says_where(folder):
+    result = run(f"{EXPORT} --check --rtol 1e-12")
+
+    assert result.exit_code == 1
+    assert "First divergence (more than 1e-12)" in result.stdout
+
+
+def test_images_are_prepared_in_the_file(folder):
+    np.save("mean.npy", np.ones((3, 8, 8), np.float32))
+
+    for mean in ("104,117,123", "128", "mean.npy"):
+        result = run(f"{EXPORT} --check --mean {mean} --scale 0.017 --bgr --uint8")
+
+        assert result.exit_code == 0, result.output
+
+
+def test_inputs_that_are_given(folder):
+    np.savez("inputs.npz", data=np.ones((3, 3, 6, 6), np.float32))
+
+    result = run(f"{EXPORT} --check --inputs inputs.npz --details")
+
+    assert result.exit_code == 0, result.output
+    assert "output 'ip', layers run as one, larger input" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ("export net.prototxt net.pb", "must end in .onnx or .py"),
+        ("export net.prototxt net.onnx --to torch", "must end in .py"),
+        ("export net.prototxt net.py --opset 17 --bgr", "--opset, --bgr: only a file of ONNX"),
+        (f"{EXPORT} --batch none", "'none' is no number above 0"),
+        (f"{EXPORT} --shape data", "'data' is no name and sizes"),
+    ],
+)
+def test_wrong_usage_ends_with_2(args, words, folder):
+    result = run(args)
+
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_what_cannot_be_exported_is_listed_and_nothing_is_written(folder):
+    more = """layer { name: "mine" type: "Python" bottom: "ip" top: "mine"
+      python_param { module: "nowhere" layer: "Mine" } }"""
+    Path("net.prototxt").write_text(text_of(message(LAYERS + more, INPUTS)))
+
+    result = run(EXPORT)
+
+    assert result.exit_code != 0
+    assert "layer 'mine' (Python): its code is Python" in result.stderr
+    assert not Path("net.onnx").exists()
+
+    assert run(f"{EXPORT} --outputs ip --only --check").exit_code == 0

@@ -1,0 +1,253 @@
+"""What is refused, and what files are left behind."""
+
+import random
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from demitasse import Net
+from demitasse.cli.root import cli
+from demitasse.errors import ConfigError, DataError, DemitasseError, NetError
+from demitasse.interop.onnx_import import import_onnx
+
+onnx = pytest.importorskip("onnx", reason="needs onnx: nox -s frameworks")
+helper = onnx.helper
+
+
+def write(path, nodes, constants=None, shape=(2, 3, 6, 6), outputs=("y",)):
+    """Write a model with one input, x."""
+    info = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [info],
+        [onnx.ValueInfoProto(name=name) for name in outputs],
+        [onnx.numpy_helper.from_array(a, name) for name, a in (constants or {}).items()],
+    )
+    imports = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=imports), str(path))
+    return path
+
+
+def convolution(path, **how):
+    weight = np.random.default_rng(0).standard_normal((4, 3, 3, 3), np.float32)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], name="conv", **how)
+    return write(path, [node], {"w": weight})
+
+
+def test_both_files_are_written_and_make_the_same_net(tmp_path):
+    model = convolution(tmp_path / "net.onnx")
+
+    done = import_onnx(model, tmp_path / "net.prototxt", tmp_path / "net.caffemodel")
+
+    read = Net(tmp_path / "net.prototxt", "TEST", weights=tmp_path / "net.caffemodel")
+    for net in (done.net, read):
+        net.set_input("x", np.ones((2, 3, 6, 6), np.float32))
+        net.forward()
+    assert np.array_equal(read.blobs["y"].cpu_data(), done.net.blobs["y"].cpu_data())
+    assert read.layer_names == ["x", "conv"]
+
+
+def test_all_nodes_without_a_layer_are_named_and_nothing_is_written(tmp_path):
+    nodes = [
+        helper.make_node("Sin", ["x"], ["a"], name="wave"),
+        helper.make_node("Relu", ["a"], ["b"], name="relu"),
+        helper.make_node("Cos", ["x"], ["c"], name="other"),
+        helper.make_node("Add", ["b", "c"], ["y"], name="sum"),
+    ]
+    model = write(tmp_path / "net.onnx", nodes)
+
+    with pytest.raises(NetError) as error:
+        import_onnx(model, tmp_path / "net.prototxt", tmp_path / "net.caffemodel")
+
+    assert "2 of its nodes" in str(error.value)
+    assert "'wave' (Sin)" in str(error.value)
+    assert "'other' (Cos)" in str(error.value)
+    assert list(tmp_path.iterdir()) == [model]
+
+
+def test_no_file_is_written_when_one_cannot_be(tmp_path):
+    model = convolution(tmp_path / "net.onnx")
+
+    with pytest.raises(OSError, match="nowhere"):
+        import_onnx(model, tmp_path / "net.prototxt", tmp_path / "nowhere" / "net.caffemodel")
+
+    assert list(tmp_path.iterdir()) == [model]
+
+
+@pytest.mark.parametrize("shape", [("n", 3, 6, 6), (None, 3, 6, 6)])
+def test_a_free_batch_is_1_or_what_is_asked_for(tmp_path, shape):
+    node = helper.make_node("Relu", ["x"], ["y"])
+    model = write(tmp_path / "net.onnx", [node], shape=shape)
+
+    assert import_onnx(model).net.blobs["y"].shape == (1, 3, 6, 6)
+    assert import_onnx(model, batch=5).net.blobs["y"].shape == (5, 3, 6, 6)
+
+
+def test_other_free_sizes_must_be_given(tmp_path):
+    node = helper.make_node("Relu", ["x"], ["y"])
+    model = write(tmp_path / "net.onnx", [node], shape=(1, 3, "height", 6))
+
+    with pytest.raises(ConfigError, match="--shape x="):
+        import_onnx(model)
+    with pytest.raises(ConfigError, match="no input 'z'"):
+        import_onnx(model, shapes={"x": (1, 3, 4, 6), "z": (1, 3, 4, 6)})
+    assert import_onnx(model, shapes={"x": (1, 3, 4, 6)}).net.blobs["y"].shape == (1, 3, 4, 6)
+
+
+def test_shapes_that_are_computed_are_constants(tmp_path):
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "zero"], ["batch"], axis=0),
+        helper.make_node("Unsqueeze", ["batch", "first"], ["row"]),
+        helper.make_node("Concat", ["row", "rest"], ["target"], axis=0),
+        helper.make_node("Reshape", ["x", "target"], ["y"], name="view"),
+    ]
+    constants = {"zero": np.array(0), "first": np.array([0]), "rest": np.array([-1])}
+    model = write(tmp_path / "net.onnx", nodes, constants)
+
+    net = import_onnx(model).net
+
+    assert net.layer_names == ["x", "view"]
+    net.blobs["x"].reshape((7, 3, 6, 6))
+    net.reshape()
+    assert net.blobs["y"].shape == (7, 108)
+
+
+def test_weights_outside_the_folder_are_refused(tmp_path):
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "secret").write_bytes(bytes(4096))
+    model = onnx.load(str(convolution(tmp_path / "net.onnx")))
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../secret")
+    path = tmp_path / "inside" / "net.onnx"
+    path.write_bytes(model.SerializeToString())
+
+    with pytest.raises(DataError, match="outside its folder"):
+        import_onnx(path)
+
+
+def test_names_that_are_no_text_are_refused(tmp_path):
+    model = convolution(tmp_path / "net.onnx")
+    model.write_bytes(model.read_bytes().replace(b"conv", b"c\xd8nv"))
+
+    with pytest.raises(DataError, match="no text"):
+        import_onnx(model)
+
+
+def test_arrays_that_would_be_huge_are_not_computed(tmp_path):
+    nodes = [
+        helper.make_node("ConstantOfShape", ["sizes"], ["huge"], name="zeros"),
+        helper.make_node("ReduceSum", ["huge"], ["one"], keepdims=0),
+        helper.make_node("Add", ["x", "one"], ["y"]),
+    ]
+    model = write(tmp_path / "net.onnx", nodes, {"sizes": np.array([2**20, 2**20])})
+
+    with pytest.raises(NetError, match="zeros"):
+        import_onnx(model)
+
+
+def test_arrays_that_would_be_huge_together_are_not_computed(tmp_path, monkeypatch):
+    monkeypatch.setattr("demitasse.interop.onnx_import.folding.MOST", 3 * 2**10)
+    nodes = []
+    for i in range(5):
+        nodes.append(helper.make_node("ConstantOfShape", ["sizes"], [f"large{i}"], name=f"c{i}"))
+        nodes.append(helper.make_node("ReduceSum", [f"large{i}"], [f"one{i}"], keepdims=0))
+    nodes.append(helper.make_node("Sum", ["x", *(f"one{i}" for i in range(5))], ["y"]))
+    model = write(tmp_path / "net.onnx", nodes, {"sizes": np.array([2**5, 2**5])})
+
+    with pytest.raises(NetError, match="c4") as told:
+        import_onnx(model)
+
+    assert "'c1'" not in str(told.value)
+
+
+def test_texts_are_not_computed(tmp_path):
+    nodes = [
+        helper.make_node("Cast", ["sizes"], ["text"], to=onnx.TensorProto.STRING, name="texts"),
+        helper.make_node("Cast", ["text"], ["number"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Add", ["x", "number"], ["y"]),
+    ]
+    model = write(tmp_path / "net.onnx", nodes, {"sizes": np.array([2])})
+
+    with pytest.raises(NetError, match="texts"):
+        import_onnx(model)
+
+
+def with_functions(path, bodies):
+    """Write a model that calls the first of some functions, given as the names they call."""
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    functions = []
+    for name, calls in bodies.items():
+        names = ["a", *(f"t{i}" for i in range(len(calls) - 1)), "b"]
+        body = [
+            helper.make_node(call, [names[i]], [names[i + 1]], domain="own" * (call in bodies))
+            for i, call in enumerate(calls)
+        ]
+        functions.append(helper.make_function("own", name, ["a"], ["b"], body, imports))
+    model = onnx.load(
+        str(write(path, [helper.make_node(next(iter(bodies)), ["x"], ["y"], domain="own")]))
+    )
+    model.functions.extend(functions)
+    model.opset_import.append(imports[1])
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_functions_are_put_in_the_place_of_their_calls(tmp_path):
+    path = with_functions(tmp_path / "net.onnx", {"F": ["Relu", "G"], "G": ["Abs", "Abs"]})
+
+    assert len(import_onnx(path).net.layer_names) == 4
+
+
+def test_functions_that_grow_beyond_all_bounds_are_refused(tmp_path):
+    bodies = {f"F{i}": [f"F{i + 1}"] * 10 for i in range(12)} | {"F12": ["Relu"]}
+
+    with pytest.raises(NetError, match="more than 10\\^12 nodes; at most 100000"):
+        import_onnx(with_functions(tmp_path / "net.onnx", bodies))
+
+
+def test_functions_that_call_themselves_are_refused(tmp_path):
+    path = with_functions(tmp_path / "net.onnx", {"F": ["Relu", "G"], "G": ["F"]})
+
+    with pytest.raises(NetError, match="or themselves"):
+        import_onnx(path)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_files_are_refused_by_our_own_errors(tmp_path, seed):
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 0, 0, 1], strides=[2, 1]),
+        helper.make_node("AveragePool", ["a"], ["b"], kernel_shape=[2, 2], ceil_mode=1),
+        helper.make_node("Reshape", ["b", "s"], ["c"]),
+        helper.make_node("Softmax", ["c"], ["y"], axis=1),
+    ]
+    constants = {"w": np.ones((4, 3, 3, 3), np.float32), "s": np.array([0, -1])}
+    whole = write(tmp_path / "whole.onnx", nodes, constants).read_bytes()
+    chance, damaged = random.Random(seed), tmp_path / "damaged.onnx"
+
+    for _ in range(60):
+        data = bytearray(whole)
+        for _ in range(chance.randint(1, 4)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        cut = len(data) if chance.random() < 0.8 else chance.randrange(len(data))
+        damaged.write_bytes(data[:cut])
+        with suppress(DemitasseError):
+            import_onnx(damaged)
+
+
+def test_the_verb_writes_and_checks(tmp_path):
+    pytest.importorskip("onnxruntime", reason="needs onnxruntime: nox -s frameworks")
+    model = convolution(tmp_path / "net.onnx", pads=[0, 1, 2, 1])
+
+    done = CliRunner().invoke(cli, ["import", str(model), "--check"])
+
+    assert done.exit_code == 0, done.output
+    assert "They agree" in done.stdout
+    assert (tmp_path / "net.prototxt").exists()
+    assert (tmp_path / "net.caffemodel").exists()

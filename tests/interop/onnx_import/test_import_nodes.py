@@ -1,0 +1,96 @@
+"""ONNX's own examples of its operators: each is imported and right, or refused."""
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from demitasse.errors import DemitasseError
+from demitasse.interop.onnx_import import import_onnx
+from demitasse.interop.onnx_import.table import CONVERTERS
+
+onnx = pytest.importorskip("onnx", reason="needs onnx: nox -s frameworks")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@dataclass
+class Example:
+    """A model of one operator, with what it takes and gives."""
+
+    name: str
+    model: object
+    inputs: list
+    outputs: list
+
+    def imported(self, tmp_path, constants):
+        """Import with some of the inputs as constants; return the outputs."""
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        del model.graph.input[:]
+        free = {}
+        pairs = zip(self.model.graph.input, self.inputs, strict=True)
+        for number, (info, array) in enumerate(pairs):
+            if number in constants:
+                model.graph.initializer.append(onnx.numpy_helper.from_array(array, info.name))
+            else:
+                model.graph.input.append(info)
+                free[info.name] = array
+        onnx.save(model, str(tmp_path / "net.onnx"))
+        shapes = {name: array.shape for name, array in free.items()}
+        net = import_onnx(tmp_path / "net.onnx", shapes=shapes).net
+        for name, array in free.items():
+            net.set_input(name, array.astype(np.float32))
+        net.forward()
+        return [net.blobs[info.name].cpu_data() for info in model.graph.output]
+
+
+def examples():
+    from onnx.backend.test.case.node import collect_testcases
+
+    found = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the examples overflow on purpose
+        cases = collect_testcases(None)
+    for case in cases:
+        nodes = case.model.graph.node
+        if len(nodes) != 1 or nodes[0].op_type not in CONVERTERS or not case.data_sets:
+            continue
+        inputs, outputs = case.data_sets[0]
+        arrays = [_array(one) for one in (*inputs, *outputs)]
+        if all(array is not None for array in arrays):
+            count = len(inputs)
+            example = Example(case.name, case.model, arrays[:count], arrays[count:])
+            found.setdefault(nodes[0].op_type, []).append(example)
+    return found
+
+
+def _array(value):
+    if isinstance(value, onnx.TensorProto):
+        return onnx.numpy_helper.to_array(value)
+    return None if value is None or isinstance(value, list) else np.asarray(value)
+
+
+EXAMPLES = examples()
+
+
+@pytest.mark.parametrize("operator", sorted(EXAMPLES))
+def test_examples_of_an_operator_are_right_or_refused(operator, tmp_path):
+    right, reasons = 0, []
+    for example in EXAMPLES[operator]:
+        try:
+            try:
+                found = example.imported(tmp_path, set())
+            except DemitasseError:
+                found = example.imported(tmp_path, set(range(1, len(example.inputs))))
+        except DemitasseError as error:
+            reasons.append(f"{example.name}: {error}")
+            continue
+        for got, wanted in zip(found, example.outputs, strict=True):
+            assert got.shape == wanted.shape, example.name
+            np.testing.assert_allclose(
+                got, wanted.astype(np.float32), rtol=1e-3, atol=1e-5, err_msg=example.name
+            )
+        right += 1
+
+    assert right or operator == "LayerNormalization", reasons  # whose examples want the mean, too

@@ -1,0 +1,309 @@
+"""Databases of image files: options of convert_imageset, and conversions that are interrupted."""
+
+import shutil
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from demitasse.errors import ConfigError, DataError
+from demitasse.io.data.databases.database import open_db, records
+from demitasse.io.data.databases.datum import datum_to_array
+from demitasse.io.data.images.decode import read_image
+from demitasse.io.data.images.resize import resize_image
+from demitasse.io.data.imageset import ImageSet, convert_imageset, read_lines
+from demitasse.io.proto import Datum
+
+Image = pytest.importorskip("PIL.Image")
+
+
+def contents(path, backend="LMDB"):
+    """Keys and records of a database."""
+    with closing(open_db(path, backend)) as database, closing(database.new_cursor()) as cursor:
+        return {key: Datum.FromString(bytes(value)) for key, value in records(cursor)}
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder with images of several kinds, and a list of them."""
+    folder = tmp_path / "photos"
+    (folder / "sub").mkdir(parents=True)
+    random = np.random.default_rng(3)
+    names = ["a.png", "b b.png", "sub/c.jpeg", "d.jpg", "e.PNG"]
+    for index, name in enumerate(names):
+        pixels = random.integers(0, 256, (9 + index, 12, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / name)
+    lines = [f"{name} {label}\n" for label, name in enumerate(names)]
+    (tmp_path / "list.txt").write_text("".join(lines))
+    return folder
+
+
+def convert(photos, how=None, name="db", **options):
+    out = photos.parent / name
+    source = photos.parent / "list.txt"
+    return convert_imageset(f"{photos}/", source, out, how, **options), out
+
+
+@pytest.mark.parametrize("kind", ["LMDB", "LEVELDB"])
+def test_images_become_records(photos, kind):
+    done, out = convert(photos, backend=kind)
+
+    found = contents(out, kind)
+    assert done == (5, 0)
+    assert list(found) == [
+        b"00000000_a.png",
+        b"00000001_b b.png",
+        b"00000002_sub/c.jpeg",
+        b"00000003_d.jpg",
+        b"00000004_e.PNG",
+    ]
+    assert [datum.label for datum in found.values()] == [0, 1, 2, 3, 4]
+    for key, datum in found.items():
+        expected = read_image(photos / key.decode().partition("_")[2], "color")
+        assert (datum_to_array(datum) == expected).all()
+        assert not datum.encoded
+
+
+def test_the_root_is_put_before_names_as_it_is(photos):
+    convert_imageset(f"{photos}/s", _list(photos, "ub/c.jpeg 7"), photos.parent / "db")
+
+    assert list(contents(photos.parent / "db")) == [b"00000000_ub/c.jpeg"]
+
+
+def _list(photos, *lines):
+    source = photos.parent / "other.txt"
+    source.write_text("\n".join(lines) + "\n")
+    return source
+
+
+def test_gray_and_resized(photos):
+    _, out = convert(photos, ImageSet(gray=True, resize_height=5, resize_width=7))
+
+    first = contents(out)[b"00000000_a.png"]
+    expected = resize_image(read_image(photos / "a.png", "gray"), 5, 7)
+    assert (first.channels, first.height, first.width) == (1, 5, 7)
+    assert (datum_to_array(first) == expected).all()
+
+
+def test_one_size_alone_changes_none(photos):
+    _, out = convert(photos, ImageSet(resize_height=5))
+
+    assert [d.height for d in contents(out).values()] == [9, 10, 11, 12, 13]
+
+
+def test_encoded_images_are_the_files_as_they_are(photos):
+    _, out = convert(photos, ImageSet(encoded=True))
+
+    found = contents(out)
+    assert found[b"00000002_sub/c.jpeg"].data == (photos / "sub/c.jpeg").read_bytes()
+    assert all(d.encoded and not d.HasField("channels") for d in found.values())
+
+
+def test_encoding_in_a_format_leaves_files_of_that_format_alone(photos):
+    _, out = convert(photos, ImageSet(encode_type="jpg"))
+
+    found = contents(out)
+    assert found[b"00000002_sub/c.jpeg"].data == (photos / "sub/c.jpeg").read_bytes()
+    assert found[b"00000000_a.png"].data[:3] == b"\xff\xd8\xff"
+
+
+def test_a_format_without_loss_keeps_the_pixels(photos):
+    _, out = convert(photos, ImageSet(encode_type="png", resize_height=4, resize_width=4))
+
+    expected = resize_image(read_image(photos / "d.jpg", "color"), 4, 4)
+    assert (datum_to_array(contents(out)[b"00000003_d.jpg"], "color") == expected).all()
+
+
+def test_a_format_that_there_is_not(photos):
+    with pytest.raises(ConfigError, match="known are bmp"):
+        convert(photos, ImageSet(encode_type="xyz"))
+
+
+def test_a_seed_says_in_which_order(photos):
+    orders = [
+        list(contents(convert(photos, ImageSet(shuffle=True, seed=seed), f"db{n}")[1]))
+        for n, seed in enumerate([1, 1, 3])
+    ]
+
+    assert orders[0] == orders[1]
+    assert orders[0] != orders[2]
+    assert sorted(key.partition(b"_")[2] for key in orders[2]) == sorted(
+        key.partition(b"_")[2] for key in orders[0]
+    )
+
+
+def test_sizes_are_checked_when_told(photos):
+    with pytest.raises(DataError, match=r"b b.png: has 360 values, the first image has 324"):
+        convert(photos, ImageSet(check_size=True))
+
+    done, _ = convert(photos, ImageSet(check_size=True, resize_height=3, resize_width=3))
+    assert done.written == 5
+
+
+def test_what_cannot_be_read_is_left_out_and_keeps_its_number(photos, caplog):
+    (photos / "b b.png").write_bytes(b"no image")
+    (photos / "d.jpg").unlink()
+
+    done, out = convert(photos)
+
+    assert done == (3, 2)
+    assert [key[:8] for key in contents(out)] == [b"00000000", b"00000002", b"00000004"]
+    assert "d.jpg: No such file" in caplog.text
+    assert "b b.png: cannot be decoded" in caplog.text
+
+
+def test_what_cannot_be_read_is_an_error_when_told(photos):
+    (photos / "d.jpg").unlink()
+
+    with pytest.raises(DataError, match=r"d\.jpg"):
+        convert(photos, skip=False)
+
+    assert not (photos.parent / "db").exists()
+
+
+def test_a_wrong_folder_is_an_error_and_no_empty_database(photos):
+    with pytest.raises(DataError, match="none of its 5 images can be read"):
+        convert_imageset("nowhere/", photos.parent / "list.txt", photos.parent / "db")
+
+    assert not (photos.parent / "db").exists()
+
+
+def test_lines_are_read_as_caffe_reads_them(tmp_path):
+    source = tmp_path / "list.txt"
+    source.write_bytes(b"a.png 3\r\nb c.png -1\n\nd.png 12x\nalone\nn\xe9.png 1\n")
+
+    assert [line[:2] for line in read_lines(source)] == [
+        ("a.png", 3),
+        ("b c.png", -1),
+        ("", 0),
+        ("d.png", 12),
+        ("alone", 0),
+        ("n\udce9.png", 1),
+    ]
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_a_list_that_is_missing_or_empty(tmp_path, content):
+    if content is not None:
+        (tmp_path / "list.txt").write_text(content)
+
+    with pytest.raises(DataError, match="list of images"):
+        read_lines(tmp_path / "list.txt")
+
+
+# -- interruptions -----------------------------------------------------------------------------
+
+
+class Interruption(BaseException):
+    pass
+
+
+@pytest.fixture
+def many(photos, monkeypatch):
+    """The list, 20 times over; records are committed three at a time."""
+    monkeypatch.setattr("demitasse.io.data.databases.writing.COMMIT_EVERY", 3)
+    source = photos.parent / "list.txt"
+    source.write_text(source.read_text() * 20)
+    return photos
+
+
+def interrupt(at):
+    def progress(done, total):
+        if done == at:
+            raise Interruption
+
+    return progress
+
+
+@pytest.mark.parametrize("kind", ["LMDB", "LEVELDB"])
+@pytest.mark.parametrize("at", [1, 31, 60, 100])
+def test_an_interrupted_conversion_goes_on_and_ends_as_if_it_had_not_been(many, kind, at):
+    how = ImageSet(shuffle=True, check_size=True, resize_height=4, resize_width=4)
+    _, whole = convert(many, how, "whole", backend=kind)
+
+    with pytest.raises(Interruption):
+        convert(many, how, backend=kind, progress=interrupt(at))
+    assert not (many.parent / "db").exists()
+    done, out = convert(many, how, backend=kind, resume=True)
+
+    assert done.written == 100 - at // 3 * 3
+    assert contents(out, kind) == contents(whole, kind)
+    assert not list(many.parent.glob(".*"))
+
+
+def test_without_resume_it_begins_anew(many):
+    with pytest.raises(Interruption):
+        convert(many, progress=interrupt(50))
+
+    done, out = convert(many)
+
+    assert done.written == len(contents(out)) == 100
+
+
+def test_going_on_otherwise_than_begun_is_refused(many):
+    with pytest.raises(Interruption):
+        convert(many, progress=interrupt(50))
+
+    with pytest.raises(DataError, match="begun with another gray, backend"):
+        convert(many, ImageSet(gray=True), backend="LEVELDB", resume=True)
+
+
+def test_going_on_with_another_list_is_refused(many):
+    with pytest.raises(Interruption):
+        convert(many, progress=interrupt(50))
+    (many.parent / "list.txt").write_text("a.png 9\n")
+
+    with pytest.raises(DataError, match="begun with another list"):
+        convert(many, resume=True)
+
+
+def test_with_nothing_to_go_on_with_it_begins(photos):
+    done, _ = convert(photos, resume=True)
+
+    assert done.written == 5
+
+
+def test_a_database_that_is_there_is_kept_or_replaced(photos):
+    convert(photos)
+
+    with pytest.raises(DataError, match="exists already"):
+        convert(photos, ImageSet(gray=True))
+    assert convert(photos, ImageSet(gray=True), overwrite=True)[0].written == 5
+
+
+def test_a_full_disk_is_told_and_leaves_no_database(photos, monkeypatch):
+    monkeypatch.setattr("demitasse.io.data.databases.lmdb.LmdbTransaction.commit", _full)
+    with pytest.raises(OSError, match="No space left"):
+        convert(photos)
+
+    assert not (photos.parent / "db").exists()
+
+
+def _full(self):
+    raise OSError(28, "No space left on device")
+
+
+# -- recorded ----------------------------------------------------------------------------------
+
+RECORDED = {
+    "raw64_lmdb": ImageSet(resize_height=64, resize_width=64),
+    "jpg128_lmdb": ImageSet(resize_height=128, resize_width=128, encoded=True),
+    "gray32_leveldb": ImageSet(resize_height=32, resize_width=32, gray=True),
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_keys_and_datums_are_those_of_caffe(reference_data, tmp_path, name):
+    source = reference_data / "data" / "hymenoptera_train.txt"
+    (tmp_path / "train").symlink_to(reference_data / "data" / "hymenoptera_train")
+    shutil.copytree(reference_data / "caffe_made" / f"hymen_train_{name}", tmp_path / "caffe")
+    backend = name.rpartition("_")[2].upper()
+
+    convert_imageset(f"{tmp_path}/", source, tmp_path / "ours", RECORDED[name], backend=backend)
+
+    ours, theirs = contents(tmp_path / "ours", backend), contents(tmp_path / "caffe", backend)
+    assert list(ours) == list(theirs)
+    assert [d.label for d in ours.values()] == [d.label for d in theirs.values()]
+    for one, other in zip(ours.values(), theirs.values(), strict=True):
+        difference = datum_to_array(one).astype(int) - datum_to_array(other)
+        assert abs(difference).max() <= (4 if one.encoded else 2)  # of another JPEG decoder

@@ -1,0 +1,156 @@
+"""Fields and layer types of other Caffes: named, left out or read as Caffe's own."""
+
+import pytest
+
+from demitasse.errors import PrototxtError
+from demitasse.io.proto import (
+    LayerParameter,
+    NetParameter,
+    PoolingParameter,
+    SolverParameter,
+    caffe_pb2,
+    fork_of_type,
+    parse_text,
+    text_of,
+)
+from demitasse.io.proto.text import dialects, parse
+from demitasse.io.proto.text.schema import schema
+
+
+def test_a_field_that_matters_is_refused_and_its_fork_named():
+    text = 'layer {\n type: "Yolov3"\n yolov3_param { num_class: 2 }\n}'
+
+    with pytest.raises(
+        PrototxtError, match="3:2: yolov3_param is not known to Caffe, but to MobileNet-YOLO"
+    ):
+        parse_text(text, NetParameter)
+
+
+def test_a_field_of_a_fork_that_is_implemented_is_read():
+    parsed = parse("prior_box_param { min_size: 30 }", LayerParameter)
+
+    assert list(parsed.message.prior_box_param.min_size) == [30]
+    assert not parsed.warnings
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "video_data_param { video_type: VIDEO video_file: 'a.mp4' }",
+        "video_data_param { source: 'list' batch_size: 8 new_length: 10 modality: RGB }",
+        "multi_stage_meanfield_param { num_iterations: 5 compatibility_mode: POTTS theta_beta: 3 }",
+        "roi_warping_param { pooled_h: 7 pooled_w: 7 spatial_scale: 0.0625 }",
+        "transpose_param { dim: 2 dim: 0 dim: 1 }",
+    ],
+)
+def test_a_message_that_only_a_layer_of_a_fork_reads_is_kept(text):
+    parsed = parse(text, LayerParameter)
+
+    assert not parsed.warnings
+    assert parse(text_of(parsed.message), LayerParameter).message == parsed.message
+
+
+def test_a_single_fork_is_named_with_its_address():
+    with pytest.raises(PrototxtError, match=r"but to NVCaffe \(NVIDIA/caffe\)"):
+        parse_text("larc: true", SolverParameter)
+
+
+def test_a_field_that_matters_can_be_left_out_on_request():
+    parsed = parse("seg_data_param { } name: 'a'", LayerParameter, lenient=True)
+
+    assert parsed.message == LayerParameter(name="a")
+    assert "PSPNet" in parsed.warnings[0].message
+
+
+def test_a_harmless_field_is_left_out_with_a_warning():
+    parsed = parse("source: 'a' cache: true threads: 4", caffe_pb2.DataParameter)
+
+    assert parsed.message == caffe_pb2.DataParameter(source="a")
+    assert [warning.message for warning in parsed.warnings] == [
+        "cache is not known to Caffe, but to NVCaffe (NVIDIA/caffe): "
+        "left out, it does not change what is computed",
+        "threads is not known to Caffe, but to NVCaffe (NVIDIA/caffe): "
+        "left out, it does not change what is computed",
+    ]
+
+
+@pytest.mark.parametrize(("written", "read"), [("true", "CEIL"), ("false", "FLOOR")])
+def test_ceil_mode_is_read_as_round_mode(written, read):
+    parsed = parse(f"ceil_mode: {written}", PoolingParameter)
+
+    assert PoolingParameter.RoundMode.Name(parsed.message.round_mode) == read
+    assert parsed.warnings[0].message.endswith(f"read as round_mode: {read}")
+
+
+def test_hole_is_read_as_dilation():
+    assert list(parse_text("hole: 4", caffe_pb2.ConvolutionParameter).dilation) == [4]
+
+
+@pytest.mark.parametrize("text", ["ceil_mode: maybe", "ceil_mode: [true]", "ceil_mode { }"])
+def test_another_name_with_a_value_that_cannot_be_is_refused(text):
+    with pytest.raises(PrototxtError, match="ceil_mode is not known to Caffe"):
+        parse_text(text, PoolingParameter)
+
+
+@pytest.mark.parametrize(("name", "fork"), [("VIDEO_DATA", "C3D"), ("DENSE_CRF", "DeepLab")])
+def test_types_of_the_old_format_are_named(name, fork):
+    with pytest.raises(PrototxtError, match=f"{name} is not known to Caffe, but to {fork}"):
+        parse_text(f"layers {{ type: {name} }}", NetParameter)
+
+
+@pytest.mark.parametrize(
+    ("field", "fork"),
+    [
+        ("lstm_param", "caffe-lstm and CTPN"),
+        ("box_group_output_param", "Cascade R-CNN"),
+        ("extended_image_data_param", "autocolorize"),
+    ],
+)
+def test_a_message_of_a_fork_is_named_where_another_name_looks_alike(field, fork):
+    with pytest.raises(PrototxtError, match=f"{field} is not known to Caffe, but to {fork}"):
+        parse_text(f"{field} {{ }}", LayerParameter)
+
+
+def test_layer_types_of_forks_are_known():
+    assert fork_of_type("MultiStageMeanfield").startswith("CRF-RNN")
+    assert fork_of_type("SpatialDropout").startswith("Intel Caffe")
+    assert fork_of_type("Lstm").startswith("caffe-lstm")
+    assert fork_of_type("ROIAlign").startswith("Cascade R-CNN")
+    assert fork_of_type("Convolution") == ""
+    assert fork_of_type("NoSuchLayer") == ""
+
+
+def test_the_table_speaks_of_messages_that_exist_and_fields_that_do_not():
+    for key, entry in dialects._entries().items():
+        message, field = key.split(".")
+        known = schema(getattr(caffe_pb2, message).DESCRIPTOR).fields
+        assert field not in known, key
+        assert entry.forks, key
+        assert not entry.target or entry.target in known, key
+
+
+def test_the_table_has_no_layer_type_that_is_implemented():
+    from demitasse.layers.catalog import CATALOG
+
+    named = {name for names in dialects._table()["types"].values() for name in names.split()}
+
+    assert not named & set(CATALOG)
+
+
+def test_every_fork_of_the_table_has_a_name():
+    table = dialects._table()
+    used = {*table["types"], *table["v1_types"], *table["fields"], *table["harmless"]}
+
+    assert used | {same["fork"] for same in table["same"].values()} == set(table["forks"])
+
+
+def test_recorded_files_of_forks_have_no_field_that_nobody_knows(reference_data):
+    import json
+
+    for entry in json.loads((reference_data / "prototxt_index.json").read_text()):
+        if not entry["bvlc_parse"] and entry["kind"] == "net":
+            text = (reference_data / entry["file"]).read_bytes().decode("utf-8", "surrogateescape")
+            try:
+                parse(text, NetParameter)
+            except PrototxtError as error:
+                assert "has no field" not in str(error), entry["file"]  # noqa: PT017

@@ -1,0 +1,379 @@
+"""Old files become what Caffe makes of them."""
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from demitasse.errors import PrototxtError
+from demitasse.io.proto import (
+    NetParameter,
+    SolverParameter,
+    floats,
+    parse_text,
+    set_floats,
+    text_of,
+    upgrade_net,
+    upgrade_solver,
+)
+from demitasse.io.proto.upgrade import Problem
+from demitasse.io.proto.upgrade_v0_fields import MOVES
+from demitasse.io.proto.upgrade_v0_fields import TYPES as V0_TYPES
+from demitasse.io.proto.upgrade_v1 import TYPES as V1_TYPES
+
+
+def upgraded(text):
+    """The upgraded net as text, and the notes."""
+    net = parse_text(text, NetParameter)
+    notes = upgrade_net(net)
+    return net, notes
+
+
+def same(net, text):
+    return net == parse_text(text, NetParameter)
+
+
+def test_every_recorded_net_and_solver_becomes_what_caffe_made_of_it(reference_data):
+    gold = reference_data / "prototxt_gold"
+    equal = 0
+    for path in sorted(gold.rglob("*.upgraded")):
+        source = reference_data / "prototxt" / path.relative_to(gold).with_suffix("")
+        cls, upgrade = NetParameter, upgrade_net
+        if "solver" in source.name:
+            cls, upgrade = SolverParameter, upgrade_solver
+        message = parse_text(source.read_bytes().decode("utf-8", "surrogateescape"), cls)
+
+        upgrade(message)
+
+        assert message == text_format.Parse(path.read_text(), cls()), source
+        equal += 1
+    assert equal == 115
+
+
+def test_a_current_net_stays_as_it_is():
+    text = 'name: "a" layer { name: "b" type: "ReLU" bottom: "x" top: "x" }'
+
+    net, notes = upgraded(text)
+
+    assert same(net, text)
+    assert notes == []
+
+
+# -- V0 ------------------------------------------------------------------------------------------
+
+
+def test_the_oldest_format_goes_all_the_way():
+    net, notes = upgraded(
+        """
+        name: "old" input: "data" input_dim: [1, 4, 8, 8]
+        layers {
+          layer { name: "conv" type: "conv" num_output: 4 kernelsize: 3 stride: 2 group: 2 pad: 1
+                  biasterm: false weight_filler { type: "xavier" } blobs_lr: 1 blobs_lr: 2
+                  weight_decay: 1 weight_decay: 0 }
+          bottom: "data" top: "conv"
+        }
+        layers { layer { name: "drop" type: "dropout" dropout_ratio: 0.25 }
+                 bottom: "conv" top: "conv" }
+        """
+    )
+
+    assert same(
+        net,
+        """
+        name: "old"
+        layer { name: "input" type: "Input" top: "data"
+                input_param { shape { dim: [1, 4, 8, 8] } } }
+        layer {
+          name: "conv" type: "Convolution" bottom: "data" top: "conv"
+          param { lr_mult: 1 decay_mult: 1 } param { lr_mult: 2 decay_mult: 0 }
+          convolution_param { num_output: 4 kernel_size: 3 stride: 2 group: 2 pad: 1
+                              bias_term: false weight_filler { type: "xavier" } }
+        }
+        layer { name: "drop" type: "Dropout" bottom: "conv" top: "conv"
+                dropout_param { dropout_ratio: 0.25 } }
+        """,
+    )
+    assert not any(isinstance(note, Problem) for note in notes)
+
+
+def test_padding_layers_are_folded_into_their_readers():
+    net, notes = upgraded(
+        """
+        input: "data" input_dim: 1 input_dim: 3 input_dim: 8 input_dim: 8
+        layers { layer { name: "pad" type: "padding" pad: 2 } bottom: "data" top: "pad" }
+        layers { layer { name: "conv" type: "conv" } bottom: "pad" top: "conv" }
+        layers { layer { name: "pool" type: "pool" pool: STOCHASTIC } bottom: "pad" top: "pool" }
+        """
+    )
+
+    assert [layer.name for layer in net.layer] == ["input", "conv", "pool"]
+    assert [list(layer.bottom) for layer in net.layer[1:]] == [["data"], ["data"]]
+    assert list(net.layer[1].convolution_param.pad) == [2]
+    assert (net.layer[2].pooling_param.pad, net.layer[2].pooling_param.pool) == (2, 2)
+    assert "1 padding layers became the pad of the layers after them" in notes
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "layers { layer { name: 'a' type: 'relu' } bottom: 'x' }",
+            "reads 'x', which no layer made",
+        ),
+        (
+            "input: 'x' layers { layer { name: 'p' type: 'padding' } bottom: 'x' top: 'p' }"
+            "layers { layer { name: 'a' type: 'relu' } bottom: 'p' }",
+            "layer 'a' reads the padding layer 'p'; only 'conv' and 'pool'",
+        ),
+        (
+            "input: 'x' layers { layer { name: 'p' type: 'padding' } bottom: 'x' top: 'p' }"
+            "layers { layer { name: 'a' type: 'conv' } bottom: 'p' bottom: 'x' }",
+            "layer 'a' must have one bottom, it has 2",
+        ),
+        ("layers { layer { name: 'a' type: 'cnv' } }", "no type 'cnv'; did you mean 'conv'"),
+        ("layers { layer { type: 'x' } }", "a layer without a name: the old format has no type"),
+    ],
+)
+def test_what_caffe_cannot_upgrade_is_refused(text, message):
+    with pytest.raises(PrototxtError, match=message):
+        upgraded(text)
+
+
+def test_a_field_that_its_type_does_not_have_is_left_out_and_named():
+    net, notes = upgraded("layers { layer { name: 'a' type: 'relu' num_output: 3 scale: 2 } }")
+
+    assert same(net, "layer { name: 'a' type: 'ReLU' transform_param { scale: 2 } }")
+    assert [note for note in notes if isinstance(note, Problem)] == [
+        "layer 'a': a 'relu' layer has no num_output"
+    ]
+
+
+def test_fields_younger_than_the_oldest_format_are_left_out_and_named():
+    net, notes = upgraded("debug_info: true layers { name: 'b' layer { name: 'a' type: 'tanh' } }")
+
+    assert same(net, "layer { name: 'a' type: 'TanH' }")
+    assert [note for note in notes if isinstance(note, Problem)] == [
+        "layer 'a': name beside 'layer' was left out",
+        "debug_info does not belong into a V0 net and was left out",
+    ]
+
+
+def test_an_hdf5_output_keeps_its_message():
+    net, _ = upgraded(
+        "layers { layer { type: 'hdf5_output' hdf5_output_param { file_name: 'f' } } }"
+    )
+
+    assert same(net, "layer { type: 'HDF5Output' hdf5_output_param { file_name: 'f' } }")
+
+
+def test_every_field_of_the_oldest_format_has_a_place():
+    fields = {field.name for field in NetParameter().layers.add().layer.DESCRIPTOR.fields}
+    kept = {"name", "type", "blobs", "blobs_lr", "weight_decay"}
+    never_read = {"new_num", "new_channels"}  # of a Reshape that was not in any release
+
+    assert fields - kept - never_read == set(MOVES)
+
+
+# -- V1 ------------------------------------------------------------------------------------------
+
+
+def test_v1_layers_become_current_ones():
+    net, _ = upgraded(
+        """
+        layers {
+          name: "ip" type: INNER_PRODUCT bottom: "x" top: "y" loss_weight: 0.5
+          param: "w" param: "b" blob_share_mode: PERMISSIVE blobs_lr: 1 blobs_lr: 2
+          weight_decay: 1 weight_decay: 0
+          include { phase: TRAIN } exclude { min_level: 1 } exclude { stage: "s" }
+          inner_product_param { num_output: 3 }
+        }
+        """
+    )
+
+    assert same(
+        net,
+        """
+        layer {
+          name: "ip" type: "InnerProduct" bottom: "x" top: "y" loss_weight: 0.5
+          param { name: "w" share_mode: PERMISSIVE lr_mult: 1 decay_mult: 1 }
+          param { name: "b" lr_mult: 2 decay_mult: 0 }
+          include { phase: TRAIN } exclude { min_level: 1 } exclude { stage: "s" }
+          inner_product_param { num_output: 3 }
+        }
+        """,
+    )
+
+
+def test_every_v1_type_has_a_name_and_every_v0_type_a_v1_type():
+    enum = NetParameter().layers.add().LayerType
+
+    assert set(V1_TYPES) == set(enum.values())
+    assert set(V0_TYPES.values()) <= set(V1_TYPES)
+    assert V1_TYPES[enum.Value("SOFTMAX_LOSS")] == "SoftmaxWithLoss"
+
+
+def test_every_message_of_a_v1_layer_is_carried_over():
+    net = NetParameter()
+    old = net.layers.add()
+    names = [field.name for field in old.DESCRIPTOR.fields if field.name.endswith("_param")]
+    for name in names:
+        getattr(old, name).SetInParent()
+
+    upgrade_net(net)
+
+    assert [field.name for field, _ in net.layer[0].ListFields()] == sorted(
+        names, key=lambda name: net.layer[0].DESCRIPTOR.fields_by_name[name].number
+    )
+
+
+def test_old_and_new_layers_together_lose_the_new_ones_with_a_note():
+    net, notes = upgraded("layers { name: 'a' type: RELU } layer { name: 'b' }")
+
+    assert same(net, "layer { name: 'a' type: 'ReLU' }")
+    assert [note for note in notes if isinstance(note, Problem)] == [
+        "the file has both 'layers' (old) and 'layer' entries; the 1 'layer' entries were left out"
+    ]
+
+
+def test_parameters_are_carried_over():
+    values = np.arange(6, dtype=np.float32)
+    net = NetParameter()
+    for layer in (net.layers.add(name="v1", type=14), net.layers.add().layer):
+        set_floats(layer.blobs.add(num=1, channels=1, height=2, width=3), values)
+    net.layers[1].layer.type = "innerproduct"
+
+    upgrade_net(net)
+
+    for layer in net.layer:
+        np.testing.assert_array_equal(floats(layer.blobs[0]), values)
+
+
+# -- data, inputs, batch norm --------------------------------------------------------------------
+
+
+def test_transformations_of_old_data_layers_move():
+    net, notes = upgraded(
+        """
+        layers { type: DATA data_param { source: "a" scale: 0.5 mean_file: "m" crop_size: 3
+                                         mirror: true } }
+        layers { type: IMAGE_DATA image_data_param { source: "b" } }
+        layers { type: WINDOW_DATA }
+        layers { type: HDF5_DATA }
+        """
+    )
+
+    assert same(
+        net,
+        """
+        layer { type: "Data" data_param { source: "a" }
+                transform_param { scale: 0.5 mean_file: "m" crop_size: 3 mirror: true } }
+        layer { type: "ImageData" image_data_param { source: "b" } transform_param { } }
+        layer { type: "WindowData" window_data_param { } transform_param { } }
+        layer { type: "HDF5Data" }
+        """,
+    )
+    assert "scale, mean_file, crop_size and mirror moved to transform_param" in notes
+
+
+def test_data_layers_that_need_nothing_get_nothing():
+    net, _ = upgraded("layers { type: DATA data_param { source: 'a' } }")
+
+    assert same(net, "layer { type: 'Data' data_param { source: 'a' } }")
+
+
+def test_transformations_of_a_current_data_layer_stay():
+    text = "layer { type: 'Data' data_param { scale: 0.5 } }"
+
+    assert same(upgraded(text)[0], text)
+
+
+def test_inputs_become_the_first_layer():
+    net, _ = upgraded(
+        """
+        input: "a" input_shape { dim: 1 dim: 2 } input: "b" input_shape { dim: 3 }
+        layer { name: "x" }
+        """
+    )
+
+    assert same(
+        net,
+        """
+        layer { name: "input" type: "Input" top: "a" top: "b"
+                input_param { shape { dim: 1 dim: 2 } shape { dim: 3 } } }
+        layer { name: "x" }
+        """,
+    )
+
+
+def test_inputs_may_have_four_dimensions_each():
+    net, _ = upgraded("input: 'a' input: 'b' " + " ".join(f"input_dim: {i}" for i in range(8)))
+
+    shapes = [list(shape.dim) for shape in net.layer[0].input_param.shape]
+    assert shapes == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_inputs_without_shapes_are_left_out_and_named():
+    net, notes = upgraded("input: 'a' layer { name: 'x' }")
+
+    assert same(net, "layer { name: 'x' }")
+    assert notes == ["inputs without a shape were left out: a"]
+    assert isinstance(notes[0], Problem)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("input: 'a' input: 'b' input_shape { dim: 1 }", "2 inputs have 1 input_shape entries"),
+        ("input: 'a' input_dim: 1", "1 inputs have 1 input_dim entries, and need four each"),
+    ],
+)
+def test_too_few_shapes_are_refused(text, message):
+    with pytest.raises(PrototxtError, match=message):
+        upgraded(text)
+
+
+def test_batch_norm_with_three_specs_is_not_trained():
+    specs = "param { lr_mult: 1 name: 'm' } param { decay_mult: 2 } param { }"
+
+    net, notes = upgraded(
+        f"layer {{ type: 'BatchNorm' {specs} }} layer {{ type: 'Scale' {specs} }}"
+    )
+
+    assert same(
+        net,
+        f"""
+        layer {{ type: 'BatchNorm' param {{ lr_mult: 0 decay_mult: 0 name: 'm' }}
+                param {{ lr_mult: 0 decay_mult: 0 }} param {{ lr_mult: 0 decay_mult: 0 }} }}
+        layer {{ type: 'Scale' {specs} }}
+        """,
+    )
+    assert notes == ["BatchNorm with three param entries: their lr_mult and decay_mult are 0 (1)"]
+
+
+# -- solvers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("SGD", "SGD"),
+        ("NESTEROV", "Nesterov"),
+        ("ADAGRAD", "AdaGrad"),
+        ("RMSPROP", "RMSProp"),
+        ("ADADELTA", "AdaDelta"),
+        ("ADAM", "Adam"),
+    ],
+)
+def test_solver_types_become_names(old, new):
+    solver = parse_text(f"solver_type: {old}", SolverParameter)
+
+    notes = upgrade_solver(solver)
+
+    assert text_of(solver) == f'type: "{new}"\n'
+    assert notes == [f"solver_type: {old} was read as type: '{new}'"]
+
+
+def test_a_current_solver_stays_as_it_is():
+    solver = SolverParameter(type="Adam")
+
+    assert upgrade_solver(solver) == []
+    assert solver == SolverParameter(type="Adam")

@@ -1,0 +1,236 @@
+"""Large arrays are read beside their message, and are what protobuf reads."""
+
+import mmap
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from demitasse import Net, load_weights
+from demitasse.errors import SnapshotError, WeightsError
+from demitasse.io.proto import (
+    BlobProto,
+    NetParameter,
+    SolverState,
+    floats,
+    parse_text,
+    read_net_arrays,
+    read_net_params_binary,
+    set_floats,
+)
+from demitasse.io.proto.zero_copy import read as read_module
+from demitasse.io.proto.zero_copy.read import read_cut
+from demitasse.io.proto.zero_copy.wire import fields, length_prefix
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Arrays of 8 bytes are large."""
+    monkeypatch.setattr(read_module, "LARGE", 8)
+
+
+def blob_of(values, dtype="float32", diff=None):
+    blob = BlobProto()
+    array = np.array(values, dtype)
+    blob.shape.dim.extend(array.shape)
+    set_floats(blob, array)
+    if diff is not None:
+        set_floats(blob, np.array(diff, dtype), diff=True)
+    return blob
+
+
+def written(tmp_path, message):
+    file = tmp_path / "file"
+    content = message if isinstance(message, bytes) else message.SerializeToString()
+    file.write_bytes(content)
+    return file
+
+
+def same(file):
+    """Read a net in both ways; return whether an array was cut out."""
+    whole = read_net_params_binary(file)
+    net, arrays = read_net_arrays(file)
+    assert [layer.name for layer in net.layer] == [layer.name for layer in whole.layer]
+    for mine, theirs in zip(net.layer, whole.layer, strict=True):
+        assert len(mine.blobs) == len(theirs.blobs)
+        for blob, other in zip(mine.blobs, theirs.blobs, strict=True):
+            for diff in (False, True):
+                np.testing.assert_array_equal(arrays.floats(blob, diff), floats(other, diff))
+                assert arrays.floats(blob, diff).dtype == floats(other, diff).dtype
+                assert arrays.count(blob, diff) == floats(other, diff).size
+            arrays.put_back(blob)
+            assert blob == other
+    return bool(arrays._arrays)
+
+
+def net_of(*blobs):
+    net = NetParameter(name="n")
+    for index, blob in enumerate(blobs):
+        net.layer.add(name=f"l{index}", type="InnerProduct").blobs.append(blob)
+    return net
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_arrays_are_cut_out(tmp_path, dtype):
+    net = net_of(blob_of([1, 2, 3], dtype, [4, 5, 6]), blob_of([[1.5, 2.5]], dtype), blob_of([1]))
+
+    assert same(written(tmp_path, net))
+
+
+def test_old_layers_are_cut_and_upgraded(tmp_path):
+    net = NetParameter(name="old", input=["x"], input_dim=[1, 2, 3, 4])
+    net.layers.add(name="a", type=14).blobs.add(num=1, channels=1, height=1, width=4).data.extend(
+        [1, 2, 3, 4]
+    )
+
+    assert same(written(tmp_path, net))
+
+
+def test_the_oldest_layers_are_read_too(tmp_path):
+    net = NetParameter(name="older")
+    blob = net.layers.add().layer
+    blob.name, blob.type = "a", "innerproduct"
+    blob.blobs.add(num=1, channels=1, height=1, width=4).data.extend([1, 2, 3, 4])
+
+    same(written(tmp_path, net))
+
+
+def test_raw_values_are_left_to_those_who_know_them(tmp_path):
+    blob = BlobProto(raw_data=np.arange(8, dtype="<f2").tobytes(), raw_data_type=BlobProto.FLOAT16)
+    blob.shape.dim.append(8)
+
+    assert not same(written(tmp_path, net_of(blob)))
+
+
+def test_an_array_in_pieces_is_put_together(tmp_path):
+    pieces = blob_of([1, 2, 3]).SerializeToString() + blob_of([4, 5, 6]).SerializeToString()
+    layer = b"\x0a\x01a" + length_prefix(7, len(pieces)) + pieces
+    file = written(tmp_path, length_prefix(100, len(layer)) + layer)
+
+    assert not same(file)
+    assert floats(read_net_params_binary(file).layer[0].blobs[0]).tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_values_given_twice_count_as_protobufs_readers_take_them(tmp_path):
+    both = (
+        blob_of([1, 2, 3]).SerializeToString() + blob_of([9, 8, 7], "float64").SerializeToString()
+    )
+
+    same(written(tmp_path, net_of(BlobProto.FromString(both))))
+
+
+def test_a_mark_cannot_be_forged(tmp_path):
+    forged = BlobProto(raw_data=b"0" * 17, raw_data_type=BlobProto.FLOAT)
+    net = net_of(forged, blob_of([1, 2, 3]))
+    file = written(tmp_path, net)
+
+    message, arrays = read_net_arrays(file)
+
+    with pytest.raises(WeightsError, match="17 bytes, no multiple of 4"):
+        arrays.floats(message.layer[0].blobs[0])
+
+
+@given(at=st.integers(0, 200), byte=st.integers(0, 255), keep=st.integers(0, 200))
+def test_damaged_files_are_read_as_protobuf_reads_them(tmp_path_factory, at, byte, keep):
+    content = bytearray(
+        net_of(blob_of([1, 2, 3]), blob_of([[4, 5]], "float64")).SerializeToString()
+    )
+    content[at % len(content)] = byte
+    file = written(tmp_path_factory.mktemp("cut"), bytes(content[: keep or None]))
+    try:
+        read_net_params_binary(file)
+    except Exception as error:
+        with pytest.raises(type(error)):
+            read_net_arrays(file)
+    else:
+        same_or_refused(file)
+
+
+def same_or_refused(file):
+    whole = read_net_params_binary(file)
+    net, arrays = read_net_arrays(file)
+    for mine, theirs in zip(net.layer, whole.layer, strict=True):
+        for blob, other in zip(mine.blobs, theirs.blobs, strict=True):
+            for diff in (False, True):
+                try:
+                    wanted = floats(other, diff)
+                except WeightsError:
+                    with pytest.raises(WeightsError):
+                        arrays.floats(blob, diff)
+                else:
+                    np.testing.assert_array_equal(arrays.floats(blob, diff), wanted)
+
+
+def test_states_are_cut(tmp_path):
+    state = SolverState(iter=3, learned_net="n", current_step=1)
+    state.history.append(blob_of([1, 2, 3]))
+    state.resume.seed = 4
+
+    message, arrays = read_cut(written(tmp_path, state), SolverState, SnapshotError)
+
+    assert arrays.floats(message.history[0]).tolist() == [1, 2, 3]
+    arrays.put_back(message.history[0])
+    assert message == state
+
+
+def test_weights_are_aligned_and_hold_no_file(tmp_path):
+    array = load_weights(written(tmp_path, net_of(blob_of([1, 2, 3]))))["l0"][0]
+
+    assert array.flags.aligned
+    assert array.flags.owndata
+    assert array.flags.writeable
+
+
+def test_batch_norms_of_nvcaffe_are_converted(tmp_path):
+    text = """
+    layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 3 dim: 1 dim: 1 } } }
+    layer { name: "bn" type: "BatchNorm" bottom: "x" top: "y"
+      batch_norm_param { scale_bias: true } }
+    """
+    stored = NetParameter(name="nv")
+    layer = stored.layer.add(name="bn", type="BatchNorm")
+    for values in ([1, 2, 3], [4, 5, 6], [7, 7, 7], [8, 9, 10], [11, 12, 13]):
+        layer.blobs.append(blob_of(values))
+    net = Net(parse_text(text, NetParameter), "TEST", device="numpy")
+
+    net.load(written(tmp_path, stored))
+
+    assert net.params["bn"][0].data.tolist() == [1, 2, 3]
+    assert net.params["bn"][4].data.tolist() == [11, 12, 13]
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x0a", b"\x0a\x05ab", b"\x0b\x0c", b"\x00\x00", b"\x08" + b"\xff" * 11, b"\x09ab"]
+)
+def test_what_is_not_well_formed_is_noticed(content):
+    with pytest.raises(ValueError, match=r"wire type|beyond the end|does not end"):
+        list(fields(memoryview(content)))
+
+
+def test_arrays_are_read_where_the_file_is_mapped(tmp_path):
+    net, arrays = read_net_arrays(written(tmp_path, net_of(blob_of([1, 2, 3]))))
+
+    values = arrays.floats(net.layer[0].blobs[0])
+
+    base = values.base
+    assert isinstance(base, memoryview)
+    assert isinstance(base.obj, mmap.mmap)
+
+
+def test_what_a_file_took_in_memory_comes_back_when_it_is_read_again(tmp_path):
+    net, arrays = read_net_arrays(written(tmp_path, net_of(blob_of([1, 2, 3]))))
+    values = arrays.floats(net.layer[0].blobs[0])
+
+    arrays.let_go()
+
+    assert values.tolist() == [1, 2, 3]
+
+
+def test_a_file_that_cannot_be_mapped_is_read(tmp_path, monkeypatch):
+    def refused(*args, **options):
+        raise OSError
+
+    monkeypatch.setattr(mmap, "mmap", refused)
+
+    assert same(written(tmp_path, net_of(blob_of([1, 2, 3]))))

@@ -1,0 +1,84 @@
+"""Who hosts what, and sums whose bits do not depend on it."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from demitasse.errors import ConfigError
+from demitasse.training.distributed import Shards
+from demitasse.training.distributed.order import add_up
+from demitasse.training.distributed.reduction import exact_mean, fast_mean
+from demitasse.training.distributed.threads import group
+
+RNG = np.random.default_rng(7)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 12])
+def test_every_shard_has_one_process(count):
+    for size in range(1, count + 1):
+        hosted = [shard for rank in range(size) for shard in Shards(count, rank, size).hosted]
+
+        assert sorted(hosted) == list(range(count))
+
+
+def test_more_processes_than_shards_are_refused():
+    with pytest.raises(ConfigError, match="3 processes cannot share 2 shards"):
+        Shards(2, 0, 3)
+
+
+def test_a_sum_is_added_from_the_far_half():
+    parts = [np.array([text], object) for text in "abcde"]
+
+    add_up(parts)
+
+    assert parts[0][0] == "adcbe"
+
+
+def mean_of(parts, size, mean, bucket=64):
+    """Return what each of so many processes gets for the mean of all shards' values."""
+    results = [None] * size
+
+    def one(communicator):
+        shards = Shards(len(parts), communicator.rank, size)
+        own = [parts[shard].copy() for shard in shards.hosted]
+        options = {"bucket": bucket} if mean is exact_mean else {}
+        mean(communicator, shards, own, **options)
+        results[communicator.rank] = own[0]
+
+    threads = [threading.Thread(target=one, args=(c,)) for c in group(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 6, 7, 8])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_exact_mean_is_the_same_bits_for_any_number_of_processes(count, dtype):
+    parts = [RNG.normal(size=301).astype(dtype) for _ in range(count)]
+    [alone] = mean_of(parts, 1, exact_mean)
+
+    for size in range(2, count + 1):
+        for found in mean_of(parts, size, exact_mean):
+            np.testing.assert_array_equal(found, alone)
+
+    np.testing.assert_allclose(alone, np.mean(parts, axis=0), rtol=1e-5, atol=1e-6)
+
+
+def test_the_size_of_the_buckets_changes_nothing():
+    parts = [RNG.normal(size=301).astype("float32") for _ in range(4)]
+
+    found = {mean_of(parts, 2, exact_mean, bucket)[0].tobytes() for bucket in (4, 100, 10000)}
+
+    assert len(found) == 1
+
+
+def test_the_fast_mean_is_the_same_in_all_processes():
+    parts = [RNG.normal(size=301).astype("float32") for _ in range(6)]
+
+    found = mean_of(parts, 3, fast_mean)
+
+    assert len({one.tobytes() for one in found}) == 1
+    np.testing.assert_allclose(found[0], np.mean(parts, axis=0), rtol=1e-5, atol=1e-6)

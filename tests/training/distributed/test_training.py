@@ -1,0 +1,216 @@
+"""A net trained by several processes, for which threads stand."""
+
+import numpy as np
+import pytest
+
+from demitasse.errors import ConfigError, DataError, ParallelError
+from demitasse.training import Solver
+from demitasse.training.distributed.waiting import Waiting, note
+
+
+@pytest.mark.parametrize("device", ["numpy", "cpu"])
+def test_any_number_of_processes_comes_to_the_same_bits(train, device):
+    found = set()
+    for size in (1, 2, 3, 8):
+        results, errors = train(size, device=device)
+        assert errors == [None] * size
+        found |= {weights for _, weights in results}
+
+    assert len(found) == 1
+
+
+def test_shards_are_the_parts_of_one_large_batch(train, folder, tmp_path):
+    """Without what looks at one batch alone (BatchNorm), in double precision."""
+    text = (folder / "net.prototxt").read_text().replace('type: "BatchNorm"', 'type: "Power"')
+    nets = [tmp_path / "shards.prototxt", tmp_path / "whole.prototxt"]
+    nets[0].write_text(text.replace('source: "', f'source: "{folder}/'))
+    nets[1].write_text(nets[0].read_text().replace("batch_size: 3", "batch_size: 12"))
+    options = {"device": "numpy", "dtype": "float64"}
+
+    def weights(net):
+        text = (folder / "solver.prototxt").read_text().replace("net.prototxt", str(net))
+        (tmp_path / "solver.prototxt").write_text(text.replace("snapshot: 3", ""))
+        return tmp_path / "solver.prototxt"
+
+    with Solver(weights(nets[1]), **options) as whole:
+        whole.step(6)
+        expected = [blob.cpu_data().copy() for blob in whole.net.learnable_params]
+    with Solver(weights(nets[0]), shards=4, **options) as shards:
+        shards.step(6)
+        found = [blob.cpu_data().copy() for blob in shards.net.learnable_params]
+
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (1, 3), (8, 1)])
+def test_a_run_is_taken_up_by_another_number_of_processes(train, tmp_path, before, after):
+    [(_, expected)], _ = train(1, device="cpu")
+    train(before, lambda solver: solver.step(3), device="cpu")
+
+    def go_on(solver):
+        solver.restore(tmp_path / "run_iter_3.solverstate", exact=True)
+        solver.step(3)
+
+    results, errors = train(after, go_on, device="cpu")
+
+    assert errors == [None] * after
+    assert {weights for _, weights in results} == {expected}
+
+
+def test_another_number_of_shards_is_another_run(train, tmp_path):
+    train(1, lambda solver: solver.step(3), device="numpy")
+
+    _, [error] = train(
+        1, lambda solver: solver.restore(tmp_path / "run_iter_3.solverstate", exact=True),
+        shards=4, device="numpy",
+    )  # fmt: skip
+
+    assert "ranks" in str(error)
+
+
+def test_tests_have_the_same_results_everywhere(train):
+    results, errors = train(2, lambda solver: solver.test_all(), device="numpy")
+
+    assert errors == [None, None]
+    [one], [other] = (found for found, _ in results)
+    assert one.keys() == other.keys() == {"accuracy", "loss"}
+    assert all(one[name] == other[name] for name in one)
+
+
+class Told:
+    """A logger that keeps all numbers."""
+
+    def __init__(self):
+        self.numbers = {}
+
+    def scalars(self, iteration, values):
+        self.numbers |= {(iteration, name): value for name, value in values.items()}
+
+    def event(self, iteration, kind, facts):
+        """Keep nothing."""
+
+    def close(self):
+        """Hold nothing."""
+
+
+def test_loggers_are_told_how_long_each_process_waited(train, caplog):
+    def follow(solver):
+        solver.param.display = 2
+        solver.loggers.append(told := Told())
+        solver.step(6)
+        return told.numbers
+
+    caplog.set_level("INFO", logger="demitasse")
+
+    results, errors = train(2, follow, device="numpy")
+
+    assert errors == [None, None]
+    told = results[0][0]
+    for name in ("waiting/process 0", "waiting/process 1", "adding_up"):
+        assert all(told[iteration, name] >= 0 for iteration in (2, 4))
+    assert any("the slowest; added up for" in line for line in caplog.messages)
+
+
+def test_who_waits_least_is_the_slowest():
+    before = Waiting.read([note(1.0, 0.5), note(2.0, 0.5)])
+    now = Waiting.read([note(4.0, 0.75), note(2.5, 1.0)]).since(before)
+
+    assert now == Waiting((3.0, 0.5), (0.25, 0.5))
+    assert now.slowest == 1
+
+
+def test_a_request_to_one_stops_all_after_the_same_iteration(train):
+    def ask(solver):
+        if solver.net._context.rank == 1:
+            solver.on_start.append(lambda: solver.iter == 2 and solver.request("stop"))
+        solver.step(6)
+        return solver.iter, solver.stopped
+
+    results, errors = train(2, ask, device="numpy")
+
+    assert errors == [None, None]
+    assert {found for found, _ in results} == {(3, True)}
+
+
+def test_the_failure_of_one_ends_all_and_names_it(train):
+    def fail(solver):
+        if solver.net._context.rank == 1:
+
+            def wrong(index):
+                message = "no such record"
+                raise DataError(message)
+
+            solver.net.before_forward.append(wrong)
+        solver.step(6)
+
+    _, errors = train(2, fail, device="numpy")
+
+    assert isinstance(errors[1], DataError)
+    assert isinstance(errors[0], ParallelError)
+    assert "process 1 failed: DataError: no such record" in str(errors[0])
+
+
+def test_who_does_not_come_in_time_is_named(train):
+    def leave(solver):
+        if solver.net._context.rank == 1:
+            return
+        solver.step(6)
+
+    _, errors = train(2, leave, deadline=0.5, device="numpy")
+
+    assert "process 1 did not come in time" in str(errors[0])
+
+
+def test_early_stopping_ends_all_at_once(train):
+    from demitasse.training import EarlyStopping
+
+    results, errors = train(
+        2, lambda solver: (solver.step(6), solver.iter), device="numpy",
+        early_stopping=EarlyStopping("accuracy", 1, 2.0),
+    )  # fmt: skip
+
+    assert errors == [None, None]
+    assert {found for found, _ in results} == {(None, 3)}
+
+
+def test_only_the_first_writes(train, tmp_path):
+    train(3, device="numpy")
+
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [f"run_iter_{n}.{end}" for n in (3, 6) for end in ("caffemodel", "solverstate")]
+
+
+def test_layers_that_know_no_shard_are_refused(tmp_path):
+    (tmp_path / "net.prototxt").write_text(
+        'layer { name: "data" type: "DummyData" top: "data" dummy_data_param { shape { dim: 2 } } }'
+    )
+    (tmp_path / "solver.prototxt").write_text(
+        'net: "net.prototxt" base_lr: 1 lr_policy: "fixed" max_iter: 1'
+    )
+
+    with pytest.raises(ConfigError, match=r"'data' \(DummyData\) knows no shard"):
+        Solver(tmp_path / "solver.prototxt", shards=2)
+
+
+@pytest.mark.parametrize("shard", [0, 4, 5])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_loss_that_is_not_finite_on_one_shard_ends_all_with_what_went_wrong_there(
+    train, shard, size
+):
+    def spoil(solver):
+        team = solver._run.team
+        for index, net in enumerate((solver.net, *team.others)):
+            if team.rank + index * team.size == shard:
+                net.before_forward.append(lambda layer, net=net: spoil_one(solver, net, layer))
+        solver.step(6)
+
+    def spoil_one(solver, net, layer):
+        if solver.iter == 2 and net.layers[layer].type == "SoftmaxWithLoss":
+            net.blobs["ip"].mutable_cpu_data()[0, 0] = np.nan
+
+    _, errors = train(size, spoil, on_nonfinite="stop")
+
+    message = "the loss is nan at iteration 2; what first went wrong is top 'ip' of layer 'ip'"
+    for error in errors:
+        assert str(error).startswith(f"{message} (InnerProduct), of shard {shard} (")

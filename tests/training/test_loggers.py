@@ -1,0 +1,90 @@
+"""What a solver tells its loggers."""
+
+import json
+
+from demitasse.training import Solver
+from demitasse.training.tracking import JsonLines
+
+
+def entries(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def named(path, name):
+    return {
+        entry["iteration"]: entry["values"][name]
+        for entry in entries(path)
+        if name in entry.get("values", {})
+    }
+
+
+def test_what_is_displayed_and_tested_is_told(fields, tmp_path):
+    path = tmp_path / "run.jsonl"
+    param = fields("display: 4 test_iter: 1 test_interval: 4")
+
+    with Solver(param, device="numpy") as solver:
+        solver.loggers.append(JsonLines(path))
+        solver.solve()
+
+    assert list(named(path, "loss")) == [0, 4, 8]
+    assert list(named(path, "learning_rate").values()) == [param.base_lr] * 2
+    assert list(named(path, "images_per_second")) == [4]
+    assert list(named(path, "test0/accuracy")) == [0, 4, 8]
+    assert list(named(path, "train/loss")) == [0, 4]
+
+
+def test_the_first_line_says_what_begins(fields, tmp_path):
+    path = tmp_path / "run.jsonl"
+
+    with Solver(fields("display: 1"), device="numpy") as solver:
+        solver.loggers.append(JsonLines(path))
+        solver.step(1)
+
+    begin = entries(path)[0]
+    assert begin["kind"] == "begin"
+    assert begin["facts"]["batch"] == 4
+    assert begin["facts"]["device"] == "numpy"
+    assert 'name: "small"' in begin["facts"]["prototxt"]
+
+
+def test_a_run_that_goes_on_says_where_and_names_its_snapshots(fields, tmp_path):
+    path = tmp_path / "run.jsonl"
+    param = fields("display: 1", snapshot_prefix=str(tmp_path / "small"))
+    with Solver(param, device="numpy") as solver:
+        solver.loggers.append(JsonLines(path))
+        solver.step(2)
+        _, state = solver.snapshot()
+        solver.step(1)
+
+    with Solver(param, device="numpy") as solver:
+        solver.loggers.append(JsonLines(path))
+        solver.restore(state)
+        solver.step(1)
+
+    kinds = [(e["kind"], e["iteration"]) for e in entries(path) if e["kind"] != "scalars"]
+    assert kinds == [("begin", 0), ("snapshot", 2), ("begin", 2)]
+    assert str(state) in path.read_text().replace("\\\\", "\\")
+
+
+def test_only_the_first_rank_tells(fields, tmp_path):
+    path = tmp_path / "run.jsonl"
+    logger = JsonLines(path)
+    with Solver(fields("display: 1"), device="numpy", rank=1, ranks=2) as solver:
+        solver.loggers.append(logger)
+
+        solver.step(1)
+
+    assert entries(path) == []
+    logger.close()
+
+
+def test_loggers_change_no_number(fields, tmp_path):
+    plain, told = (Solver(fields("display: 1"), device="numpy") for _ in range(2))
+    told.loggers.append(JsonLines(tmp_path / "run.jsonl"))
+
+    plain.step(3)
+    told.step(3)
+
+    one, other = (s.net.params["ip1"][0].data for s in (plain, told))
+    assert (one == other).all()
+    told.close()

@@ -1,0 +1,219 @@
+"""A state knows what its run was made of, and says so when it is gone on from otherwise."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from demitasse import Solver, settings
+from demitasse.errors import ConfigError, SnapshotError
+from demitasse.io.data import write_database
+from demitasse.io.proto import SolverState, read_binary, write_binary
+
+FORMATS = ["binary", "hdf5"]
+HDF5 = "snapshot_format: HDF5"
+
+
+def made(fields, folder, text="", device="numpy", **values):
+    return Solver(fields(text, snapshot_prefix=str(folder / "s"), **values), device=device)
+
+
+def saved(fields, folder, text="", **values):
+    solver = made(fields, folder, text, **values)
+    solver.step(2)
+    return solver.snapshot()
+
+
+def small_net(fields):
+    return str(fields().net_param)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_the_same_run_goes_on_without_a_word(fields, tmp_path, fmt, lines, backend):
+    if fmt == "hdf5":
+        pytest.importorskip("h5py")
+    text = HDF5 if fmt == "hdf5" else ""
+    solver = made(fields, tmp_path, text, device=backend)
+    solver.step(2)
+    _, state = solver.snapshot()
+
+    made(fields, tmp_path, text, device=backend).restore(state, exact=True)
+
+    assert not [line for line in lines() if "not as it was" in line]
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_the_weights_of_another_run_are_refused(fields, tmp_path, fmt):
+    if fmt == "hdf5":
+        pytest.importorskip("h5py")
+    text = HDF5 if fmt == "hdf5" else ""
+    (tmp_path / "other").mkdir()
+    weights, state = saved(fields, tmp_path, text)
+    others, _ = saved(fields, tmp_path / "other", text, random_seed=8)
+    others.replace(weights)
+    solver = made(fields, tmp_path, text)
+
+    with pytest.raises(SnapshotError, match=r"its weights file is not .*--force"):
+        solver.restore(state)
+
+    assert solver.iter == 0
+    solver.restore(state, force=True)
+    assert solver.iter == 2
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="files of Linux's own")
+@pytest.mark.parametrize("name", ["/proc/self/mem", "/proc/self/pagemap"])
+def test_weights_that_are_a_file_of_the_system_are_refused(fields, tmp_path, name):
+    _, path = saved(fields, tmp_path)
+    state = read_binary(path, SolverState)
+    state.learned_net = name
+    write_binary(path, state)
+    solver = made(fields, tmp_path)
+
+    with pytest.raises(SnapshotError, match="its weights file is not"):
+        solver.restore(path)
+
+
+def test_weights_that_cannot_be_read_are_refused(fields, tmp_path, monkeypatch):
+    _, path = saved(fields, tmp_path)
+    solver = made(fields, tmp_path)
+
+    def broken(weights):
+        raise OSError(5, "Input/output error", str(weights))
+
+    monkeypatch.setattr("demitasse.training.same_run.file_digest", broken)
+    with pytest.raises(SnapshotError, match=r"the weights it names cannot be read: .*caffemodel"):
+        solver.restore(path)
+
+
+def test_a_renamed_layer_is_refused(fields, tmp_path):
+    _, state = saved(fields, tmp_path)
+    solver = made(fields, tmp_path, net=small_net(fields).replace('name: "ip1"', 'name: "fc1"'))
+
+    with pytest.raises(SnapshotError, match=r"parameter 0 of layer 'ip1' of shape .* 'fc1'"):
+        solver.restore(state)
+
+    solver.restore(state, force=True)
+
+
+def test_another_type_of_solver_is_refused(fields, tmp_path):
+    _, state = saved(fields, tmp_path)
+    solver = made(fields, tmp_path, type="Nesterov")
+
+    with pytest.raises(SnapshotError, match="the solver was SGD, is Nesterov"):
+        solver.restore(state)
+
+    solver.restore(state, force=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"base_lr": 0.5}, "base_lr was 0.1"),
+        ({"iter_size": 2}, "iter_size was 1, is 2"),
+        ({"text": 'lr_policy: "step" stepsize: 3 gamma: 0.5'}, "lr_policy was fixed, is step"),
+        ({"device": "readonly"}, "device was numpy, is readonly"),
+    ],
+)
+def test_what_changes_numbers_is_warned_of_or_refused(fields, tmp_path, lines, values, told):
+    _, state = saved(fields, tmp_path)
+    solver = made(fields, tmp_path, **values)
+
+    with pytest.raises(SnapshotError, match=f"{told}.*--exact"):
+        solver.restore(state, exact=True)
+    solver.restore(state)
+
+    assert told in lines()[-1]
+
+
+def test_another_batch_is_warned_of(fields, tmp_path, lines):
+    _, state = saved(fields, tmp_path)
+    solver = made(fields, tmp_path, net=small_net(fields).replace("dim: 4", "dim: 3"))
+
+    solver.restore(state)
+
+    assert "layers have other fields: data" in lines()[-1]
+
+
+def test_another_seed_is_warned_of_and_the_old_one_kept(fields, tmp_path, lines):
+    _, state = saved(fields, tmp_path)
+    solver = made(fields, tmp_path, random_seed=9)
+
+    solver.restore(state, exact=True)
+
+    assert "the seed was 7, is 9: the run keeps 7" in lines()[-1]
+    assert solver.net.seed == 7
+
+
+def test_another_number_of_threads_is_warned_of_or_refused(fields, tmp_path, lines):
+    with settings.override(threads=1):
+        _, state = saved(fields, tmp_path, device="cpu")
+    with settings.override(threads=2):
+        solver = made(fields, tmp_path, device="cpu")
+
+        with pytest.raises(SnapshotError, match="threads was 1, is 2"):
+            solver.restore(state, exact=True)
+        solver.restore(state)
+
+    assert "threads was 1, is 2" in lines()[-1]
+
+
+DATA = """
+layer { name: "d" type: "Data" top: "x" top: "y"
+  data_param { source: "SOURCE" backend: LMDB batch_size: 2 } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip"
+  inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "y" top: "loss" }
+"""
+
+
+def database(folder, name, count, first=0):
+    rng = np.random.default_rng(first)
+    images = (rng.integers(0, 255, (1, 4, 4), np.uint8) for _ in range(count))
+    write_database(folder / name, ((image, i % 3) for i, image in enumerate(images)))
+    return DATA.replace("SOURCE", str(folder / name))
+
+
+@pytest.mark.parametrize(
+    ("count", "first", "told"),
+    [(6, 0, "had 5 records"), (5, 1, "are others"), (5, 0, "look the same, but came from")],
+)
+def test_another_database_is_warned_of(fields, tmp_path, lines, count, first, told):
+    _, state = saved(fields, tmp_path, net=database(tmp_path, "one", 5))
+    solver = made(fields, tmp_path, net=database(tmp_path, "two", count, first))
+
+    solver.restore(state)
+
+    assert f"the data of layer 'd' of the train net {told}" in lines()[-1]
+
+
+def test_a_database_that_was_moved_is_exact_enough(fields, tmp_path):
+    _, state = saved(fields, tmp_path, net=database(tmp_path, "one", 5))
+    solver = made(fields, tmp_path, net=database(tmp_path, "two", 5))
+
+    solver.restore(state, exact=True)
+
+    assert solver.iter == 2
+
+
+@pytest.mark.parametrize("field", ["run", "resume"])
+def test_a_state_that_tells_nothing_goes_on_as_ever(fields, tmp_path, field, lines):
+    """Caffe's states, and those of older versions."""
+    _, state = saved(fields, tmp_path)
+    message = read_binary(state, SolverState)
+    (message if field == "resume" else message.resume).ClearField(field)
+    write_binary(state, message)
+    solver = made(fields, tmp_path, base_lr=0.5)
+
+    solver.restore(state)
+
+    assert "not as it was" not in lines()[-1]
+    with pytest.raises(SnapshotError, match="does not tell what its run was made of"):
+        solver.restore(state, exact=True)
+
+
+def test_to_force_and_to_be_exact_contradict_each_other(fields, tmp_path):
+    _, state = saved(fields, tmp_path)
+
+    with pytest.raises(ConfigError, match="give one of them"):
+        made(fields, tmp_path).restore(state, force=True, exact=True)

@@ -1,0 +1,309 @@
+"""Which nets a solver makes, in which states, with which weights."""
+
+import numpy as np
+import pytest
+
+from demitasse import Net, Solver
+from demitasse.errors import ConfigError, DemitasseError, ShapeError
+from demitasse.io.proto import write_binary, write_text
+from demitasse.training import RULES
+
+STAGED = """
+name: "staged" state { level: 3 stage: "file" }
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 2 } } }
+layer { name: "file" type: "Power" bottom: "x" top: "a" include { stage: "file" } }
+layer { name: "own" type: "Power" bottom: "x" top: "b" include { stage: "own" } }
+layer { name: "train" type: "Power" bottom: "x" top: "c" include { phase: TRAIN } }
+layer { name: "test" type: "Power" bottom: "x" top: "d" include { phase: TEST } }
+layer { name: "high" type: "Power" bottom: "x" top: "e" include { min_level: 3 } }
+"""
+
+
+def layers(net):
+    return [name for name in net.layer_names if name not in {"x", "x_x_0_split"}]
+
+
+@pytest.mark.parametrize("kind", RULES)
+def test_the_file_chooses_the_rule(fields, kind):
+    momentum = 0 if kind in {"AdaGrad", "RMSProp"} else 0.9
+
+    solver = Solver(fields(type=kind, momentum=momentum))
+
+    assert solver.type == kind
+    assert len(solver.history.memories) == RULES[kind].histories
+    assert kind in repr(solver)
+
+
+def test_a_type_that_is_given_wins_over_the_file(fields):
+    solver = Solver(fields(type="SGD"), type="Adam")
+
+    assert solver.type == solver.param.type == "Adam"
+    with pytest.raises(ConfigError, match="unknown solver type 'Adamm'"):
+        Solver(fields(), type="Adamm")
+
+
+def test_sgd_is_the_default(fields):
+    assert Solver(fields()).type == "SGD"
+
+
+class Careful(Solver):
+    """Halves all gradients, stops after some updates, and notes what it is asked for."""
+
+    def __init__(self, source, *, most, **options):
+        super().__init__(source, **options)
+        self.most, self.calls = most, []
+
+    def apply_update(self):
+        self.calls.append("update")
+        for blob in self.net.learnable_params:
+            blob.scale_diff(0.5)
+        super().apply_update()
+        if self.iter >= self.most:
+            self.request("stop")
+
+    def test(self, index=0):
+        self.calls.append("test")
+        return super().test(index)
+
+    def snapshot(self, prefix=None):
+        self.calls.append("snapshot")
+        return super().snapshot(prefix)
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+def test_a_solver_can_be_subclassed(fields, tmp_path, kind):
+    param = fields("test_iter: 1 test_interval: 2 snapshot: 2", type=kind,
+                   snapshot_prefix=str(tmp_path / "s"))  # fmt: skip
+
+    mine = Careful(param, most=3, device="numpy")
+    mine.solve()
+
+    assert type(mine) is Careful
+    assert (mine.type, mine.iter, mine.stopped) == (kind, 3, True)
+    assert mine.calls == ["test", "update", "update", "snapshot", "test", "update"]
+    assert repr(mine).startswith(f"Careful({kind}, ")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_an_unknown_type_is_refused(fields):
+    with pytest.raises(
+        ConfigError,
+        match=r"unknown solver type 'Adamm'; did you mean 'Adam'\?; known are SGD, Nesterov",
+    ):
+        Solver(fields(type="Adamm"))
+
+
+def test_one_train_net_is_needed(fields):
+    with pytest.raises(
+        ConfigError, match=r"no net to train.*train_net_param, train_net, net_param"
+    ):
+        Solver(fields(net=""))
+
+
+def test_two_train_nets_are_refused(fields):
+    with pytest.raises(ConfigError, match="net_param and net both"):
+        Solver(fields('net: "other.prototxt"'))
+
+
+def test_states_merge_phase_then_net_then_solver(fields):
+    solver = Solver(
+        fields(
+            'train_state { stage: "own" } test_state { stage: "own" } test_state { level: 1 } '
+            "test_iter: 1 test_iter: 1 test_interval: 1",
+            net=STAGED,
+        )
+    )
+
+    assert layers(solver.net) == ["file", "own", "train", "high"]
+    assert layers(solver.test_nets[0]) == ["file", "own", "test", "high"]
+    assert layers(solver.test_nets[1]) == ["file", "test"]
+
+
+def test_states_of_a_net_in_a_file(fields, tmp_path):
+    (tmp_path / "net.prototxt").write_text(STAGED)
+
+    solver = Solver(
+        fields('net: "net.prototxt" train_state { stage: "own" level: 1 }', net=""),
+        base_dir=tmp_path,
+    )
+
+    assert layers(solver.net) == ["file", "own", "train"]
+
+
+def test_the_phase_of_a_net_file_wins_over_the_default(fields):
+    net = STAGED.replace("state {", "state { phase: TEST")
+
+    assert Solver(fields(net=net)).net.phase == "TEST"
+
+
+def test_test_nets_come_in_caffes_order(fields, tmp_path):
+    (tmp_path / "file.prototxt").write_text(STAGED.replace('"staged"', '"from a file"'))
+    param = fields('test_net: "file.prototxt" test_interval: 1 test_iter: [1, 1, 1, 1]', net=STAGED)
+    param.test_net_param.add().CopyFrom(param.net_param)
+    param.test_net_param[0].name = "from a message"
+
+    solver = Solver(param, base_dir=tmp_path)
+
+    names = [net.name for net in solver.test_nets]
+    assert names == ["from a message", "from a file", "staged", "staged"]
+    assert [net.phase for net in solver.test_nets] == ["TEST"] * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("test_iter: 1", "test_interval must be above 0"),
+        ("test_iter: 0 test_interval: 1", r"test_iter: 0 of test net 0: no layer reads records"),
+        ("test_iter: -1 test_interval: 1", "test_iter of test net 0 is -1"),
+        (
+            "test_iter: [1, 1] test_interval: 1 test_state { }",
+            "test_state is given 1 times for 2 test nets",
+        ),
+        ('test_net: "a" test_interval: 1', "test_iter is given 0 times for 1 test nets"),
+    ],
+)
+def test_counts_that_do_not_fit_are_refused(fields, text, what):
+    with pytest.raises(ConfigError, match=what):
+        Solver(fields(text))
+
+
+def test_without_a_generic_net_every_test_iter_needs_a_net(fields):
+    param = fields("test_iter: [1, 1] test_interval: 1")
+    param.train_net_param.CopyFrom(param.net_param)
+    param.test_net_param.add().CopyFrom(param.net_param)
+    param.ClearField("net_param")
+
+    with pytest.raises(ConfigError, match="test_iter is given 2 times for 1 test nets"):
+        Solver(param)
+
+
+def test_a_fault_in_a_net_names_the_field_of_the_solver(fields):
+    with pytest.raises(DemitasseError, match=r"solver's net_param: .*Powerr"):
+        Solver(fields(net=STAGED.replace("Power", "Powerr")))
+
+
+def test_a_missing_net_file_names_the_field_of_the_solver(fields):
+    with pytest.raises(DemitasseError, match=r"solver's net: .*nowhere\.prototxt"):
+        Solver(fields('net: "nowhere.prototxt"', net=""))
+
+
+def test_test_nets_hold_the_training_nets_weights(fields, backend):
+    solver = Solver(fields("test_iter: 1 test_interval: 100"), device=backend)
+
+    solver.net.params["ip1"][0].data[...] = 5
+
+    shared = solver.test_nets[0].params["ip1"][0]
+    assert shared.data_memory is solver.net.params["ip1"][0].data_memory
+    assert np.all(shared.data == 5)
+
+
+def test_all_nets_have_the_seed_of_the_solver(fields):
+    solver = Solver(fields("test_iter: 1 test_interval: 1 test_initialization: false"))
+
+    assert [net.seed for net in (solver.net, *solver.test_nets)] == [7, 7]
+
+
+def test_an_argument_is_stronger_than_random_seed(fields):
+    assert Solver(fields(), seed=11).net.seed == 11
+
+
+def test_one_seed_makes_one_training_run(fields, backend):
+    weights = []
+    for seed in (3, 3, 4):
+        solver = Solver(fields(random_seed=seed), device=backend)
+        solver.step(3)
+        weights.append(solver.net.params["ip1"][0].data.copy())
+
+    assert np.array_equal(weights[0], weights[1])
+    assert not np.array_equal(weights[0], weights[2])
+
+
+def test_weights_are_loaded_in_order(fields, tmp_path, lines):
+    names = []
+    for value in (1, 2):
+        param = fields().net_param
+        param.layer[3].name = f"other{value}"
+        net = Net(param, "TRAIN")
+        net.params["ip1"][0].data[...] = value
+        names.append(tmp_path / f"{value}.caffemodel")
+        net.save(names[-1])
+    param = fields("test_iter: 1 test_interval: 1")
+    param.weights.append(f"{names[0].name}, {names[1].name}")
+
+    solver = Solver(param, base_dir=tmp_path)
+
+    assert np.all(solver.net.params["ip1"][0].data == 2)
+    assert "Ignoring source layer other1" in lines()
+    assert "No file has weights for ip2, which begin with their fillers'" in lines()
+
+
+def test_a_layer_that_a_file_has_twice_is_told(fields, tmp_path, lines):
+    message = Net(fields().net_param, "TRAIN").to_proto()
+    message.layer.append(message.layer[1])
+    write_binary(tmp_path / "w.caffemodel", message)
+
+    Solver(fields(f'weights: "{tmp_path}/w.caffemodel"'))
+
+    assert "Layer ip1 is in the file more than once; the last one's values count" in lines()
+
+
+def test_weights_that_do_not_fit_are_refused(fields, tmp_path):
+    param = fields()
+    param.net_param.layer[1].inner_product_param.num_output = 4
+    Net(param.net_param, "TRAIN").save(tmp_path / "w.caffemodel")
+
+    with pytest.raises(ShapeError, match="ip1"):
+        Solver(fields(f'weights: "{tmp_path / "w.caffemodel"}"'))
+
+
+def test_files_are_looked_for_beside_the_solver(fields, tmp_path, monkeypatch):
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "net.prototxt").write_text(STAGED)
+    write_text(folder / "solver.prototxt", fields('net: "net.prototxt"', net=""))
+    monkeypatch.chdir(tmp_path)
+
+    solver = Solver("here/solver.prototxt")
+
+    assert solver.net.name == "staged"
+    assert solver.param.snapshot_prefix == "here/solver"
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("iter_size: 0", "iter_size must be at least 1, it is 0"),
+        ("average_loss: 0", "average_loss must be at least 1"),
+        ("display: -1", "display must be at least 0"),
+        ("snapshot: -1", "snapshot must be at least 0"),
+        ("test_interval: -1", "test_interval must be at least 0"),
+        ("lr_policy: 'cosines'", "unknown lr_policy 'cosines'"),
+    ],
+)
+def test_fields_are_checked_before_any_net_is_made(fields, text, what):
+    with pytest.raises(ConfigError, match=what):
+        Solver(fields(text, net=""))
+
+
+def test_a_missing_policy_is_refused_by_the_first_update(fields):
+    solver = Solver(fields(drop="lr_policy"))
+
+    with pytest.raises(ConfigError, match="lr_policy is missing"):
+        solver.step(1)
+
+
+def test_fields_that_are_not_known_are_left_out_when_asked(tmp_path):
+    (tmp_path / "net.prototxt").write_text(
+        'layer { name: "x" type: "DummyData" top: "x" colour: 3 '
+        "dummy_data_param { shape { dim: 1 } } }"
+    )
+    file = tmp_path / "solver.prototxt"
+    file.write_text(
+        'net: "net.prototxt" base_lr: 0.1 lr_policy: "fixed" flavour: 2 snapshot_after_train: false'
+    )
+
+    with pytest.raises(DemitasseError, match="flavour"):
+        Solver(file)
+    solver = Solver(file, lenient=True)
+
+    assert solver.net.blob_names == ["x"]
