@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.io.proto import NetParameter, read_net
 from demitasse.net import Net
 
@@ -63,7 +63,7 @@ def with_batch(path: Path, phase: str, batch: int) -> NetParameter:
         }
     if not inputs:
         message = f"{path} has no inputs, so it has no batch size"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.MISSING, field="input")
     first = next(iter(inputs.values()))
     param = NetParameter()
     param.CopyFrom(read_net(path).message)

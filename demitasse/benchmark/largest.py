@@ -16,7 +16,7 @@ from demitasse.benchmark.case import with_batch
 from demitasse.benchmark.trial import Answer, Trial
 from demitasse.core.capacity import bytes_text, read_size
 from demitasse.core.device import Device, choose_device
-from demitasse.errors import ConfigError, NetError, OutOfMemoryError
+from demitasse.errors import ConfigError, ErrorCode, NetError, OutOfMemoryError
 from demitasse.io.proto import NetParameter, SolverParameter, read_solver_params
 from demitasse.net.memory_use import MemoryUse
 from demitasse.plan.liveness import Keep
@@ -122,7 +122,9 @@ def largest_batch(
     )
     if trial.solver and phase != "TRAIN":
         message = f"a solver trains a net, so the phase is TRAIN, not {phase}"
-        raise ConfigError(message)
+        raise ConfigError(
+            message, code=ErrorCode.CONFLICT, field="phase", got=phase, expected="TRAIN"
+        )
     search = _Search(trial, *_limits(where, limit), at_most, tell)
     line = search.line()
     computed = max(0, min(at_most, line.batch_within(search.limit)))
@@ -284,7 +286,7 @@ def _growing(path: Path, phase: str) -> tuple[str, ...]:
     grows = tuple(name for name, shape in two.items() if shape != one[name])
     if not grows:
         message = f"no input of {path} has an axis that grows with the batch"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     return grows
 
 
@@ -304,7 +306,7 @@ def _solver_type(solver: str | os.PathLike[str] | None) -> str:
     param: SolverParameter = read_solver_params(name)
     if param.type not in RULES:
         message = f"{name} is of type {param.type!r}; known are {', '.join(RULES)}"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.UNKNOWN, field="type", got=param.type)
     return param.type
 
 
@@ -321,9 +323,9 @@ def _limits(device: Device, limit: int | str | None) -> tuple[int, int | None]:
             most = read_size(limit)
         except ValueError as error:
             message = f"limit: {error}"
-            raise ConfigError(message) from None
+            raise ConfigError(message, code=ErrorCode.INVALID, field="limit") from None
         return most, free
     if free is None:
         message = f"the system does not say what is free on {device}; give a limit, as limit='8GiB'"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.UNAVAILABLE, field="limit")
     return free, free

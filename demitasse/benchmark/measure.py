@@ -15,7 +15,7 @@ from time import perf_counter
 from demitasse.benchmark.case import Case, with_batch
 from demitasse.benchmark.peak import peak
 from demitasse.benchmark.reading import alone, rate, reads, with_own_data
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.io.proto import NetParameter, SolverParameter
 from demitasse.memory.transfers import transfers
 from demitasse.net import Net
@@ -109,7 +109,7 @@ def _made(param: NetParameter, case: Case) -> tuple[Net, Solver | None]:
     solver = Solver(fields, device=case.device, seed=1)
     if not any(solver.net.structure.blob_loss_weights):
         message = "it has no loss, so there is nothing to train it by"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.MISSING, field="loss")
     return solver.net, solver
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from demitasse.benchmark.measure import Result
 from demitasse.core.atomic import atomic_write
 from demitasse.core.paths import bytes_in
-from demitasse.errors import DataError, DemitasseError
+from demitasse.errors import DataError, DemitasseError, ErrorCode
 
 __all__ = ["Regression", "read_results", "regressions", "write_results"]
 
@@ -51,7 +51,7 @@ def write_results(path: Path, results: Sequence[Result]) -> None:
         from pytest_benchmark.utils import get_commit_info
     except ImportError:
         message = "saving results needs pytest-benchmark; run: pip install 'demitasse[bench]'"
-        raise DemitasseError(message) from None
+        raise DemitasseError(message, code=ErrorCode.UNAVAILABLE, extra="bench") from None
     found = {
         "machine_info": machine_info(),
         "commit_info": get_commit_info(),
@@ -102,10 +102,10 @@ def read_results(path: Path) -> dict[str, float]:
         medians = {str(one["name"]): float(one["stats"]["median"]) for one in found["benchmarks"]}
     except (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         message = f"this is no file of results as pytest-benchmark writes them: {error!r}"
-        raise DataError(message, str(path)) from None
+        raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from None
     if not all(0 < median < float("inf") for median in medians.values()):
         message = "a median is no time"
-        raise DataError(message, str(path))
+        raise DataError(message, str(path), code=ErrorCode.INVALID)
     return medians
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from demitasse import errors
 from demitasse.core.capacity.host import host_memory, limited_to, process_peak
 from demitasse.core.config import settings
-from demitasse.errors import DemitasseError, OutOfMemoryError
+from demitasse.errors import DemitasseError, ErrorCode, OutOfMemoryError
 from demitasse.io.proto import NetParameter, SolverParameter
 from demitasse.net import Net
 from demitasse.net.memory_use import MemoryUse, memory_held
@@ -105,7 +105,7 @@ class Trial:
             last = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
             if done.returncode > 0:
                 message = f"a batch of {batches[len(found)]} could not be tried: {last}"
-                raise DemitasseError(message)
+                raise DemitasseError(message, code=ErrorCode.FAILED, got=batches[len(found)])
             found.append(Answer(batches[len(found)], lacks=last))
         return found
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from demitasse.cli.training_log import Row, TrainingLog, read_log
 from demitasse.core.atomic import atomic_write
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 
 __all__ = ["draw_chart"]
 
@@ -66,7 +66,7 @@ def draw_chart(kind: int, logs: Sequence[Path], out: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         message = "drawing charts needs Matplotlib; run: pip install 'demitasse[plot]'"
-        raise DataError(message) from None
+        raise DataError(message, code=ErrorCode.UNAVAILABLE, extra="plot") from None
     chart = CHARTS[kind]
     figure = Figure()
     axes = figure.add_subplot()
@@ -74,7 +74,7 @@ def draw_chart(kind: int, logs: Sequence[Path], out: Path) -> None:
         points = chart.points(read_log(path))
         if not points:
             message = f"there is no {chart.what.lower()} in this log"
-            raise DataError(message, str(path))
+            raise DataError(message, str(path), code=ErrorCode.MISSING, got=chart.what)
         marker = "." if len(points) < 100 else None
         axes.plot(*zip(*points, strict=True), marker=marker, linewidth=0.75, label=path.stem)
     axes.set(xlabel=AXES[chart.against], ylabel=chart.what)

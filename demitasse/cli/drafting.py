@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demitasse.core.paths import is_file, resolve
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.cards.card import Card
 from demitasse.inference.cards.published import published_named, recognised
 from demitasse.inference.cards.reading import Given, card_of
@@ -103,7 +103,9 @@ def _as_trained(draft: Draft, how: Values) -> Path | None:
     trained = trained_on(draft.train)
     if trained is None:
         message = f"{draft.train} has no layer that reads images, with a transform_param"
-        raise ConfigError(message)
+        raise ConfigError(
+            message, code=ErrorCode.MISSING, file=str(draft.train), field="transform_param"
+        )
     how["mean"] = list(trained.mean)
     for key, value in (("crop", trained.crop), ("size", trained.size)):
         if value:
@@ -126,7 +128,7 @@ def _mean_file(draft: Draft, trained: Trained) -> Path | None:
             f"{draft.train} subtracts the mean image {trained.mean_file}, which is not there; name "
             "it, or values in its place, with --mean"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.NOT_FOUND, file=trained.mean_file, flag="--mean")
     return found
 
 
@@ -159,7 +161,11 @@ def _need_all(model: Values, how: Values) -> None:
         )
     if missing:
         message = "what images are to be like is not in the net's files; say " + "; ".join(missing)
-        raise ConfigError(message)
+        raise ConfigError(
+            message,
+            code=ErrorCode.MISSING,
+            flags=["--" + text.partition(":")[0].removeprefix("--") for text in missing],
+        )
 
 
 def _table(tables: Values, name: str) -> Values:
@@ -182,7 +188,7 @@ def _whole(flag: str, text: str) -> object:
         values = [int(part) for part in text.replace("x", ",").split(",")]
     except ValueError:
         message = f"--{flag} takes pixels, or height,width, not {text!r}"
-        raise ConfigError(message) from None
+        raise ConfigError(message, code=ErrorCode.INVALID, flag=f"--{flag}", got=text) from None
     return values[0] if len(values) == 1 else values
 
 
@@ -191,5 +197,5 @@ def _numbers(flag: str, text: str) -> object:
         values = [float(part) for part in text.split(",")]
     except ValueError:
         message = f"--{flag} takes numbers with commas between them, or a file; not {text!r}"
-        raise ConfigError(message) from None
+        raise ConfigError(message, code=ErrorCode.INVALID, flag=f"--{flag}", got=text) from None
     return values[0] if len(values) == 1 else values

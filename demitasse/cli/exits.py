@@ -121,4 +121,4 @@ def running() -> Iterator[None]:
     try:
         yield
     except (NetError, SnapshotError) as error:
-        raise DemitasseError(str(error)) from error
+        raise DemitasseError(str(error), code=error.code, **error.details) from error

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from demitasse.core.atomic import atomic_write
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,7 +53,7 @@ def write_frame(path: Path, key: str, index: Block, blocks: Sequence[Block]) -> 
         import h5py
     except ImportError:
         message = "HDF5 files need h5py; run: pip install 'demitasse[hdf5]', or name a .csv file"
-        raise ConfigError(message) from None
+        raise ConfigError(message, code=ErrorCode.UNAVAILABLE, extra="hdf5") from None
     content = io.BytesIO()
     with h5py.File(content, "w") as file:
         _tell(file, CLASS="GROUP", VERSION="1.0", PYTABLES_FORMAT_VERSION="2.1")

@@ -36,11 +36,11 @@ def gpus_there() -> list[int]:
         DeviceError: There is none; says what is missing.
     """
     from demitasse.backends import backend_class
-    from demitasse.errors import DeviceError
+    from demitasse.errors import DeviceError, ErrorCode
 
     there = [int(name.partition(":")[2]) for name in backend_class("cuda").devices()]
     if not there:
-        raise DeviceError(backend_class("cuda").missing())
+        raise DeviceError(backend_class("cuda").missing(), code=ErrorCode.UNAVAILABLE)
     return there
 
 

@@ -119,14 +119,14 @@ def image_options(function: Function) -> Function:
 @contextmanager
 def reading() -> Iterator[None]:
     """Tell of files and values that cannot be used as the command line does: they are bad input."""
-    from demitasse.errors import ConfigError, DataError
+    from demitasse.errors import ConfigError, DataError, ErrorCode
 
     try:
         yield
     except OSError as error:
-        raise DataError(str(error)) from error
+        raise DataError(str(error), code=ErrorCode.UNREADABLE) from error
     except (ValueError, ImportError) as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(str(error), code=ErrorCode.INVALID) from error
 
 
 def numbers(flag: str, text: str) -> list[int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from demitasse.core.paths import bytes_in, is_folder, regular
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.images.files import IMAGES, VIDEOS, files_in
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _video(path: Path) -> Iterator[np.ndarray]:
         import cv2
     except ImportError:
         message = "videos are read by OpenCV; run: pip install 'demitasse[video]'"
-        raise DataError(message) from None
+        raise DataError(message, code=ErrorCode.UNAVAILABLE, extra="video") from None
     capture = cv2.VideoCapture(str(regular(path).resolve()))
     try:
         count = 0
@@ -134,6 +134,6 @@ def _video(path: Path) -> Iterator[np.ndarray]:
             yield frame.transpose(2, 0, 1)
         if not count:
             message = "OpenCV can read no frame of this video"
-            raise DataError(message)
+            raise DataError(message, code=ErrorCode.UNREADABLE)
     finally:
         capture.release()

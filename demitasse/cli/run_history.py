@@ -10,7 +10,7 @@ from pathlib import Path
 
 from demitasse.cli.training_log import read_log
 from demitasse.core.paths import text_in, why_not
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 from demitasse.training.tracking.histograms import Histogram, histograms
 
 __all__ = ["RunHistory", "read_run"]
@@ -52,7 +52,7 @@ class RunHistory:
         """
         if name not in self.scalars and len(self.scalars) == MOST_NAMES:
             message = f"it tells of more than {MOST_NAMES} different numbers"
-            raise DataError(message, str(self.path))
+            raise DataError(message, str(self.path), code=ErrorCode.LIMIT, limit=MOST_NAMES)
         self.scalars.setdefault(name, {})[iteration] = value
 
     def put_histogram(self, name: str, iteration: float, found: Histogram) -> None:
@@ -83,11 +83,11 @@ def read_run(path: Path) -> RunHistory:
         text = text_in(path, errors="replace")
     except OSError as error:
         message = f"the run cannot be read: {why_not(error, path)}"
-        raise DataError(message, str(path)) from error
+        raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error
     run = _of_lines(path, text) if text.lstrip().startswith("{") else _of_log(path)
     if not any(run.scalars.values()):
         message = "there are no numbers of a run in it"
-        raise DataError(message, str(path))
+        raise DataError(message, str(path), code=ErrorCode.MISSING)
     return run
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from demitasse.cli.fitting import terminal_width
 from demitasse.core.sanitize import escaped
-from demitasse.errors import ConfigError, DataError
+from demitasse.errors import ConfigError, DataError, ErrorCode
 
 if TYPE_CHECKING:
     import numpy as np
@@ -116,7 +116,7 @@ class Pictures:
                 '--masks is for cards with task = "segment" and at most 256 classes, which is what '
                 "a pixel of a PNG holds"
             )
-            raise ConfigError(message)
+            raise ConfigError(message, code=ErrorCode.INVALID, flag="--masks")
         self._write(picture, answer.mask[None].astype(np.uint8))
 
     def _write(self, picture: Picture, pixels: np.ndarray) -> None:

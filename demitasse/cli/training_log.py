@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from demitasse.core.paths import text_in, why_not
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 
 __all__ = ["Row", "TrainingLog", "read_log", "seconds_of_iterations"]
 
@@ -79,7 +79,7 @@ def read_log(path: Path) -> TrainingLog:
             names.add(match[2])
             if len(names) > MOST_OUTPUTS:
                 message = f"it tells of more than {MOST_OUTPUTS} different outputs of nets"
-                raise DataError(message, str(path))
+                raise DataError(message, str(path), code=ErrorCode.LIMIT, limit=MOST_OUTPUTS)
             table = tables[match[1]]
             if not table or table[-1]["NumIters"] != iteration or match[2] in table[-1]:
                 table.append({**place, "LearningRate": rate})
@@ -109,12 +109,12 @@ def _timed(path: Path, *, whole: bool = False) -> Iterator[tuple[float, str]]:
         year = datetime.fromtimestamp(path.stat().st_mtime).year
     except OSError as error:
         message = f"the log cannot be read: {why_not(error, path)}"
-        raise DataError(message, str(path)) from error
+        raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error
     times = list(_times(lines, year))
     begun = next((n for n, (_, line) in enumerate(times) if START in line), None)
     if begun is None:
         message = f"no run begins in this log: no line in glog's form says {START!r}"
-        raise DataError(message, str(path))
+        raise DataError(message, str(path), code=ErrorCode.MISSING)
     start = times[begun][0]
     for time, line in times[0 if whole else begun + 1 :]:
         yield (time - start).total_seconds(), line

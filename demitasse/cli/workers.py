@@ -126,7 +126,7 @@ def train_together(
     Raises:
         ConfigError: There are others than were asked for.
     """
-    from demitasse.errors import ConfigError
+    from demitasse.errors import ConfigError, ErrorCode
     from demitasse.training.distributed.mpi import Mpi, launched, started
     from demitasse.training.distributed.threads import together
 
@@ -142,14 +142,14 @@ def train_together(
             return result
     if workers.survive:
         message = "--survive is for processes: start them with mpirun --with-ft ulfm"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.INVALID, flag="--survive")
     if workers.ranks is None and started() > 1:
         message = (
             f"srun started {started()} processes that cannot find each other, so each would train "
             "by itself and write the same files; use mpirun, or srun --mpi=pmix. Where they are to "
             "be runs of their own, give --ranks 1"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.CONFLICT, flag="--ranks", got=started())
     _check_ranks(workers.ranks, gpus)
     with _one_thread(workers.shards or gpus):
         if gpus == 1:
@@ -182,14 +182,16 @@ def _surviving(
 
 
 def _check_ranks(wanted: int | None, size: int) -> None:
-    from demitasse.errors import ConfigError
+    from demitasse.errors import ConfigError, ErrorCode
 
     if wanted not in {None, size}:
         message = (
             f"--ranks asks for {wanted} processes, and {size} found each other; start them with "
             f"mpirun -n {wanted}, or with srun --mpi=pmix"
         )
-        raise ConfigError(message)
+        raise ConfigError(
+            message, code=ErrorCode.COUNT_MISMATCH, flag="--ranks", got=size, expected=wanted
+        )
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from demitasse.core.sanitize import escaped
-from demitasse.errors import DemitasseError
+from demitasse.errors import DemitasseError, ErrorCode
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,7 +106,7 @@ def save_chart(
     kind = path.suffix.removeprefix(".")
     if kind not in figure.canvas.get_supported_filetypes():
         message = f"charts cannot be written as {path.suffix!r}; .svg and .png are usual"
-        raise DemitasseError(message)
+        raise DemitasseError(message, code=ErrorCode.UNSUPPORTED, got=path.suffix)
     with atomic_write(path) as file:
         _save(figure, file, kind, facecolor="white")
 
@@ -135,7 +135,7 @@ def drawing() -> Iterator[Figure]:
         from matplotlib.figure import Figure
     except ImportError:
         message = "drawing charts needs Matplotlib; run: pip install 'demitasse[plot]'"
-        raise DemitasseError(message) from None
+        raise DemitasseError(message, code=ErrorCode.UNAVAILABLE, extra="plot") from None
     inks = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
     rules: dict[Any, Any] = {"font.size": 9} | dict.fromkeys(inks, INK)
     with mpl.rc_context(rules):

@@ -4,11 +4,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from demitasse.cli.exits import Fault
 from demitasse.cli.root import cli
 from demitasse.io.data.databases.writing import write_database
 
@@ -66,11 +68,23 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def run() -> Callable[..., Result]:
-    """Run the command line in this process; arguments are one text, or several."""
+    """Run the command line in this process; arguments are one text, or several.
+
+    The result's ``error`` is the exception that ended the command, or None.
+    """
 
     def invoke(*args: str) -> Result:
         words = args[0].split() if len(args) == 1 else list(args)
-        result = CliRunner().invoke(cli, words)
+        faults: list[Fault] = []
+        show = Fault.show
+
+        def record(fault: Fault, file: object = None) -> None:
+            faults.append(fault)
+            show(fault, file)
+
+        with patch.object(Fault, "show", record):
+            result = CliRunner().invoke(cli, words)
+        result.error = faults[-1].__cause__ if faults else None
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result

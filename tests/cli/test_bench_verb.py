@@ -69,7 +69,7 @@ def test_a_case_that_cannot_run_does_not_end_the_others(project, run):
     result = run(f"bench deploy.prototxt --devices numpy --batches 2 --phases test,train {QUICK}")
 
     assert result.exit_code == 1
-    assert "deploy[numpy-2-train]: NetError: it has no loss" in result.stderr
+    assert "deploy[numpy-2-train]: NetError: " in result.stderr
     assert re.search(r"^deploy +TEST +numpy +2 +\d", result.stdout, re.MULTILINE)
 
 

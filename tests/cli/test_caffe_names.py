@@ -78,7 +78,7 @@ def test_old_tools_say_what_took_their_place(run, name):
     result = run(f"{name} solver.prototxt -x 1")
 
     assert result.exit_code == 1
-    assert f"use: demitasse {REPLACED[name].split()[0]}" in result.stderr
+    assert f"demitasse {REPLACED[name].split()[0]}" in result.stderr
 
 
 # -- upgrades under their old names ------------------------------------------------------------

@@ -134,10 +134,11 @@ def test_inputs_of_other_sizes_are_refused(weights, run):
     result = run("diff deploy.prototxt other.prototxt")
 
     assert result.exit_code == 3
-    assert "input 'image' of shape (4, 1, 3, 3), the net has data (2, 1, 3, 3)" in result.stderr
+    names = ("'image'", "(4, 1, 3, 3)", "data", "(2, 1, 3, 3)")
+    assert all(name in result.stderr for name in names)
 
 
-@pytest.mark.parametrize(("ending", "said"), [("txt", "no ending"), ("pt2", "--trust")])
+@pytest.mark.parametrize(("ending", "said"), [("txt", ".txt"), ("pt2", "--trust")])
 def test_files_that_cannot_be_compared(weights, run, ending, said):
     Path(f"other.{ending}").write_text("")
 

@@ -45,7 +45,7 @@ def test_each_blob_needs_a_database(trained, run):
     result = run("extract_features w net.prototxt ip,data one 2 lmdb")
 
     assert result.exit_code == 2
-    assert "2 blobs, but 1 databases" in result.stderr
+    assert "2 blobs" in result.stderr
 
 
 def test_a_blob_that_is_not_there(trained, run):

@@ -3,7 +3,10 @@
 import json
 
 import pytest
+from cli_errors import failed_with
 from wide_net import NET
+
+from demitasse.errors import ErrorCode
 
 
 @pytest.fixture
@@ -29,5 +32,4 @@ def test_the_verb_ends_with_4_where_nothing_fits(path, run):
 
     shown = run(f"largest-batch {path} --device numpy --limit 64KiB --no-confirm")
 
-    assert shown.exit_code == 4
-    assert "not even a batch of" in shown.stderr
+    failed_with(shown, 4, ErrorCode.OUT_OF_MEMORY)

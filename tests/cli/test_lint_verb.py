@@ -14,7 +14,7 @@ def test_an_empty_name_is_wrong_usage(run):
     result = run("lint", "")
 
     assert result.exit_code == 2
-    assert "a name is missing: it is empty" in result.stderr
+    assert "FILE..." in result.stderr
 
 
 def test_nothing_found(sound, run):

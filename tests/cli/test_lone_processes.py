@@ -16,7 +16,8 @@ def test_lone_ones_of_several_do_not_train(run, in_step, project):
     result = run("train -solver solver.prototxt")
 
     assert result.exit_code == 3
-    assert "srun started 4 processes that cannot find each other" in result.stderr
+    assert "srun" in result.stderr
+    assert "4" in result.stderr
     assert "--ranks 1" in result.stderr
     assert not list(project.glob("*.caffemodel"))
 

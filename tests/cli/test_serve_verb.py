@@ -11,6 +11,7 @@ import urllib.request
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse.net import Net
 
@@ -131,10 +132,10 @@ def test_what_is_no_http_is_refused(server):
 def test_a_request_that_is_too_long_is_refused(server):
     _, address, _ = server("--max_bytes 100")
 
-    with pytest.raises(urllib.error.HTTPError, match="413") as caught:
+    with expect_error(urllib.error.HTTPError, mentions="413") as caught:
         infer(address, asked(DATA))
 
-    assert json.load(caught.value) == {"error": "a request has at most 100 bytes"}
+    assert "100" in json.load(caught.value)["error"]
 
 
 @pytest.mark.usefixtures("model")
@@ -144,20 +145,20 @@ def test_without_uvicorn_it_is_told_what_to_install(run, monkeypatch):
     shown = run("serve stripes.caffemodel")
 
     assert shown.exit_code == 3
-    assert "run: pip install 'demitasse[serve]'" in shown.stderr
+    assert "'demitasse[serve]'" in shown.stderr
 
 
 @pytest.mark.usefixtures("model")
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        ("serve", 2, "Missing argument 'MODEL...'"),
-        ("serve stripes.caffemodel stripes.caffemodel", 2, "two models are called 'stripes'"),
+        ("serve", 2, "MODEL..."),
+        ("serve stripes.caffemodel stripes.caffemodel", 2, "'stripes'"),
         ("serve a=stripes.caffemodel b=none.caffemodel --port 0", 3, "none.caffemodel"),
-        ("serve a=deploy.prototxt", 3, "is a net without weights"),
-        ("serve a=x b=y --weights w", 2, "--weights is for one MODEL"),
-        ("serve stripes.caffemodel --port 0 --host 300.1.1.1", 3, "nothing can be served at"),
-        ("serve -- -", 2, "cannot be a model's name"),
+        ("serve a=deploy.prototxt", 3, "deploy.prototxt"),
+        ("serve a=x b=y --weights w", 2, "--weights"),
+        ("serve stripes.caffemodel --port 0 --host 300.1.1.1", 3, "300.1.1.1"),
+        ("serve -- -", 2, "'-'"),
     ],
 )
 def test_what_cannot_be_served_is_told(run, args, code, message):

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cli_errors import failed_with
 
+from demitasse.errors import ErrorCode
 from demitasse.io.data.databases.writing import write_database
 
 pytestmark = pytest.mark.usefixtures("stand_in", "project")
@@ -31,7 +33,7 @@ def test_each_gpu_trains_on_a_shard(run, expected, flags):
     result = run(f"train -solver solver.prototxt {flags}")
 
     assert result.exit_code == 0, result.stderr
-    assert "2 GPUs are connected by NCCL" in result.stderr
+    assert "NCCL" in result.stderr
     assert "Process 1 uses cuda:" in result.stderr
     assert weights() == expected
 
@@ -65,14 +67,14 @@ def test_a_gpu_that_is_not_there_ends_all(run):
     result = run("train -solver solver.prototxt -gpu 0,7")
 
     assert result.exit_code == 4
-    assert "device 'cuda:7' is not here; cuda has cuda:0, cuda:1" in result.stderr
+    assert all(name in result.stderr for name in ("'cuda:7'", "cuda:0", "cuda:1"))
 
 
 def test_another_number_of_processes_than_asked_for_is_refused(run):
     result = run("train -solver solver.prototxt -gpu 0,1 -ranks 3")
 
     assert result.exit_code == 3
-    assert "--ranks asks for 3 processes, and 2 found each other" in result.stderr
+    failed_with(result, 3, ErrorCode.COUNT_MISMATCH, flag="--ranks", got=2, expected=3)
 
 
 def test_a_failure_of_one_ends_all_and_is_told(run, monkeypatch):

@@ -101,14 +101,15 @@ def test_a_solver_with_an_empty_name_is_missing(project, run):
     result = run("train", "-solver=")
 
     assert result.exit_code == 2
-    assert "Missing option '--solver'" in result.stderr
+    assert "'--solver'" in result.stderr
 
 
 def test_snapshot_and_weights_together_are_wrong_usage(trained, run):
     result = run("train -solver solver.prototxt -snapshot a.solverstate -weights a.caffemodel")
 
     assert result.exit_code == 2
-    assert "not both" in result.stderr
+    assert "--snapshot" in result.stderr
+    assert "--weights" in result.stderr
 
 
 def test_a_state_with_weights_of_another_run_needs_force(trained, run):
@@ -120,7 +121,7 @@ def test_a_state_with_weights_of_another_run_needs_force(trained, run):
     result = run(command)
 
     assert result.exit_code != 0
-    assert "its weights file is not the one" in result.stderr
+    assert "--force" in result.stderr
     assert run(f"{command} --force").exit_code == 0
 
 
@@ -130,7 +131,7 @@ def test_exact_refuses_another_learning_rate(trained, run):
     result = run("train -solver solver.prototxt -snapshot run_iter_20.solverstate --exact")
 
     assert result.exit_code != 0
-    assert "base_lr was 0.05" in result.stderr
+    assert "base_lr" in result.stderr
 
 
 def test_force_without_a_snapshot_is_wrong_usage(project, run):
@@ -195,8 +196,8 @@ def test_layers_that_do_not_fit_are_refused_or_left_out(trained, run):
     refused, left_out = run(f"train {flags}"), run(f"train {flags} --on_mismatch skip")
 
     assert (refused.exit_code, left_out.exit_code) == (3, 0)
-    assert "cannot copy parameter 0 of layer 'ip'" in refused.stderr
-    assert "Left out: cannot copy parameter 0 of layer 'ip'" in left_out.stderr
+    assert "'ip'" in refused.stderr
+    assert "'ip'" in left_out.stderr
 
 
 # -- devices -----------------------------------------------------------------------------------
@@ -243,7 +244,8 @@ def test_a_gpu_that_the_solver_names_and_that_is_not_there_is_an_error(project, 
     result = run("train -solver solver.prototxt")
 
     assert result.exit_code == 4
-    assert "solver_mode of solver.prototxt: device 'cuda:77' is not here" in result.stderr
+    assert "solver_mode of solver.prototxt: " in result.stderr
+    assert "'cuda:77'" in result.stderr
     assert "--device cpu" in result.stderr
 
 
@@ -268,7 +270,7 @@ def test_weights_in_place_of_a_state_are_told_apart(trained, run):
     result = run("train -solver solver.prototxt -snapshot run_iter_20.caffemodel")
 
     assert result.exit_code == 3
-    assert "run_iter_20.solverstate is one" in result.stderr
+    assert "run_iter_20.solverstate" in result.stderr
 
 
 def test_a_snapshot_that_cannot_be_written_is_a_failure_while_running(project, run):

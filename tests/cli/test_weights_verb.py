@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse.cli.weight_diff import weights_difference
 from demitasse.errors import WeightsError
@@ -113,7 +114,7 @@ def test_damaged_safetensors_are_refused(tmp_path, content):
     path = tmp_path / "bad.safetensors"
     path.write_bytes(content)
 
-    with pytest.raises(WeightsError, match=r"bad\.safetensors"):
+    with expect_error(WeightsError, mentions="bad.safetensors"):
         load_weights(path)
 
 

@@ -77,7 +77,7 @@ def command(
 
 def _images(source: Path, ext: str) -> list[np.ndarray]:
     from demitasse.compat.pycaffe.io import load_image
-    from demitasse.errors import DataError
+    from demitasse.errors import DataError, ErrorCode
     from demitasse.io.weights.npy import read_npy
 
     if source.suffix == ".npy":
@@ -85,5 +85,5 @@ def _images(source: Path, ext: str) -> list[np.ndarray]:
     files = sorted(source.glob(f"*.{ext}")) if source.is_dir() else [source]
     if not files:
         message = f"no image in this folder ends in .{ext}; --ext names another extension"
-        raise DataError(message, str(source))
+        raise DataError(message, str(source), code=ErrorCode.NOT_FOUND, ending=ext)
     return [load_image(file) for file in files]

@@ -92,7 +92,7 @@ def command(
 def _windows(source: Path) -> list[tuple[str, list[list[int]]]]:
     """Read images and their windows: ymin, xmin, ymax, xmax."""
     from demitasse.core.paths import regular
-    from demitasse.errors import DataError
+    from demitasse.errors import DataError, ErrorCode
 
     windows: dict[str, list[list[int]]] = {}
     with regular(source).open(encoding="utf-8", errors="surrogateescape", newline="") as file:
@@ -103,7 +103,7 @@ def _windows(source: Path) -> list[tuple[str, list[list[int]]]]:
                 windows.setdefault(row["filename"], []).append(edges)
         except (KeyError, OverflowError, TypeError, ValueError, csv.Error):
             message = "each row needs filename, xmin, ymin, xmax, ymax; the first row names them"
-            raise DataError(message, f"{source}:{rows.line_num}") from None
+            raise DataError(message, f"{source}:{rows.line_num}", code=ErrorCode.INVALID) from None
     return list(windows.items())
 
 
@@ -129,11 +129,11 @@ def _write_hdf5(out: Path, found: Sequence[Detection]) -> None:
     import numpy as np
 
     from demitasse.cli.frames import Block, write_frame
-    from demitasse.errors import DataError
+    from demitasse.errors import DataError, ErrorCode
 
     if not found:
         message = "there are no windows, and such a table has at least one row; name a .csv file"
-        raise DataError(message, str(out))
+        raise DataError(message, str(out), code=ErrorCode.MISSING)
     names = np.array([[one["filename"]] for one in found])
     windows = np.array([one["window"] for one in found])
     scores = np.array([one["prediction"].ravel() for one in found])

@@ -58,14 +58,14 @@ def command(gpu: str, as_json: bool) -> None:
 
 
 def _numbers(gpu: str) -> list[int]:
-    from demitasse.errors import DeviceError
+    from demitasse.errors import DeviceError, ErrorCode
 
     there = gpus_there()
     numbers = gpu_numbers(gpu)
     for number in numbers:
         if number not in there:
             message = f"there is no GPU {number}; there are {', '.join(map(str, there))}"
-            raise DeviceError(message)
+            raise DeviceError(message, code=ErrorCode.UNAVAILABLE, got=number, expected=there)
     return numbers
 
 

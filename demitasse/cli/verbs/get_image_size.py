@@ -30,7 +30,7 @@ def command(root: Path, source: Path, out: Path, name_id_file: Path | None) -> N
     """
     from demitasse.core.atomic import atomic_write
     from demitasse.core.paths import text_in
-    from demitasse.errors import DataError
+    from demitasse.errors import DataError, ErrorCode
     from demitasse.io.data.imageset import read_lines
     from demitasse.io.data.threads import THREADS, ahead
 
@@ -42,7 +42,7 @@ def command(root: Path, source: Path, out: Path, name_id_file: Path | None) -> N
         missing = [stem for stem in stems if stem not in ids]
         if missing:
             message = f"has no number for {missing[0]!r}"
-            raise DataError(message, str(name_id_file))
+            raise DataError(message, str(name_id_file), code=ErrorCode.MISSING, got=missing[0])
         stems = [ids[stem] for stem in stems]
     sizes = ahead(partial(_size, root), names, THREADS)
     lines = [

@@ -13,7 +13,7 @@ import click
 
 from demitasse.cli.options import FILE, FOLDER
 from demitasse.cli.verb import Verb
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 
 
 @click.command(cls=Verb)
@@ -61,7 +61,7 @@ def command(
         lines = text_in(source).split("\n")
     except OSError as error:
         message = f"the list of images cannot be read: {error.strerror}"
-        raise DataError(message, str(source)) from error
+        raise DataError(message, str(source), code=ErrorCode.UNREADABLE) from error
     prefix = str(input_folder)
     names = [
         line.strip().removeprefix(prefix).split()[0].lstrip("/") for line in lines if line.strip()
@@ -107,6 +107,8 @@ def _as_pil(side: int, path: Path) -> bytes:
     try:
         return smooth_square(bytes_in(path), side)
     except OSError as error:
-        raise DataError(error.strerror or str(error), str(path)) from error
+        raise DataError(
+            error.strerror or str(error), str(path), code=ErrorCode.UNREADABLE
+        ) from error
     except DataError as error:
-        raise DataError(error.message, str(path)) from error
+        raise DataError(error.message, str(path), code=error.code, **error.details) from error
