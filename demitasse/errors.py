@@ -252,7 +252,8 @@ class OutOfMemoryError(DeviceError):
     """A device has no memory left, or no more than a limit lets it have.
 
     Attributes:
-        advice: Which batch would fit, by computation; empty where that is not known.
+        advice: Largest batch that would fit, by computation; empty where that is not known. The
+            number is ``details["largest_batch"]``.
     """
 
     def __init__(self, message: str, **details: object) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from demitasse.blob.views import Views
 from demitasse.core.axes import LEGACY, shape_string
 from demitasse.core.html_repr import html_of
-from demitasse.errors import ShapeError
+from demitasse.errors import ErrorCode, ShapeError
 from demitasse.io.proto import BlobProto, floats, set_floats, stored_shape
 from demitasse.memory import Head, SyncedMemory
 
@@ -47,7 +47,7 @@ class Blob(Views):
         match self._data.head:
             case Head.UNINITIALIZED:
                 message = f"update of {self._called()} whose data was never written"
-                raise ShapeError(message)
+                raise ShapeError(message, code=ErrorCode.BAD_STATE, blob=self.name)
             case Head.HEAD_AT_CPU:
                 host = self.mutable_cpu_data()
                 host -= self.cpu_diff()
@@ -117,7 +117,13 @@ class Blob(Views):
                     f"cannot copy {source.shape_string} into {self._called()} {self.shape_string}; "
                     "pass reshape=True to take its shape"
                 )
-                raise ShapeError(message)
+                raise ShapeError(
+                    message,
+                    code=ErrorCode.SHAPE_MISMATCH,
+                    blob=self.name,
+                    got=source.shape,
+                    expected=self._shape,
+                )
             self.reshape_like(source)
         mine, theirs = (self._diff, source._diff) if copy_diff else (self._data, source._data)
         if mine is theirs:
@@ -155,7 +161,13 @@ class Blob(Views):
                 f"{self._called()} is {self.shape_string}, "
                 f"the message is {shape_string(stored_shape(proto))}"
             )
-            raise ShapeError(message)
+            raise ShapeError(
+                message,
+                code=ErrorCode.SHAPE_MISMATCH,
+                blob=self.name,
+                got=stored_shape(proto),
+                expected=self._shape,
+            )
         self.set_floats(floats(proto), floats(proto, diff=True))
 
     def set_floats(
@@ -196,7 +208,13 @@ class Blob(Views):
             message = (
                 f"{self._called()} {self.shape_string} cannot be filled with {values.size} {what}"
             )
-            raise ShapeError(message)
+            raise ShapeError(
+                message,
+                code=ErrorCode.COUNT_MISMATCH,
+                blob=self.name,
+                got=values.size,
+                expected=self._count,
+            )
         host = memory.mutable_cpu_data(discard=True)[: self._count]
         for first in range(0, self._count, PART):
             host[first : first + PART] = values[first : first + PART]
@@ -208,7 +226,7 @@ class Blob(Views):
     def _need_float(self, what: str) -> None:
         if not self.dtype.startswith("float"):
             message = f"{what} of {self._called()} of {self.dtype}: only float blobs have it"
-            raise ShapeError(message)
+            raise ShapeError(message, code=ErrorCode.DTYPE_MISMATCH, blob=self.name, got=self.dtype)
 
     def __repr__(self) -> str:
         name = f"{self.name!r} " if self.name else ""

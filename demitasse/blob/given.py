@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.core.device import Device
-from demitasse.errors import DeviceError
+from demitasse.errors import DeviceError, ErrorCode
 
 __all__ = ["host_array", "is_on"]
 
@@ -47,4 +47,6 @@ def host_array(given: Any, what: str, device: Device) -> np.ndarray:
         f"copied from device to device unasked: give an array of {device}, or a copy on the host, "
         "as numpy's"
     )
-    raise DeviceError(message) from why
+    raise DeviceError(
+        message, code=ErrorCode.CONFLICT, device=str(device), got=str(given.device)
+    ) from why

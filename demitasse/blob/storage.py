@@ -12,7 +12,7 @@ from demitasse.backends.arrays import Array
 from demitasse.blob.changes import Changes
 from demitasse.core.axes import Axes, checked_shape, flat_list
 from demitasse.core.device import Device, current_device
-from demitasse.errors import DeviceError, ShapeError
+from demitasse.errors import DeviceError, ErrorCode, ShapeError
 from demitasse.io.proto import BlobShape
 from demitasse.memory import Head, SyncedMemory
 
@@ -134,7 +134,13 @@ class Storage(Axes):
                 f"cannot adopt an array of shape {tuple(array.shape)} as the data of "
                 f"{self._called()} {self.shape_string}"
             )
-            raise ShapeError(message)
+            raise ShapeError(
+                message,
+                code=ErrorCode.COUNT_MISMATCH,
+                blob=self.name,
+                got=tuple(array.shape),
+                expected=self._shape,
+            )
         if self._data.size != self._count:  # both sides of both memories are renewed, as in Caffe
             data, diff = self._new_memories(self._count)
             self._note()
@@ -155,7 +161,13 @@ class Storage(Axes):
                 f"{self._called()} {self.shape_string} cannot share the memory of "
                 f"{other._called()} {other.shape_string}"
             )
-            raise ShapeError(message)
+            raise ShapeError(
+                message,
+                code=ErrorCode.COUNT_MISMATCH,
+                blob=self.name,
+                got=other.count,
+                expected=self._count,
+            )
 
     def _need_reach(self, other: Storage) -> None:
         """See that the other memory may be used where ours is: on one device, or the host."""
@@ -167,7 +179,7 @@ class Storage(Axes):
                 f"on {other.device}; bring both to one device with net.to(...), or copy with "
                 "copy_from"
             )
-            raise DeviceError(message)
+            raise DeviceError(message, code=ErrorCode.CONFLICT, blob=self.name)
 
     def __copy__(self) -> NoReturn:
         message = "a blob is not copied by assignment; use copy_from or share_data"

@@ -11,7 +11,7 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.storage import Stored
 from demitasse.blob.given import host_array, is_on
 from demitasse.blob.storage import Storage
-from demitasse.errors import ShapeError
+from demitasse.errors import ErrorCode, ShapeError
 
 __all__ = ["Views"]
 
@@ -179,4 +179,10 @@ class Views(Storage):
     def _need_shape(self, array: Array) -> None:
         if tuple(array.shape) != self._shape:
             message = f"{self._called()} is {self._shape}, the array written is {array.shape}"
-            raise ShapeError(message)
+            raise ShapeError(
+                message,
+                code=ErrorCode.SHAPE_MISMATCH,
+                blob=self.name,
+                got=tuple(array.shape),
+                expected=self._shape,
+            )

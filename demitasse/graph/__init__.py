@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from demitasse.graph.faults import listed
+from demitasse.graph.faults import listed, raise_faults
 from demitasse.graph.filter import filter_net, state_meets_rule
 from demitasse.graph.needs import LayerSetup, Needs, who_needs_backward
 from demitasse.graph.params import Param, append_params
@@ -23,6 +23,7 @@ __all__ = [
     "move_strides",
     "moved_weight",
     "moved_weights",
+    "raise_faults",
     "state_meets_rule",
     "who_needs_backward",
     "wire",

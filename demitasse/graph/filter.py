@@ -5,8 +5,8 @@ Source: Caffe, ``Net::FilterNet`` and ``Net::StateMeetsRule`` in ``src/caffe/net
 
 from __future__ import annotations
 
-from demitasse.errors import NetError
-from demitasse.graph.faults import listed
+from demitasse.errors import DemitasseError, ErrorCode, NetError
+from demitasse.graph.faults import raise_faults
 from demitasse.io.proto import LayerParameter, NetParameter, NetState, NetStateRule
 
 __all__ = ["filter_net", "state_meets_rule"]
@@ -35,7 +35,7 @@ def is_included(layer: LayerParameter, state: NetState) -> bool:
             f"layer {layer.name!r} has both include and exclude rules; "
             "say either where it is or where it is not"
         )
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.CONFLICT, layer=layer.name)
     if layer.include:
         return any(state_meets_rule(state, rule) for rule in layer.include)
     return not any(state_meets_rule(state, rule) for rule in layer.exclude)
@@ -51,15 +51,14 @@ def filter_net(net: NetParameter) -> tuple[NetParameter, list[int]]:
         NetError: Some layers have both kinds of rules; all are named.
     """
     kept: list[int] = []
-    faults: list[str] = []
+    faults: list[DemitasseError] = []
     for index, layer in enumerate(net.layer):
         try:
             if is_included(layer, net.state):
                 kept.append(index)
         except NetError as error:
-            faults.append(str(error))
-    if faults:
-        raise NetError(listed(faults))
+            faults.append(error)
+    raise_faults(faults)
     filtered = NetParameter()
     filtered.CopyFrom(net)
     if len(kept) < len(net.layer):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.io.proto import LayerParameter, ParamSpec
 
 __all__ = ["Param", "append_params"]
@@ -67,7 +67,13 @@ def append_params(
     """
     if len(message.param) > len(shapes):
         text = f"{len(message.param)} param specs are given for {len(shapes)} parameters"
-        raise NetError(text)
+        raise NetError(
+            text,
+            code=ErrorCode.COUNT_MISMATCH,
+            field="param",
+            got=len(message.param),
+            expected=len(shapes),
+        )
     for index, shape in enumerate(shapes):
         spec = message.param[index] if index < len(message.param) else ParamSpec()
         param = Param(len(params), layer, index, shape, spec.name)
@@ -87,13 +93,21 @@ def _check_fit(param: Param, owner: Param, *, permissive: bool) -> None:
                 f"shared parameter {param.name!r} {param.shape} has {mine} values, its owner "
                 f"{owner.shape} has {theirs}"
             )
-            raise NetError(message)
+            raise NetError(
+                message, code=ErrorCode.COUNT_MISMATCH, param=param.name, got=mine, expected=theirs
+            )
     elif param.shape != owner.shape:
         message = (
             f"shared parameter {param.name!r} has shape {param.shape}, its owner has "
             f"{owner.shape}; share_mode: PERMISSIVE compares counts only"
         )
-        raise NetError(message)
+        raise NetError(
+            message,
+            code=ErrorCode.SHAPE_MISMATCH,
+            param=param.name,
+            got=param.shape,
+            expected=owner.shape,
+        )
 
 
 def _set_factors(owner: Param, spec: ParamSpec) -> None:
@@ -104,6 +118,13 @@ def _set_factors(owner: Param, spec: ParamSpec) -> None:
         value, known = getattr(spec, factor), getattr(owner, factor)
         if factor in owner.given and value != known:
             message = f"shared parameter {spec.name!r} has {factor} {value}, its owner has {known}"
-            raise NetError(message)
+            raise NetError(
+                message,
+                code=ErrorCode.CONFLICT,
+                param=spec.name,
+                field=factor,
+                got=value,
+                expected=known,
+            )
         setattr(owner, factor, value)
         owner.given.add(factor)

@@ -11,8 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from demitasse.core.suggest import suggestion
-from demitasse.errors import NetError
-from demitasse.graph.faults import listed
+from demitasse.errors import DemitasseError, ErrorCode, NetError
+from demitasse.graph.faults import raise_faults
 from demitasse.io.proto import LayerParameter, NetParameter
 
 __all__ = [
@@ -131,7 +131,7 @@ def producers(net: NetParameter, origins: Sequence[str] = ()) -> dict[tuple[int,
     """Return, for each (layer, bottom), the (layer, top) that produced what it reads."""
     latest: dict[str, Top] = {}
     sources: dict[tuple[int, int], Top] = {}
-    faults: list[NetError] = []
+    faults: list[DemitasseError] = []
     for i, layer in enumerate(net.layer):
         for j, blob in enumerate(layer.bottom):
             if blob in latest:
@@ -141,13 +141,11 @@ def producers(net: NetParameter, origins: Sequence[str] = ()) -> dict[tuple[int,
                     f"unknown bottom blob {blob!r} (layer {layer.name!r}, bottom index {j}): "
                     f"{_hint(net, blob, i, latest)}"
                 )
-                faults.append(NetError(message).from_line(origins[i] if origins else ""))
+                error = NetError(message, code=ErrorCode.UNKNOWN, layer=layer.name, blob=blob)
+                faults.append(error.from_line(origins[i] if origins else ""))
         for j, blob in enumerate(layer.top):
             latest[blob] = (i, j)
-    if len(faults) > 1:
-        raise NetError(listed(faults))
-    if faults:
-        raise faults[0]
+    raise_faults(faults)
     return sources
 
 

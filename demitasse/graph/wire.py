@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from demitasse.core.frozen_struct import Record
-from demitasse.errors import NetError
-from demitasse.graph.faults import listed
+from demitasse.errors import DemitasseError, ErrorCode, NetError
+from demitasse.graph.faults import raise_faults
 from demitasse.io.proto import LayerParameter, NetParameter
 
 __all__ = ["AUTOMATIC", "Graph", "Node", "wire"]
@@ -62,20 +62,28 @@ def wire(
     unread: set[str] = set()
     nodes: list[Node] = []
     inputs: list[int] = []
-    faults: list[str] = []
+    faults: list[DemitasseError] = []
+
+    def refuse(number: int, message: str, code: ErrorCode, **details: object) -> None:
+        error = NetError(message, code=code, layer=net.layer[number].name, **details)
+        faults.append(error.from_line(origin_of(number)))
 
     for number, (param, needed) in enumerate(zip(net.layer, tops_needed, strict=True)):
         if param.propagate_down and len(param.propagate_down) != len(param.bottom):
-            faults.append(
-                f"layer {param.name!r}: propagate_down is given {len(param.propagate_down)} "
-                f"times for {len(param.bottom)} bottoms; give it once for each or not at all"
+            given, count = len(param.propagate_down), len(param.bottom)
+            message = (
+                f"layer {param.name!r}: got {given} propagate_down for {count} bottoms; give one "
+                "for each bottom, or none"
             )
+            refuse(
+                number, message, ErrorCode.COUNT_MISMATCH,
+                field="propagate_down", got=given, expected=count,
+            )  # fmt: skip
         bottoms: list[int] = []
         for i, blob in enumerate(param.bottom):
             if blob not in unread:
-                faults.append(
-                    f"unknown bottom blob {blob!r} (layer {param.name!r}, bottom index {i})"
-                )
+                message = f"unknown bottom blob {blob!r} (layer {param.name!r}, bottom index {i})"
+                refuse(number, message, ErrorCode.UNKNOWN, blob=blob)
                 continue
             unread.remove(blob)
             bottoms.append(index[blob])
@@ -86,7 +94,7 @@ def wire(
                 tops.append(index[blob])
             elif blob in index:
                 message = f"top blob {blob!r} of layer {param.name!r} is produced twice"
-                faults.append(str(NetError(message).from_line(origin_of(number))))
+                refuse(number, message, ErrorCode.DUPLICATE, blob=blob)
                 continue
             else:
                 index[blob] = len(names)
@@ -99,7 +107,6 @@ def wire(
             tops.append(len(names))
             names.append(AUTOMATIC)
         nodes.append(Node(param, tuple(bottoms), tuple(tops)))
-    if faults:
-        raise NetError(listed(faults))
+    raise_faults(faults)
     outputs = tuple(index[name] for name in sorted(unread, key=str.encode))
     return Graph(tuple(nodes), tuple(names), tuple(inputs), outputs)

@@ -15,7 +15,7 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.home import Home
 from demitasse.core.capacity import Share
 from demitasse.core.capacity.ledger import HOST
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.memory.sides import Traffic
 
 __all__ = ["Arena", "Assignment", "Slot"]
@@ -129,4 +129,4 @@ class Assignment:
                 f"blob {self.name!r} was not kept: its memory served other layers too; name it in "
                 f"keep=[{self.name!r}, ...] when the net is made, or leave keep out to have all"
             )
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.BAD_STATE, blob=self.name)

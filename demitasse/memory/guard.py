@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 from demitasse.core.capacity import bytes_text
 from demitasse.core.config import settings
 from demitasse.core.log import get_logger
-from demitasse.errors import ConfigError, DeviceError
+from demitasse.errors import ConfigError, DeviceError, ErrorCode
 
 __all__ = ["Guard", "TransferMode", "transfer_guard", "transfer_mode", "watching"]
 
@@ -48,7 +48,7 @@ def transfer_guard(mode: TransferMode) -> Iterator[None]:
     """
     if mode not in MODES:
         message = f"a transfer guard is one of {', '.join(MODES)}, not {mode!r}"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.UNKNOWN, field="transfers", got=mode)
     token = _mode.set(mode)
     try:
         yield
@@ -156,7 +156,8 @@ class Guard:
         size = bytes_text(memory.nbytes)
         if self._refuses:
             message = f"{memory.called} ({size}) would be copied {way}; {self._reason}"
-            raise DeviceError(message).at(self._doing or self._where)
+            error = DeviceError(message, code=ErrorCode.CONFLICT, memory=memory.called)
+            raise error.at(self._doing or self._where)
         where = f"{self._where}, {self._doing}" if self._doing else self._where
         key = (where, f"{memory.called} {way}")
         if key not in self._told:

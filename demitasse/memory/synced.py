@@ -17,7 +17,7 @@ from demitasse.backends.storage import Stored
 from demitasse.core.capacity import ledger
 from demitasse.core.device import Device
 from demitasse.core.interrupts import Uninterrupted
-from demitasse.errors import DeviceError, ShapeError
+from demitasse.errors import DeviceError, ErrorCode, ShapeError
 from demitasse.memory.arena import Assignment
 from demitasse.memory.sides import Traffic
 from demitasse.memory.transfers import transfers
@@ -263,7 +263,9 @@ class SyncedMemory(TwoSides):
                 f"cannot adopt a {array.dtype} array of shape {array.shape} as {self.size} "
                 f"contiguous {self.dtype} elements"
             )
-            raise ShapeError(message)
+            raise ShapeError(
+                message, code=ErrorCode.INCOMPATIBLE, got=tuple(array.shape), expected=(self.size,)
+            )
         if self._head is Head.SYNCED:  # until the host side is the new one
             self._head = Head.HEAD_AT_GPU
         self._host_side.replace(array)
@@ -279,7 +281,12 @@ class SyncedMemory(TwoSides):
         """
         if tuple(array.shape) != (self.size,):
             message = f"cannot adopt an array of shape {tuple(array.shape)} as {self.size} elements"
-            raise ShapeError(message)
+            raise ShapeError(
+                message,
+                code=ErrorCode.SHAPE_MISMATCH,
+                got=tuple(array.shape),
+                expected=(self.size,),
+            )
         if self.device.shares_host:
             self.set_cpu_data(array)
             return
@@ -299,7 +306,7 @@ class SyncedMemory(TwoSides):
             return
         if self.head is not Head.HEAD_AT_CPU:
             message = f"only data whose head is at the host can be pushed; it is {self._head.name}"
-            raise DeviceError(message)
+            raise DeviceError(message, code=ErrorCode.BAD_STATE, head=self._head.name)
         self._to_gpu()
 
     # -- moving --------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from demitasse.blob import Blob
 from demitasse.core.log import get_logger
 from demitasse.core.out_of_memory import placed
-from demitasse.errors import DemitasseError, NetError
+from demitasse.errors import DemitasseError
 from demitasse.graph import (
     Graph,
     LayerSetup,
@@ -21,10 +21,10 @@ from demitasse.graph import (
     append_params,
     filter_net,
     insert_splits,
-    listed,
     move_strides,
     moved_weight,
     moved_weights,
+    raise_faults,
     who_needs_backward,
     wire,
 )
@@ -131,11 +131,8 @@ def _create(
         try:
             layers.append(create_layer(own, Phase.Name(param.phase), context))
         except DemitasseError as error:
-            faults.append(error.at(called(param)).from_line(origin_of(index)))
-    if len(faults) > 1:
-        raise NetError(listed(faults))
-    if faults:
-        raise faults[0]
+            faults.append(error.at(called(param), layer=param.name).from_line(origin_of(index)))
+    raise_faults(faults)
     return layers
 
 

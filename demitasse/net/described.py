@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from demitasse.blob import Blob
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.io.proto import NetParameter
 from demitasse.layers import Layer
 from demitasse.net.structure import Structure
@@ -85,7 +85,7 @@ class Described:
         """
         if not self.has_blob(name):
             message = f"no blob {name!r} in net {self.name!r}; it has {', '.join(self.blob_names)}"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.UNKNOWN, blob=name)
         return self.blobs[name]
 
     def has_layer(self, name: str) -> bool:
@@ -111,12 +111,12 @@ class Described:
                 message = (
                     f"no layer {layer!r} in net {self.name!r}; it has {', '.join(self.layer_names)}"
                 )
-                raise NetError(message)
+                raise NetError(message, code=ErrorCode.UNKNOWN, layer=layer)
             return self.structure.layer_numbers[layer]
         number = layer + len(self.layers) if layer < 0 else layer
         if not 0 <= number < len(self.layers):
             message = f"no layer {layer} in net {self.name!r} of {len(self.layers)} layers"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.OUT_OF_RANGE, layer=layer)
         return number
 
     def to_proto(self, write_diff: bool = False) -> NetParameter:

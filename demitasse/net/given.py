@@ -10,7 +10,7 @@ from typing import Any
 from demitasse.backends.storage import STORAGES, Stored
 from demitasse.core.config import settings
 from demitasse.core.device import Device
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import NetParameter, Phase, ReadNet, read_net, upgrade_net
 
 __all__ = [
@@ -58,7 +58,7 @@ def phase_number(phase: str | int) -> Any:
     if phase in known.values():
         return phase
     message = f"phase must be TRAIN or TEST, not {phase!r}"
-    raise ConfigError(message)
+    raise ConfigError(message, code=ErrorCode.UNKNOWN, field="phase", got=phase)
 
 
 def choose_seed(seed: int | None) -> int:
@@ -76,16 +76,18 @@ def choose_storage(storage: Stored | None, device: Device, dtype: str) -> Stored
     chosen: Stored = settings.get("storage") if storage is None else storage
     if chosen not in STORAGES:
         message = f"storage must be one of {', '.join(STORAGES)}, not {chosen!r}"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.UNKNOWN, field="storage", got=chosen)
     asked = "" if storage is not None else f" ({settings.where('storage')})"
     if chosen not in device.backend.storages:
         message = (
             f"storage {chosen!r}{asked} is for GPUs; {device} keeps values as they are computed"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.UNSUPPORTED, field="storage", got=chosen)
     if chosen != "float" and dtype != "float32":
         message = f"storage {chosen!r}{asked} is for nets of float32, not {dtype}"
-        raise ConfigError(message)
+        raise ConfigError(
+            message, code=ErrorCode.CONFLICT, field="storage", got=chosen, dtype=dtype
+        )
     return chosen
 
 
@@ -100,7 +102,9 @@ def need_inference(storage: Stored, phase: str) -> None:
             f"storage {storage!r} is for nets of phase TEST: small gradients and updates would be "
             'lost in 16 bits; train with storage "float"'
         )
-        raise ConfigError(message)
+        raise ConfigError(
+            message, code=ErrorCode.CONFLICT, field="storage", got=storage, phase=phase
+        )
 
 
 def several(weights: Any) -> Iterable[Any]:

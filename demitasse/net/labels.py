@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from demitasse.core.log import number
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 from demitasse.layers.accuracy import Accuracy
 from demitasse.layers.base import Layer
 from demitasse.layers.helpers.classes import ClassAxis
@@ -100,9 +100,16 @@ class LabelCheck:
             "the layer before as many outputs as there are classes, or name a label to pass over "
             f"with {field}.ignore_label"
         )
-        return DataError(message, *self._record(blob, image)).at(
-            f"layer {layer.name!r} ({layer.type})"
+        error = DataError(
+            message,
+            *self._record(blob, image),
+            code=ErrorCode.OUT_OF_RANGE,
+            blob=name,
+            image=image,
+            got=label,
+            expected=classes,
         )
+        return error.at(f"layer {layer.name!r} ({layer.type})", layer=layer.name)
 
     def _record(self, blob: int, image: int) -> Sequence[str]:
         """Return the database or list that an image of a blob comes from, and its key there.

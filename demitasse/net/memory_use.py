@@ -150,10 +150,10 @@ def _by_part(
 def say_what_fits(error: OutOfMemoryError, net: Working) -> None:
     """Add to an error which batch would fit, by computation."""
     with suppress(DemitasseError, MemoryError, OSError):
-        error.advice = _what_fits(net)
+        error.advice = _what_fits(error, net)
 
 
-def _what_fits(net: Working) -> str:
+def _what_fits(error: OutOfMemoryError, net: Working) -> str:
     structure = net.structure
     free = net.device.memory_info().free
     first = next((node.tops[0] for node in structure.graph.nodes if node.tops), None)
@@ -168,5 +168,6 @@ def _what_fits(net: Working) -> str:
         f"and {bytes_text(there)} are there for them"
     )
     if fits < batch:
+        error.details["largest_batch"] = fits
         text += f": a batch of {fits} fits" if fits else ": not even a batch of 1 fits"
     return text

@@ -18,7 +18,7 @@ from demitasse.core.device import Device, choose_device
 from demitasse.core.html_repr import html_of
 from demitasse.core.interrupts import Uninterrupted
 from demitasse.core.out_of_memory import shortages_at
-from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.errors import ConfigError, ErrorCode, NetError, ShapeError
 from demitasse.io.proto import NetParameter, Phase
 from demitasse.io.weights.hdf5 import write_hdf5_weights
 from demitasse.io.weights.load import load_into
@@ -111,7 +111,7 @@ class Net(Running):
     ) -> None:
         if dtype not in {"float32", "float64"}:
             message = f"a net computes in float32 or float64, not {dtype!r}"
-            raise ConfigError(message)
+            raise ConfigError(message, code=ErrorCode.UNKNOWN, field="dtype", got=dtype)
         read = read_source(source, lenient)
         param = read.message
         if phase is not None:
@@ -175,7 +175,7 @@ class Net(Running):
                 "the last backward pass was not done to its end, so the gradients of the "
                 "parameters are not whole; call clear_param_diffs(), forward() and backward()"
             )
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.BAD_STATE)
 
     def update(self) -> None:
         """Subtract its gradient from every learnable parameter.
@@ -337,7 +337,7 @@ class Net(Running):
         """
         if inputs is not None and named:
             message = "give all inputs in one dict or all by name, not some of each"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.CONFLICT)
         outputs = self.predict(named if inputs is None else inputs)
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
@@ -351,10 +351,12 @@ class Net(Running):
         blob = self.blob_by_name(name)
         if not hasattr(array, "shape"):
             message = f"input {name!r} must be an array, it is {type(array).__name__}"
-            raise ShapeError(message)
+            raise ShapeError(message, code=ErrorCode.INVALID, blob=name)
         if getattr(array.dtype, "kind", "f") in "SUmM":
             message = f"input {name!r} must be an array of numbers, it holds {array.dtype}"
-            raise ShapeError(message)
+            raise ShapeError(
+                message, code=ErrorCode.DTYPE_MISMATCH, blob=name, got=str(array.dtype)
+            )
         if not is_on(array, self.device):
             array = host_array(array, f"input {name!r}", self.device)
         blob.reshape(array.shape)

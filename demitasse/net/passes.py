@@ -14,7 +14,7 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.storage import Stored
 from demitasse.blob import Changes
 from demitasse.core.config import settings
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.memory import SyncedMemory
 from demitasse.memory.guard import Guard, transfer_mode, watching
 from demitasse.memory.leases import leased_memories, leases_alive
@@ -179,16 +179,16 @@ class Passes:
                 "a net in phase TEST made with keep=... only runs forward; leave keep out to run "
                 "backward"
             )
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.UNSUPPORTED, field="keep")
         if self._storage != "float":
             message = f"a net whose values are kept as {self._storage} only runs forward"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.UNSUPPORTED, field="storage", got=self._storage)
         if self._cut is not None:
             message = (
                 "the last forward pass was not done to its end, so there is nothing that backward "
                 "could begin with; run forward again"
             )
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.BAD_STATE)
         try:
             with self._pass(first, last, backward=True):
                 self._backward(first, last)

@@ -14,7 +14,7 @@ import numpy as np
 from demitasse.blob import Blob
 from demitasse.blob.given import host_array, is_on
 from demitasse.core.device import Device
-from demitasse.errors import ConfigError, DemitasseError, NetError, ShapeError
+from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError, ShapeError
 from demitasse.plan import Plan
 
 __all__ = ["Shapes", "predict"]
@@ -82,7 +82,7 @@ def predict(
     """
     if batch is not None and batch < 1:
         message = f"batch must be at least 1, or None, it is {batch}"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="batch", got=batch)
     inputs = _as_arrays(given, net)
     if batch is None:
         return _run(net, inputs)
@@ -111,11 +111,11 @@ def _as_arrays(given: dict[str, Any] | Any, net: Runnable) -> Arrays:
     if not isinstance(given, dict):
         if len(inputs) != 1:
             message = f"net {net.name!r} has inputs {inputs}; give a dict of arrays"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.INVALID, expected=list(inputs))
         given = {inputs[0]: given}
     if set(given) != set(inputs):
         message = f"the inputs of net {net.name!r} are {inputs}, given are {list(given)}"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNKNOWN, expected=list(inputs), got=list(given))
     try:
         return {
             name: value
@@ -125,7 +125,7 @@ def _as_arrays(given: dict[str, Any] | Any, net: Runnable) -> Arrays:
         }
     except ValueError as error:  # rows of different lengths
         message = f"an input of net {net.name!r} is no array: {error}"
-        raise ShapeError(message) from None
+        raise ShapeError(message, code=ErrorCode.INVALID) from None
 
 
 def _run(net: Runnable, inputs: Arrays) -> Arrays:
@@ -158,7 +158,7 @@ def _cut(
     unknown = sorted(set(whole or ()) - set(inputs))
     if unknown:
         message = f"whole= names {', '.join(unknown)}; the inputs are {', '.join(inputs)}"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNKNOWN, field="whole", got=unknown)
     free = [name for name, a in inputs.items() if a.ndim and name not in (whole or ())]
     longest = max((inputs[name].shape[0] for name in free), default=0)
     cut = [name for name in free if inputs[name].shape[0] == longest]
@@ -175,7 +175,7 @@ def _cut(
             f"{given}, the net declares {known}; name those that go into every batch as they are "
             "in whole=[...]"
         )
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.CONFLICT, field="whole")
     return cut
 
 
@@ -217,7 +217,7 @@ def _joined(net: Runnable, inputs: Arrays, cut: Collection[str], batch: int, res
                 f"output {name!r} is {few[name]} for {other} items and {shape} for {batch}, so it "
                 "cannot be joined; predict without batch=, or batch by batch"
             )
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.SHAPE_MISMATCH, blob=name)
         joined.add(name)
     return joined
 
@@ -229,4 +229,4 @@ def _need_same(name: str, first: np.ndarray, array: np.ndarray) -> None:
             f"output {name!r} {array.shape} has no batch axis, and its values are others in every "
             "batch, so it cannot be joined; predict without batch=, or batch by batch"
         )
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.CONFLICT, blob=name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 
 __all__ = ["Turn"]
 
@@ -36,7 +36,7 @@ class Turn:
                 f"net {self._name!r} is at work in another thread; run a net in one thread at a "
                 "time, or give each thread its own (net.clone())"
             )
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.BAD_STATE, net=self._name)
 
     def __exit__(self, *exception: object) -> None:
         """Give it back."""

@@ -21,7 +21,7 @@ from demitasse.backends.ops import Concat, Conv
 from demitasse.blob import Blob, Changes
 from demitasse.core.frozen_struct import Record
 from demitasse.core.suggest import suggestion
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.layers.facts import facts_of
 from demitasse.memory import SyncedMemory
 from demitasse.memory.arena import Arena, Assignment, Slot
@@ -56,7 +56,7 @@ def kept_names(keep: Keep, known: Sequence[str]) -> frozenset[str] | None:
             f"keep= names {', '.join(unknown)}{suggestion(unknown[0], known)}; "
             f"the net has {', '.join(known)}"
         )
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNKNOWN, field="keep", got=unknown)
     return names
 
 
@@ -280,7 +280,7 @@ class Allocator:
                         f"{access.called} reads blob {name!r}, which was not kept between "
                         f"passes; start further up, or name it in keep=[{name!r}, ...]"
                     )
-                    raise NetError(message)
+                    raise NetError(message, code=ErrorCode.BAD_STATE, blob=name)
             written |= {memory.serial for _, memory in access.writes}
         self._checked.add((low, high))
 

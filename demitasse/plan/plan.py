@@ -19,7 +19,7 @@ from demitasse.blob import Changes
 from demitasse.core.config import settings
 from demitasse.core.frozen_struct import Record
 from demitasse.core.out_of_memory import placed
-from demitasse.errors import DemitasseError, NetError
+from demitasse.errors import DemitasseError, ErrorCode, NetError
 from demitasse.memory.guard import Guard, watching
 from demitasse.plan.entry import Entry, Group, Place
 from demitasse.plan.stretch import Stretch
@@ -353,7 +353,7 @@ class Plan:
                 "its last forward pass ran as one with its neighbours, so its gradient cannot be "
                 "computed alone; run forward over the same range of layers, or with lowered=False"
             )
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.BAD_STATE)
         group.step.backward()
         return group.count
 

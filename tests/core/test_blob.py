@@ -5,13 +5,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from demitasse.blob import Blob, Changes
 from demitasse.core.device import Device
-from demitasse.errors import ShapeError
+from demitasse.errors import ErrorCode, ShapeError
 from demitasse.io.proto import BlobProto, BlobShape
 
 
@@ -116,7 +117,7 @@ def test_axes_count_from_either_end():
     assert [made.canonical_axis(i) for i in (0, 3, -1, -4)] == [0, 3, 3, 0]
     assert (made.count_from(2), made.count_to(2), made.count_between(1, 3)) == (20, 6, 12)
     for axis in (4, -5):
-        with pytest.raises(ShapeError, match=r"2 3 4 5 \(120\)"):
+        with expect_error(ShapeError, mentions="2 3 4 5 (120)"):
             made.canonical_axis(axis)
     for start, end in ((3, 2), (-1, 2), (0, 5)):
         with pytest.raises(ShapeError):
@@ -131,7 +132,7 @@ def test_legacy_axes_that_are_not_there_read_one():
     for index in (4, -5):
         with pytest.raises(ShapeError):
             made.legacy_shape(index)
-    with pytest.raises(ShapeError, match="at most 4 axes"):
+    with expect_error(ShapeError, mentions="4"):
         _ = Blob((1,) * 5, device="numpy").num
 
 
@@ -156,7 +157,7 @@ def test_sharing_needs_equal_counts_only(backend):
     two.data[1, 2] = 9
 
     assert one.data[5] == 9
-    with pytest.raises(ShapeError, match="cannot share"):
+    with expect_error(ShapeError, ErrorCode.COUNT_MISMATCH):
         one.share_diff(blob([1], backend))
 
 
@@ -173,7 +174,7 @@ def test_views_are_live_and_writable(backend):
 def test_read_cannot_be_written_on_the_readonly_device():
     array = blob([1, 2], "readonly").read()
 
-    with pytest.raises(ValueError, match="read-only"):
+    with expect_error(ValueError, mentions="read-only"):
         array[0] = 5
 
 
@@ -212,7 +213,7 @@ def test_adopting_another_size_renews_everything():
 
     np.testing.assert_array_equal(made.data, [7, 1, 2, 3])
     assert made.diff_memory.size == 4
-    with pytest.raises(ShapeError, match="cannot adopt"):
+    with expect_error(ShapeError, ErrorCode.COUNT_MISMATCH, got=(5,)):
         made.set_cpu_data(np.zeros(5, np.float32))
 
 
@@ -252,7 +253,7 @@ def test_norms_of_an_unwritten_blob_are_zero_and_its_update_is_refused(backend):
     made.scale_data(2)
 
     assert made.asum_data() == made.sumsq_diff() == 0
-    with pytest.raises(ShapeError, match="never written"):
+    with expect_error(ShapeError, ErrorCode.BAD_STATE):
         made.update()
 
 
@@ -260,7 +261,7 @@ def test_integer_blobs_have_no_arithmetic():
     made = Blob((3,), "int32", "numpy")
 
     for name in ("update", "asum_data", "sumsq_diff"):
-        with pytest.raises(ShapeError, match="only float"):
+        with expect_error(ShapeError, ErrorCode.DTYPE_MISMATCH, got="int32"):
             getattr(made, name)()
 
 
@@ -273,7 +274,7 @@ def test_copy_from(backend):
 
     np.testing.assert_array_equal(after_data, [[1, 2], [0, 0]])
     np.testing.assert_array_equal(target.diff, [3, 4])
-    with pytest.raises(ShapeError, match="reshape=True"):
+    with expect_error(ShapeError, ErrorCode.SHAPE_MISMATCH, mentions="reshape=True"):
         target.copy_from(blob([1, 2, 3], backend))
     target.copy_from(blob([1, 2, 3], backend), reshape=True)
     np.testing.assert_array_equal(target.data, [1, 2, 3])
@@ -281,7 +282,7 @@ def test_copy_from(backend):
 
 def test_a_blob_is_not_copied_by_assignment():
     for how in (copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match="copy_from"):
+        with expect_error(TypeError, mentions="copy_from"):
             how(blob([1]))
 
 

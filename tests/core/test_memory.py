@@ -4,10 +4,11 @@ import gc
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse.core.config import settings
 from demitasse.core.device import Device
-from demitasse.errors import DeviceError, ShapeError
+from demitasse.errors import DeviceError, ErrorCode, ShapeError
 from demitasse.memory import Head, SyncedMemory, transfers
 from demitasse.memory.leases import leases_alive
 
@@ -164,7 +165,7 @@ def test_adopted_device_memory_is_newest_and_the_callers():
 def test_memory_that_does_not_fit_is_not_adopted(array):
     tried = memory(Head.HEAD_AT_CPU)
 
-    with pytest.raises(ShapeError, match="cannot adopt"):
+    with expect_error(ShapeError, ErrorCode.INCOMPATIBLE, expected=(3,)):
         tried.set_cpu_data(array)
 
     np.testing.assert_array_equal(tried.cpu_data(), [1, 2, 3])
@@ -176,7 +177,7 @@ def test_pushing_needs_the_head_at_the_host():
     ready.async_push()
 
     assert ready.head is Head.SYNCED
-    with pytest.raises(DeviceError, match="UNINITIALIZED"):
+    with expect_error(DeviceError, ErrorCode.BAD_STATE, head="UNINITIALIZED"):
         empty.async_push()
 
 

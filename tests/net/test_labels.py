@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from PIL import Image
 
 from demitasse import Net
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data import write_database
 from demitasse.io.proto import NetParameter, parse_text
 
@@ -37,16 +38,22 @@ def test_a_label_that_is_no_class_is_named(kind, label, phase, backend):
     with pytest.raises(DataError) as caught:
         run(backend, kind, [0, 2, label, 1], phase=phase)
 
-    assert str(caught.value).startswith(
-        f"layer 'end' ({kind}): label {label:g} of image 2 of the batch (blob 'label') is none of "
-        "the classes 0 to 2"
-    )
+    error = caught.value
+    assert error.code == ErrorCode.OUT_OF_RANGE
+    assert error.place.startswith(f"layer 'end' ({kind})")
+    assert error.details == {
+        "layer": "end",
+        "blob": "label",
+        "image": 2,
+        "got": f"{label:g}",
+        "expected": 3,
+    }
 
 
 @pytest.mark.parametrize("kind", IGNORES)
 def test_ignored_labels_are_not_at_fault(kind, backend):
     assert np.isfinite(run(backend, kind, [0, 255, 2, 1], IGNORES[kind]))
-    with pytest.raises(DataError, match=r"label 254 of image 3 .* mend the labels"):
+    with expect_error(DataError, ErrorCode.OUT_OF_RANGE, image=3, got="254"):
         run(backend, kind, [0, 255, 2, 254], IGNORES[kind])
 
 
@@ -79,7 +86,7 @@ def test_the_line_of_a_list_is_named(tmp_path):
     (tmp_path / "list.txt").write_text("\n".join(lines))
     folder = f'root_folder: "{tmp_path}/"'
 
-    with pytest.raises(DataError, match=r"list\.txt, record '4\.png'.*label 7 of image 0"):
+    with expect_error(DataError, mentions=["list.txt", "'4.png'"], image=0, got="7"):
         read(
             tmp_path,
             "ImageData",
@@ -91,5 +98,5 @@ def test_the_key_of_a_record_is_named(tmp_path):
     images = [(np.zeros((1, 2, 2), np.uint8), label) for label in (0, 1, 2, 0, 1, 9, 0)]
     write_database(tmp_path / "db", images)
 
-    with pytest.raises(DataError, match=r"db, record '00000005'.*label 9 of image 2"):
+    with expect_error(DataError, mentions=["db", "'00000005'"], image=2, got="9"):
         read(tmp_path, "Data", 'data_param { source: "db" batch_size: 3 backend: LMDB }')

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 import demitasse
 from demitasse import Net, Solver
@@ -78,7 +79,7 @@ def test_without_leave_it_is_refused_and_nothing_changes(saved, text, error):
     net = net_of()
     before = values(net)
 
-    with pytest.raises(error, match="or leave it out with on_mismatch='skip'"):
+    with expect_error(error, mentions="on_mismatch='skip'"):
         net.load(saved(net_of(text, seed=2)))
 
     for name, wanted in before.items():
@@ -91,7 +92,7 @@ def test_a_refusal_names_the_file(saved):
     if isinstance(file, NetParameter):
         pytest.skip("a message is not a file")
 
-    with pytest.raises(WeightsError, match=r"^.*/w\.caffemodel.*: layer 'ip2' has 2 parameters"):
+    with expect_error(WeightsError, mentions=["w.caffemodel", "'ip2'"]):
         net_of().load(file)
 
 
@@ -112,7 +113,7 @@ def test_of_a_layer_that_a_file_has_twice_the_last_one_counts(last):
 
 
 def test_a_wrong_word_is_refused():
-    with pytest.raises(ConfigError, match="must be 'error' or 'skip', not 'ignore'"):
+    with expect_error(ConfigError, mentions=["'error'", "'skip'", "'ignore'"]):
         net_of().load(net_of().to_proto(), on_mismatch="ignore")
 
 
@@ -120,7 +121,7 @@ def test_axes_of_one_are_pointed_at():
     source = net_of().to_proto()
     source.layer[2].blobs[1].shape.dim[:] = [1, 1, 3]
 
-    with pytest.raises(ShapeError, match=r"1 1 3.*only axes of 1 differ"):
+    with expect_error(ShapeError, mentions="1 1 3"):
         net_of().load(source)
 
 
@@ -130,7 +131,7 @@ def test_gradients_are_checked_before_anything_changes():
     source.layer[2].blobs[1].diff.append(1.0)
     before = values(net)
 
-    with pytest.raises(WeightsError, match="has 4 gradients for its shape 3"):
+    with expect_error(WeightsError, mentions=["4", "3"]):
         net.load(source)
 
     np.testing.assert_array_equal(values(net)["ip1"][0], before["ip1"][0])
@@ -145,7 +146,7 @@ def test_hdf5_weights_that_are_no_numbers_are_refused(tmp_path):
         file["data/ip2/1"] = np.array([b"a", b"b", b"c"])
     before = values(net)
 
-    with pytest.raises(WeightsError, match="parameter 1 of layer 'ip2' holds"):
+    with expect_error(WeightsError, mentions="parameter 1 of layer 'ip2'"):
         net_of(seed=4).load(tmp_path / "w.h5")
 
     np.testing.assert_array_equal(values(net)["ip1"][0], before["ip1"][0])
@@ -207,7 +208,7 @@ def test_hdf5_weights_are_matched_by_their_numbers(tmp_path):
     offset = 'param {} param { name: "offset" }'
     scales(offset, offset).save_hdf5(tmp_path / "w.h5")
 
-    with pytest.raises(WeightsError, match="layer 'b' has 2 parameters, the source has 1"):
+    with expect_error(WeightsError, mentions="'b'"):
         scales(FACTOR, FACTOR).load(tmp_path / "w.h5")
 
 
@@ -225,7 +226,7 @@ def test_an_export_keeps_the_numbers_of_parameters(tmp_path, kind):
 def test_a_caffemodel_cannot_leave_a_parameter_out(tmp_path):
     weights = {"one": {1: np.ones(3, np.float32)}}
 
-    with pytest.raises(WeightsError, match="layer 'one' has only the parameters 1"):
+    with expect_error(WeightsError, mentions="'one'"):
         write_weights(tmp_path / "w.caffemodel", "caffemodel", weights)
 
 
@@ -251,7 +252,7 @@ def test_hdf5_weights_with_a_gap_are_refused(tmp_path):
     with h5py.File(tmp_path / "w.h5", "a") as file:
         file["data/b"].move("1", "2")
 
-    with pytest.raises(WeightsError, match="parameters 0, 2 of layer 'b', the net has 0, 1"):
+    with expect_error(WeightsError, mentions=["'b'", "0, 2", "0, 1"]):
         scales().load(tmp_path / "w.h5")
 
 
@@ -262,7 +263,7 @@ def test_hdf5_parameters_must_be_numbered(tmp_path, name):
     with h5py.File(tmp_path / "w.h5", "a") as file:
         file["data/ip2"].move("1", name)
 
-    with pytest.raises(WeightsError, match="parameters of layer 'ip2' are named 0, "):
+    with expect_error(WeightsError, mentions="'ip2'"):
         demitasse.load_weights(tmp_path / "w.h5")
 
 
@@ -276,7 +277,7 @@ def test_links_in_hdf5_weights_are_not_passed_over(tmp_path, kind):
         target = ("/data/ip1",) if kind == "SoftLink" else ("real.h5", "/data/ip2")
         file["data/ip2"] = getattr(h5py, kind)(*target)
 
-    with pytest.raises(WeightsError, match=r"w\.h5: data/ip2 is a link to another place"):
+    with expect_error(WeightsError, mentions=["w.h5", "data/ip2"]):
         net_of().load(tmp_path / "w.h5")
 
 
@@ -285,7 +286,7 @@ def test_hdf5_data_must_be_a_group(tmp_path):
     with h5py.File(tmp_path / "w.h5", "w") as file:
         file["data"] = np.zeros(3)
 
-    with pytest.raises(WeightsError, match="no group 'data': not a file of Caffe weights"):
+    with expect_error(WeightsError, mentions="'data'"):
         net_of().load(tmp_path / "w.h5")
 
 
@@ -296,7 +297,7 @@ def test_a_solver_state_given_as_weights_is_told_apart(tmp_path, fmt):
     solver = Solver(parse_text(text, SolverParameter), device="numpy")
     _, state = solver.snapshot(tmp_path / "s")
 
-    with pytest.raises(WeightsError, match=r"the state of a solver, not weights: give .*caffemod"):
+    with expect_error(WeightsError, mentions="caffemodel"):
         demitasse.load_weights(state)
 
 
@@ -305,13 +306,13 @@ def test_weights_of_a_solver_may_leave_out_layers(tmp_path, caplog):
     text = f'base_lr: 1 lr_policy: "fixed" weights: "{tmp_path}/w.caffemodel" net_param {{ {NET} }}'
     param = parse_text(text, SolverParameter)
 
-    with pytest.raises(ShapeError, match="on_mismatch='skip'"):
+    with expect_error(ShapeError, mentions="on_mismatch='skip'"):
         Solver(param, device="numpy")
     solver = Solver(param, device="numpy", on_mismatch="skip")
 
     wanted = values(net_of(OTHER, seed=2))["ip1"][0]
     np.testing.assert_array_equal(solver.net.params["ip1"][0].cpu_data(), wanted)
-    assert "Left out: cannot copy parameter 0 of layer 'ip2'" in caplog.text
+    assert "parameter 0 of layer 'ip2'" in caplog.text
 
 
 ENDINGS = {
@@ -373,7 +374,7 @@ def test_shared_weights_come_back_from_every_format(tmp_path):
 def test_gradients_are_not_left_out_without_a_word(name, tmp_path):
     (tmp_path / name).write_bytes(b"older")
 
-    with pytest.raises(WeightsError, match=r"cannot hold gradients .* \.caffemodel or \.h5"):
+    with expect_error(WeightsError, mentions=[".caffemodel", ".h5"]):
         net_of().save(tmp_path / name, write_diff=True)
 
     assert (tmp_path / name).read_bytes() == b"older"
@@ -402,7 +403,7 @@ def test_a_net_leaves_out_fields_that_are_not_known_when_asked(tmp_path, caplog)
     file = tmp_path / "net.prototxt"
     file.write_text(text)
 
-    with pytest.raises(PrototxtError, match="colour"):
+    with expect_error(PrototxtError, mentions="colour"):
         Net(file, "TEST")
     net = Net(file, "TEST", lenient=True)
 

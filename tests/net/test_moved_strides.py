@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse import Net
 from demitasse.errors import ConfigError
@@ -81,5 +82,5 @@ def test_a_fault_is_told_with_its_line(tmp_path):
     (tmp_path / "net.prototxt").write_text(text)
     line = next(n for n, one in enumerate(text.splitlines(), 1) if 'name: "d"' in one)
 
-    with pytest.raises(ConfigError, match=rf"'d' .*\[.*net.prototxt:{line}\]"):
+    with expect_error(ConfigError, mentions=["'d'", f"net.prototxt:{line}]"]):
         Net(tmp_path / "net.prototxt", "TEST", keep="outputs")

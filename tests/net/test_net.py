@@ -4,9 +4,17 @@ import gc
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse import Net, settings
-from demitasse.errors import ConfigError, DemitasseError, NetError, ShapeError, WeightsError
+from demitasse.errors import (
+    ConfigError,
+    DemitasseError,
+    ErrorCode,
+    NetError,
+    ShapeError,
+    WeightsError,
+)
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.layers import Layer, register, unregister
 from demitasse.layers.base import Exactly
@@ -62,7 +70,7 @@ def test_a_net_knows_its_parts():
 
 @pytest.mark.parametrize("call", ["blob_by_name", "layer_by_name"])
 def test_a_name_that_is_not_there_lists_those_that_are(call):
-    with pytest.raises(NetError, match="it has x, t"):
+    with expect_error(NetError, ErrorCode.UNKNOWN, mentions=["nobody", "x, t"]):
         getattr(small(), call)("nobody")
 
 
@@ -70,13 +78,13 @@ def test_blobs_and_parameters_are_written_to_and_not_replaced():
     net = small()
     blob = net.blobs["x"]
 
-    with pytest.raises(TypeError, match=r"net\.blobs\['x'\] cannot be replaced; write its values"):
+    with expect_error(TypeError, mentions=["net.blobs['x']", ".data[...]"]):
         net.blobs["x"] = np.ones((4, 6))
-    with pytest.raises(TypeError, match=r"net\.params\['ip1'\] cannot be replaced; write its val"):
+    with expect_error(TypeError, mentions=["net.params['ip1']", ".data[...]"]):
         net.params["ip1"] = []
-    with pytest.raises(TypeError, match="cannot be removed"):
+    with expect_error(TypeError, mentions="net.blobs['x']"):
         del net.blobs["x"]
-    with pytest.raises(TypeError, match="does not support item assignment"):
+    with expect_error(TypeError, mentions="tuple"):
         net.params["ip1"][0] = blob
 
     blob.data[...] = 5
@@ -102,18 +110,15 @@ def test_the_phase_given_wins_over_the_file_and_stages_add_up():
 def test_unknown_types_are_all_named_with_what_is_near():
     text = SMALL.replace('"ReLU"', '"Relu"').replace('"Dropout"', '"Dropuot"')
 
-    with pytest.raises(NetError) as caught:
+    with expect_error(NetError, mentions=["ReLU", "Dropout"]):
         small(text=text)
-
-    assert "did you mean ReLU" in str(caught.value)
-    assert "did you mean Dropout" in str(caught.value)
 
 
 def test_of_an_unknown_type_only_what_is_near_is_shown():
-    with pytest.raises(NetError) as caught:
+    names = ["'Nonesuch'", "demitasse.layers.layer_types()"]
+    with expect_error(NetError, mentions=names) as caught:
         small(text=SMALL.replace('"ReLU"', '"Nonesuch"'))
 
-    assert "'Nonesuch'; demitasse.layers.layer_types() lists the" in str(caught.value)
     assert "Convolution" not in str(caught.value)
 
 
@@ -121,21 +126,18 @@ def test_an_error_names_layer_and_line(tmp_path):
     file = tmp_path / "wrong.prototxt"
     file.write_text(SMALL.replace("num_output: 5", "num_output: 0"))
 
-    with pytest.raises(ConfigError) as caught:
+    names = ["inner_product_param.num_output", f"[{file}:5]"]
+    with expect_error(ConfigError, place="layer 'ip1' (InnerProduct)", mentions=names):
         Net(file, "TEST", device="numpy")
-
-    assert str(caught.value) == (
-        "layer 'ip1' (InnerProduct): inner_product_param.num_output must be above 0, "
-        f"it is missing  [{file}:5]"
-    )
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
-    [({"phase": "PREDICT"}, "TRAIN or TEST"), ({"dtype": "float16"}, "float32 or float64")],
+    ("options", "known"),
+    [({"phase": "PREDICT"}, ["TRAIN", "TEST"]), ({"dtype": "float16"}, ["float32", "float64"])],
 )
-def test_arguments_are_checked(options, says):
-    with pytest.raises(ConfigError, match=says):
+def test_arguments_are_checked(options, known):
+    [(field, got)] = options.items()
+    with expect_error(ConfigError, ErrorCode.UNKNOWN, mentions=known, field=field, got=got):
         small(**options)
 
 
@@ -184,9 +186,9 @@ def test_the_weight_of_a_top_that_is_read_moves_with_a_warning(weight, more, los
 
     assert net.forward() == loss
     assert net.forward() == loss
-    said = [record.getMessage() for record in caplog.records if "loss weight" in record.message]
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(said) == warned
-    assert all("layer 'cut' (Slice): its top 'a' has a loss weight" in text for text in said)
+    assert all("layer 'cut' (Slice)" in text and "'a'" in text for text in said)
 
 
 def test_parameter_gradients_add_up_until_they_are_cleared(backend):
@@ -270,7 +272,7 @@ def test_predict_takes_any_batch_and_gives_numpy(backend):
 
     assert whole.shape == (11, 3)
     np.testing.assert_allclose(parts, whole, rtol=1e-6)
-    with pytest.raises(NetError, match="inputs of net 'small' are"):
+    with expect_error(NetError, ErrorCode.UNKNOWN, mentions="'small'", got=["z"]):
         net.predict({"z": items})
 
 
@@ -387,21 +389,21 @@ def test_the_report_says_what_did_not_meet():
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "says"),
+    ("text", "error", "names"),
     [
-        (SMALL.replace("num_output: 3", "num_output: 4"), ShapeError, r"4 5 \(20\).*3 5 \(15\)"),
+        (SMALL.replace("num_output: 3", "num_output: 4"), ShapeError, ["4 5 (20)", "3 5 (15)"]),
         (
             SMALL.replace("num_output: 3", "num_output: 3 bias_term: false"),
             WeightsError,
-            "has 2 parameters, the source has 1",
+            ["'ip2'", "2", "1"],
         ),
     ],
 )
-def test_weights_that_do_not_fit_change_nothing(text, error, says):
+def test_weights_that_do_not_fit_change_nothing(text, error, names):
     net = small()
     before = [b.data.copy() for b in net.structure.params_list]
 
-    with pytest.raises(error, match=says):
+    with expect_error(error, mentions=names):
         net.load(small(text=text, seed=8).to_proto())
 
     for blob, values in zip(net.structure.params_list, before, strict=True):
@@ -412,7 +414,7 @@ def test_a_file_that_is_no_caffemodel_is_refused(tmp_path):
     file = tmp_path / "weights"
     file.write_bytes(b"\x0a\xff\xff\xff\xff\x0fnot a caffemodel")
 
-    with pytest.raises(WeightsError, match="weights"):
+    with expect_error(WeightsError, mentions=str(file)):
         small().load(file)
     with pytest.raises(DemitasseError):
         small().load(tmp_path / "nothing")
@@ -462,7 +464,7 @@ def test_what_one_pass_saved_is_refused_by_another():
     net.forward()
     layer.stamp += 1  # as if another path had run the forward
 
-    with pytest.raises(NetError, match=r"layer 'drop' \(Dropout\): backward needs 'mask'"):
+    with expect_error(NetError, place="layer 'drop' (Dropout)", mentions="'mask'"):
         net.backward()
 
 
@@ -479,9 +481,9 @@ def test_an_error_inside_a_pass_names_the_layer():
 
     try:
         net = small(text=SMALL.replace('"ReLU"', '"Complains"'))
-        with pytest.raises(ShapeError, match=r"layer 'relu' \(Complains\): too long"):
+        with expect_error(ShapeError, place="layer 'relu' (Complains)", mentions="too long"):
             net.forward()
-        with pytest.raises(NetError, match="already registered"):
+        with expect_error(NetError, mentions="Complains"):
             register("Complains")(Complains)
     finally:
         unregister("Complains")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse.errors import WeightsError
 from demitasse.io.proto import BlobProto, NetParameter, parse_text, set_floats, write_binary
@@ -84,7 +85,7 @@ def test_five_parameters_where_scale_and_bias_do_nothing_fit_into_three():
 
 
 def test_five_parameters_that_do_something_are_refused_for_three():
-    with pytest.raises(WeightsError, match="with a scale and a bias; give the net's layer"):
+    with expect_error(WeightsError, mentions="scale"):
         make().load(stored(*ORDERS["0.16"]))
 
 
@@ -115,15 +116,13 @@ def test_statistics_without_any_batch_stay_0():
 
 
 def test_three_parameters_do_not_fit_into_five():
-    with pytest.raises(WeightsError, match="has 5 parameters, the source has 3"):
+    with expect_error(WeightsError, mentions=["5", "3"]):
         make("scale_bias: true").load(stored(blob(MEAN), blob(VARIANCE), blob([1])))
 
 
 def test_five_parameters_of_another_size_are_refused():
-    with pytest.raises(WeightsError, match="parameters") as raised:
+    with expect_error(WeightsError, mentions="4"):
         make().load(stored(*[blob(np.ones(4))] * 4))
-
-    assert "the source has 4" in str(raised.value)
 
 
 @pytest.mark.parametrize(("raw", "tolerance"), [("<f2", 1e-3), ("<f4", 0)])
@@ -153,5 +152,5 @@ def test_raw_bytes_that_are_no_floats_name_their_layer(tmp_path):
     stored.raw_data_type, stored.raw_data = 3, b"\1\0\0\0"
     write_binary(tmp_path / "nv.caffemodel", net)
 
-    with pytest.raises(WeightsError, match=r"parameter 0 of layer 'ip': .*type INT"):
+    with expect_error(WeightsError, mentions=["parameter 0 of layer 'ip'", "INT"]):
         load_weights(tmp_path / "nv.caffemodel")

@@ -1,12 +1,14 @@
 """A lack of memory: an error that names the layer and its pass, and which batch would fit."""
 
 import gc
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 import demitasse as dm
 from demitasse.core.capacity import host
@@ -54,11 +56,10 @@ def test_the_layer_and_its_pass_are_named(backend, monkeypatch, method):
     net.blobs["label"].reshape(4)
     monkeypatch.setattr(TanH, method, fail)
 
-    with pytest.raises(dm.OutOfMemoryError) as caught:
+    place = f"layer 'tanh' (TanH), {method}"
+    with expect_error(dm.OutOfMemoryError, place=place, mentions="3 GiB") as caught:
         net.forward_backward()
 
-    said = str(caught.value)
-    assert said.startswith(f"layer 'tanh' (TanH), {method}: the host has no memory left (Unable")
     assert isinstance(caught.value.__cause__, MemoryError)
 
 
@@ -66,7 +67,7 @@ def test_a_step_that_cannot_be_prepared_names_its_layer(backend, monkeypatch):
     net = trained(backend)
     monkeypatch.setattr(type(net.device.backend), "lower", fail)
 
-    with pytest.raises(dm.OutOfMemoryError, match=r"layer 'ip' \(InnerProduct\), preparation: the"):
+    with expect_error(dm.OutOfMemoryError, place="layer 'ip' (InnerProduct), preparation"):
         net.forward()
 
 
@@ -78,8 +79,10 @@ def test_a_gradient_that_cannot_be_prepared_names_its_layer(monkeypatch):
     net.blobs["x"].reshape(4, 1024)
     net.blobs["label"].reshape(4)
 
-    with pytest.raises(dm.OutOfMemoryError, match=r"\), preparation: the host has no memory left"):
+    with expect_error(dm.OutOfMemoryError, place="layer ") as caught:
         net.forward()
+
+    assert caught.value.place.endswith(", preparation")
 
 
 def test_an_update_names_the_parameter(backend, monkeypatch):
@@ -87,7 +90,7 @@ def test_an_update_names_the_parameter(backend, monkeypatch):
     net.forward_backward()
     monkeypatch.setattr(dm.Blob, "update", fail)
 
-    with pytest.raises(dm.OutOfMemoryError, match=r"^update of parameter 'ip\[0\]': the host has"):
+    with expect_error(dm.OutOfMemoryError, place="update of parameter 'ip[0]'"):
         net.update()
 
 
@@ -99,7 +102,7 @@ def test_the_history_of_a_solver_that_does_not_fit_is_named(backend):
 
     with (
         room_for(backend, MIB),
-        pytest.raises(dm.OutOfMemoryError, match=r"^update: the history of the solver needs 4.0"),
+        expect_error(dm.OutOfMemoryError, place="update", mentions="history of the solver"),
     ):
         solver.apply_update()
 
@@ -122,10 +125,9 @@ def test_the_largest_batch_that_fits_is_told(backend):
         with pytest.raises(dm.OutOfMemoryError) as caught:
             net.forward_backward()
 
-    said = str(caught.value)
-    assert "By computation, blobs need" in said
-    batch = int(said.rpartition("a batch of ")[2].split()[0])
+    batch = caught.value.details["largest_batch"]
     assert 8 < batch < 512
+    assert f"a batch of {batch}" in str(caught.value)
     net = trained(backend, lowered=lowered)
     net.blobs["x"].reshape(batch, 1024)
     net.blobs["label"].reshape(batch)
@@ -138,7 +140,7 @@ def test_where_not_even_one_fits_it_is_said(backend):
 
     with (
         room_for(backend, MIB // 8),
-        pytest.raises(dm.OutOfMemoryError, match="not even a batch of 1 fits"),
+        expect_error(dm.OutOfMemoryError, largest_batch=0),
         net.at_work("forward"),
     ):
         net.blobs["x"].buffer()
@@ -170,8 +172,8 @@ def test_a_system_that_refuses_memory_is_a_lack_of_memory(device):
     with host.limited_to(256 * MIB), pytest.raises(dm.OutOfMemoryError) as caught:
         net.forward_backward()
 
-    assert "the host has no memory left" in str(caught.value)
-    assert "a batch of" in str(caught.value)
+    assert caught.value.place.startswith("layer ")
+    assert f"a batch of {caught.value.details['largest_batch']}" in str(caught.value)
 
 
 def test_a_memory_says_what_it_is_called():
@@ -181,7 +183,7 @@ def test_a_memory_says_what_it_is_called():
 
     with (
         settings.override(memory_limit=used + 1),
-        pytest.raises(dm.OutOfMemoryError, match=r"^the gradient of blob 'x' needs 16 bytes on"),
+        expect_error(dm.OutOfMemoryError, mentions=["the gradient of blob 'x'", "16 bytes"]),
     ):
         memory.mutable_cpu_data()[...] = np.float32(1)
 
@@ -195,8 +197,7 @@ def test_a_buffer_that_cannot_be_made_names_its_blob(backend, monkeypatch):
     net.blobs["x"].buffer()
     monkeypatch.setattr(type(net.device.backend), name, fail)
 
-    with pytest.raises(
-        dm.OutOfMemoryError,
-        match=r"^layer '\w+' \(\w+\), forward: blob '\w+': the host has no memo",
-    ):
+    with pytest.raises(dm.OutOfMemoryError) as caught:
         net.forward()
+
+    assert re.match(r"layer '\w+' \(\w+\), forward: blob '\w+'$", caught.value.place)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse import Net
 from demitasse.errors import NetError
@@ -223,7 +224,7 @@ def test_a_gradient_that_there_is_not_is_refused_while_the_net_is_built(layer, b
         assert build(text).has_layer("one")
         return
 
-    with pytest.raises(NetError, match=rf"layer 'one' \(\w+\): .*no gradient for bottom {bottom}"):
+    with expect_error(NetError, place="layer 'one'", mentions=f"bottom {bottom}"):
         build(text)
 
 
@@ -234,5 +235,6 @@ def test_where_a_gradient_ends_is_logged(caplog):
     with caplog.at_level("INFO", logger="demitasse"):
         build(INPUT + CONV + target + loss).close()
 
-    said = "layer 'l' (SigmoidCrossEntropyLoss) has no gradient for its bottom 'target'"
-    assert [record for record in caplog.messages if "has no gradient" in record] == [said]
+    said = [text for text in caplog.messages if "layer 'l' (SigmoidCrossEntropyLoss)" in text]
+    assert len(said) == 1
+    assert "'target'" in said[0]

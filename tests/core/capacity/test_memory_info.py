@@ -4,6 +4,7 @@ import gc
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 import demitasse as dm
 from demitasse.core.config import settings
@@ -91,8 +92,10 @@ class TestLimit:
             with pytest.raises(dm.OutOfMemoryError) as caught:
                 net.forward()
 
-        assert str(caught.value).startswith("layer 'tanh' (TanH), forward: blob 'tanh' needs 1.0 M")
-        assert "(memory_limit, set by the program)" in str(caught.value)
+        assert caught.value.place.startswith("layer 'tanh' (TanH), forward")
+        assert "blob 'tanh'" in str(caught.value)
+        assert "1.0 MiB" in str(caught.value)
+        assert "memory_limit" in str(caught.value)
         assert caught.value.__class__.__mro__[1] is dm.DeviceError
 
     def test_within_it_nothing_changes(self, device):
@@ -126,7 +129,7 @@ class TestLimit:
         )
         with settings.override(memory_limit=used + 5 * MIB):
             param = parse_text(text, NetParameter)
-            with pytest.raises(dm.OutOfMemoryError, match="memory_limit"):
+            with expect_error(dm.OutOfMemoryError, mentions="memory_limit"):
                 dm.Net(param, "TEST", device=device).forward()
             gc.collect()
 
@@ -142,7 +145,7 @@ class TestLimit:
             other.mutable_cpu_data()[...] = 1
             blob.buffer()[...] = 1
 
-            with pytest.raises(dm.OutOfMemoryError, match=r"needs 4\.0 MiB on strict:device1"):
+            with expect_error(dm.OutOfMemoryError, mentions=["4.0 MiB", "strict:device1"]):
                 other.read()
 
     def test_it_is_read_from_the_environment(self, monkeypatch):
@@ -168,6 +171,6 @@ class TestLimit:
 
         with (
             settings.override(memory_limit=used + 2 * MIB),
-            pytest.raises(dm.OutOfMemoryError, match="memory_limit"),
+            expect_error(dm.OutOfMemoryError, mentions="memory_limit"),
         ):
             third.buffer()
