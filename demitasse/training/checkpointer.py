@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from demitasse.core.log import get_logger
-from demitasse.errors import DemitasseError, SnapshotError
+from demitasse.errors import DemitasseError, ErrorCode, SnapshotError
 from demitasse.io.proto import ResumeState
 from demitasse.training.carried import Carried, put_weights, weights_of
 from demitasse.training.checkpoint import Checkpoint
@@ -69,7 +69,7 @@ class Checkpointer:
             message = (
                 "this solver is not of rank 0, which alone writes snapshots; call snapshot there"
             )
-            raise SnapshotError(message)
+            raise SnapshotError(message, code=ErrorCode.BAD_STATE, rank=run.rank)
         with run.net.turn:
             self.need_whole(iteration)
             run.nonfinite.check_weights(run.net, iteration)
@@ -93,7 +93,7 @@ class Checkpointer:
                 f"an update or a restore was cut short near iteration {iteration}: some weights "
                 "have changed and others have not; restore a snapshot, or make another solver"
             )
-            raise SnapshotError(message)
+            raise SnapshotError(message, code=ErrorCode.BAD_STATE, iteration=iteration)
 
     def remember(self, *, test: bool) -> Callable[[], None]:
         """Return a function that takes back what an iteration does before its update.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from demitasse.core.log import get_logger
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.net import Net
 from demitasse.training.tester import ByItself, Tester
 
@@ -158,4 +158,4 @@ def _check_outputs(net: Net) -> None:
             f'eval_type: "detection" needs a test net that puts out what DetectionEvaluate layers '
             f"make, and nothing else; this one has {what}"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.INVALID, field="eval_type", outputs=others)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from demitasse.blob import Blob
 from demitasse.blob.distribution import distribution
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.net import Net
 from demitasse.training.solver import Solver
 
@@ -32,7 +32,7 @@ def tell_distributions(solver: Solver, every: int) -> None:
     """
     if every < 1:
         message = f"histograms come every 1 iteration or more, not every {every}"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="every", got=every)
 
     def tell() -> None:
         found = {name: dict(_about(blob)) for name, blob in _parameters(solver.net)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.layers._data_base import EpochDataLayer
 from demitasse.layers.facts import facts_of
 from demitasse.net import Net
@@ -36,10 +36,10 @@ class Epoch:
                     f"layer {layer.name!r} ({layer.type}) has no last record, so there is no "
                     "whole epoch; give the number of batches"
                 )
-                raise ConfigError(message)
+                raise ConfigError(message, code=ErrorCode.UNSUPPORTED, layer=layer.name)
         if not self._sources:
             message = "no layer reads records, so there is no epoch; give the number of batches"
-            raise ConfigError(message)
+            raise ConfigError(message, code=ErrorCode.UNSUPPORTED)
 
     def batches(self) -> Iterator[tuple[int, float]]:
         """Run the net over its records, from the first on.
@@ -75,7 +75,9 @@ class Epoch:
                 "the data layers do not read equally many records in equal batches, so they "
                 f"have no common epoch; in the last batch: {counts}"
             )
-            raise ConfigError(message)
+            raise ConfigError(
+                message, code=ErrorCode.COUNT_MISMATCH, layers=[one.name for one in self._sources]
+            )
         return seen.pop()
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 
 from demitasse.backends.arrays import Array
 from demitasse.core.log import get_logger
-from demitasse.errors import ShapeError
+from demitasse.errors import ErrorCode, ShapeError
 from demitasse.io.proto import SolverParameter
 from demitasse.net import Net
 from demitasse.training.detection import mean_precisions
@@ -110,7 +110,9 @@ class _Sums:
         """Refuse, or leave out of an epoch, what has no mean."""
         message = f"output {name!r} changed from {before} to {now} between batches"
         if not self._whole_epoch:
-            raise ShapeError(message)
+            raise ShapeError(
+                message, code=ErrorCode.SHAPE_MISMATCH, output=name, expected=before, got=now
+            )
         log.warning("%s, so there is no mean of it.", message.capitalize())
         self._outputs.remove(name)
         del self._sums[name]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from demitasse.core.log import get_logger
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.training.evaluate import evaluate
 from demitasse.training.requests import Requests
 from demitasse.training.run import Run
@@ -56,7 +56,9 @@ class Evaluator:
         run, team = self._run, self._run.team
         if not 0 <= index < len(run.test_nets):
             message = f"there is no test net {index}; this solver has {len(run.test_nets)}"
-            raise ConfigError(message)
+            raise ConfigError(
+                message, code=ErrorCode.OUT_OF_RANGE, got=index, test_nets=len(run.test_nets)
+            )
         if run.is_root:
             log.info("Iteration %d, Testing net (#%d)", iteration, index)
         net = run.test_nets[index]

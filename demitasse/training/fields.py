@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import SolverParameter, read_solver_params, upgrade_solver
 from demitasse.training.detection import AP_VERSIONS
 from demitasse.training.policies import check_policy
@@ -52,7 +52,9 @@ def check_fields(param: SolverParameter, rule: UpdateRule) -> None:
         value = getattr(param, name)
         if value not in known:
             message = f"{name} must be one of {', '.join(known)}, it is {value!r}"
-            raise ConfigError(message, fields=(name,))
+            raise ConfigError(
+                message, fields=(name,), code=ErrorCode.UNKNOWN, field=name, got=value
+            )
     for name in ("average_loss", "iter_size"):
         _at_least(1, name, getattr(param, name))
     for name in ("display", "snapshot", "test_interval", "max_iter"):
@@ -71,14 +73,16 @@ def check_options(
         _at_least(1, "keep_last", keep_last)
     if early is not None and not param.test_interval:
         message = "early_stopping looks at the results of tests, but test_interval is not given"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.MISSING, field="test_interval")
     if workers > 1 and (early is not None or param.lr_policy == "plateau"):
         what = "early_stopping" if early is not None else "lr_policy 'plateau'"
         message = f"{what} cannot be used with several ranks: only the first of them tests"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.CONFLICT, ranks=workers)
 
 
 def _at_least(least: int, name: str, value: int) -> None:
     if value < least:
         message = f"{name} must be at least {least}, it is {value}"
-        raise ConfigError(message, fields=(name,))
+        raise ConfigError(
+            message, fields=(name,), code=ErrorCode.OUT_OF_RANGE, field=name, got=value
+        )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from demitasse.core.suggest import suggestion
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import ResumeState
 from demitasse.layers import Layer
 from demitasse.layers.accuracy import Accuracy
@@ -66,14 +66,16 @@ def find_metric(text: str, nets: Sequence[Net]) -> Metric:
         blob = net.blob_by_name(name)
         if blob.count != 1 and _maker(net, name).type != "DetectionEvaluate":  # judged by the test
             message = f"the metric {name!r} is {blob.count} numbers {blob.shape}; it must be one"
-            raise ConfigError(message)
+            raise ConfigError(
+                message, code=ErrorCode.COUNT_MISMATCH, output=name, got=blob.count, expected=1
+            )
         larger = way == "max" if way else _larger(net, name)
         return Metric(name, larger, index, _maker(net, name))
     outputs = list(dict.fromkeys(output for net in nets for output in net.outputs))
     has = f"their outputs are {', '.join(outputs)}" if outputs else "there is none"
     near = suggestion(name, outputs)
     message = f"no test net has an output {name!r} that could be the metric{near}; {has}"
-    raise ConfigError(message)
+    raise ConfigError(message, code=ErrorCode.UNKNOWN, output=name, known=outputs)
 
 
 def _maker(net: Net, name: str) -> Layer:
@@ -94,7 +96,7 @@ def _larger(net: Net, name: str) -> bool:
     if better := facts_of(kind).better:
         return better == "larger"
     message = f"is more of {name!r} (of a {kind} layer) better? Say {name}:max or {name}:min"
-    raise ConfigError(message)
+    raise ConfigError(message, code=ErrorCode.INVALID, output=name)
 
 
 class Best:

@@ -13,7 +13,7 @@ from typing import Any
 
 from demitasse.core.log import get_logger
 from demitasse.core.paths import resolve
-from demitasse.errors import ConfigError, DemitasseError
+from demitasse.errors import ConfigError, DemitasseError, ErrorCode
 from demitasse.io.proto import NetParameter, NetState, Phase, SolverParameter, read_text
 from demitasse.io.weights.pairing import LoadReport, OnMismatch
 from demitasse.net import Net
@@ -127,7 +127,9 @@ def _make_train_net(
     if len(given) != 1:
         what = "no net to train" if not given else f"{' and '.join(given)} both"
         message = f"the solver has {what}; it needs exactly one of {', '.join(TRAIN_FIELDS)}"
-        raise ConfigError(message)
+        raise ConfigError(
+            message, code=ErrorCode.CONFLICT if given else ErrorCode.MISSING, field="net", got=given
+        )
     log.info("Creating training net from %s.", given[0])
     source = Source(given[0], getattr(param, given[0]))
     net = source.make("TRAIN", param.train_state, base, options)
@@ -176,17 +178,37 @@ def _checked_test_sources(param: SolverParameter) -> list[Source]:
             f"test_state is given {len(param.test_state)} times for {len(sources)} test nets; "
             "give it for every one or not at all"
         )
-        raise ConfigError(message, fields=("test_state",))
+        raise ConfigError(
+            message,
+            fields=("test_state",),
+            code=ErrorCode.COUNT_MISMATCH,
+            field="test_state",
+            got=len(param.test_state),
+            expected=len(sources),
+        )
     if sources and param.test_interval <= 0:
         message = "there are test nets, so test_interval must be above 0"
-        raise ConfigError(message, fields=("test_interval",))
+        raise ConfigError(
+            message,
+            fields=("test_interval",),
+            code=ErrorCode.OUT_OF_RANGE,
+            field="test_interval",
+            got=param.test_interval,
+        )
     for index, iterations in enumerate(param.test_iter):
         if iterations < 0:
             message = (
                 f"test_iter of test net {index} is {iterations}; give the number of batches to "
                 "test with, or 0 to test with every record once"
             )
-            raise ConfigError(message, fields=("test_iter",))
+            raise ConfigError(
+                message,
+                fields=("test_iter",),
+                code=ErrorCode.OUT_OF_RANGE,
+                field="test_iter",
+                net=index,
+                got=iterations,
+            )
     return sources
 
 
@@ -208,7 +230,14 @@ def _test_sources(param: SolverParameter) -> list[Source]:
             f"test_iter is given {counts} times for {len(named)} test nets (test_net_param and "
             "test_net); give it once for each"
         )
-        raise ConfigError(message, fields=("test_iter",))
+        raise ConfigError(
+            message,
+            fields=("test_iter",),
+            code=ErrorCode.COUNT_MISMATCH,
+            field="test_iter",
+            got=counts,
+            expected=len(named),
+        )
     return named + generic * (counts - len(named))
 
 

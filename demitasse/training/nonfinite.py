@@ -10,7 +10,7 @@ import numpy as np
 
 from demitasse.blob import Blob
 from demitasse.core.log import get_logger, number
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.net import Net
 from demitasse.training.distributed import Team
 
@@ -62,7 +62,7 @@ class Nonfinite:
             "smaller one, or clip_gradients)"
         )
         if self.stops:
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.NOT_FINITE, iteration=iteration, got=loss)
         log.warning(message)
         self._warned = True
 
@@ -85,7 +85,7 @@ class Nonfinite:
         message = f"{place} is NaN or infinite in part at iteration {iteration}"
         if self.stops:
             message += "; nothing is written. on_nonfinite 'warn' writes all the same"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.NOT_FINITE, iteration=iteration)
         log.warning("%s, and is written all the same", message)
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 from demitasse.core.suggest import suggestion
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import SolverParameter
 
 __all__ = ["POLICIES", "Rate", "check_policy", "in_ramp", "learning_rate"]
@@ -40,7 +40,9 @@ def learning_rate(param: SolverParameter, iteration: int, current_step: int = 0)
         rate, step = math.inf, current_step
     if not math.isfinite(rate):
         message = f"lr_policy {param.lr_policy!r} gives no finite learning rate at {iteration=}"
-        raise ConfigError(message)
+        raise ConfigError(
+            message, code=ErrorCode.NOT_FINITE, field="lr_policy", iteration=iteration
+        )
     return _floored(param, rate), step
 
 
@@ -73,45 +75,87 @@ def check_policy(param: SolverParameter) -> None:
         near = suggestion(name, POLICIES)
         given = f"unknown lr_policy {name!r}{near}" if name else "lr_policy is missing"
         message = f"{given}; known are {', '.join(POLICIES)}"
-        raise ConfigError(message, fields=("lr_policy",))
+        raise ConfigError(
+            message,
+            fields=("lr_policy",),
+            code=ErrorCode.UNKNOWN if name else ErrorCode.MISSING,
+            field="lr_policy",
+            got=name,
+        )
     _check_limits(param)
     if name == "multifixed":
         _check_stages(param)
         return
     if not param.HasField("base_lr"):
         message = "base_lr is missing, the learning rate; give one, as base_lr: 0.01"
-        raise ConfigError(message, fields=("base_lr",))
+        raise ConfigError(message, fields=("base_lr",), code=ErrorCode.MISSING, field="base_lr")
     if param.HasField("min_lr") and param.min_lr > param.base_lr:
         message = f"min_lr ({param.min_lr:g}) is above base_lr ({param.base_lr:g})"
-        raise ConfigError(message, fields=("min_lr", "base_lr"))
+        raise ConfigError(
+            message,
+            fields=("min_lr", "base_lr"),
+            code=ErrorCode.OUT_OF_RANGE,
+            field="min_lr",
+            got=param.min_lr,
+        )
     if name in NEED_GAMMA and not param.gamma >= 0:
         message = f"lr_policy {name!r} needs gamma >= 0, it is {param.gamma:g}"
-        raise ConfigError(message, fields=("gamma", "lr_policy"))
+        raise ConfigError(
+            message,
+            fields=("gamma", "lr_policy"),
+            code=ErrorCode.OUT_OF_RANGE,
+            field="gamma",
+            got=param.gamma,
+        )
     if name in {"step", "sigmoid"} and param.stepsize <= 0:
         message = f"lr_policy {name!r} needs stepsize > 0, it is {param.stepsize or 'missing'}"
-        raise ConfigError(message, fields=("stepsize", "lr_policy"))
+        raise ConfigError(
+            message,
+            fields=("stepsize", "lr_policy"),
+            code=ErrorCode.OUT_OF_RANGE,
+            field="stepsize",
+            got=param.stepsize,
+        )
     if name in {"poly", "cosine"} and param.max_iter <= 0:
         message = (
             f"lr_policy {name!r} falls to {param.min_lr:g} at max_iter, which is missing; give "
             "max_iter, the number of iterations to train for"
         )
-        raise ConfigError(message, fields=("max_iter", "lr_policy"))
+        raise ConfigError(
+            message, fields=("max_iter", "lr_policy"), code=ErrorCode.MISSING, field="max_iter"
+        )
     if name == "plateau" and min(param.plateau_winsize, default=0) <= 0:
         message = (
             "lr_policy 'plateau' needs plateau_winsize, once for each step: how many iterations "
             "without improvement it waits, at least 1"
         )
-        raise ConfigError(message, fields=("plateau_winsize", "lr_policy"))
+        raise ConfigError(
+            message,
+            fields=("plateau_winsize", "lr_policy"),
+            code=ErrorCode.MISSING,
+            field="plateau_winsize",
+        )
 
 
 def _check_limits(param: SolverParameter) -> None:
     for name in ("min_lr", "rampup_interval", "rampup_lr", "warmup_iter", "warmup_start_lr"):
         if not getattr(param, name) >= 0:
             message = f"{name} must be at least 0, it is {getattr(param, name):g}"
-            raise ConfigError(message, fields=(name,))
+            raise ConfigError(
+                message,
+                fields=(name,),
+                code=ErrorCode.OUT_OF_RANGE,
+                field=name,
+                got=getattr(param, name),
+            )
     if param.rampup_interval and param.warmup_iter:
         message = "rampup_interval (NVCaffe) and warmup_iter (Intel) are both given; give one"
-        raise ConfigError(message, fields=("rampup_interval", "warmup_iter"))
+        raise ConfigError(
+            message,
+            fields=("rampup_interval", "warmup_iter"),
+            code=ErrorCode.CONFLICT,
+            field="rampup_interval",
+        )
 
 
 def _check_stages(param: SolverParameter) -> None:
@@ -121,7 +165,12 @@ def _check_stages(param: SolverParameter) -> None:
             "lr_policy 'multifixed' needs stagelr and stageiter, equally many, the latter rising; "
             f"it has {rates} and {ends}"
         )
-        raise ConfigError(message, fields=("stagelr", "stageiter", "lr_policy"))
+        raise ConfigError(
+            message,
+            fields=("stagelr", "stageiter", "lr_policy"),
+            code=ErrorCode.COUNT_MISMATCH,
+            field="stagelr",
+        )
 
 
 def _fixed(param: SolverParameter, iteration: int, step: int) -> Rate:
@@ -160,7 +209,9 @@ def _poly(param: SolverParameter, iteration: int, step: int) -> Rate:
             f"lr_policy 'poly' ends at max_iter ({param.max_iter}), there is no learning rate at "
             f"iteration {iteration}"
         )
-        raise ConfigError(message)
+        raise ConfigError(
+            message, code=ErrorCode.OUT_OF_RANGE, field="max_iter", iteration=iteration
+        )
     left: float = (1 - iteration / param.max_iter) ** param.power
     return (param.base_lr - param.min_lr) * left + param.min_lr, step
 

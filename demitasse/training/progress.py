@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from demitasse.core.log import get_logger
-from demitasse.errors import SnapshotError
+from demitasse.errors import ErrorCode, SnapshotError
 from demitasse.io.proto import ResumeState
 from demitasse.net import Net
 
@@ -46,11 +46,11 @@ def check_progress(resume: ResumeState) -> None:
         counts = [net.passes, *(c.value for layer in net.layer for c in layer.counter)]
         if not 0 <= min(counts) <= max(counts) <= MOST:
             message = f"the state holds an impossible count for the {net.net} net; it is damaged"
-            raise SnapshotError(message)
+            raise SnapshotError(message, code=ErrorCode.CORRUPT, net=net.net)
     numbers = [*resume.snapshot, *(n for w in resume.watch for n in (w.iter, w.tests, w.event))]
     if min(numbers, default=0) < 0:
         message = "the state holds a negative iteration; it is damaged"
-        raise SnapshotError(message)
+        raise SnapshotError(message, code=ErrorCode.CORRUPT)
 
 
 def set_progress(resume: ResumeState, train: Net | None, tests: Sequence[Net]) -> None:

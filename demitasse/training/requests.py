@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal
 
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 
 __all__ = ["Request", "Requests"]
 
@@ -35,7 +35,7 @@ class Requests:
                 self._waiting.append(action)
         else:
             message = f"a solver can be asked to 'stop' or to 'snapshot', not {action!r}"
-            raise ConfigError(message)
+            raise ConfigError(message, code=ErrorCode.UNKNOWN, field="action", got=action)
 
     def next(self) -> Request | None:
         """Return the first request and forget it; None when there is none."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from demitasse.core.axes import shape_string
 from demitasse.core.log import get_logger
-from demitasse.errors import ConfigError, SnapshotError
+from demitasse.errors import ConfigError, ErrorCode, SnapshotError
 from demitasse.io.proto import RunFacts
 from demitasse.training.run_facts import file_digest
 from demitasse.training.state_file import State
@@ -27,11 +27,13 @@ class Difference:
     """Something in which a run is not the one that a state is of.
 
     Attributes:
+        key: The field, layer or part of the run.
         text: What it was, and what it is.
         wrong: Whether it can hardly be meant.
         bits: Whether numbers come out otherwise than in a run that never stopped.
     """
 
+    key: str
     text: str
     wrong: bool = False
     bits: bool = True
@@ -64,7 +66,7 @@ def check_same_run(
     """
     if force and exact:
         message = "force goes on with differences, exact refuses them; give one of them"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.CONFLICT)
     found = list(_all_differences(state, now, seed, exact))
     refused = [one for one in found if (one.wrong and not force) or (exact and one.bits)]
     if refused:
@@ -73,7 +75,9 @@ def check_same_run(
             message += ". Give the files of one run; --force (force=True) goes on all the same"
         else:
             message += ". Without --exact the run goes on, with other numbers"
-        raise SnapshotError(message).at(os.fspath(path))
+        raise SnapshotError(
+            message, code=ErrorCode.INCOMPATIBLE, differences=[one.key for one in refused]
+        ).at(os.fspath(path))
     if found:
         log.warning(
             "The run that goes on from %s is not as it was:\n%s",
@@ -85,18 +89,20 @@ def _all_differences(state: State, now: RunFacts, seed: int, exact: bool) -> Ite
     resume = state.resume
     if resume is None or not resume.HasField("run"):
         if exact:
-            yield Difference("the state does not tell what its run was made of")
+            yield Difference("fingerprint", "the state does not tell what its run was made of")
         return
     if state.learned_net:
         try:
             now.weights = file_digest(Path(state.learned_net))
         except OSError as error:
             message = f"the weights it names cannot be read: {error}"
-            raise SnapshotError(message) from error
+            raise SnapshotError(
+                message, code=ErrorCode.UNREADABLE, file=state.learned_net
+            ) from error
     yield from differences(resume.run, now)
     if resume.HasField("seed") and seed >= 0 and seed != resume.seed:
         text = f"the seed was {resume.seed}, is {seed}: the run keeps {resume.seed}"
-        yield Difference(text, bits=False)
+        yield Difference("seed", text, bits=False)
 
 
 def differences(was: RunFacts, now: RunFacts) -> Iterator[Difference]:
@@ -108,20 +114,20 @@ def differences(was: RunFacts, now: RunFacts) -> Iterator[Difference]:
     """
     if was.weights and now.weights and was.weights != now.weights:
         text = "its weights file is not the one that was written with it, or has changed since"
-        yield Difference(text, wrong=True)
+        yield Difference("weights", text, wrong=True)
     if was.type != now.type:
-        yield Difference(f"the solver was {was.type}, is {now.type}", wrong=True)
+        yield Difference("type", f"the solver was {was.type}, is {now.type}", wrong=True)
     for old, new in zip_longest(was.parameter, now.parameter):
         if old != new:
             text = f"{_parameter(old)} was learned where {_parameter(new)} is"
-            yield Difference(text, wrong=True)
+            yield Difference("parameter", text, wrong=True)
             break  # what follows is shifted
     yield from _sources(was, now)
     for key, old_value, new_value in _changed(was.solver, now.solver):
-        yield Difference(f"{key} was {old_value}, is {new_value}")
+        yield Difference(key, f"{key} was {old_value}, is {new_value}")
     yield from _layers(_table(was.layer), _table(now.layer))
     for key, old_value, new_value in _changed(was.machine, now.machine):
-        yield Difference(f"{key} was {old_value}, is {new_value}")
+        yield Difference(key, f"{key} was {old_value}, is {new_value}")
 
 
 def _parameter(one: RunFacts.Parameter | None) -> str:
@@ -142,13 +148,13 @@ def _sources(was: RunFacts, now: RunFacts) -> Iterator[Difference]:
             text = (
                 f"{place} had {old.records} records ({old.path}), have {new.records} ({new.path})"
             )
-            yield Difference(text, bits=bits)
+            yield Difference(new.layer, text, bits=bits)
         elif old.digest != new.digest:
             text = f"{place} are others: they came from {old.path}, come from {new.path}"
-            yield Difference(text, bits=bits)
+            yield Difference(new.layer, text, bits=bits)
         elif old.path != new.path:
             text = f"{place} look the same, but came from {old.path} and come from {new.path}"
-            yield Difference(text, bits=False)
+            yield Difference(new.layer, text, bits=False)
 
 
 def _layers(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Difference]:
@@ -161,7 +167,7 @@ def _layers(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Differen
     )
     for what, names in groups:
         if names:
-            yield Difference(f"{what}: {', '.join(names)}")
+            yield Difference("layers", f"{what}: {', '.join(names)}")
 
 
 def _changed(was: Iterable[Fact], now: Iterable[Fact]) -> Iterator[tuple[str, str, str]]:

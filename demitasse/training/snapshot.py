@@ -19,7 +19,7 @@ from demitasse.core.atomic import partial_name
 from demitasse.core.axes import shape_string
 from demitasse.core.log import get_logger
 from demitasse.core.paths import is_file
-from demitasse.errors import ConfigError, DemitasseError, SnapshotError
+from demitasse.errors import ConfigError, DemitasseError, ErrorCode, SnapshotError
 from demitasse.io.proto import SolverParameter
 from demitasse.net import Net
 from demitasse.training.checkpoint import Checkpoint
@@ -56,7 +56,7 @@ def check_prefix(param: SolverParameter, best: bool = False) -> None:
     if not param.HasField("snapshot_prefix"):
         wish = "snapshot is given" if param.snapshot else "the best weights are to be kept"
         message = f"{wish}, but snapshot_prefix is not; say where snapshots are to go"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.MISSING, field="snapshot_prefix")
     check_folder(param.snapshot_prefix)
 
 
@@ -77,7 +77,9 @@ def check_folder(prefix: str) -> None:
             f"cannot write to snapshot_prefix {prefix!r} ({error.strerror}); make "
             f"sure that the folder {os.fspath(probe.parent)!r} exists and can be written to"
         )
-        raise SnapshotError(message) from error
+        raise SnapshotError(
+            message, code=ErrorCode.UNWRITABLE, field="snapshot_prefix", got=prefix
+        ) from error
 
 
 def write_snapshot(checkpoint: Checkpoint, prefix: str) -> tuple[Path, Path]:
@@ -172,10 +174,12 @@ def _written(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         message = f"the snapshot {path} cannot be written: {error.strerror or error}"
-        raise SnapshotError(message) from error
+        raise SnapshotError(message, code=ErrorCode.UNWRITABLE, file=os.fspath(path)) from error
     except DemitasseError as error:
         message = f"the snapshot {path} cannot be written: {error}"
-        raise SnapshotError(message) from error
+        raise SnapshotError(
+            message, code=error.code or ErrorCode.UNWRITABLE, file=os.fspath(path)
+        ) from error
 
 
 def read_checked(path: Path, net: Net, sorts: int, kind: str) -> State:
@@ -202,7 +206,12 @@ def read_checked(path: Path, net: Net, sorts: int, kind: str) -> State:
             f"{len(params)} learnable parameters has {sorts * len(params)}; it is the state of "
             "another net or of another type of solver"
         )
-        raise SnapshotError(message).at(place)
+        raise SnapshotError(
+            message,
+            code=ErrorCode.COUNT_MISMATCH,
+            got=len(state.history),
+            expected=sorts * len(params),
+        ).at(place)
     for index, array in enumerate(state.history):
         blob, name = params[index % len(params)], names[index % len(params)]
         if _trimmed(array.shape) != _trimmed(blob.shape):
@@ -210,13 +219,21 @@ def read_checked(path: Path, net: Net, sorts: int, kind: str) -> State:
                 f"history {index}, of {name}, has shape {shape_string(array.shape)}; the "
                 f"parameter has {shape_string(blob.shape)}: it is the state of another net"
             )
-            raise SnapshotError(message).at(place)
+            raise SnapshotError(
+                message,
+                code=ErrorCode.SHAPE_MISMATCH,
+                param=name,
+                got=array.shape,
+                expected=blob.shape,
+            ).at(place)
         if not np.issubdtype(array.dtype, np.floating):
             message = f"history {index}, of {name}, holds {array.dtype}, no floats"
-            raise SnapshotError(message).at(place)
+            raise SnapshotError(
+                message, code=ErrorCode.DTYPE_MISMATCH, param=name, got=str(array.dtype)
+            ).at(place)
     if state.iter < 0 or state.current_step < 0:
         message = f"iteration {state.iter}, step {state.current_step}: the state is damaged"
-        raise SnapshotError(message).at(place)
+        raise SnapshotError(message, code=ErrorCode.CORRUPT).at(place)
     if state.resume is not None:
         check_progress(state.resume)
     return State(
@@ -256,4 +273,4 @@ def _found(learned_net: str, state: Path) -> str:
         f"its weights are neither at {learned_net!r} nor at {os.fspath(beside)!r}; "
         "put the file beside the state"
     )
-    raise SnapshotError(message).at(os.fspath(state))
+    raise SnapshotError(message, code=ErrorCode.NOT_FOUND, file=learned_net).at(os.fspath(state))

@@ -18,7 +18,7 @@ from demitasse.core.device import Device
 from demitasse.core.html_repr import html_of
 from demitasse.core.interrupts import Uninterrupted
 from demitasse.core.log import get_logger
-from demitasse.errors import ConfigError, DataError, NetError
+from demitasse.errors import ConfigError, DataError, ErrorCode, NetError
 from demitasse.io.proto import SolverParameter
 from demitasse.io.weights.pairing import OnMismatch
 from demitasse.plan.liveness import Keep
@@ -326,7 +326,9 @@ class Solver:
         """
         if not self.param.HasField("max_iter"):
             message = "max_iter is missing; say how many iterations to train for, or call step"
-            raise ConfigError(message, fields=("max_iter",))
+            raise ConfigError(
+                message, fields=("max_iter",), code=ErrorCode.MISSING, field="max_iter"
+            )
         if self.param.snapshot_after_train and self._run.is_root:
             check_folder(self.param.snapshot_prefix)
         log.info("Solving %s", self.net.name)

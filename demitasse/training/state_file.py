@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.core.paths import is_file
-from demitasse.errors import SnapshotError, WeightsError
+from demitasse.errors import ErrorCode, SnapshotError, WeightsError
 from demitasse.io.data.databases.hdf5 import array_of, damage, member
 from demitasse.io.proto import (
     BlobProto,
@@ -92,7 +92,7 @@ def read_state(path: Path) -> State:
         if _is_weights(path):
             raise _mistaken(path)
         text = "this is not a solver state: it does not say which iteration it is from"
-        raise SnapshotError(text).at(str(path))
+        raise SnapshotError(text, code=ErrorCode.INVALID, field="iter").at(str(path))
     return State(
         message.iter,
         message.learned_net,
@@ -107,14 +107,16 @@ def _array(blob: BlobProto, index: int, path: Path, arrays: Arrays) -> np.ndarra
         values, shape = arrays.floats(blob), stored_shape(blob)
     except WeightsError as error:
         text = f"history {index}: {error.message}"
-        raise SnapshotError(text).at(str(path)) from error
+        raise SnapshotError(text, code=error.code, history=index).at(str(path)) from error
     try:
         if min(shape, default=1) >= 0 and values.size == math.prod(shape):
             return values.reshape(shape)
     except ValueError:  # no values, but axes too long all the same
         pass
     text = f"history {index} has {values.size} values for its shape {shape}"
-    raise SnapshotError(text).at(str(path))
+    raise SnapshotError(
+        text, code=ErrorCode.SHAPE_MISMATCH, history=index, expected=shape, got=values.size
+    ).at(str(path))
 
 
 def _is_weights(path: Path) -> bool:
@@ -137,7 +139,7 @@ def _mistaken(path: Path) -> SnapshotError:
         "this file holds the weights of a net, not the state of a solver. To continue a run give "
         f"its .solverstate{there}; to begin a new one from these weights, load them as weights"
     )
-    return SnapshotError(text).at(str(path))
+    return SnapshotError(text, code=ErrorCode.INVALID).at(str(path))
 
 
 # -- HDF5 --------------------------------------------------------------------------------------
@@ -175,12 +177,12 @@ def _read_hdf5(path: Path) -> State:
                 if "data" in file:
                     raise _mistaken(path)
                 text = "this HDF5 file has no 'iter' and 'history': it is no solver state"
-                raise SnapshotError(text).at(str(path))
+                raise SnapshotError(text, code=ErrorCode.INVALID, field="iter").at(str(path))
             history = member(file, "history")
             names = sorted(history, key=lambda name: int(name) if name.isdecimal() else -1)
             if names != [str(i) for i in range(len(names))]:
                 text = f"its history is named {', '.join(names)} instead of 0, 1, 2, ..."
-                raise SnapshotError(text).at(str(path))
+                raise SnapshotError(text, code=ErrorCode.CORRUPT, field="history").at(str(path))
             return State(
                 _integer(member(file, "iter")),
                 _text(array_of(member(file, "learned_net"))) if "learned_net" in file else "",
@@ -189,7 +191,7 @@ def _read_hdf5(path: Path) -> State:
                 _resume(member(file, RESUME)) if RESUME in file else None,
             )
     except WeightsError as error:
-        raise SnapshotError(error.message) from error
+        raise SnapshotError(error.message, code=error.code) from error
 
 
 def _integer(dataset: Any) -> int:

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from demitasse.core.log import get_logger
-from demitasse.errors import ConfigError, LostProcessError
+from demitasse.errors import ConfigError, ErrorCode, LostProcessError
 from demitasse.training.carried import Carried
 from demitasse.training.distributed import Communicator
 from demitasse.training.requests import Request
@@ -110,7 +110,7 @@ class Survivors:
                 f"{solver.net.device} exchanges gradients with other GPUs, and cannot go on "
                 "without one; train without survive, or on device cpu"
             )
-            raise ConfigError(message)
+            raise ConfigError(message, code=ErrorCode.UNSUPPORTED, field="device")
         if self.carried is not None:
             solver.take_up(self.carried)
         for action in self._asked:

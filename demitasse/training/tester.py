@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.sources.turns import Turn
 from demitasse.layers import Layer
 from demitasse.layers._data_base import PrefetchingDataLayer
@@ -133,7 +133,7 @@ class Together:
                     "the processes do not read the same records to test with; do their data "
                     "layers have the same sources?"
                 )
-                raise DataError(message)
+                raise DataError(message, code=ErrorCode.INCOMPATIBLE)
             for number in range(begun, done):
                 yield found[number]
 
@@ -155,7 +155,7 @@ class Together:
                 message = "data layers of one net stand at different batches: " + ", ".join(
                     f"{layer.name!r} at record {layer.state()}" for layer in sources
                 )
-                raise DataError(message)
+                raise DataError(message, code=ErrorCode.INCOMPATIBLE)
             if turns == {True}:
                 loss = net.forward()
                 weight = 1 if epoch is None else epoch.seen()[0]

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from demitasse.backends.arrays import Array
 from demitasse.backends.updates import Piece, Update
 from demitasse.core.suggest import suggestion
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import SolverParameter
 
 __all__ = [
@@ -146,7 +146,9 @@ def find_rule(type_: str) -> UpdateRule:
         message = (
             f"unknown solver type {type_!r}{suggestion(type_, RULES)}; known are {', '.join(RULES)}"
         )
-        raise ConfigError(message, fields=("type",))
+        raise ConfigError(
+            message, fields=("type",), code=ErrorCode.UNKNOWN, field="type", got=type_
+        )
     return RULES[type_]
 
 
@@ -259,21 +261,37 @@ def check_update(param: SolverParameter, rule: UpdateRule) -> None:
     """
     if param.momentum and not rule.takes_momentum:
         message = f"momentum cannot be used with {rule.type}; remove it"
-        raise ConfigError(message, fields=("momentum",))
+        raise ConfigError(
+            message, fields=("momentum",), code=ErrorCode.UNSUPPORTED, field="momentum"
+        )
     for name in rule.averages:
         value: float = getattr(param, name)
         if not 0 <= value < 1:
             message = f"{name} of {rule.type} must be at least 0 and below 1, it is {value:g}"
-            raise ConfigError(message, fields=(name,))
+            raise ConfigError(
+                message, fields=(name,), code=ErrorCode.OUT_OF_RANGE, field=name, got=value
+            )
     if rule.trusts == "gradient" and not param.trust_coefficient > 0:
         message = (
             f"trust_coefficient of {rule.type} must be above 0, it is {param.trust_coefficient:g}"
         )
-        raise ConfigError(message, fields=("trust_coefficient",))
+        raise ConfigError(
+            message,
+            fields=("trust_coefficient",),
+            code=ErrorCode.OUT_OF_RANGE,
+            field="trust_coefficient",
+            got=param.trust_coefficient,
+        )
     known = ["L2", "L1"] if rule.takes_l1 else ["L2"]
     if param.weight_decay and param.regularization_type not in known:
         message = (
             f"regularization_type of {rule.type} must be {' or '.join(known)}, "
             f"it is {param.regularization_type!r}"
         )
-        raise ConfigError(message, fields=("regularization_type", "weight_decay"))
+        raise ConfigError(
+            message,
+            fields=("regularization_type", "weight_decay"),
+            code=ErrorCode.UNKNOWN,
+            field="regularization_type",
+            got=param.regularization_type,
+        )

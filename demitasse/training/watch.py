@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from demitasse.core.log import get_logger, number
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import ResumeState, SolverParameter
 from demitasse.net import Net
 from demitasse.training.metrics import Best, Metric, find_metric
@@ -73,7 +73,7 @@ class Watch:
         if early is not None and self._early is not None:
             if early.patience < 1 or not early.min_delta >= 0:
                 message = f"patience must be at least 1 and min_delta at least 0: {early}"
-                raise ConfigError(message)
+                raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="early_stopping")
             self._early.least, self._patience = early.min_delta, early.patience
         metric = param.plateau_metric if param.lr_policy == "plateau" else ""
         self._plateau = self._new("plateau", metric or None, nets) or Best(

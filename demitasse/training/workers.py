@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.net import Net
 from demitasse.training.distributed import Alone, Communicator, Crew, Reduce, Shards, Single, Team
 
@@ -59,7 +59,7 @@ class Workers:
                     "would have the same data; read it by Data, ImageData, HDF5Data or a Python "
                     "layer that looks at its rank"
                 )
-                raise ConfigError(message)
+                raise ConfigError(message, code=ErrorCode.UNSUPPORTED, layer=layer.name)
         others = [net.clone(rank=shard) for shard in self.shards.hosted[1:]]
         return Crew(
             [net, *others], self._processes, self.shards, self._reduce, overlap=self._overlap

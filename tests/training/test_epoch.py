@@ -1,15 +1,15 @@
 """``test_iter: 0``: a test reads every record exactly once."""
 
-import re
 import shutil
 from contextlib import closing
 
 import numpy as np
 import PIL.Image
 import pytest
+from expect_error import expect_error
 
 from demitasse import Net, Solver
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.data.databases.database import open_db, records
 from demitasse.io.data.databases.writing import write_database
 from demitasse.io.proto import parse_text, upgrade_net
@@ -127,7 +127,7 @@ def test_what_has_a_number_for_each_record_is_left_out(folder, lines):
         means, _ = mean_outputs(net, 0)
 
     assert sorted(means) == ["accuracy", "loss"]
-    assert any(re.match(r"Output 'p' changed from \(4, 3\) to \(3, 3\)", line) for line in lines())
+    assert any("'p' changed from (4, 3) to (3, 3)" in line for line in lines())
 
 
 def test_two_layers_that_agree_have_a_common_epoch(folder):
@@ -150,7 +150,8 @@ def test_layers_that_do_not_agree_are_refused(folder):
     layer {{ name: "a" top: "images" top: "labels" {lmdb} }}
     layer {{ name: "b" top: "x" top: "y" {second} }}
     """
-    with net_of(text) as net, pytest.raises(ConfigError, match="last batch: 'a' 4, 'b' 5"):
+    counts = ["'a' 4", "'b' 5"]
+    with net_of(text) as net, expect_error(ConfigError, mentions=counts, layers=["a", "b"]):
         list(Epoch(net).batches())
 
 
@@ -170,19 +171,19 @@ def test_caffes_leveldb_has_an_epoch(reference_data, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("layer", "what"),
+    ("layer", "name"),
     [
-        ('type: "DummyData" dummy_data_param { shape { dim: 1 } }', "no layer reads records"),
+        ('type: "DummyData" dummy_data_param { shape { dim: 1 } }', None),
         (
             'type: "MemoryData" memory_data_param { batch_size: 1 channels: 1 height: 1 width: 1 }',
-            r"layer 'data' \(MemoryData\) has no last record",
+            "data",
         ),
     ],
 )
-def test_data_without_an_end_is_refused(layer, what):
+def test_data_without_an_end_is_refused(layer, name):
     tops = 'top: "x"' if "Dummy" in layer else 'top: "x" top: "y"'
 
-    with pytest.raises(ConfigError, match=what):
+    with expect_error(ConfigError, ErrorCode.UNSUPPORTED, layer=name):
         Epoch(net_of(f'layer {{ name: "data" {tops} {layer} }}'))
 
 

@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse import Solver
 from demitasse.errors import DataError
@@ -44,20 +45,16 @@ def trained(tmp_path, backend):
 @pytest.mark.parametrize("loss", ["SoftmaxWithLoss", "MultinomialLogisticLoss", "HingeLoss"])
 @pytest.mark.parametrize(("label", "shown"), [(3, "3"), (-1, "-1"), (float("nan"), "nan")])
 def test_a_label_that_is_no_class_is_named(trained, loss, label, shown):
-    with pytest.raises(DataError) as caught:
+    names = [f"label {shown}", "image 2", "'label'", "0 to 2"]
+    with expect_error(DataError, mentions=names, place=f"layer 'loss' ({loss})"):
         trained([0, 1, label, 2], loss)
-
-    assert str(caught.value).startswith(
-        f"layer 'loss' ({loss}): label {shown} of image 2 of the batch (blob 'label') is none of "
-        "the classes 0 to 2"
-    )
 
 
 def test_ignored_labels_are_not_at_fault(trained):
     fields = "loss_param { ignore_label: 255 }"
 
     assert np.isfinite(trained([0, 255, 1, 2], fields=fields))
-    with pytest.raises(DataError, match="label 254 of image 3"):
+    with expect_error(DataError, mentions=["254", "image 3"]):
         trained([0, 255, 1, 254], fields=fields)
 
 
@@ -65,4 +62,4 @@ def test_another_loss_that_is_nan_is_warned_of_as_before(trained, caplog):
     with caplog.at_level(logging.WARNING):
         trained([0, 1, 2, 0], fields="loss_weight: inf")
 
-    assert "the loss is inf at iteration 0" in caplog.text
+    assert "inf at iteration 0" in caplog.text

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse import Solver
-from demitasse.errors import NetError, SnapshotError
+from demitasse.errors import ErrorCode, NetError, SnapshotError
 from demitasse.training.checkpointer import Checkpointer
 from demitasse.training.evaluate import evaluate
 from demitasse.training.iteration import accumulate_gradients
@@ -35,7 +36,7 @@ def test_an_iteration_without_a_finite_loss_ends_the_run_that_asked_for_it(field
     run = Solver(fields(), on_nonfinite="stop")._run
     run.net.params["ip2"][0].data[...] = np.nan
 
-    with pytest.raises(NetError, match="the loss is nan at iteration 3"):
+    with expect_error(NetError, ErrorCode.NOT_FINITE, iteration=3):
         accumulate_gradients(run, iteration=3, rate=0.1)
 
 
@@ -75,7 +76,7 @@ def test_a_checkpoint_can_be_resumed_by_another_run(fields, tmp_path):
 def test_other_workers_than_the_first_write_no_checkpoint(run, tmp_path):
     checkpointer = Checkpointer(replace(run, rank=1, ranks=2), keep_last=None, seed=-1)
 
-    with pytest.raises(SnapshotError, match="not of rank 0"):
+    with expect_error(SnapshotError, ErrorCode.BAD_STATE, mentions="rank 0"):
         checkpointer.write(0, 0, tmp_path / "s")
 
 
@@ -88,4 +89,4 @@ def test_a_checkpoint_that_fails_on_the_way_is_remembered(run, lines):
     checkpointer.attempt(full, iteration=2)
 
     assert checkpointer.unwritten
-    assert any("Iteration 2: No space left on device. THE RUN GOES ON" in line for line in lines())
+    assert any("Iteration 2: No space left on device" in line for line in lines())

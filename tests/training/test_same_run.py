@@ -4,9 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse import Solver, settings
-from demitasse.errors import ConfigError, SnapshotError
+from demitasse.errors import ConfigError, ErrorCode, SnapshotError
 from demitasse.io.data import write_database
 from demitasse.io.proto import SolverState, read_binary, write_binary
 
@@ -24,6 +25,16 @@ def saved(fields, folder, text="", **values):
     return solver.snapshot()
 
 
+def refused(difference, mentions=()):
+    return expect_error(
+        SnapshotError, ErrorCode.INCOMPATIBLE, mentions=mentions, differences=[difference]
+    )
+
+
+def changes_told(lines):
+    return [line for line in lines if line.startswith("The run that goes on from")]
+
+
 def small_net(fields):
     return str(fields().net_param)
 
@@ -39,7 +50,7 @@ def test_the_same_run_goes_on_without_a_word(fields, tmp_path, fmt, lines, backe
 
     made(fields, tmp_path, text, device=backend).restore(state, exact=True)
 
-    assert not [line for line in lines() if "not as it was" in line]
+    assert not changes_told(lines())
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -53,7 +64,7 @@ def test_the_weights_of_another_run_are_refused(fields, tmp_path, fmt):
     others.replace(weights)
     solver = made(fields, tmp_path, text)
 
-    with pytest.raises(SnapshotError, match=r"its weights file is not .*--force"):
+    with refused("weights", mentions="--force"):
         solver.restore(state)
 
     assert solver.iter == 0
@@ -70,7 +81,7 @@ def test_weights_that_are_a_file_of_the_system_are_refused(fields, tmp_path, nam
     write_binary(path, state)
     solver = made(fields, tmp_path)
 
-    with pytest.raises(SnapshotError, match="its weights file is not"):
+    with refused("weights"):
         solver.restore(path)
 
 
@@ -82,7 +93,7 @@ def test_weights_that_cannot_be_read_are_refused(fields, tmp_path, monkeypatch):
         raise OSError(5, "Input/output error", str(weights))
 
     monkeypatch.setattr("demitasse.training.same_run.file_digest", broken)
-    with pytest.raises(SnapshotError, match=r"the weights it names cannot be read: .*caffemodel"):
+    with expect_error(SnapshotError, ErrorCode.UNREADABLE, mentions=".caffemodel"):
         solver.restore(path)
 
 
@@ -90,7 +101,7 @@ def test_a_renamed_layer_is_refused(fields, tmp_path):
     _, state = saved(fields, tmp_path)
     solver = made(fields, tmp_path, net=small_net(fields).replace('name: "ip1"', 'name: "fc1"'))
 
-    with pytest.raises(SnapshotError, match=r"parameter 0 of layer 'ip1' of shape .* 'fc1'"):
+    with refused("parameter", mentions=["parameter 0 of layer 'ip1'", "'fc1'"]):
         solver.restore(state)
 
     solver.restore(state, force=True)
@@ -100,30 +111,32 @@ def test_another_type_of_solver_is_refused(fields, tmp_path):
     _, state = saved(fields, tmp_path)
     solver = made(fields, tmp_path, type="Nesterov")
 
-    with pytest.raises(SnapshotError, match="the solver was SGD, is Nesterov"):
+    with refused("type", mentions=["SGD", "Nesterov"]):
         solver.restore(state)
 
     solver.restore(state, force=True)
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "mentions"),
     [
-        ({"base_lr": 0.5}, "base_lr was 0.1"),
-        ({"iter_size": 2}, "iter_size was 1, is 2"),
-        ({"text": 'lr_policy: "step" stepsize: 3 gamma: 0.5'}, "lr_policy was fixed, is step"),
-        ({"device": "readonly"}, "device was numpy, is readonly"),
+        ({"base_lr": 0.5}, ["base_lr", "0.1", "0.5"]),
+        ({"iter_size": 2}, ["iter_size", "1", "2"]),
+        ({"text": 'lr_policy: "step" stepsize: 3 gamma: 0.5'}, ["lr_policy", "fixed", "step"]),
+        ({"device": "readonly"}, ["device", "numpy", "readonly"]),
     ],
 )
-def test_what_changes_numbers_is_warned_of_or_refused(fields, tmp_path, lines, values, told):
+def test_what_changes_numbers_is_warned_of_or_refused(fields, tmp_path, lines, values, mentions):
     _, state = saved(fields, tmp_path)
     solver = made(fields, tmp_path, **values)
 
-    with pytest.raises(SnapshotError, match=f"{told}.*--exact"):
+    mentions = [*mentions, "--exact"]
+    with expect_error(SnapshotError, ErrorCode.INCOMPATIBLE, mentions=mentions) as caught:
         solver.restore(state, exact=True)
+    assert mentions[0] in caught.value.details["differences"]
     solver.restore(state)
 
-    assert told in lines()[-1]
+    assert all(name in lines()[-1] for name in mentions[:-1])
 
 
 def test_another_batch_is_warned_of(fields, tmp_path, lines):
@@ -132,7 +145,7 @@ def test_another_batch_is_warned_of(fields, tmp_path, lines):
 
     solver.restore(state)
 
-    assert "layers have other fields: data" in lines()[-1]
+    assert ": data" in lines()[-1]
 
 
 def test_another_seed_is_warned_of_and_the_old_one_kept(fields, tmp_path, lines):
@@ -141,7 +154,7 @@ def test_another_seed_is_warned_of_and_the_old_one_kept(fields, tmp_path, lines)
 
     solver.restore(state, exact=True)
 
-    assert "the seed was 7, is 9: the run keeps 7" in lines()[-1]
+    assert all(name in lines()[-1] for name in ("seed", "7", "9"))
     assert solver.net.seed == 7
 
 
@@ -151,11 +164,11 @@ def test_another_number_of_threads_is_warned_of_or_refused(fields, tmp_path, lin
     with settings.override(threads=2):
         solver = made(fields, tmp_path, device="cpu")
 
-        with pytest.raises(SnapshotError, match="threads was 1, is 2"):
+        with refused("threads", mentions=["1", "2"]):
             solver.restore(state, exact=True)
         solver.restore(state)
 
-    assert "threads was 1, is 2" in lines()[-1]
+    assert all(name in lines()[-1] for name in ("threads", "1", "2"))
 
 
 DATA = """
@@ -175,16 +188,16 @@ def database(folder, name, count, first=0):
 
 
 @pytest.mark.parametrize(
-    ("count", "first", "told"),
-    [(6, 0, "had 5 records"), (5, 1, "are others"), (5, 0, "look the same, but came from")],
+    ("count", "first", "mentions"),
+    [(6, 0, "5 records"), (5, 1, "others"), (5, 0, "the same")],
 )
-def test_another_database_is_warned_of(fields, tmp_path, lines, count, first, told):
+def test_another_database_is_warned_of(fields, tmp_path, lines, count, first, mentions):
     _, state = saved(fields, tmp_path, net=database(tmp_path, "one", 5))
     solver = made(fields, tmp_path, net=database(tmp_path, "two", count, first))
 
     solver.restore(state)
 
-    assert f"the data of layer 'd' of the train net {told}" in lines()[-1]
+    assert all(name in lines()[-1] for name in ("layer 'd' of the train net", mentions))
 
 
 def test_a_database_that_was_moved_is_exact_enough(fields, tmp_path):
@@ -207,13 +220,13 @@ def test_a_state_that_tells_nothing_goes_on_as_ever(fields, tmp_path, field, lin
 
     solver.restore(state)
 
-    assert "not as it was" not in lines()[-1]
-    with pytest.raises(SnapshotError, match="does not tell what its run was made of"):
+    assert not changes_told(lines()[-1:])
+    with refused("fingerprint"):
         solver.restore(state, exact=True)
 
 
 def test_to_force_and_to_be_exact_contradict_each_other(fields, tmp_path):
     _, state = saved(fields, tmp_path)
 
-    with pytest.raises(ConfigError, match="give one of them"):
+    with expect_error(ConfigError, ErrorCode.CONFLICT, mentions=["force", "exact"]):
         made(fields, tmp_path).restore(state, force=True, exact=True)

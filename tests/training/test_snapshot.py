@@ -9,12 +9,19 @@ import sys
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from goldens import GOLDENS
 
 from demitasse import Solver
 from demitasse.core.atomic import atomic_write
-from demitasse.core.axes import shape_string
-from demitasse.errors import ConfigError, NetError, ShapeError, SnapshotError, WeightsError
+from demitasse.errors import (
+    ConfigError,
+    ErrorCode,
+    NetError,
+    ShapeError,
+    SnapshotError,
+    WeightsError,
+)
 from demitasse.io.proto import NetParameter, SolverState, floats, read_binary, write_binary
 from demitasse.io.weights.hdf5 import is_hdf5
 from demitasse.training import keeper, read_state
@@ -217,7 +224,7 @@ def test_weights_that_are_gone_are_named(fields, tmp_path):
     weights, file = solver.snapshot()
     weights.unlink()
 
-    with pytest.raises(SnapshotError, match=rf"neither at '{weights}'.*put the file beside"):
+    with expect_error(SnapshotError, ErrorCode.NOT_FOUND, file=str(weights)):
         solver.restore(file)
 
 
@@ -272,10 +279,10 @@ def test_old_states_with_four_axes_fit(fields, tmp_path):
 # -- what is refused, and that nothing has changed then -----------------------------------------
 
 
-def refused(solver, file, what, error=SnapshotError, **options):
+def refused(solver, file, code, mentions=(), error=SnapshotError, force=False, **details):
     before = everything(solver)
-    with pytest.raises(error, match=what):
-        solver.restore(file, **options)
+    with expect_error(error, code, mentions=mentions, **details):
+        solver.restore(file, force=force)
     assert everything(solver) == before
 
 
@@ -286,21 +293,21 @@ def saved(fields, folder, fmt="binary", **values):
 
 
 def test_a_missing_state_is_refused(fields, tmp_path):
-    refused(made(fields, tmp_path), tmp_path / "none.solverstate", "none.solverstate: No such file")
+    refused(made(fields, tmp_path), tmp_path / "none.solverstate", None, "No such file")
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_weights_given_by_mistake_are_told_from_a_state(fields, tmp_path, fmt):
     weights, state = saved(fields, tmp_path, fmt)
 
-    refused(made(fields, tmp_path), weights, rf"holds the weights of a net.*{state} is one")
+    refused(made(fields, tmp_path), weights, ErrorCode.INVALID, str(state))
 
 
 def test_something_else_is_no_state(fields, tmp_path):
     file = tmp_path / "x.solverstate"
     file.write_bytes(b"\x12\x03abc")
 
-    refused(made(fields, tmp_path), file, "does not say which iteration")
+    refused(made(fields, tmp_path), file, ErrorCode.INVALID, field="iter")
 
 
 def test_another_hdf5_file_is_no_state(fields, tmp_path):
@@ -308,7 +315,7 @@ def test_another_hdf5_file_is_no_state(fields, tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["something"] = 1
 
-    refused(made(fields, tmp_path), tmp_path / "x.h5", "no 'iter' and 'history'")
+    refused(made(fields, tmp_path), tmp_path / "x.h5", ErrorCode.INVALID, "'history'")
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -316,17 +323,13 @@ def test_a_state_that_is_cut_short_is_refused(fields, tmp_path, fmt):
     _, state = saved(fields, tmp_path, fmt)
     state.write_bytes(state.read_bytes()[:-40])
 
-    refused(made(fields, tmp_path), state, "solverstate")
+    refused(made(fields, tmp_path), state, None, "solverstate")
 
 
 def test_the_state_of_another_type_of_solver_is_refused(fields, tmp_path):
     _, state = saved(fields, tmp_path, type="Adam")
 
-    refused(
-        made(fields, tmp_path),
-        state,
-        "has 8 arrays of history, SGD with 4 learnable parameters has 4",
-    )
+    refused(made(fields, tmp_path), state, ErrorCode.COUNT_MISMATCH, got=8, expected=4)
 
 
 def test_the_state_of_another_net_is_refused(fields, tmp_path):
@@ -335,12 +338,9 @@ def test_the_state_of_another_net_is_refused(fields, tmp_path):
     state.history[2].shape.dim[:] = [5, 3]
     write_binary(file, state)
 
-    refused(
-        made(fields, tmp_path),
-        file,
-        rf"history 2, of parameter 0 of layer 'ip2', has shape {shape_string((5, 3))[:4]}.*"
-        "the parameter has 3 5",
-    )
+    name = "parameter 0 of layer 'ip2'"
+    code, solver = ErrorCode.SHAPE_MISMATCH, made(fields, tmp_path)
+    refused(solver, file, code, param=name, got=(5, 3), expected=(3, 5))
 
 
 def test_a_history_with_too_few_values_is_refused(fields, tmp_path):
@@ -349,7 +349,8 @@ def test_a_history_with_too_few_values_is_refused(fields, tmp_path):
     del state.history[1].data[2:]
     write_binary(file, state)
 
-    refused(made(fields, tmp_path), file, r"history 1 has 2 values for its shape \(5,\)")
+    code, solver = ErrorCode.SHAPE_MISMATCH, made(fields, tmp_path)
+    refused(solver, file, code, history=1, got=2, expected=(5,))
 
 
 def test_negative_counts_are_refused(fields, tmp_path):
@@ -358,15 +359,16 @@ def test_negative_counts_are_refused(fields, tmp_path):
     state.resume.net[0].passes = -1
     write_binary(file, state)
 
-    refused(made(fields, tmp_path), file, "impossible count for the train net")
+    refused(made(fields, tmp_path), file, ErrorCode.CORRUPT, net="train")
 
 
 def test_a_state_whose_weights_are_damaged_changes_nothing(fields, tmp_path):
     weights, state = saved(fields, tmp_path)
     weights.write_bytes(weights.read_bytes()[:-5])
 
-    refused(made(fields, tmp_path), state, "has changed since")
-    refused(made(fields, tmp_path), state, "s_iter_2.caffemodel", WeightsError, force=True)
+    refused(made(fields, tmp_path), state, ErrorCode.INCOMPATIBLE, differences=["weights"])
+    solver, name = made(fields, tmp_path), "s_iter_2.caffemodel"
+    refused(solver, state, None, name, WeightsError, force=True)
 
 
 def test_a_state_whose_weights_do_not_fit_changes_nothing(fields, tmp_path):
@@ -376,8 +378,8 @@ def test_a_state_whose_weights_do_not_fit_changes_nothing(fields, tmp_path):
     layer.blobs[0].shape.dim[:] = [5, 3]
     write_binary(weights, net)
 
-    refused(made(fields, tmp_path), state, "has changed since")
-    refused(made(fields, tmp_path), state, "ip2", ShapeError, force=True)
+    refused(made(fields, tmp_path), state, ErrorCode.INCOMPATIBLE, differences=["weights"])
+    refused(made(fields, tmp_path), state, None, "ip2", ShapeError, force=True)
 
 
 def test_hdf5_without_h5py_says_what_to_install(fields, tmp_path, monkeypatch):
@@ -385,9 +387,10 @@ def test_hdf5_without_h5py_says_what_to_install(fields, tmp_path, monkeypatch):
     solver = made(fields, tmp_path, "hdf5")
     monkeypatch.setitem(sys.modules, "h5py", None)
 
-    with pytest.raises(SnapshotError, match=r"pip install 'demitasse\[hdf5\]'"):
+    install = "pip install 'demitasse[hdf5]'"
+    with expect_error(SnapshotError, mentions=install):
         solver.restore(state)
-    with pytest.raises(SnapshotError, match=r"pip install 'demitasse\[hdf5\]'"):
+    with expect_error(SnapshotError, mentions=install):
         solver.snapshot()
     assert weights.is_file()
 
@@ -396,7 +399,7 @@ def test_hdf5_without_h5py_says_what_to_install(fields, tmp_path, monkeypatch):
 
 
 def test_snapshots_need_a_prefix(fields):
-    with pytest.raises(ConfigError, match="snapshot_prefix is not"):
+    with expect_error(ConfigError, ErrorCode.MISSING, field="snapshot_prefix"):
         Solver(fields(snapshot=5))
 
 
@@ -404,7 +407,7 @@ def test_snapshots_need_a_prefix(fields):
 def test_a_folder_that_cannot_be_written_to_is_refused_before_training(fields, tmp_path, place):
     (tmp_path / "file").touch()
 
-    with pytest.raises(SnapshotError, match=r"cannot write to snapshot_prefix.*exists and can be"):
+    with expect_error(SnapshotError, ErrorCode.UNWRITABLE, field="snapshot_prefix"):
         Solver(fields(snapshot=5, snapshot_prefix=str(tmp_path / place)))
 
 
@@ -412,7 +415,7 @@ def test_the_folder_of_the_last_snapshot_is_looked_at_before_training(fields, tm
     prefix = str(tmp_path / "nowhere" / "s")
     solver = Solver(fields(snapshot_after_train=True, snapshot_prefix=prefix))
 
-    with pytest.raises(SnapshotError, match=r"cannot write to snapshot_prefix.*exists and can be"):
+    with expect_error(SnapshotError, ErrorCode.UNWRITABLE, field="snapshot_prefix"):
         solver.solve()
 
     assert solver.iter == 0
@@ -435,7 +438,8 @@ def test_a_full_disk_leaves_the_old_snapshot_whole(fields, tmp_path, fmt, monkey
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(SnapshotError, match=r"s_iter_2\.caffemodel.* cannot be written: No space"):
+    reason = ["s_iter_2.caffemodel", "No space left on device"]
+    with expect_error(SnapshotError, ErrorCode.UNWRITABLE, mentions=reason):
         solver.snapshot()
 
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == old
@@ -493,14 +497,14 @@ def test_weights_that_are_not_finite_are_warned_of_when_they_are_written(fields,
     weights, _ = solver.snapshot()
 
     assert weights.exists()
-    [line] = [line for line in lines() if "written all the same" in line]
+    [line] = [line for line in lines() if "NaN or infinite" in line]
     assert "parameter 0 of layer 'ip1' (InnerProduct)" in line
 
 
 def test_weights_that_are_not_finite_are_not_written_by_a_run_that_stops_for_them(fields, tmp_path):
     solver = poisoned(fields, tmp_path, on_nonfinite="stop")
 
-    with pytest.raises(NetError, match=r"parameter 0 of layer 'ip1'.*nothing is written"):
+    with expect_error(NetError, ErrorCode.NOT_FINITE, mentions="parameter 0 of layer 'ip1'"):
         solver.snapshot()
 
     assert list(tmp_path.iterdir()) == []
@@ -574,7 +578,7 @@ def test_a_run_goes_on_without_a_snapshot_that_cannot_be_written(
     solver.solve()
 
     assert tried == [2, 4, 6]
-    assert any("Iteration 2: No space left on device. THE RUN GOES ON" in line for line in lines())
+    assert any("Iteration 2: No space left on device" in line for line in lines())
 
 
 def test_a_run_whose_last_snapshot_cannot_be_written_fails(fields, tmp_path, monkeypatch):
@@ -585,7 +589,7 @@ def test_a_run_whose_last_snapshot_cannot_be_written_fails(fields, tmp_path, mon
 
     monkeypatch.setattr(keeper, "write_snapshot", full)
 
-    with pytest.raises(SnapshotError, match="No space left"):
+    with expect_error(SnapshotError, mentions="No space left"):
         solver.solve()
     assert solver.iter == 4
 
@@ -603,5 +607,5 @@ def test_links_that_lead_in_a_circle_are_an_error_of_the_system(tmp_path):
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")
 
-    with pytest.raises(OSError, match="symbolic links"), atomic_write(tmp_path / "a"):
+    with expect_error(OSError, mentions=os.strerror(errno.ELOOP)), atomic_write(tmp_path / "a"):
         pass

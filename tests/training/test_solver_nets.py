@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse import Net, Solver
-from demitasse.errors import ConfigError, DemitasseError, ShapeError
+from demitasse.errors import ConfigError, DemitasseError, ErrorCode, ShapeError
 from demitasse.io.proto import write_binary, write_text
 from demitasse.training import RULES
 
@@ -38,7 +39,7 @@ def test_a_type_that_is_given_wins_over_the_file(fields):
     solver = Solver(fields(type="SGD"), type="Adam")
 
     assert solver.type == solver.param.type == "Adam"
-    with pytest.raises(ConfigError, match="unknown solver type 'Adamm'"):
+    with expect_error(ConfigError, ErrorCode.UNKNOWN, field="type", got="Adamm"):
         Solver(fields(), type="Adamm")
 
 
@@ -86,22 +87,19 @@ def test_a_solver_can_be_subclassed(fields, tmp_path, kind):
 
 
 def test_an_unknown_type_is_refused(fields):
-    with pytest.raises(
-        ConfigError,
-        match=r"unknown solver type 'Adamm'; did you mean 'Adam'\?; known are SGD, Nesterov",
-    ):
+    known = ["'Adam'?", *RULES]
+    with expect_error(ConfigError, ErrorCode.UNKNOWN, mentions=known, field="type", got="Adamm"):
         Solver(fields(type="Adamm"))
 
 
 def test_one_train_net_is_needed(fields):
-    with pytest.raises(
-        ConfigError, match=r"no net to train.*train_net_param, train_net, net_param"
-    ):
+    fields_of_nets = "train_net_param, train_net, net_param, net"
+    with expect_error(ConfigError, ErrorCode.MISSING, mentions=fields_of_nets, field="net"):
         Solver(fields(net=""))
 
 
 def test_two_train_nets_are_refused(fields):
-    with pytest.raises(ConfigError, match="net_param and net both"):
+    with expect_error(ConfigError, ErrorCode.CONFLICT, field="net", got=["net_param", "net"]):
         Solver(fields('net: "other.prototxt"'))
 
 
@@ -150,20 +148,33 @@ def test_test_nets_come_in_caffes_order(fields, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
+    ("text", "code", "details"),
     [
-        ("test_iter: 1", "test_interval must be above 0"),
-        ("test_iter: 0 test_interval: 1", r"test_iter: 0 of test net 0: no layer reads records"),
-        ("test_iter: -1 test_interval: 1", "test_iter of test net 0 is -1"),
+        ("test_iter: 1", ErrorCode.OUT_OF_RANGE, {"field": "test_interval", "got": 0}),
+        (
+            "test_iter: 0 test_interval: 1",
+            ErrorCode.UNSUPPORTED,
+            {"place": "test_iter: 0 of test net 0"},
+        ),
+        (
+            "test_iter: -1 test_interval: 1",
+            ErrorCode.OUT_OF_RANGE,
+            {"field": "test_iter", "net": 0, "got": -1},
+        ),
         (
             "test_iter: [1, 1] test_interval: 1 test_state { }",
-            "test_state is given 1 times for 2 test nets",
+            ErrorCode.COUNT_MISMATCH,
+            {"field": "test_state", "got": 1, "expected": 2},
         ),
-        ('test_net: "a" test_interval: 1', "test_iter is given 0 times for 1 test nets"),
+        (
+            'test_net: "a" test_interval: 1',
+            ErrorCode.COUNT_MISMATCH,
+            {"field": "test_iter", "got": 0, "expected": 1},
+        ),
     ],
 )
-def test_counts_that_do_not_fit_are_refused(fields, text, what):
-    with pytest.raises(ConfigError, match=what):
+def test_counts_that_do_not_fit_are_refused(fields, text, code, details):
+    with expect_error(ConfigError, code, **details):
         Solver(fields(text))
 
 
@@ -173,17 +184,18 @@ def test_without_a_generic_net_every_test_iter_needs_a_net(fields):
     param.test_net_param.add().CopyFrom(param.net_param)
     param.ClearField("net_param")
 
-    with pytest.raises(ConfigError, match="test_iter is given 2 times for 1 test nets"):
+    count = {"field": "test_iter", "got": 2, "expected": 1}
+    with expect_error(ConfigError, ErrorCode.COUNT_MISMATCH, **count):
         Solver(param)
 
 
 def test_a_fault_in_a_net_names_the_field_of_the_solver(fields):
-    with pytest.raises(DemitasseError, match=r"solver's net_param: .*Powerr"):
+    with expect_error(DemitasseError, mentions="Powerr", place="solver's net_param"):
         Solver(fields(net=STAGED.replace("Power", "Powerr")))
 
 
 def test_a_missing_net_file_names_the_field_of_the_solver(fields):
-    with pytest.raises(DemitasseError, match=r"solver's net: .*nowhere\.prototxt"):
+    with expect_error(DemitasseError, mentions="nowhere.prototxt", place="solver's net"):
         Solver(fields('net: "nowhere.prototxt"', net=""))
 
 
@@ -234,7 +246,7 @@ def test_weights_are_loaded_in_order(fields, tmp_path, lines):
 
     assert np.all(solver.net.params["ip1"][0].data == 2)
     assert "Ignoring source layer other1" in lines()
-    assert "No file has weights for ip2, which begin with their fillers'" in lines()
+    assert any("weights for ip2" in line for line in lines())
 
 
 def test_a_layer_that_a_file_has_twice_is_told(fields, tmp_path, lines):
@@ -244,7 +256,7 @@ def test_a_layer_that_a_file_has_twice_is_told(fields, tmp_path, lines):
 
     Solver(fields(f'weights: "{tmp_path}/w.caffemodel"'))
 
-    assert "Layer ip1 is in the file more than once; the last one's values count" in lines()
+    assert any("Layer ip1 " in line for line in lines())
 
 
 def test_weights_that_do_not_fit_are_refused(fields, tmp_path):
@@ -252,7 +264,7 @@ def test_weights_that_do_not_fit_are_refused(fields, tmp_path):
     param.net_param.layer[1].inner_product_param.num_output = 4
     Net(param.net_param, "TRAIN").save(tmp_path / "w.caffemodel")
 
-    with pytest.raises(ShapeError, match="ip1"):
+    with expect_error(ShapeError, mentions="ip1"):
         Solver(fields(f'weights: "{tmp_path / "w.caffemodel"}"'))
 
 
@@ -270,25 +282,25 @@ def test_files_are_looked_for_beside_the_solver(fields, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
+    ("text", "code", "got"),
     [
-        ("iter_size: 0", "iter_size must be at least 1, it is 0"),
-        ("average_loss: 0", "average_loss must be at least 1"),
-        ("display: -1", "display must be at least 0"),
-        ("snapshot: -1", "snapshot must be at least 0"),
-        ("test_interval: -1", "test_interval must be at least 0"),
-        ("lr_policy: 'cosines'", "unknown lr_policy 'cosines'"),
+        ("iter_size: 0", ErrorCode.OUT_OF_RANGE, 0),
+        ("average_loss: 0", ErrorCode.OUT_OF_RANGE, 0),
+        ("display: -1", ErrorCode.OUT_OF_RANGE, -1),
+        ("snapshot: -1", ErrorCode.OUT_OF_RANGE, -1),
+        ("test_interval: -1", ErrorCode.OUT_OF_RANGE, -1),
+        ("lr_policy: 'cosines'", ErrorCode.UNKNOWN, "cosines"),
     ],
 )
-def test_fields_are_checked_before_any_net_is_made(fields, text, what):
-    with pytest.raises(ConfigError, match=what):
+def test_fields_are_checked_before_any_net_is_made(fields, text, code, got):
+    with expect_error(ConfigError, code, field=text.partition(":")[0], got=got):
         Solver(fields(text, net=""))
 
 
 def test_a_missing_policy_is_refused_by_the_first_update(fields):
     solver = Solver(fields(drop="lr_policy"))
 
-    with pytest.raises(ConfigError, match="lr_policy is missing"):
+    with expect_error(ConfigError, ErrorCode.MISSING, field="lr_policy"):
         solver.step(1)
 
 
@@ -302,7 +314,7 @@ def test_fields_that_are_not_known_are_left_out_when_asked(tmp_path):
         'net: "net.prototxt" base_lr: 0.1 lr_policy: "fixed" flavour: 2 snapshot_after_train: false'
     )
 
-    with pytest.raises(DemitasseError, match="flavour"):
+    with expect_error(DemitasseError, mentions="flavour"):
         Solver(file)
     solver = Solver(file, lenient=True)
 

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
-from demitasse.errors import ConfigError, LostProcessError, ParallelError
+from demitasse.errors import ConfigError, ErrorCode, LostProcessError, ParallelError
 from demitasse.training.distributed.communicator import Value
 from demitasse.training.distributed.limit import limit
 from demitasse.training.distributed.watchdog import Watchdog
@@ -154,7 +154,7 @@ class Mpi:
                 self.local_rank: int = self._comm.Split_type(mpi.COMM_TYPE_SHARED).Get_rank()
             except mpi.Exception as error:
                 message = f"a process died before all had met ({error}); {START_AGAIN}"
-                raise ParallelError(message) from error
+                raise ParallelError(message, code=ErrorCode.LOST_PROCESS) from error
         self._unfinished: list[Any] = []
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
@@ -166,12 +166,12 @@ class Mpi:
                 f"each would train by itself; start them with the mpirun of that library, or with "
                 f"srun --mpi=pmix"
             )
-            raise ConfigError(message)
+            raise ConfigError(message, code=ErrorCode.UNAVAILABLE, processes=started())
 
     def lost(self) -> LostProcessError:
         """Let all other processes notice, too, that one has died; return the error."""
         self._comm.Revoke()
-        return LostProcessError("another process has died")
+        return LostProcessError("another process has died", code=ErrorCode.LOST_PROCESS)
 
     def shrink(self) -> int:
         """Go on without the processes that have died; return how many have.
@@ -221,7 +221,7 @@ class Mpi:
             coming = [self._comm.Irecv(table[1 + r], r, COME) for r in range(1, self.size)]
             late = self._wait(coming, self.deadline * patience)
             if late:
-                text = _late((1 + i for i in late), self.deadline).encode()[:NOTE]
+                text = _late((1 + i for i in late), self.deadline).message.encode()[:NOTE]
                 table[0, : len(text)] = np.frombuffer(text, np.uint8)
             sent = [self._comm.Isend(table, r, TABLE) for r in range(1, self.size)]
             self._wait([one for i, one in enumerate(sent) if i not in late], self.deadline)
@@ -229,10 +229,10 @@ class Mpi:
             sent = [self._comm.Isend(own, 0, COME)]
             got = [self._comm.Irecv(table, 0, TABLE)]
             if self._wait([*sent, *got], self.deadline * patience * LATER):
-                raise ParallelError(_late([0], self.deadline))
+                raise _late([0], self.deadline)
         wrong = table[0].tobytes().rstrip(b"\0")
         if wrong:
-            raise ParallelError(wrong.decode(errors="replace"))
+            raise ParallelError(wrong.decode(errors="replace"), code=ErrorCode.TIMEOUT)
         return [row.tobytes().rstrip(b"\0") for row in table[1:]]
 
     @_noticing
@@ -249,7 +249,7 @@ class Mpi:
                 now, before = time.monotonic(), now
                 end += _suspended(before, now)
                 if now > end:
-                    raise ParallelError(_late([0], self.deadline))
+                    raise _late([0], self.deadline)
                 time.sleep(pause)
                 pause = min(0.01, pause + 1e-5)
             shared: Value = self._comm.recv(source=0, tag=SHARED)
@@ -292,7 +292,7 @@ class Mpi:
         nbytes = sum(given[r].nbytes + taken[r].nbytes for r in others)
         late = self._wait(requests, self.deadline, nbytes)
         if late:
-            raise ParallelError(_late([others[i % len(others)] for i in late], self.deadline))
+            raise _late([others[i % len(others)] for i in late], self.deadline)
 
     def _need(self, requests: Sequence[Any], patience: float = 1.0, nbytes: int = 0) -> None:
         if self._wait(requests, self.deadline * patience, nbytes):
@@ -300,7 +300,7 @@ class Mpi:
                 f"another process was lost or hangs: nothing came for {self.deadline:g} s; "
                 f"{START_AGAIN}"
             )
-            raise ParallelError(message)
+            raise ParallelError(message, code=ErrorCode.TIMEOUT)
 
     def _wait(self, requests: Sequence[Any], seconds: float, nbytes: int = 0) -> list[int]:
         """Wait for requests; return the numbers of those that did not end in time.
@@ -360,7 +360,7 @@ def _begin(*, finalize: bool) -> Any:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         message = f"training by several processes needs MPI: pip install 'demitasse[mpi]' ({error})"
-        raise ConfigError(message) from error
+        raise ConfigError(message, code=ErrorCode.UNAVAILABLE, extra="mpi") from error
     try:
         if not MPI.Is_initialized():
             MPI.Init_thread()
@@ -369,7 +369,7 @@ def _begin(*, finalize: bool) -> Any:
             f"MPI did not begin ({error}): another process has died, or the processes cannot reach "
             f"each other, of which MPI itself says more; {START_AGAIN}"
         )
-        raise ParallelError(message) from error
+        raise ParallelError(message, code=ErrorCode.LOST_PROCESS) from error
     return MPI
 
 
@@ -390,12 +390,14 @@ def _need_fault_tolerance() -> None:
             "to go on without a process that dies, the others need Open MPI 5 with its fault "
             "tolerance: start them with mpirun --with-ft ulfm"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.UNAVAILABLE)
 
 
-def _late(ranks: Iterable[int], deadline: float) -> str:
-    who = ", ".join(map(str, sorted(set(ranks))))
-    return (
+def _late(ranks: Iterable[int], deadline: float) -> ParallelError:
+    late = sorted(set(ranks))
+    who = ", ".join(map(str, late))
+    message = (
         f"process {who} did not come in time, {deadline:g} s: it was lost, hangs or is slow, for "
         f"which there is --deadline; {START_AGAIN}"
     )
+    return ParallelError(message, code=ErrorCode.TIMEOUT, late=late)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 
 __all__ = ["Shards"]
 
@@ -36,7 +36,13 @@ class Shards:
                 f"{self.size} processes cannot share {self.count} shards; start at most "
                 f"{self.count}, or give --shards {self.size} or more to a new run"
             )
-            raise ConfigError(message)
+            raise ConfigError(
+                message,
+                code=ErrorCode.OUT_OF_RANGE,
+                field="shards",
+                got=self.count,
+                expected=self.size,
+            )
 
     def of(self, rank: int) -> range:
         """Return the shards of a process."""

@@ -14,7 +14,7 @@ import numpy as np
 from demitasse.backends.arrays import Array
 from demitasse.backends.collective import Collective, DeviceCollective
 from demitasse.core.interrupts import Uninterrupted
-from demitasse.errors import ConfigError, ParallelError
+from demitasse.errors import ConfigError, ErrorCode, ParallelError
 from demitasse.net import Net
 from demitasse.training.distributed.alone import Single
 from demitasse.training.distributed.communicator import Communicator, Value
@@ -256,7 +256,7 @@ class Crew:
             if other.startswith(FAILED):
                 text = other[len(FAILED) :].decode(errors="replace")
                 message = f"process {rank} failed: {text}"
-                raise ParallelError(message)
+                raise ParallelError(message, code=ErrorCode.FAILED, rank=rank)
         return notes
 
 
@@ -277,7 +277,7 @@ def _aside(
         why = f"{communicator.name} may not be called by several threads"
     if why:
         message = f"gradients cannot be exchanged beside the backward pass: {why}"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.UNSUPPORTED, field="overlap")
     return Aside()
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from demitasse.errors import ParallelError
+from demitasse.errors import ErrorCode, ParallelError
 from demitasse.training.distributed.communicator import Value
 
 __all__ = ["Thread", "group", "together"]
@@ -118,7 +118,7 @@ class Thread:
         found: list[np.ndarray] = self._all(list(parts), take)
         if [one.size for one in found] != list(sizes):
             message = f"process {self.rank} got {[one.size for one in found]}, not {list(sizes)}"
-            raise ParallelError(message)
+            raise ParallelError(message, code=ErrorCode.COUNT_MISMATCH, rank=self.rank)
         return found
 
     def collect(self, part: np.ndarray, whole: np.ndarray, bounds: Sequence[int]) -> None:
@@ -150,5 +150,5 @@ class Thread:
         except threading.BrokenBarrierError:
             late = [r for r, n in enumerate(board.arrived) if n < board.arrived[self.rank]]
             message = f"process {', '.join(map(str, late)) or 'unknown'} did not come in time"
-            raise ParallelError(message) from None
+            raise ParallelError(message, code=ErrorCode.TIMEOUT, late=late) from None
         return taken

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Mapping
 
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 
 __all__ = ["MlflowRun"]
 
@@ -33,7 +33,7 @@ class MlflowRun:
             from mlflow.tracking import MlflowClient
         except ImportError:
             message = "logging to MLflow needs its client; run: pip install 'demitasse[mlflow]'"
-            raise ConfigError(message) from None
+            raise ConfigError(message, code=ErrorCode.UNAVAILABLE, extra="mlflow") from None
         self._experiment, self._metric = experiment, Metric
         self._client = MlflowClient()
         known = self._client.get_experiment_by_name(experiment)

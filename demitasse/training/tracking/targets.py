@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from demitasse.core.suggest import suggestion
-from demitasse.errors import ConfigError, DemitasseError
+from demitasse.errors import ConfigError, DemitasseError, ErrorCode
 from demitasse.training.tracking.json_lines import JsonLines
 from demitasse.training.tracking.logger import Logger
 from demitasse.training.tracking.mlflow_runs import MlflowRun
@@ -41,11 +41,13 @@ def open_logger(target: str) -> Logger:
     if kind not in MAKERS or not place:
         near = "" if kind in MAKERS else suggestion(kind, MAKERS)
         message = f"numbers of a run cannot be logged to {target!r}{near}; write {FORMS}"
-        raise ConfigError(message)
+        raise ConfigError(
+            message, code=ErrorCode.INVALID if kind in MAKERS else ErrorCode.UNKNOWN, got=target
+        )
     try:
         return MAKERS[kind](place)
     except (DemitasseError, OSError):
         raise
     except Exception as error:  # whatever a service's client raises
         message = f"nothing can be logged to {target!r}: {type(error).__name__}: {error}"
-        raise ConfigError(message) from error
+        raise ConfigError(message, code=ErrorCode.FAILED, got=target) from error

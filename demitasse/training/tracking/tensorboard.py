@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from demitasse.core.log import json_ready
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.training.tracking.histograms import histograms
 
 __all__ = ["TensorBoard"]
@@ -35,7 +35,7 @@ class TensorBoard:
                 "logging for TensorBoard needs tensorboardX; run: "
                 "pip install 'demitasse[tensorboard]'"
             )
-            raise ConfigError(message) from None
+            raise ConfigError(message, code=ErrorCode.UNAVAILABLE, extra="tensorboard") from None
         self._folder = folder
         try:
             self._writer = SummaryWriter(folder, max_queue=QUEUE)

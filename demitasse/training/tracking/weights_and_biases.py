@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from demitasse.core.log import json_ready
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.training.tracking.histograms import histograms
 
 __all__ = ["WeightsAndBiases"]
@@ -28,7 +28,7 @@ class WeightsAndBiases:
             message = (
                 "logging to Weights & Biases needs its client; run: pip install 'demitasse[wandb]'"
             )
-            raise ConfigError(message) from None
+            raise ConfigError(message, code=ErrorCode.UNAVAILABLE, extra="wandb") from None
         self._project, self._client = project, wandb
         self._run = wandb.init(project=project)
         # Its own count of steps cannot go back, as a run does that goes on from a snapshot.

@@ -9,9 +9,10 @@ from contextlib import nullcontext
 from types import ModuleType
 
 import pytest
+from expect_error import expect_error
 from mpirun import MPIRUN, Job, weights_of
 
-from demitasse.errors import ConfigError, ParallelError
+from demitasse.errors import ConfigError, ErrorCode, ParallelError
 from demitasse.training.distributed import mpi
 
 CHANCE = random.Random(12)
@@ -177,7 +178,8 @@ def test_open_mpi_is_asked_to_tell_of_errors_while_it_begins(library, monkeypatc
 
     library.MPI.Init_thread = begin
 
-    with pytest.raises(ParallelError, match=r"17.*another process has died.*start the run again"):
+    reason = ["error code: 17", "--resume auto"]
+    with expect_error(ParallelError, ErrorCode.LOST_PROCESS, mentions=reason):
         mpi._begin(finalize=False)
     assert (library.rc.initialize, library.rc.finalize) == (False, False)
 
@@ -186,7 +188,8 @@ def test_a_library_that_is_missing_is_asked_for(library, monkeypatch):
     monkeypatch.delitem(sys.modules, "mpi4py.MPI")
     del library.MPI
 
-    with pytest.raises(ConfigError, match=r"pip install 'demitasse\[mpi\]'"):
+    install = "pip install 'demitasse[mpi]'"
+    with expect_error(ConfigError, ErrorCode.UNAVAILABLE, mentions=install, extra="mpi"):
         mpi._begin(finalize=True)
 
 

@@ -5,6 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse.backends.cupy.library.nccl import new_uid
 from demitasse.errors import ParallelError
@@ -72,7 +73,7 @@ def test_nets_on_one_gpu_add_up_in_the_hosts_memory(train, caplog):
 
     assert errors == [None, None]
     assert {weights for _, weights in results} == {expected}
-    assert "processes share a GPU" in caplog.text
+    assert "NCCL" in caplog.text
 
 
 def test_without_nccl_gradients_add_up_in_the_hosts_memory(train, cupy, monkeypatch, caplog):
@@ -83,7 +84,7 @@ def test_without_nccl_gradients_add_up_in_the_hosts_memory(train, cupy, monkeypa
 
     assert errors == [None, None]
     assert {weights for _, weights in results} == {expected}
-    assert "NCCL is not installed; pip install" in caplog.text
+    assert "pip install" in caplog.text
 
 
 def test_a_run_is_taken_up_by_another_number_of_gpus(train, tmp_path):
@@ -180,7 +181,7 @@ class TestGradientsBesideBackward:
     def test_cannot_be_where_they_travel_by_the_host(self, train):
         _, errors = train(2, shards=2, device="cuda:0", overlap=True)
 
-        assert all("travel by the host's memory" in str(error) for error in errors)
+        assert all(error.details["field"] == "overlap" for error in errors)
 
 
 def collectives(deadline=60.0):
@@ -251,7 +252,7 @@ class TestNccl:
             with cupy.cuda.Device(one.rank):
                 found[one.rank].add(cupy.zeros(3, "float32"))
 
-        with pytest.raises(ParallelError, match=r"nothing came for 0\.2 s"):
+        with expect_error(ParallelError, mentions="0.2 s"):
             together(2, add)
 
     def test_what_the_library_says_is_told(self, cupy, monkeypatch):
@@ -260,7 +261,7 @@ class TestNccl:
 
         monkeypatch.setattr(cupy.cuda.nccl, "get_unique_id", fail)
 
-        with pytest.raises(ParallelError, match=r"NCCL failed: .*NCCL_DEBUG=INFO"):
+        with expect_error(ParallelError, mentions="NCCL_DEBUG=INFO"):
             new_uid()
 
     def test_says_who_does_not_do_the_same(self):
@@ -269,7 +270,7 @@ class TestNccl:
         def differ(rank, collective, cupy):
             collective.add(cupy.zeros(3 + rank, "float32"))
 
-        with pytest.raises(Misuse, match="do not do the same"):
+        with expect_error(Misuse, mentions="do not do the same"):
             on_gpus(differ)
 
     def test_another_gpus_memory_is_refused(self):
@@ -280,7 +281,7 @@ class TestNccl:
                 array = cupy.zeros(3, "float32")
             collective.start_add(array)
 
-        with pytest.raises(Misuse, match="memory that is not GPU"):
+        with expect_error(Misuse, mentions="memory that is not GPU"):
             on_gpus(wrong)
 
 
@@ -290,7 +291,7 @@ def test_the_first_failure_of_a_thread_is_raised():
             raise ValueError("no such file")
         one.agree(b"")
 
-    with pytest.raises(ValueError, match="no such file"):
+    with expect_error(ValueError, mentions="no such file"):
         together(2, fail)
 
 

@@ -86,7 +86,7 @@ def test_a_missing_process_is_noticed(folder, tmp_path):
     code, printed = Job(folder, tmp_path / "run", 2, "--ranks", "3", "--shards", "8").end()
 
     assert code == 3
-    assert "--ranks asks for 3 processes, and 2 found each other" in printed
+    assert all(name in printed for name in ("--ranks", "3 processes", "mpirun -n 3"))
 
 
 def test_processes_of_another_library_s_launcher_do_not_train(tmp_path, monkeypatch):
@@ -98,8 +98,7 @@ def test_processes_of_another_library_s_launcher_do_not_train(tmp_path, monkeypa
     )  # fmt: skip
 
     assert trained.returncode == 3
-    assert "a launcher started 2 processes that Open MPI" in trained.stderr
-    assert "does not connect" in trained.stderr
+    assert all(name in trained.stderr for name in ("2 processes", "Open MPI", "srun --mpi=pmix"))
 
 
 def test_the_failure_of_one_ends_all(folder, tmp_path):

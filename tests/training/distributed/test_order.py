@@ -4,8 +4,9 @@ import threading
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.training.distributed import Shards
 from demitasse.training.distributed.order import add_up
 from demitasse.training.distributed.reduction import exact_mean, fast_mean
@@ -23,7 +24,7 @@ def test_every_shard_has_one_process(count):
 
 
 def test_more_processes_than_shards_are_refused():
-    with pytest.raises(ConfigError, match="3 processes cannot share 2 shards"):
+    with expect_error(ConfigError, ErrorCode.OUT_OF_RANGE, field="shards", got=2, expected=3):
         Shards(2, 0, 3)
 
 
