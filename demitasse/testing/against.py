@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.net import Net
 from demitasse.testing.comparison import Comparison, run_net
 from demitasse.testing.differences import Difference, gap
@@ -106,7 +106,7 @@ def compare_model(
         _compare_parameters(net, other.parameters(), result)
     if not result.found.differences:
         message = f"nothing of {other.name} has the name or the shape of one of the net's blobs"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.INCOMPATIBLE)
     return result
 
 
@@ -127,7 +127,7 @@ def _given(
             if fits is None:
                 have = ", ".join(f"{one} {array.shape}" for one, array in sources.items())
                 message = f"{other.name} has an input {name!r} of shape {shape}, the net has {have}"
-                raise NetError(message)
+                raise NetError(message, code=ErrorCode.INCOMPATIBLE, input=name)
             rest.remove(fits)
             given[name] = sources[fits]
             notes.append(f"the net's {fits!r} is the input {name!r} of {other.name}, by order")
@@ -136,7 +136,13 @@ def _given(
                 f"input {name!r} is {given[name].shape} in the net and {shape} in {other.name}; "
                 "give both the same batch and size"
             )
-            raise NetError(message)
+            raise NetError(
+                message,
+                code=ErrorCode.SHAPE_MISMATCH,
+                input=name,
+                got=given[name].shape,
+                expected=shape,
+            )
     return given
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from demitasse.core.device import Device
-from demitasse.errors import DemitasseError, NetError
+from demitasse.errors import DemitasseError, ErrorCode, NetError
 from demitasse.net import Net
 from demitasse.plan.report import report
 from demitasse.testing.differences import KINDS, Difference, gap
@@ -112,7 +112,7 @@ class Comparison:
                 message = (
                     f"{what} (allowed {allowed:.1e}) at {self.explain(one)}; worst: {self.worst}"
                 )
-                raise NetError(message)
+                raise NetError(message, code=ErrorCode.INCOMPATIBLE, layer=one.layer)
 
     def rows(self) -> list[Row]:
         """Return a row for each layer, in the order of the net."""
@@ -169,7 +169,9 @@ class Comparison:
                 f"{first.device} parts from {self.reference} (allowed {rtol:.1e}) at "
                 f"{self.explain(first)}; worst: {self.worst}"
             )
-            raise NetError(message)
+            raise NetError(
+                message, code=ErrorCode.INCOMPATIBLE, layer=first.layer, device=first.device
+            )
 
     def __str__(self) -> str:
         lines = [f"{', '.join(self.devices)} against {self.reference}:"]
@@ -205,7 +207,7 @@ def compare(
     """
     if len(devices) < 2:
         message = f"compare needs two devices or more, not {list(devices)}"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.COUNT_MISMATCH, field="devices", got=len(devices))
     given = {name: net.blobs[name].cpu_data() for name in net.inputs} | dict(inputs or {})
     wanted = any(net.structure.blob_loss_weights) if backward is None else backward
     first, *others = devices

@@ -194,7 +194,10 @@ class _Check:
         for i, blob in enumerate(single.bottom):
             in_place = any(blob is top for top in single.top)
             if i not in wanted and not in_place and not np.isnan(blob.cpu_diff()).all():
-                message = f"bottom {i} ({blob.name!r}) got a gradient that was not asked for"
+                message = (
+                    f"backward wrote a gradient of bottom {i} ({blob.name!r}), whose "
+                    "propagate_down is False"
+                )
                 raise GradientError(message)
 
     def _forward(

@@ -14,7 +14,7 @@ import numpy as np
 from demitasse.backends.storage import Stored
 from demitasse.blob import Blob, Changes
 from demitasse.core.device import Device, current_device, use_device
-from demitasse.errors import NetError, PrototxtError
+from demitasse.errors import ErrorCode, NetError, PrototxtError
 from demitasse.io.proto import LayerParameter, NetParameter, parse_text
 from demitasse.layers import Layer, LayerContext, create_layer
 from demitasse.plan import Entry, Place, Plan
@@ -219,7 +219,9 @@ def make_layer(
                 f"layer type {made.type!r} reached for a top and was given none: say in its class "
                 "how many it has (tops = Exactly(1)), or name them in the text (top: 'y')"
             )
-            raise NetError(message) from error
+            raise NetError(
+                message, code=ErrorCode.MISSING, layer=made.name, field="tops"
+            ) from error
     return SingleLayer(made, below, above, propagate_down, lowered=lowered)
 
 
@@ -231,7 +233,9 @@ def _message(layer: str | LayerParameter) -> LayerParameter:
         net = parse_text(layer, NetParameter)
         if len(net.layer) != 1:
             message = f"one layer is needed, the text has {len(net.layer)}"
-            raise PrototxtError(message)
+            raise PrototxtError(
+                message, code=ErrorCode.COUNT_MISMATCH, got=len(net.layer), expected=1
+            )
         param.CopyFrom(net.layer[0])
     else:
         param = parse_text(layer, LayerParameter)

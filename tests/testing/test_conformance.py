@@ -13,6 +13,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from expect_error import expect_error
 
 from demitasse.backends import backend_class, backend_names, packages
 from demitasse.core.device import Device, available_devices
@@ -106,7 +107,7 @@ def test_it_is_a_device_like_ours(site, mine):
     assert Device("mine") is Device("mine:0")
     assert "mine:0" in available_devices()
     assert "mine" in backend_names()
-    with pytest.raises(DeviceError, match="'mine:7' is not here; mine has mine:0"):
+    with expect_error(DeviceError, mentions=["'mine:7'", "mine:0"]):
         Device("mine:7")
 
 
@@ -156,8 +157,8 @@ def test_a_wrong_result_names_layer_blob_and_difference(mine):
     done = conformance(mine, "--dtype=float32", "-k", "computes and TanH-0")
 
     assert done.returncode == 1
-    assert "mine:0 differs from numpy in float32 (allowed 1e-04 relative)" in done.stdout
-    assert "layer 'layer' (TanH), top 'top0': 1.00e-02 relative" in done.stdout
+    assert all(name in done.stdout for name in ("mine:0", "numpy", "float32", "1e-04"))
+    assert re.search(r"layer 'layer' \(TanH\), top 'top0'.* 1\.00e-02 ", done.stdout)
     assert "layer 'layer' (TanH), gradient of bottom 'bottom0'" in done.stdout
 
 
@@ -165,7 +166,7 @@ def test_a_device_that_is_not_there_ends_the_conformance_tests(tmp_path):
     done = conformance(tmp_path)
 
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "there is no backend 'mine'" in done.stderr
+    assert "'mine'" in done.stderr
 
 
 # -- what may be wrong with a package ------------------------------------------------------------
@@ -187,14 +188,9 @@ def test_a_broken_package_is_named(site, module, target, said):
         (site / "demitasse_mine.py").write_text(module)
     install(site, entry(f"mine = {target}"))
 
-    with pytest.raises(DeviceError) as caught:
+    with expect_error(DeviceError, mentions=["demitasse-mine 1.0", f"'mine = {target}'", said]):
         Device("mine:0")
 
-    assert str(caught.value).startswith(
-        f"the backend 'mine' of demitasse-mine 1.0 cannot be loaded: its entry point "
-        f"'mine = {target}' raised "
-    )
-    assert said in str(caught.value)
     assert "mine:0" not in available_devices()
 
 
@@ -203,7 +199,9 @@ def test_doctor_says_what_is_broken(mine):
 
     done = run("-m", "demitasse", "doctor", "--json", site=mine)
 
-    assert "demitasse-mine 1.0 cannot be loaded" in json.loads(done.stdout)["devices"]["mine"]
+    broken = json.loads(done.stdout)["devices"]["mine"]
+    assert "demitasse-mine 1.0" in broken
+    assert "no_such_library" in broken
 
 
 def test_a_function_may_choose_the_class(site):
@@ -217,15 +215,16 @@ def test_a_function_may_choose_the_class(site):
 def test_our_own_names_win_and_the_clash_is_said(site, caplog, name):
     (site / "demitasse_mine.py").write_text(MODULE)
     install(site, entry(f"{name} = demitasse_mine:MineBackend"))
-    clash = f"the backend '{name}' of demitasse-mine 1.0 is not used: Demitasse has one of that"
 
     found = Device("numpy")
     for _ in range(2):  # packages are searched for names that are not ours
-        with pytest.raises(DeviceError):
+        with expect_error(DeviceError, mentions="tpu"):
             Device("tpu")
 
     assert type(found.backend).__name__ == "NumpyBackend"
-    assert [message[: len(clash)] for message in caplog.messages] == [clash]  # once
+    [clash] = caplog.messages  # once
+    assert f"'{name}'" in clash
+    assert "demitasse-mine 1.0" in clash
     done = run("-m", "demitasse", "doctor", "--json", site=site)
     assert clash in json.loads(done.stdout)["problems"][0]
 
@@ -234,15 +233,13 @@ def test_a_name_of_two_packages_is_refused(site):
     install(site, entry("mine = demitasse_mine:MineBackend"))
     install(site, entry("mine = other:Backend"), name="other")
 
-    with pytest.raises(DeviceError, match=r"2 packages have a backend 'mine'.*uninstall all but"):
+    with expect_error(DeviceError, mentions=["'mine'", "demitasse-mine", "other"]):
         Device("mine")
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(site, mine):
-    with pytest.raises(DeviceError) as caught:
+    with expect_error(DeviceError, mentions=["'mien'", "'mine'", "cpu"]):
         Device("mien:0")
-
-    assert "there is no backend 'mien'; did you mean 'mine'?; known are cpu, " in str(caught.value)
 
 
 def test_packages_are_not_searched_for_names_of_ours(site, monkeypatch):

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.layers import register, unregister
 from demitasse.layers.base import Exactly, Layer
 from demitasse.layers.neuron import NeuronLayer
@@ -50,13 +51,16 @@ def test_a_wrong_gradient_is_reported_with_place_and_both_values(layer_type):
 
     text = layer_type(Wrong)
 
-    with pytest.raises(GradientError) as caught:
+    with expect_error(
+        GradientError,
+        mentions=[
+            "top 'top0'[1, 2]",
+            "bottom 0 ('bottom0') at [1, 2]",
+            f"{6 * X[1, 2] / 2:.6g}"[:6],
+            f"{2 * X[1, 2]:.6g}"[:6],
+        ],
+    ):
         check_gradients(text, X, device="numpy", exhaustive=True)
-
-    message = str(caught.value)
-    assert "top 'top0'[1, 2] with respect to bottom 0 ('bottom0') at [1, 2]" in message
-    assert f"{6 * X[1, 2] / 2:.6g}"[:6] in message
-    assert f"{2 * X[1, 2]:.6g}"[:6] in message
 
 
 @pytest.mark.parametrize("exhaustive", [False, True])
@@ -67,7 +71,7 @@ def test_a_gradient_that_is_added_instead_of_overwritten_is_found(layer_type, ex
 
     text = layer_type(Adds)
 
-    with pytest.raises(GradientError, match="not written"):
+    with expect_error(GradientError, mentions=["bottom 0", "is nan"]):
         check_gradients(text, X, exhaustive=exhaustive)
 
 
@@ -78,7 +82,7 @@ def test_a_gradient_that_is_not_written_is_found(layer_type):
 
     text = layer_type(Forgets)
 
-    with pytest.raises(GradientError, match="it was not written"):
+    with expect_error(GradientError, mentions=["bottom 0", "is nan"]):
         check_gradients(text, X)
 
 
@@ -119,7 +123,7 @@ def test_a_parameter_gradient_that_is_overwritten_is_found(layer_type):
 
     text = layer_type(Overwrites)
 
-    with pytest.raises(GradientError, match=r"parameter 0 at \[0\]"):
+    with expect_error(GradientError, mentions="parameter 0 at [0]"):
         check_gradients(text, X)
     assert check_gradients(text, X, check_params=False) < 1e-9
 
@@ -153,7 +157,7 @@ def test_a_gradient_nobody_asked_for_is_found(layer_type):
 
     text = layer_type(Generous)
 
-    with pytest.raises(GradientError, match=r"bottom 1 \('bottom1'\) got a gradient that was not"):
+    with expect_error(GradientError, mentions=["bottom 1 ('bottom1')", "propagate_down"]):
         check_gradients(text, X, X + 1, check_bottom=0)
 
 
@@ -207,14 +211,14 @@ def test_a_layer_that_changes_its_parameters_in_forward_is_checked_from_one_star
 def test_only_float64_is_accurate_enough():
     one = make_layer('type: "TanH"', [X], dtype="float32")
 
-    with pytest.raises(ValueError, match="float32"):
+    with expect_error(ValueError, mentions="float32"):
         check_gradients(one)
 
 
 def test_a_layer_without_gradients_is_refused():
     one = make_layer('type: "DummyData" dummy_data_param { shape { dim: 2 } }')
 
-    with pytest.raises(ValueError, match="DummyData has neither"):
+    with expect_error(ValueError, mentions="DummyData"):
         check_gradients(one)
 
 
@@ -231,7 +235,9 @@ class Undeclared(Layer):
 
 
 def test_a_layer_that_does_not_say_how_many_tops_it_has_is_told_to(layer_type):
-    with pytest.raises(NetError, match=r"'Mine' reached for a top .*tops = Exactly\(1\)"):
+    with expect_error(
+        NetError, ErrorCode.MISSING, field="tops", mentions=["Mine", "tops = Exactly(1)"]
+    ):
         check_gradients(layer_type(Undeclared), X)
 
 
@@ -240,7 +246,7 @@ def test_naming_the_top_is_as_good(layer_type):
 
 
 def test_without_tops_there_is_nothing_to_check():
-    with pytest.raises(ValueError, match="Silence was given no top"):
+    with expect_error(ValueError, mentions=["Silence", "tops = Exactly(1)"]):
         check_gradients('type: "Silence"', X)
 
 

@@ -115,7 +115,7 @@ def test_devices_that_part_fail_the_test_and_say_where(project):
 
     assert code == 1
     assert "1 failed, 1 passed" in said
-    assert "the devices part: layer 'ip' (InnerProduct), top 'ip'" in said
+    assert "layer 'ip' (InnerProduct), top 'ip'" in said
     assert "portable on off" in said
 
 
@@ -186,7 +186,7 @@ def test_a_net_layer_and_backend_of_ones_own(project, tmp_path):
     assert code == 1
     assert "1 failed, 3 passed" in said, said
     assert "FAILED test_mine.py::test_backend_is_off" in said
-    assert "the devices part: layer 'ip' (InnerProduct), top 'ip'" in said
+    assert "layer 'ip' (InnerProduct), top 'ip'" in said
 
 
 def test_the_tolerances_are_documented():

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from demitasse.errors import ConfigError, DemitasseError
+from demitasse.errors import ConfigError, DemitasseError, ErrorCode
 from demitasse.io.proto import LayerParameter, NetParameter
 from demitasse.io.weights.read import read_weights
 from demitasse.net import Net
@@ -41,7 +41,7 @@ def shapes_of_data(
     try:
         if layer.type == "Python":
             message = "its code is not run for that"
-            raise ConfigError(message)
+            raise ConfigError(message, code=ErrorCode.UNSUPPORTED)
         with Net(alone, "TEST", base_dir=base_dir) as net:
             return {top: list(net.blobs[top].shape) for top in tops}
     except (DemitasseError, OSError) as error:
@@ -54,7 +54,7 @@ def shapes_of_data(
             f"layer {layer.name!r} ({layer.type}) reads data that is not there, so the shape of "
             f"{names} is not known; give it, e.g. --shape {tops[0]}=1,3,224,224 ({error})"
         )
-        raise ConfigError(message) from None
+        raise ConfigError(message, code=ErrorCode.MISSING, layer=layer.name, blob=tops[0]) from None
 
 
 def _from_fields(

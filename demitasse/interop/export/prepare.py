@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 from demitasse.core.device import Device
-from demitasse.errors import ConfigError, DemitasseError, NetError
+from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError
 from demitasse.interop.export.request import Reason, Shapes, reduce_net
 from demitasse.interop.export.sizes import Sizes, declared_sizes, free_sizes
 from demitasse.interop.export.walk import Walk, walk
@@ -59,7 +59,7 @@ def made_net(
     """
     if isinstance(net, Net) and files:
         message = "a net has its own weights; load files into it, and give None for weights"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.CONFLICT, field="weights")
     reduced = reduce_net(
         net, reason, weights=files, outputs=outputs, only=only, shapes=shapes,
         level=level, stages=stages,
@@ -88,7 +88,7 @@ def written(
     found = walk(net, sizes, outputs)
     if not found.outputs:
         message = "nothing is left to export: no layer computes an output"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.MISSING, field="outputs")
     return write(found), found
 
 
@@ -147,7 +147,7 @@ def _set_batch(net: Net, batch: Batch) -> None:
         return
     if not isinstance(batch, int) or batch < 1:
         message = f"batch must be a number above 0, 'dynamic' or 'fixed', not {batch!r}"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.INVALID, field="batch", got=batch)
     names = [name for name in net.inputs if net.blobs[name].num_axes]
     own = {name: net.blobs[name].shape for name in names}
     for name in names:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from demitasse.errors import ConfigError, NetError
+from demitasse.errors import ConfigError, ErrorCode, NetError
 from demitasse.graph import filter_net, listed
 from demitasse.interop.export.inputs import comes_in, input_layer, with_inputs
 from demitasse.interop.export.known_python import as_known
@@ -80,24 +80,28 @@ def reduce_net(
     _need_blobs(layers, outputs)
     kept = _leading_to(layers, outputs) if only else _without_training(layers, outputs, result)
     faults = [
-        f"layer {layer.name!r} ({layer.type}): {why}{f'  [{origin}]' if origin else ''}"
+        (
+            layer.name,
+            f"layer {layer.name!r} ({layer.type}): {why}{f'  [{origin}]' if origin else ''}",
+        )
         for layer, origin in kept
         if not comes_in(layer) and layer.type not in KEPT
         if (why := reason(layer))
     ]
     if faults:
+        names, texts = zip(*faults, strict=True)
         text = (
-            f"{len(faults)} layer{'s' * (len(faults) > 1)} cannot be exported:\n{listed(faults)}\n"
+            f"{len(faults)} layer{'s' * (len(faults) > 1)} cannot be exported:\n{listed(texts)}\n"
             "To export what comes before them, name its blobs with --outputs and ask for --only "
             "those; to leave them out, say with --shape BLOB=SIZES what they would compute"
         )
-        raise NetError(text)
+        raise NetError(text, code=ErrorCode.UNSUPPORTED, layers=list(names))
     chosen = with_inputs(
         [layer for layer, _ in kept], given, weights, base_dir, result.notes, outputs
     )
     if given:
         text = f"nothing that is exported reads {', '.join(map(repr, given))}"
-        raise ConfigError(text)
+        raise ConfigError(text, code=ErrorCode.UNKNOWN, field="shapes", got=list(given))
     made = NetParameter()
     made.CopyFrom(message)
     del made.layer[:]
@@ -174,7 +178,7 @@ def _cut(layers: Located, shapes: Shapes, result: Reduced) -> Located:
     missing = [name for name in names if name not in known]
     if missing:
         text = f"there is no blob {', '.join(map(repr, missing))} to have a shape"
-        raise ConfigError(text)
+        raise ConfigError(text, code=ErrorCode.UNKNOWN, field="shapes", got=missing)
     gone = [layer for layer, _ in layers if not set(names).isdisjoint(layer.top)]
     result.notes += [
         f"left out: layer {layer.name!r} ({layer.type}), whose top is an input" for layer in gone
@@ -188,7 +192,7 @@ def _need_blobs(layers: Located, names: Iterable[str]) -> None:
     missing = [name for name in names if name not in known]
     if missing:
         text = f"the net has no blob {', '.join(map(repr, missing))} that could be an output"
-        raise NetError(text)
+        raise NetError(text, code=ErrorCode.UNKNOWN, field="outputs", got=missing)
 
 
 def _leading_to(layers: Located, outputs: Collection[str]) -> Located:
@@ -199,7 +203,7 @@ def _leading_to(layers: Located, outputs: Collection[str]) -> Located:
     """
     if not outputs:
         message = "only what leads to some outputs is to be exported, but no output is named"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.MISSING, field="outputs")
     wanted, kept = set(outputs), []
     for layer, origin in reversed(layers):
         if wanted.intersection(layer.top):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from demitasse.errors import DemitasseError, NetError
+from demitasse.errors import DemitasseError, ErrorCode, NetError
 from demitasse.net import Net
 
 __all__ = ["Free", "Size", "Sizes", "declared_sizes", "free_sizes"]
@@ -81,7 +81,7 @@ def free_sizes(net: Net, *, any_size: bool = False) -> Sizes:
             groups.append(same)
         elif same[0] == names[0]:
             message = f"the net takes no other batch than its own: {reason}"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.SHAPE_MISMATCH, field="batch")
     grown = [
         _Growth(BATCH if names[0] in group else f"{BATCH}_of_{group[0]}", _first(group), 1)
         for group in groups
@@ -127,7 +127,7 @@ def _of_images(asked: _Asked) -> list[_Growth]:
         reason = asked.refusal(one.axes, one.step)
         if reason:
             message = f"images can have no other {one.symbol}: {reason}"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.SHAPE_MISMATCH, field=one.symbol)
     return found if images else []
 
 
@@ -162,7 +162,7 @@ class _Asked:
                 try:
                     place.layer.run_reshape(place.bottom, place.top)
                 except DemitasseError as error:
-                    raise error.at(place.called) from None
+                    raise error.at(place.called, layer=place.layer.name) from None
                 for blob in place.top if index in self.counted else ():
                     axes, axis = list(blob.shape), COUNTED[place.layer.type]
                     axes[axis] = 1 + (more if index == counted else 0)

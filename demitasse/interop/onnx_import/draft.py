@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.onnx_import.source import Shape, Tensor
 from demitasse.io.proto import LayerParameter, NetParameter
 
@@ -138,7 +138,7 @@ class Draft:
         if value.name not in self.blobs:
             if value.array is None:
                 message = f"nothing computes {value.name!r}"
-                raise NetError(message)
+                raise NetError(message, code=ErrorCode.MISSING, value=value.name)
             self.blobs[value.name] = self.constant(value.array, value)
         return self.blobs[value.name]
 
@@ -259,13 +259,13 @@ def in_single(array: np.ndarray) -> np.ndarray:
     """
     if not array.size:
         message = "a constant has no elements, and blobs have some"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     if array.dtype.kind in "iu" and int(np.max(np.abs(array.astype(np.float64)))) > EXACT:
         message = "a constant of whole numbers is too large for float32 to hold it exactly"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     if array.dtype.kind not in "iufb":
         message = f"a constant is of {array.dtype}, which blobs cannot hold"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED, got=str(array.dtype))
     return array.astype(np.float32)
 
 

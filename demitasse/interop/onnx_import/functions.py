@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 
 __all__ = ["without_functions"]
 
@@ -33,7 +33,7 @@ def without_functions(model: Any) -> Any:
             f"without its functions it has {total if total < 10**12 else 'more than 10^12'} "
             f"nodes; at most {MOST_NODES} are taken"
         )
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.LIMIT, got=min(total, 10**12), expected=MOST_NODES)
     from onnx.inliner import inline_local_functions
 
     return inline_local_functions(model)
@@ -63,7 +63,7 @@ class _Counting:
                     f"its functions call others more than {DEEPEST} deep, or themselves: "
                     f"{name[1]!r} of {name[0]!r} among them"
                 )
-                raise NetError(message)
+                raise NetError(message, code=ErrorCode.LIMIT, function=name[1], expected=DEEPEST)
             self._known[name] = self.nodes(self._functions[name].node, deepest - 1)
         return self._known[name]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from demitasse.core.atomic import atomic_write
 from demitasse.core.device import Device
-from demitasse.errors import ConfigError, NetError
+from demitasse.errors import ConfigError, ErrorCode, NetError
 from demitasse.interop.onnx_import.draft import Draft
 from demitasse.interop.onnx_import.patterns import with_patterns
 from demitasse.interop.onnx_import.reading import Model, read_model
@@ -105,10 +105,10 @@ def import_onnx(
     """
     if (prototxt is None) != (caffemodel is None):
         message = "give a file for the net and one for its weights, or none at all"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.CONFLICT, field="caffemodel")
     if batch is not None and batch < 1:
         message = f"batch must be a number above 0, not {batch!r}"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="batch", got=batch)
     source = Path(model)
     read = read_model(source, shapes or {}, batch)
     try:
@@ -163,7 +163,7 @@ def _drafted(model: Model) -> Draft:
         if fault:
             faults[node.called] = fault
     if faults:
-        raise NetError(_refusal(faults))
+        raise NetError(_refusal(faults), code=ErrorCode.UNSUPPORTED, nodes=list(faults))
     _name_outputs(model, draft)
     return draft
 
@@ -194,7 +194,7 @@ def _name_outputs(model: Model, draft: Draft) -> None:
         value = model.values.get(name)
         if value is None:
             message = f"no node computes output {name!r}"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.MISSING, output=name)
         with draft.node(name, name):
             blob = draft.blob(value)
             if blob != name:
@@ -212,7 +212,7 @@ def _give_weights(net: Net, draft: Draft) -> None:
         found = [blob.shape for blob in blobs]
         if found != [array.shape for array in arrays]:
             message = f"layer {name!r} has parameters {found}, the model has others for it"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.SHAPE_MISMATCH, layer=name)
         for blob, array in zip(blobs, arrays, strict=True):
             blob.mutable_cpu_data()[...] = array
 
@@ -228,7 +228,7 @@ def _checked_shapes(net: Net, model: Model, draft: Draft) -> dict[str, str]:
         shape = net.blobs[blob].shape
         if shape != model.values[name].shape:
             message = f"blob {blob!r} is {shape}, and {name!r} is {model.values[name].shape}"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.SHAPE_MISMATCH, blob=blob)
         held[name] = blob
     return held
 

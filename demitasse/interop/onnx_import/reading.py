@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.errors import ConfigError, DataError, NetError
+from demitasse.errors import ConfigError, DataError, ErrorCode, NetError
 from demitasse.interop.onnx_import.folding import Folding
 from demitasse.interop.onnx_import.functions import without_functions
 from demitasse.interop.onnx_import.source import Node, Shape, Tensor
@@ -82,7 +82,7 @@ class Model:
                 f"input {info.name!r} has sizes that are free; "
                 f"say which it is to have, such as --shape {info.name}=1,3,224,224"
             )
-            raise ConfigError(message)
+            raise ConfigError(message, code=ErrorCode.MISSING, field="shapes", input=info.name)
         return Tensor(info.name, tuple(size for size in sizes if size is not None), dtype)
 
     def _dtype(self, kind: int) -> str:
@@ -102,7 +102,7 @@ class Model:
         try:
             if missing:
                 fault = f"it reads {missing[0]!r}, which no node before it computes"
-                raise NetError(fault)
+                raise NetError(fault, code=ErrorCode.MISSING, input=missing[0])
             return self._read(name, message)
         except NetError as error:
             self.faults[called] = error.message
@@ -115,10 +115,10 @@ class Model:
         onnx = self._onnx
         if message.domain not in {"", "ai.onnx"}:
             fault = f"it is of {message.domain!r}, and not of ONNX itself"
-            raise NetError(fault)
+            raise NetError(fault, code=ErrorCode.UNSUPPORTED, domain=message.domain)
         if any(one.HasField("g") or one.graphs for one in message.attribute):
             fault = "it holds a graph of its own, which layers cannot"
-            raise NetError(fault)
+            raise NetError(fault, code=ErrorCode.UNSUPPORTED)
         schema = onnx.defs.get_schema(message.op_type, self.opset, "")
         inputs = {one: self.values[one] for one in message.input if one}
         infos = {
@@ -165,10 +165,10 @@ class Model:
         tensor = found.tensor_type if found is not None else None
         if tensor is None or not tensor.HasField("shape"):
             message = f"the shape of {name!r} cannot be worked out"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.UNSUPPORTED, value=name)
         if not all(one.HasField("dim_value") for one in tensor.shape.dim):
             message = f"the shape of {name!r} depends on what is computed"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.UNSUPPORTED, value=name)
         shape = tuple(one.dim_value for one in tensor.shape.dim)
         return Tensor(name, shape, self._dtype(tensor.elem_type))
 
@@ -199,7 +199,7 @@ def read_model(path: Path, shapes: Mapping[str, Shape], batch: int | None) -> Mo
     message = read_onnx(path, onnx)
     if not message.graph.node:
         fault = "it has no nodes: it is no model of ONNX, or an empty one"
-        raise DataError(fault, str(path))
+        raise DataError(fault, str(path), code=ErrorCode.UNREADABLE)
     try:
         _need_text(message.graph, path)
         return Model(without_functions(message), shapes, batch, onnx)
@@ -209,7 +209,7 @@ def read_model(path: Path, shapes: Mapping[str, Shape], batch: int | None) -> Mo
         raise
     except Exception as error:  # onnx's own and numpy's, of damaged constants
         fault = f"it cannot be read as ONNX: {error}"
-        raise DataError(fault, str(path)) from error
+        raise DataError(fault, str(path), code=ErrorCode.UNREADABLE) from error
 
 
 def _constant(name: str, array: np.ndarray) -> Tensor:
@@ -230,11 +230,13 @@ def _need_text(graph: Any, path: Path) -> None:
     damaged = next((name for name in names if not isinstance(name, str)), None)
     if damaged is not None:
         message = f"a name in it is no text in UTF-8: {damaged!r}"
-        raise DataError(message, str(path))
+        raise DataError(message, str(path), code=ErrorCode.CORRUPT, got=damaged)
 
 
 def _need_all_named(shapes: Mapping[str, Shape], names: list[str]) -> None:
     unknown = [name for name in shapes if name not in names]
     if unknown:
         message = f"there is no input {unknown[0]!r} to give a shape; inputs: {', '.join(names)}"
-        raise ConfigError(message)
+        raise ConfigError(
+            message, code=ErrorCode.UNKNOWN, field="shapes", got=unknown[0], expected=names
+        )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 
 __all__ = ["FLOATS", "NARROW", "WHOLE", "Node", "Tensor"]
 
@@ -78,7 +78,7 @@ class Node:
         found = self.outputs[0] if self.outputs else None
         if found is None:
             message = "its first output has no name"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.MISSING, output=0)
         return found
 
     def get(self, position: int) -> Tensor | None:
@@ -94,7 +94,7 @@ class Node:
         found = self.get(position)
         if found is None:
             message = f"input {position} is left out"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.MISSING, input=position)
         return found
 
     def array(self, position: int, what: str) -> np.ndarray:
@@ -106,7 +106,7 @@ class Node:
         found = self.need(position)
         if found.array is None:
             message = f"its {what} {found.name!r} is computed, and layers need a constant"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.UNSUPPORTED, input=found.name)
         return found.array
 
     def given(self, attribute: str, position: int) -> np.ndarray | None:
@@ -128,4 +128,4 @@ class Node:
         for position in positions:
             if position < len(self.outputs) and self.outputs[position] is not None:
                 message = f"output {position} has no counterpart in Caffe's layers"
-                raise NetError(message)
+                raise NetError(message, code=ErrorCode.UNSUPPORTED, output=position)

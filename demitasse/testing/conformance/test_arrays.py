@@ -55,8 +55,10 @@ def test_devices_begin_with_the_name_they_are_found_by(device):
 
 
 def test_a_device_that_is_not_there_is_refused(device):
-    with pytest.raises(DeviceError, match=str(device)):
+    with pytest.raises(DeviceError) as caught:
         Device(f"{device.kind}:no such index")
+
+    assert str(device) in str(caught.value)
 
 
 def test_the_device_can_be_waited_for_and_tells_its_memory(device):
@@ -353,8 +355,12 @@ def test_overflow_and_nan_are_values(device):
 
 
 def test_errors_leave_a_pass_as_they_are(device):
-    with pytest.raises(KeyError, match="mine"), device.backend.enter():
-        raise KeyError("mine")
+    error = KeyError("mine")
+
+    with pytest.raises(KeyError) as caught, device.backend.enter():
+        raise error
+
+    assert caught.value is error
 
 
 def test_another_thread_may_use_the_device(device):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 from demitasse.testing.others.model import Other, Parameter, Value
 
 __all__ = ["Other", "Parameter", "Value", "open_other"]
@@ -38,4 +38,4 @@ def open_other(path: Path, *, trust: bool = False) -> Other:
         f"{path.suffix!r} is no ending of a model that a net can be held against: "
         ".onnx, .pt2, .npz, .prototxt, or a file of weights"
     )
-    raise DataError(message, str(path))
+    raise DataError(message, str(path), code=ErrorCode.UNKNOWN, got=path.suffix)

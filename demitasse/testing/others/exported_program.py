@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.core.paths import regular
-from demitasse.errors import DataError, DemitasseError
+from demitasse.errors import DataError, DemitasseError, ErrorCode
 from demitasse.testing.others.kinds import kind_of, role_of
 from demitasse.testing.others.model import Parameter, Value
 
@@ -40,14 +40,14 @@ class ExportedProgram:
                 "reading a .pt2 file runs code that it holds, with all you may do; if you trust "
                 "whoever made it, say so with --trust; an .onnx file of the same net runs none"
             )
-            raise DataError(message, str(path))
+            raise DataError(message, str(path), code=ErrorCode.UNTRUSTED)
         self._torch = _library()
         try:
             program = self._torch.export.load(str(regular(path)))
             self._module = program.module()
         except Exception as error:  # whatever the code in it raises
             message = f"PyTorch cannot read it: {error}"
-            raise DataError(message, str(path)) from error
+            raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error
         self._state = program.state_dict
         self._nodes = list(self._module.graph.nodes)
         [output] = [node for node in self._nodes if node.op == "output"]
@@ -87,7 +87,7 @@ class ExportedProgram:
                 Recorder(self._module).run(*tensors)
         except Exception as error:  # whatever the code in it raises
             message = f"PyTorch cannot run {self.name}: {error}"
-            raise DemitasseError(message) from error
+            raise DemitasseError(message, code=ErrorCode.FAILED) from error
         return values
 
     def parameters(self) -> list[Parameter]:
@@ -127,4 +127,4 @@ def _library() -> ModuleType:
         return import_module("torch")
     except ImportError as error:
         message = f"running .pt2 files needs PyTorch ({error}); run: pip install 'demitasse[torch]'"
-        raise DemitasseError(message) from None
+        raise DemitasseError(message, code=ErrorCode.UNAVAILABLE, library="torch") from None

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from demitasse.core.paths import regular
-from demitasse.errors import DataError, DemitasseError
+from demitasse.errors import DataError, DemitasseError, ErrorCode
 
 __all__ = ["onnx_library", "read_onnx"]
 
@@ -30,7 +30,7 @@ def onnx_library(name: str, what: str) -> Any:
         return import_module(name)
     except ImportError as error:
         message = f"{what} needs {name} ({error}); run: pip install 'demitasse[onnx]'"
-        raise DemitasseError(message) from None
+        raise DemitasseError(message, code=ErrorCode.UNAVAILABLE, library=name) from None
 
 
 def read_onnx(path: Path, onnx: Any) -> Any:
@@ -55,7 +55,7 @@ def read_onnx(path: Path, onnx: Any) -> Any:
         raise
     except Exception as error:  # protobuf's, onnx's and the system's
         message = f"it cannot be read as ONNX: {error}"
-        raise DataError(message, str(path)) from error
+        raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error
     return model
 
 
@@ -82,5 +82,5 @@ def _need_inside(path: Path, folder: Path, location: str) -> None:
     target = folder / location
     if absolute or ".." in parts or not target.resolve().is_relative_to(folder):
         message = f"it wants weights of {location!r}, which is outside its folder"
-        raise DataError(message, str(path))
+        raise DataError(message, str(path), code=ErrorCode.UNTRUSTED, got=location)
     regular(target)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.errors import DataError, DemitasseError
+from demitasse.errors import DataError, DemitasseError, ErrorCode
 from demitasse.testing.others.kinds import kind_of, role_of
 from demitasse.testing.others.model import Parameter, Value
 from demitasse.testing.others.onnx_file import onnx_library, read_onnx
@@ -62,7 +62,7 @@ class OnnxModel:
             )
         except Exception as error:  # the library's exceptions have no common base
             message = f"ONNX Runtime cannot load it: {error}"
-            raise DataError(message, str(path)) from error
+            raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error
 
     def inputs(self) -> Mapping[str, tuple[int | None, ...]]:
         """Return the shapes of the inputs that are no weights."""
@@ -85,7 +85,7 @@ class OnnxModel:
             computed = dict(zip(names, self._session.run(names, given), strict=True))
         except Exception as error:  # the library's exceptions have no common base
             message = f"ONNX Runtime cannot run {self.name}: {error}"
-            raise DemitasseError(message) from error
+            raise DemitasseError(message, code=ErrorCode.FAILED) from error
         return [
             Value(_names(name, node), computed[name], node.op_type, kind_of(node.op_type))
             for node in self._model.graph.node

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 from demitasse.io.weights.npz import arrays_in
 from demitasse.testing.others.model import Parameter, Value
 
@@ -55,4 +55,4 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         return arrays_in(path)
     except (OSError, ValueError) as error:
         message = f"this is no .npz file of arrays: {error}"
-        raise DataError(message, str(path)) from error
+        raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error

@@ -26,7 +26,8 @@ def test_both_files_are_written(folder):
     result = run(EXPORT)
 
     assert result.exit_code == 0, result.output
-    assert "Wrote net.py and net.safetensors." in result.stdout
+    assert "net.py" in result.stdout
+    assert "net.safetensors" in result.stdout
     assert "batch x 3 x 6 x 6" in result.stdout
     assert (folder / "net.py").exists()
     assert (folder / "net.safetensors").exists()

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from exporting import message, net
 from goldens import error, golden_layers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.export.onnx.table import CONVERTERS
 from demitasse.layers.facts.examples import EXAMPLES
 
@@ -444,7 +446,5 @@ def test_regions_of_proposals_are_pooled(tmp_path, expect_same):
 
 
 def test_an_unknown_type_is_refused(tmp_path, expect_same):
-    from demitasse.errors import NetError
-
-    with pytest.raises(NetError, match=r"layer 'layer' \(Theirs\)"):
+    with expect_error(NetError, ErrorCode.UNSUPPORTED, layers=["layer"], mentions="Theirs"):
         expect_same(message(layer("Theirs"), MAPS), tmp_path)

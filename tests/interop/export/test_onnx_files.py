@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from exporting import expect_same, message, net
 
 import demitasse as dm
-from demitasse.errors import ConfigError, NetError
+from demitasse.errors import ConfigError, ErrorCode, NetError
 from demitasse.interop.export.onnx import OPSETS, files
 from demitasse.interop.export.onnx.table import CONVERTERS
 
@@ -109,7 +110,7 @@ FIXED = """layer { name: "r" type: "Reshape" bottom: "data" top: "r"
 
 
 def test_a_free_batch_is_refused_where_a_layer_fixes_it(tmp_path):
-    with pytest.raises(NetError, match=r"layer 'r' \(Reshape\)"):
+    with expect_error(NetError, ErrorCode.SHAPE_MISMATCH, mentions="'r' (Reshape)"):
         expect_same(net(FIXED, IMAGE), tmp_path, batch="dynamic")
 
     assert not list(tmp_path.iterdir())
@@ -119,7 +120,7 @@ def test_where_nothing_is_said_the_batch_is_fixed_with_a_word(tmp_path):
     done = expect_same(net(FIXED, IMAGE), tmp_path)
 
     assert done.inputs == {"data": [2, 3, 9, 9]}
-    assert "the batch is fixed" in done.notes[-1]
+    assert "layer 'r' (Reshape)" in done.notes[-1]
 
 
 def test_an_input_that_is_no_batch_keeps_its_size_with_a_word(tmp_path):
@@ -128,12 +129,14 @@ def test_an_input_that_is_no_batch_keeps_its_size_with_a_word(tmp_path):
     done = expect_same(net(text, {**IMAGE, "s": (3,)}), tmp_path)
 
     assert done.inputs == {"data": ["batch", 3, 9, 9], "s": [3]}
-    assert done.notes == ["input 's' keeps its first axis of 3"]
+    [note] = done.notes
+    assert "input 's'" in note
+    assert "3" in note
 
 
 @pytest.mark.parametrize("batch", [0, -1, "any", 1.5])
 def test_other_batches_are_refused(batch, small, tmp_path):
-    with pytest.raises(ConfigError, match="batch must be a number above 0"):
+    with expect_error(ConfigError, ErrorCode.INVALID, field="batch", got=batch):
         expect_same(small, tmp_path, batch=batch)
 
 
@@ -163,7 +166,7 @@ def test_every_version_of_the_operators(opset, tmp_path):
 
 @pytest.mark.parametrize("opset", [OPSETS[0] - 1, OPSETS[-1] + 1])
 def test_other_versions_are_refused(opset, small, tmp_path):
-    with pytest.raises(ConfigError, match=f"opset must be from 13 to .*it is {opset}"):
+    with expect_error(ConfigError, ErrorCode.OUT_OF_RANGE, field="opset", got=opset):
         expect_same(small, tmp_path, opset=opset)
 
 
@@ -172,7 +175,7 @@ def test_what_the_checker_refuses_is_not_written(small, tmp_path, monkeypatch):
         CONVERTERS, "Softmax", lambda step, graph: graph.add("Nothing", to=step.tops[0])
     )
 
-    with pytest.raises(NetError, match="no valid model, says ONNX's checker"):
+    with expect_error(NetError, ErrorCode.FAILED, mentions="Nothing"):
         dm.export_onnx(small, None, tmp_path / "net.onnx")
 
     assert not list(tmp_path.iterdir())
@@ -221,7 +224,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(small, tmp_path, monke
 
     monkeypatch.setattr(files, "_raw", full)
 
-    with pytest.raises(OSError, match="no space left"):
+    with expect_error(OSError, mentions="no space left"):
         dm.export_onnx(small, None, target)
 
     assert target.read_bytes() == b"old"
@@ -252,14 +255,14 @@ def test_images_are_prepared_as_asked(uint8, mean, small, tmp_path):
 
 
 def test_a_mean_that_does_not_fit_is_refused(small, tmp_path):
-    with pytest.raises(ConfigError, match=r"a mean of shape \(2, 1, 1\) does not fit"):
+    with expect_error(ConfigError, ErrorCode.SHAPE_MISMATCH, field="mean", got=(2, 1, 1)):
         expect_same(small, tmp_path, preprocess=dm.Preprocess(mean=[1, 2]))
 
 
 def test_a_net_without_images_cannot_have_them_prepared(tmp_path):
     text = 'layer { name: "relu" type: "ReLU" bottom: "x" top: "y" }'
 
-    with pytest.raises(ConfigError, match="no input '' of images"):
+    with expect_error(ConfigError, ErrorCode.UNKNOWN, field="input", got=""):
         expect_same(net(text, {"x": (2, 3)}), tmp_path, preprocess=dm.Preprocess(scale=2))
 
 
@@ -304,18 +307,18 @@ def test_a_net_in_double_precision_is_written_in_single(small, tmp_path):
 def test_a_net_takes_no_weights_besides_its_own(small, tmp_path):
     small.save(tmp_path / "net.caffemodel")
 
-    with pytest.raises(ConfigError, match="a net has its own weights"):
+    with expect_error(ConfigError, ErrorCode.CONFLICT, field="weights"):
         dm.export_onnx(small, tmp_path / "net.caffemodel", tmp_path / "net.onnx")
 
 
 def test_layers_that_get_no_weights_are_named(small, tmp_path):
     done = dm.export_onnx(message(SMALL, IMAGE), None, tmp_path / "net.onnx")
 
-    assert "no file has weights for layer 'conv'; it has those it was made with" in done.notes
+    assert any("layer 'conv'" in note for note in done.notes)
 
 
 def test_a_layer_that_is_training_only_leaves_a_net_with_nothing(tmp_path):
     text = """layer { name: "loss" type: "EuclideanLoss" bottom: "a" bottom: "b" top: "loss" }"""
 
-    with pytest.raises(NetError, match="nothing is left to export"):
+    with expect_error(NetError, ErrorCode.MISSING, field="outputs"):
         dm.export_onnx(message(text, {"a": (2, 3), "b": (2, 3)}), None, tmp_path / "net.onnx")

@@ -1,10 +1,10 @@
 """What a net is reduced to before it is exported."""
 
-import pytest
+from expect_error import expect_error
 from exporting import message
 
 from demitasse import Net
-from demitasse.errors import ConfigError, NetError
+from demitasse.errors import ConfigError, ErrorCode, NetError
 from demitasse.interop.export.onnx.table import reason_against
 from demitasse.interop.export.request import reduce_net
 
@@ -40,14 +40,13 @@ def test_losses_and_metrics_are_left_out_with_a_word():
     found = reduced(message(TRAINED, INPUTS))
 
     assert layers(found)[-1] == ("ip", "InnerProduct")
-    assert found.notes == [
-        "left out: layer 'accuracy' (Accuracy), which reads 'ip', 'label'",
-        "left out: layer 'loss' (SoftmaxWithLoss), which reads 'ip', 'label'",
-    ]
+    first, second = found.notes
+    assert all(name in first for name in ("'accuracy' (Accuracy)", "'ip'", "'label'"))
+    assert all(name in second for name in ("'loss' (SoftmaxWithLoss)", "'ip'", "'label'"))
 
 
 def test_a_loss_that_is_asked_for_is_refused():
-    with pytest.raises(NetError, match=r"layer 'loss' \(SoftmaxWithLoss\): it is for training"):
+    with expect_error(NetError, ErrorCode.UNSUPPORTED, layers=["loss"]):
         reduced(message(TRAINED, INPUTS), outputs=["loss"])
 
 
@@ -61,7 +60,7 @@ def test_data_that_is_not_there_becomes_an_input_of_the_size_of_its_crop():
 def test_data_of_unknown_size_is_refused_with_what_to_give():
     text = DATA.replace("crop_size: 6", "") + TRAINED
 
-    with pytest.raises(ConfigError, match="--shape data=1,3,224,224"):
+    with expect_error(ConfigError, ErrorCode.MISSING, blob="data", mentions="--shape data="):
         reduced(message(text, {}))
 
     found = reduced(message(text, {}), shapes={"data": (1, 3, 7, 7)})
@@ -69,17 +68,13 @@ def test_data_of_unknown_size_is_refused_with_what_to_give():
 
 
 def test_a_shape_for_no_input_is_refused():
-    with pytest.raises(ConfigError, match="there is no blob 'dat' to have a shape"):
+    with expect_error(ConfigError, ErrorCode.UNKNOWN, field="shapes", got=["dat"]):
         reduced(message(TRAINED, INPUTS), shapes={"dat": (1, 5)})
 
 
 def test_everything_that_cannot_be_exported_is_named_at_once():
-    with pytest.raises(NetError) as caught:
+    with expect_error(NetError, ErrorCode.UNSUPPORTED, layers=["mine", "yours"]):
         reduced(message(TRAINED + PYTHON, INPUTS))
-
-    assert "2 layers cannot be exported" in str(caught.value)
-    assert "layer 'mine' (Python): its code is Python" in str(caught.value)
-    assert "layer 'yours' (Python)" in str(caught.value)
 
 
 def test_what_comes_before_it_can_be_asked_for_alone():
@@ -89,12 +84,12 @@ def test_what_comes_before_it_can_be_asked_for_alone():
 
 
 def test_only_without_outputs_is_refused():
-    with pytest.raises(ConfigError, match="no output is named"):
+    with expect_error(ConfigError, ErrorCode.MISSING, field="outputs"):
         reduced(message(TRAINED, INPUTS), only=True)
 
 
 def test_a_blob_that_is_not_there_is_refused():
-    with pytest.raises(NetError, match="no blob 'fc9'"):
+    with expect_error(NetError, ErrorCode.UNKNOWN, field="outputs", got=["fc9"]):
         reduced(message(TRAINED, INPUTS), outputs=["fc9"])
 
 
@@ -139,7 +134,7 @@ def test_layers_of_other_phases_and_stages_are_gone():
 def test_a_python_layer_without_bottoms_is_data():
     text = DATA.replace('type: "Data"', 'type: "Python"').replace("crop_size: 6", "") + TRAINED
 
-    with pytest.raises(ConfigError, match=r"layer 'data' \(Python\) reads data"):
+    with expect_error(ConfigError, ErrorCode.MISSING, layer="data", blob="data"):
         reduced(message(text, {}))
 
     found = reduced(message(text, {}), shapes={"data": (1, 3, 7, 7)})
@@ -156,11 +151,11 @@ def test_a_blob_with_a_shape_comes_from_outside():
         ("mine", "Input"), ("data", "Input"), ("label", "Input"), ("ip", "InnerProduct"),
         ("relu", "ReLU"),
     ]  # fmt: skip
-    assert "left out: layer 'mine' (Python), whose top is an input" in found.notes
+    assert any("layer 'mine' (Python)" in note for note in found.notes)
 
 
 def test_a_shape_for_what_is_not_exported_is_refused():
-    with pytest.raises(ConfigError, match="nothing that is exported reads 'label'"):
+    with expect_error(ConfigError, ErrorCode.UNKNOWN, field="shapes", got=["label"]):
         reduced(message(DATA + TRAINED, {}), shapes={"label": (2,)})
 
 
@@ -178,4 +173,4 @@ def test_the_proposals_of_faster_r_cnn_are_known():
     assert proposal.proposal_param.feat_stride == 8
     assert list(proposal.proposal_param.scale) == [4, 8]
     assert list(proposal.proposal_param.ratio) == [0.5, 1]
-    assert "ProposalLayer of rpn.proposal_layer" in found.notes[0]
+    assert all(name in found.notes[0] for name in ("ProposalLayer", "rpn.proposal_layer"))

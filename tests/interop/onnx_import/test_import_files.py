@@ -6,10 +6,11 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from expect_error import expect_error
 
 from demitasse import Net
 from demitasse.cli.root import cli
-from demitasse.errors import ConfigError, DataError, DemitasseError, NetError
+from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode, NetError
 from demitasse.interop.onnx_import import import_onnx
 
 onnx = pytest.importorskip("onnx", reason="needs onnx: nox -s frameworks")
@@ -59,19 +60,17 @@ def test_all_nodes_without_a_layer_are_named_and_nothing_is_written(tmp_path):
     ]
     model = write(tmp_path / "net.onnx", nodes)
 
-    with pytest.raises(NetError) as error:
+    nodes = ["node 'wave' (Sin)", "node 'other' (Cos)"]
+    with expect_error(NetError, ErrorCode.UNSUPPORTED, nodes=nodes):
         import_onnx(model, tmp_path / "net.prototxt", tmp_path / "net.caffemodel")
 
-    assert "2 of its nodes" in str(error.value)
-    assert "'wave' (Sin)" in str(error.value)
-    assert "'other' (Cos)" in str(error.value)
     assert list(tmp_path.iterdir()) == [model]
 
 
 def test_no_file_is_written_when_one_cannot_be(tmp_path):
     model = convolution(tmp_path / "net.onnx")
 
-    with pytest.raises(OSError, match="nowhere"):
+    with expect_error(OSError, mentions="nowhere"):
         import_onnx(model, tmp_path / "net.prototxt", tmp_path / "nowhere" / "net.caffemodel")
 
     assert list(tmp_path.iterdir()) == [model]
@@ -90,9 +89,9 @@ def test_other_free_sizes_must_be_given(tmp_path):
     node = helper.make_node("Relu", ["x"], ["y"])
     model = write(tmp_path / "net.onnx", [node], shape=(1, 3, "height", 6))
 
-    with pytest.raises(ConfigError, match="--shape x="):
+    with expect_error(ConfigError, ErrorCode.MISSING, input="x", mentions="--shape x="):
         import_onnx(model)
-    with pytest.raises(ConfigError, match="no input 'z'"):
+    with expect_error(ConfigError, ErrorCode.UNKNOWN, field="shapes", got="z"):
         import_onnx(model, shapes={"x": (1, 3, 4, 6), "z": (1, 3, 4, 6)})
     assert import_onnx(model, shapes={"x": (1, 3, 4, 6)}).net.blobs["y"].shape == (1, 3, 4, 6)
 
@@ -127,7 +126,7 @@ def test_weights_outside_the_folder_are_refused(tmp_path):
     path = tmp_path / "inside" / "net.onnx"
     path.write_bytes(model.SerializeToString())
 
-    with pytest.raises(DataError, match="outside its folder"):
+    with expect_error(DataError, ErrorCode.UNTRUSTED, got="../secret"):
         import_onnx(path)
 
 
@@ -135,7 +134,7 @@ def test_names_that_are_no_text_are_refused(tmp_path):
     model = convolution(tmp_path / "net.onnx")
     model.write_bytes(model.read_bytes().replace(b"conv", b"c\xd8nv"))
 
-    with pytest.raises(DataError, match="no text"):
+    with expect_error(DataError, ErrorCode.CORRUPT):
         import_onnx(model)
 
 
@@ -147,7 +146,7 @@ def test_arrays_that_would_be_huge_are_not_computed(tmp_path):
     ]
     model = write(tmp_path / "net.onnx", nodes, {"sizes": np.array([2**20, 2**20])})
 
-    with pytest.raises(NetError, match="zeros"):
+    with expect_error(NetError, ErrorCode.UNSUPPORTED, mentions="zeros"):
         import_onnx(model)
 
 
@@ -160,10 +159,10 @@ def test_arrays_that_would_be_huge_together_are_not_computed(tmp_path, monkeypat
     nodes.append(helper.make_node("Sum", ["x", *(f"one{i}" for i in range(5))], ["y"]))
     model = write(tmp_path / "net.onnx", nodes, {"sizes": np.array([2**5, 2**5])})
 
-    with pytest.raises(NetError, match="c4") as told:
+    with expect_error(NetError, ErrorCode.UNSUPPORTED, mentions="c4") as caught:
         import_onnx(model)
 
-    assert "'c1'" not in str(told.value)
+    assert "'c1'" not in str(caught.value)
 
 
 def test_texts_are_not_computed(tmp_path):
@@ -174,7 +173,7 @@ def test_texts_are_not_computed(tmp_path):
     ]
     model = write(tmp_path / "net.onnx", nodes, {"sizes": np.array([2])})
 
-    with pytest.raises(NetError, match="texts"):
+    with expect_error(NetError, ErrorCode.UNSUPPORTED, mentions="texts"):
         import_onnx(model)
 
 
@@ -207,14 +206,14 @@ def test_functions_are_put_in_the_place_of_their_calls(tmp_path):
 def test_functions_that_grow_beyond_all_bounds_are_refused(tmp_path):
     bodies = {f"F{i}": [f"F{i + 1}"] * 10 for i in range(12)} | {"F12": ["Relu"]}
 
-    with pytest.raises(NetError, match="more than 10\\^12 nodes; at most 100000"):
+    with expect_error(NetError, ErrorCode.LIMIT, got=10**12, expected=100_000):
         import_onnx(with_functions(tmp_path / "net.onnx", bodies))
 
 
 def test_functions_that_call_themselves_are_refused(tmp_path):
     path = with_functions(tmp_path / "net.onnx", {"F": ["Relu", "G"], "G": ["F"]})
 
-    with pytest.raises(NetError, match="or themselves"):
+    with expect_error(NetError, ErrorCode.LIMIT, mentions=["'F'", "'own'"]):
         import_onnx(path)
 
 

@@ -47,7 +47,8 @@ def test_a_net_that_is_the_same(small, run):
     assert "top 'conv' with 'conv' by name" in compared
     assert "top 'ip' with 'ip' by name" in compared
     assert len([what for what in compared if "parameter" in what]) == 8
-    assert found["notes"] == ["not compared: layer 'bn' (BatchNorm), top 'bn'"]
+    [note] = found["notes"]
+    assert "layer 'bn' (BatchNorm), top 'bn'" in note
 
 
 def test_blobs_of_other_names_are_matched_by_order(small, run):
@@ -75,11 +76,10 @@ def test_the_first_difference_is_explained(small, run):
     result = run(DIFF)
 
     assert result.exit_code == 1
-    assert "First divergence (more than 0.0001): layer 'ip' (InnerProduct), top 'ip'" in (
-        result.stdout
-    )
-    assert "as Gemm on small.onnx" in result.stdout
-    assert "first value that differs is at [1]" not in result.stdout.split("First")[1]
+    explained = result.stdout.split("0.0001")[1]
+    assert "layer 'ip' (InnerProduct), top 'ip'" in explained.splitlines()[0]
+    assert "Gemm on small.onnx" in explained
+    assert "[1]" not in explained
     assert "parameters" in result.stdout.splitlines()[0]
 
 
@@ -105,7 +105,7 @@ def test_weights_elsewhere_are_refused(small, run, place, tmp_path_factory):
     result = run(DIFF)
 
     assert result.exit_code == 3
-    assert "outside its folder" in result.stderr
+    assert repr(place.format(folder=folder)) in result.stderr
 
 
 def test_a_file_that_is_none(small, run):

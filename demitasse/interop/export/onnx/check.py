@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 from demitasse.interop.export.check import Arrays, Images, check_written
 from demitasse.interop.export.onnx.library import library
 from demitasse.interop.export.walk import Walk
@@ -64,7 +64,7 @@ def _run(path: Path, given: Arrays, names: Sequence[str], *, fused: bool) -> Arr
         found = session.run(asked, arrays) if asked else []
     except Exception as error:  # the library's exceptions have no common base
         message = f"ONNX Runtime cannot run it: {error}"
-        raise DataError(message, str(path)) from error
+        raise DataError(message, str(path), code=ErrorCode.FAILED) from error
     return dict(zip(asked, found, strict=True))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from demitasse.core.device import Device
-from demitasse.errors import ConfigError, NetError
+from demitasse.errors import ConfigError, ErrorCode, NetError
 from demitasse.interop.export.onnx.files import Model, check_model, write_model
 from demitasse.interop.export.onnx.half import to_half
 from demitasse.interop.export.onnx.library import library
@@ -140,7 +140,7 @@ def export_onnx(
     files = tuple(several(weights))
     if any_size and batch not in {None, "dynamic"}:
         message = f"where images may have any size the batch is free; it cannot be {batch!r}"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.CONFLICT, field="batch", got=batch)
     made, notes = made_net(
         net, files, reason_against, outputs=outputs, only=only, batch=batch, shapes=shapes,
         level=level, stages=stages, device=device,
@@ -174,7 +174,7 @@ def _check_opset(opset: int) -> None:
             f"opset must be from {OPSETS[0]} to {min(OPSETS[-1], newest)}, it is {opset}; "
             f"{OPSET} is widely read"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="opset", got=opset)
 
 
 def _written(
@@ -207,14 +207,17 @@ def _need_any_size(found: Walk) -> None:
         NetError: There are some; all are named.
     """
     faults = [
-        step.place.called
+        step
         for step in found.steps
         if step.layer.type not in ANY_SIZE
         and any(isinstance(size, Free) for one in step.bottoms for size in one.sizes[1:])
     ]
     if faults:
-        message = f"images cannot have any size: {', '.join(faults)} can be written for one alone"
-        raise NetError(message)
+        called = ", ".join(step.place.called for step in faults)
+        message = f"images cannot have any size: {called} can be written for one alone"
+        raise NetError(
+            message, code=ErrorCode.UNSUPPORTED, layers=[step.layer.name for step in faults]
+        )
 
 
 def _sizes(info: Any) -> list[int | str]:

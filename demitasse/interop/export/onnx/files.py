@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.core.atomic import atomic_write
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.export.onnx.library import library
 from demitasse.io.proto.zero_copy.write import Pieces, with_field
 
@@ -65,7 +65,7 @@ def check_model(model: Model) -> None:
         onnx.checker.check_model(light, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         message = f"what would be written is no valid model, says ONNX's checker: {error}"
-        raise NetError(message) from error
+        raise NetError(message, code=ErrorCode.FAILED) from error
 
 
 def write_model(model: Model, path: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.export.onnx.library import library
 from demitasse.interop.export.sizes import Free, Size
 from demitasse.interop.export.walk import Value
@@ -267,7 +267,7 @@ class Graph:
             return self.ints([size])
         if size.symbol not in self._sources:
             message = f"the size {size} is not known before the layer has run"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.UNSUPPORTED, got=str(size))
         source, axis, _ = self._sources[size.symbol]
         key = ("size", source, axis)
         if key not in self._made:

@@ -73,7 +73,7 @@ def _write(step: Step, graph: Graph, renamed: Mapping[str, str]) -> None:
         try:
             CONVERTERS[layer.type](replace(step, bottoms=bottoms), graph)
         except DemitasseError as error:
-            raise error.at(step.place.called) from None
+            raise error.at(step.place.called, layer=layer.name) from None
     for top in step.tops:
         graph.know(top)
 

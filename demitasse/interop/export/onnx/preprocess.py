@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.interop.export.onnx.graph import Graph
 from demitasse.interop.export.walk import Value
 
@@ -67,7 +67,13 @@ class Preprocess:
                 f"a mean of shape {mean.shape} does not fit images {tuple(shape)}; give a "
                 "number, one for each channel, or (C, H, W) at least as large"
             )
-            raise ConfigError(message)
+            raise ConfigError(
+                message,
+                code=ErrorCode.SHAPE_MISMATCH,
+                field="mean",
+                got=mean.shape,
+                expected=tuple(shape),
+            )
         return mean
 
     def chosen(self, inputs: Sequence[Value]) -> Value:
@@ -80,7 +86,7 @@ class Preprocess:
             if one.name == self.input or (not self.input and len(one.shape) == 4):
                 return one
         message = f"no input {self.input!r} of images: there are {[one.name for one in inputs]}"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.UNKNOWN, field="input", got=self.input)
 
 
 def preprocess(how: Preprocess, image: Value, graph: Graph) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.errors import DataError, DemitasseError
+from demitasse.errors import DataError, DemitasseError, ErrorCode
 from demitasse.interop.export.check import Arrays, check_written
 from demitasse.interop.export.torch.model import Module
 from demitasse.interop.export.walk import Walk
@@ -37,7 +37,7 @@ def torch_module() -> Any:
             f"checking what is exported to PyTorch needs it ({error}); "
             "run: pip install 'demitasse[torch]'"
         )
-        raise DemitasseError(message) from None
+        raise DemitasseError(message, code=ErrorCode.UNAVAILABLE, library="torch") from None
 
 
 def check_module(
@@ -89,7 +89,7 @@ class _Runner:
             found = module(*tensors)
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             message = f"PyTorch cannot run it: {error}"
-            raise DataError(message) from error
+            raise DataError(message, code=ErrorCode.FAILED) from error
         if fused:
             several = found if isinstance(found, dict) else {module.outputs[0]: found}
             return {name: several[name].numpy() for name in names}

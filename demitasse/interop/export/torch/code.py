@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from demitasse.blob import Blob
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.export.sizes import Free, Size
 from demitasse.interop.export.torch.library import helpers
 from demitasse.interop.export.torch.names import Names
@@ -122,7 +122,7 @@ class Code:
             return str(size)
         if size.symbol not in self._symbols:
             message = f"the size {size} is not known before the layer has run"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.UNSUPPORTED, got=str(size))
         variable, axis = self._symbols[size.symbol]
         text = f"{variable}.shape[{axis}]"
         text = text if size.factor == 1 else f"{size.factor} * {text}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from demitasse.core.atomic import atomic_write
 from demitasse.core.device import Device
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.interop.export.prepare import Batch, made_net, with_free_batch
 from demitasse.interop.export.request import Shapes
 from demitasse.interop.export.torch.model import Module, module_of
@@ -116,7 +116,7 @@ def export_torch(
     place = Path(path)
     if place.suffix != ".py":
         message = f"{place} must end in .py, as a module of Python does"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.INVALID, field="path", got=str(place))
     if check:
         from demitasse.interop.export.torch.check import torch_module
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from demitasse.errors import DemitasseError, NetError
+from demitasse.errors import DemitasseError, ErrorCode, NetError
 from demitasse.graph import listed
 from demitasse.interop.export.sizes import Free
 from demitasse.interop.export.torch.code import Code
@@ -56,17 +56,18 @@ def module_of(walk: Walk, name: str, origin: str) -> Module:
         try:
             CONVERTERS[step.layer.type](step, code)
         except DemitasseError as error:
-            faults.append(f"{step.place.called}: {error}")
+            faults.append((step.layer.name, f"{step.place.called}: {error}"))
             for top in step.tops:
                 code.let("None", top)
         for top in step.tops:
             code.know(top)
     if faults:
+        names, texts = zip(*faults, strict=True)
         message = (
             f"{len(faults)} layer{'s' * (len(faults) > 1)} cannot be written in PyTorch:\n"
-            f"{listed(faults)}"
+            f"{listed(texts)}"
         )
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED, layers=list(names))
     own = _class_name(name)
     return Module(own, _text(own, name, origin, walk, code), code.arrays, code.where)
 

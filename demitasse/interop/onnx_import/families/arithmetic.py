@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.onnx_import.converter import Converter
 from demitasse.interop.onnx_import.draft import Draft
 from demitasse.interop.onnx_import.source import Node, Tensor
@@ -62,13 +62,13 @@ def quotient(node: Node, net: Draft) -> None:
     x, other, shape = node.x, node.need(1), node.y.shape
     if node.y.whole:
         message = "a quotient of whole numbers is rounded, which no layer does"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     if other.array is not None:
         with np.errstate(all="ignore"):
             inverse = 1 / _as_float(other.array)
         if not np.all(np.isfinite(inverse)):
             message = "it divides by a constant 0"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.UNSUPPORTED)
         multiply_constant(net, net.blob(x), inverse, shape, to=node.y)
         return
     inverse_blob = net.power(net.blob(other), power=-1)
@@ -87,7 +87,7 @@ def power(node: Node, net: Draft) -> None:
     x, other = node.x, node.need(1)
     if node.y.whole:
         message = "a power of whole numbers is rounded, which no layer does"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     if other.array is not None and other.array.size == 1:
         blob = net.expand(net.blob(x), node.y.shape)
         net.power(blob, power=float(other.array.reshape(())), to=node.y)
@@ -98,7 +98,7 @@ def power(node: Node, net: Draft) -> None:
         net.add("Exp", [blob], node.y.shape, to=node.y, exp_param=fields)
     else:
         message = "Power takes one constant exponent, and Exp one base above 0"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
 
 
 def total(node: Node, net: Draft) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.onnx_import.converter import Converter
 from demitasse.interop.onnx_import.draft import Draft
 from demitasse.interop.onnx_import.source import Node
@@ -132,7 +132,7 @@ def gelu(node: Node, net: Draft) -> None:
     """
     if node.attributes.get("approximate", b"none") != b"none":
         message = "its approximation by tanh is not what the GELU layer computes"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     net.add("GELU", [net.blob(node.x)], node.y.shape, to=node.y)
 
 
@@ -162,7 +162,7 @@ def dropout(node: Node, net: Draft) -> None:
     training = node.get(2)
     if training is not None and bool(node.array(2, "training_mode")):
         message = "with training_mode it draws other random numbers in each run"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     alias(node, net)
 
 
@@ -178,7 +178,7 @@ def cast(node: Node, net: Draft) -> None:
         have != want and want in {"bfloat16", "bool"}
     ):
         message = f"values of {have} become {want}, which no layer does"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     alias(node, net)
 
 

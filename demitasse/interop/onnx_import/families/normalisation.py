@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.onnx_import.converter import Converter
 from demitasse.interop.onnx_import.draft import Draft
 from demitasse.interop.onnx_import.source import Node, Tensor
@@ -29,7 +29,7 @@ def batch_normalization(node: Node, net: Draft) -> None:
     node.need_no(1, 2, 3, 4)
     if node.attributes.get("training_mode") or node.attributes.get("is_test", 1) == 0:
         message = "with training_mode it changes its averages in each run"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     names = ("scale", "shift", "mean", "variance")
     scale, shift, mean, variance = (
         node.array(number, name) for number, name in enumerate(names, start=1)
@@ -84,7 +84,7 @@ def group_normalization(node: Node, net: Draft) -> None:
     scale, shift = node.array(1, "scale"), node.array(2, "shift")
     if scale.size != shape[1]:
         message = "its scale is not one for each channel"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     count = math.prod(shape[1:]) // groups
     rows = net.reshape(net.blob(node.x), (1, shape[0] * groups, count))
     _scale(net, net.reshape(_own(net, node, rows), shape), scale, shift, node.y)
@@ -114,7 +114,7 @@ def lrn(node: Node, net: Draft) -> None:
     at = node.attributes
     if at["size"] % 2 == 0:
         message = f"LRN takes windows of an odd size, not {at['size']}"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED, got=at["size"])
     fields = {"local_size": at["size"], "alpha": at.get("alpha", 1e-4),
               "beta": at.get("beta", 0.75), "k": at.get("bias", 1.0)}  # fmt: skip
     net.add("LRN", [net.blob(node.x)], node.y.shape, to=node.y, lrn_param=fields)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.windows import Window
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.onnx_import.converter import Converter
 from demitasse.interop.onnx_import.draft import Draft
 from demitasse.interop.onnx_import.families.windows import MOST_CUT, Placed, cut_to, placed
@@ -64,10 +64,10 @@ def _pool(node: Node, net: Draft, method: str) -> None:
     flat = len(spatial) == IMAGE
     if len(spatial) > IMAGE:
         message = f"Pooling takes images of two axes, not {len(spatial)}"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     if set(where.dilation) != {1}:
         message = f"Pooling takes windows without gaps, not dilations {list(where.dilation)}"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     if not flat:
         x = net.reshape(x, (*node.x.shape[:2], 1, *spatial))
         where = Placed((1, *where.kernel), (1, *where.stride), (1, *where.dilation),
@@ -134,7 +134,7 @@ def _fitting(where: Placed, spatial: Shape, out: Shape) -> tuple[Shape, str]:
             f"pads {[*where.before, *where.after]} with windows of {list(where.kernel)} at strides "
             f"of {list(where.stride)} are more than Caffe's Pooling can have"
         )
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     _, skipped, rounding = min(known, key=lambda fit: fit[0])
     return skipped, rounding
 

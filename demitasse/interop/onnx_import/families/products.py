@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.onnx_import.converter import Converter
 from demitasse.interop.onnx_import.draft import Draft
 from demitasse.interop.onnx_import.source import Node, Tensor
@@ -51,11 +51,11 @@ def matmul(node: Node, net: Draft) -> None:
     """
     if node.x.array is not None or node.need(1).array is None:
         message = "InnerProduct multiplies what is computed by a constant matrix on its right"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     weight, shape = node.array(1, "weight"), node.x.shape
     if weight.ndim != 2 or len(shape) < 2:
         message = f"InnerProduct takes a matrix and rows, not {shape} and {weight.shape}"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     _inner_product(net, net.blob(node.x), weight.T, None, len(shape) - 1, to=node.y)
 
 
@@ -86,7 +86,7 @@ def gather(node: Node, net: Draft) -> None:
         return
     if indices.array is None:
         message = "it chooses by computed indices from what is computed"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     size = x.shape[axis]
     chosen = (indices.array.reshape(-1).astype(np.int64) + size) % size
     blob, first = net.blob(x), int(chosen[0])
@@ -100,7 +100,7 @@ def gather(node: Node, net: Draft) -> None:
 def _embed(node: Node, net: Draft, table: np.ndarray, indices: Tensor, axis: int) -> None:
     if table.ndim != 2 or axis != 0:
         message = f"Embed looks up rows of a matrix, not axis {axis} of {table.shape}"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     fields = {"num_output": table.shape[1], "input_dim": table.shape[0], "bias_term": False}
     net.add("Embed", [net.blob(indices)], node.y.shape, to=node.y, weights=[table],
             embed_param=fields)  # fmt: skip

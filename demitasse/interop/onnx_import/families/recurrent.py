@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.onnx_import.converter import Converter
 from demitasse.interop.onnx_import.draft import Draft
 from demitasse.interop.onnx_import.source import Node, Tensor
@@ -103,7 +103,7 @@ def _need_usual(node: Node) -> None:
     for reason, holds in reasons.items():
         if holds:
             message = f"{reason}, which the LSTM layer does not"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.UNSUPPORTED)
 
 
 def _in_order(weight: np.ndarray, hidden: int) -> np.ndarray:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.onnx_import.converter import Converter
 from demitasse.interop.onnx_import.draft import Draft
 from demitasse.interop.onnx_import.source import Node, Tensor
@@ -49,11 +49,11 @@ def _resize(node: Node, net: Draft, *, mode: str, how: str, rounding: str) -> No
     shape, out, y = node.x.shape, node.y.shape, node.y
     if len(shape) != 4 or shape[:2] != out[:2] or mode not in {"linear", "nearest"}:
         message = f"layers resize images alone, bilinear or nearest; not {shape} to {out}, {mode}"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     policy = node.attributes.get("keep_aspect_ratio_policy", b"stretch")
     if node.attributes.get("antialias") or policy != b"stretch":
         message = "antialias and keep_aspect_ratio_policy have no layer"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     x = net.blob(node.x)
     if shape == out:
         net.same(y, x)
@@ -62,10 +62,10 @@ def _resize(node: Node, net: Draft, *, mode: str, how: str, rounding: str) -> No
     sizes = [size * scale for size, scale in zip(shape, scales, strict=True)]
     if how == "align_corners" and any(abs(size - round(size)) > WHOLE for size in sizes):
         message = "align_corners with a size that is no whole number is read in several ways"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     if max(a * b for a, b in zip(shape[2:], out[2:], strict=True)) > MOST:
         message = f"images of {shape[2:]} to {out[2:]} need matrices of more than {MOST} elements"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.LIMIT)
     positions = [_positions(shape[axis], out[axis], scales[axis], how) for axis in (2, 3)]
     if mode == "linear":
         if how == "align_corners":
@@ -134,7 +134,7 @@ def _positions(size: int, out: int, scale: float, how: str) -> np.ndarray:
     if how == "align_corners":
         return at * ((size - 1) / (out - 1)) if out > 1 else np.zeros(1)
     message = f"coordinate_transformation_mode {how} has no layer"
-    raise NetError(message)
+    raise NetError(message, code=ErrorCode.UNSUPPORTED)
 
 
 def _linear(positions: np.ndarray, size: int) -> np.ndarray:

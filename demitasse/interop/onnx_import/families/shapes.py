@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.onnx_import.converter import Converter
 from demitasse.interop.onnx_import.draft import Draft
 from demitasse.interop.onnx_import.source import Node
@@ -53,7 +53,7 @@ def split(node: Node, net: Draft) -> None:
         sizes = [int(part) for part in parts]
     if min(sizes) < 1:
         message = f"parts of {sizes} are empty, and blobs are not"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     x, shape = net.blob(node.x), node.x.shape
     if count == 1:
         net.same(node.y, x)
@@ -77,7 +77,7 @@ def slice_(node: Node, net: Draft) -> None:
     axes, steps = node.given("axes", 3), node.given("steps", 4)
     if starts is None or ends is None:
         message = "it does not say where it starts and ends"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.MISSING)
     chosen = range(len(starts)) if axes is None else [int(axis) % len(shape) for axis in axes]
     along = [1] * len(starts) if steps is None else [int(step) for step in steps]
     x, chosen_by = net.blob(node.x), dict[int, np.ndarray]()
@@ -85,7 +85,7 @@ def slice_(node: Node, net: Draft) -> None:
         chosen_by[axis] = np.arange(shape[axis])[int(start) : int(end) : step]
     if any(not len(one) for one in chosen_by.values()):
         message = "nothing is left, and blobs have elements"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     parts = {axis: one for axis, one in chosen_by.items() if len(one) < shape[axis] or one[0] > 0}
     for axis, one in parts.items():
         if np.array_equal(one, one[0] + np.arange(len(one))):
@@ -173,7 +173,7 @@ def _around(net: Draft, x: str, low: list[int], high: list[int], value: float, n
     shape, out, axes = net.shapes[x], node.y.shape, len(low)
     if axes < 3 or any((*low[:2], *high[:2])):
         message = "only pads of images, behind batch and channels, have a layer"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     both = [max(pair) for pair in zip(low, high, strict=True)]
     channels, ones = shape[1], (1,) * (axes - 2)
     whole = tuple(size + 2 * more for size, more in zip(shape, both, strict=True))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.windows import Window
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.onnx_import.converter import Converter
 from demitasse.interop.onnx_import.draft import Draft
 from demitasse.interop.onnx_import.source import Node, Shape
@@ -65,7 +65,7 @@ def placed(node: Node, kernel: Shape, spatial: Shape) -> Placed:
         pads = (0,) * 2 * axes
     if min(pads) < 0:
         message = f"pads {list(pads)} cut off, which Caffe's layers do not"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED, got=list(pads))
     return Placed(kernel, stride, dilation, pads[:axes], pads[axes:])
 
 
@@ -209,7 +209,7 @@ def _skipped(size: int, before: int, extent: int, stride: int, out: int) -> int:
         if (size + 2 * pad - extent) // stride + 1 >= number + out:
             return number
     message = "the pads after are so much larger than those before that Caffe cannot have them"
-    raise NetError(message)
+    raise NetError(message, code=ErrorCode.UNSUPPORTED)
 
 
 CONVERTERS: Mapping[str, Converter] = {"Conv": convolution, "ConvTranspose": transposed}

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.windows import Shape, Window
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.export.onnx.converter import Converter
 from demitasse.interop.export.onnx.graph import Graph
 from demitasse.interop.export.sizes import Free
@@ -118,7 +118,7 @@ def _of_any_size(graph: Graph, x: Value, p: PoolingParameter, step: Step) -> Non
             "a mask, and with sizes that are rounded up a mean with pads or a stride above the "
             "kernel, is written for one size of images alone"
         )
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
 
     def pool(operator: str, image: str | Value, **how: Any) -> str:
         return graph.add(operator, image, ceil_mode=int(up), pads=ends, **_window(window), **how)
@@ -145,7 +145,7 @@ def _max_with_mask(graph: Graph, x: Value, fit: Fit, top: Value, mask: Value) ->
     """Add MaxPool and the index of each maximum in its plane."""
     if fit.some_empty:
         message = "windows beyond the image have no index; ONNX cannot say its mask"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
     indices = graph.name("indices")
     graph.add_several("MaxPool", x, to=[top, indices], pads=_pads(fit), **_window(fit.window))
     plane = graph.add("Mod", indices, graph.ints([math.prod(x.shape[2:])]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from demitasse.backends.windows import Window
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.export.torch.code import Code
 from demitasse.interop.export.torch.converter import Converter
 from demitasse.interop.export.torch.names import sizes
@@ -37,7 +37,7 @@ def _product(step: Step, code: Code, kind: str) -> None:
     axes = len(window.kernel)
     if not 1 <= axes <= 3:
         message = f"PyTorch has convolutions over 1, 2 or 3 axes, this one is over {axes}"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED, got=axes)
     into, out = x.shape[layer.axis], step.tops[0].shape[layer.axis]
     options = [f"{into}", f"{out}", sizes(window.kernel)]
     options += [f"stride={sizes(window.stride)}"] if set(window.stride) != {1} else []
@@ -88,7 +88,7 @@ def im2col(step: Step, code: Code) -> None:
     window = layer.window
     if len(window.kernel) != 2:
         message = f"PyTorch's unfold takes images of 2 axes, not of {len(window.kernel)}"
-        raise NetError(message)
+        raise NetError(message, code=ErrorCode.UNSUPPORTED, got=len(window.kernel))
     images = code.variable(x)
     if layer.axis != 1:
         images = code.reshaped(images, [-1, *x.sizes[layer.axis :]])
@@ -141,7 +141,7 @@ def pooling(step: Step, code: Code) -> None:
     if mask or (p.pool != PoolingParameter.STOCHASTIC and _is_pytorchs(p, window, x.shape[2:])):
         if not _is_pytorchs(p, window, x.shape[2:]):
             message = "a mask of windows that lie beyond the image, or mostly in its pads"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.UNSUPPORTED)
         module = code.module(step, _module(p, window, mask=bool(mask)))
         if mask:
             places = code.let_several(f"{module}({image})", [top, "places"])[1]
