@@ -15,7 +15,7 @@ import numpy as np
 from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -53,9 +53,9 @@ class Parameter(NamedTuple):
 class DescentFields(Struct):
     """Parameters one behind the other."""
 
-    table: Word
+    table: Address
     """Address of a row of :class:`_Row`'s integers for each parameter."""
-    numbers: Word
+    numbers: Address
     """Address of each parameter's scale and decay, and its rule's numbers, and zeros."""
     parameters: Word
     """How many there are."""

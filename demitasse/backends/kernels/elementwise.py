@@ -15,7 +15,7 @@ import numpy as np
 from demitasse.backends.kernels.exponential import exp, exp_less_one, log_one_more
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     Vector,
@@ -45,19 +45,19 @@ NUMBERS = 3
 class ElementFields(Struct):
     """Arrays of one length."""
 
-    x: Word
+    x: Address
     """Address of the first array."""
-    other: Word
+    other: Address
     """Address of the second; that of the last where there is none."""
-    third: Word
+    third: Address
     """Address of the third; that of the last where there is none."""
-    y: Word
+    y: Address
     """Address of the result, which may be one of them."""
-    also: Word
+    also: Address
     """Address of the second result; that of the first where there is none."""
     count: Word
     """Elements of each."""
-    numbers: Word
+    numbers: Address
     """Address of the function's constants."""
 
 

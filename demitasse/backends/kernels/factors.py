@@ -13,7 +13,7 @@ import numpy as np
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import FLOAT, Word, chunk, fma, rectified
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -23,13 +23,13 @@ __all__ = ["ChannelFactors", "takes"]
 class FactorFields(Struct):
     """Images of which each channel has a factor and an offset."""
 
-    x: Word
+    x: Address
     """Address of the first image."""
-    y: Word
+    y: Address
     """Address of the first output; it may be the same, where that lies as the image does."""
-    factors: Word
+    factors: Address
     """Address of one factor for each channel."""
-    offsets: Word
+    offsets: Address
     """Address of their offsets."""
     images: Word
     """How many images there are."""

@@ -15,7 +15,7 @@ import numpy as np
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     Vector,
@@ -53,13 +53,13 @@ FEWEST_EACH = 1 << 16
 class RowFields(Struct):
     """Rows, and the panels of a weight."""
 
-    x: Word
+    x: Address
     """Address of the first row."""
-    y: Word
+    y: Address
     """Address of the first row of results."""
-    weight: Word
+    weight: Address
     """Address of the first panel."""
-    offsets: Word
+    offsets: Address
     """Address of one offset for each output."""
     length: Word
     """Elements of a row."""
@@ -67,7 +67,7 @@ class RowFields(Struct):
     """Elements from one panel to the next."""
     outputs: Word
     """Elements of a row of results."""
-    rectifier: Word
+    rectifier: Address
     """Address of the rectifier's numbers: the slope of what is below 0, or the limits."""
 
 

@@ -11,7 +11,13 @@ import numpy as np
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Arguments,
+    OptionalAddress,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, fma
 from demitasse.backends.kernels.norm.walk import WalkFields, each_plane, summed, walk_values
 from demitasse.backends.kernels.tuning import Tuning
@@ -24,13 +30,13 @@ class GateFields(Struct):
 
     walk: WalkFields
     """Their planes."""
-    x: Word
+    x: Address
     """Address of the first image."""
-    gates: Word
+    gates: Address
     """Address of the first image's gates."""
-    added: Word
+    added: OptionalAddress
     """Address of the first image of those that are added to the product, if some are."""
-    y: Word
+    y: Address
     """Address of the first result; it may be one of the images."""
 
 
@@ -39,17 +45,17 @@ class GradientFields(Struct):
 
     walk: WalkFields
     """Their planes."""
-    x: Word
+    x: Address
     """Address of the first image."""
-    gates: Word
+    gates: Address
     """Address of the first image's gates."""
-    dy: Word
+    dy: Address
     """Address of the first gradient of the product."""
-    dx: Word
+    dx: Address
     """Address of the first gradient of the images; it may be the same."""
-    added: Word
+    added: OptionalAddress
     """Address of the first gradient of what was added to the product, if something was."""
-    gate_gradients: Word
+    gate_gradients: Address
     """Address of those of the first image's gates."""
 
 
@@ -137,8 +143,7 @@ class _Planes:
 
     def _run(self, **arrays: np.ndarray | None) -> None:
         """Run it over these arrays; None for one that there is not."""
-        each = {name: 0 if array is None else array for name, array in arrays.items()}
-        self._arguments.run(self._kernel, self.tuning.threads, {**each, "walk.sums": 0})
+        self._arguments.run(self._kernel, self.tuning.threads, {**arrays, "walk.sums": None})
 
     @property
     def code(self) -> str:

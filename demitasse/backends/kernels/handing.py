@@ -13,10 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct, Values
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Arguments,
+    OptionalAddress,
+    Struct,
+    Values,
+)
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     Condition,
@@ -72,6 +77,35 @@ class Rows(Record):
 class Places(Struct):
     """Addresses of first elements; 0 for none."""
 
+    one: OptionalAddress
+    """The first."""
+    two: OptionalAddress
+    """The second."""
+    three: OptionalAddress
+    """The third."""
+    four: OptionalAddress
+    """The fourth."""
+
+    def some(self, count: int) -> list[Word]:
+        """Return so many of them."""
+        return [self.one, self.two, self.three, self.four][:count]
+
+    @classmethod
+    def given(cls, count: int) -> Values:
+        """Return values of which the first are given anew in each call, the others never."""
+        return cls.values(
+            **{name: EACH_CALL if i < count else None for i, name in enumerate(NAMES)}
+        )
+
+    @classmethod
+    def names(cls, of: str, count: int) -> list[str]:
+        """Return the names of the first in a struct that has them by a name."""
+        return [f"{of}.{name}" for name in NAMES[:count]]
+
+
+class Numbers(Struct):
+    """Integers that belong to :class:`Places`; 0 for none."""
+
     one: Word
     """The first."""
     two: Word
@@ -82,23 +116,13 @@ class Places(Struct):
     """The fourth."""
 
     def some(self, count: int) -> list[Word]:
-        """Return so many of them."""
+        """Return the first ``count`` of them."""
         return [self.one, self.two, self.three, self.four][:count]
-
-    @classmethod
-    def given(cls, count: int) -> Values:
-        """Return values of which the first are given anew in each call, the others never."""
-        return cls.values(**{name: EACH_CALL if i < count else 0 for i, name in enumerate(NAMES)})
 
     @classmethod
     def of(cls, numbers: Sequence[int]) -> Values:
         """Return values of which the first are these numbers."""
         return cls.values(**dict.fromkeys(NAMES, 0) | dict(zip(NAMES, numbers, strict=False)))
-
-    @classmethod
-    def names(cls, of: str, count: int) -> list[str]:
-        """Return the names of the first in a struct that has them by a name."""
-        return [f"{of}.{name}" for name in NAMES[:count]]
 
 
 NAMES = "one", "two", "three", "four"
@@ -111,9 +135,9 @@ class HandingFields(Struct):
     """The gradients."""
     targets: Places
     """What is written; it may be some of the gradients, where elements lie alike."""
-    total: Word
+    total: OptionalAddress
     """Address of their sum, which lies as what is read does; 0 for none."""
-    y: Word
+    y: OptionalAddress
     """Address of what the rectifier gave; 0 for none."""
     rows: Word
     """How many rows there are."""
@@ -200,15 +224,15 @@ class Handing:
         self._kernel = _kernel(tuning.width, sources, targets, relu=relu, total=total)
         self._names = Places.names("sources", sources) + Places.names("targets", targets)
         self._names += ["y"] * relu + ["total"] * total
-        self._firsts = [rows.first * FLOAT] * sources + [0] * targets
-        self._firsts += [rows.first * FLOAT] * (relu + total)
+        self._firsts = [rows.first] * sources + [0] * targets
+        self._firsts += [rows.first] * (relu + total)
         self._threads = tuning.threads if rows.rows * rows.length > ALONE else 1
         self._arguments = Arguments(
             HandingFields.values(
                 sources=Places.given(sources),
                 targets=Places.given(targets),
-                total=EACH_CALL if total else 0,
-                y=EACH_CALL if relu else 0,
+                total=EACH_CALL if total else None,
+                y=EACH_CALL if relu else None,
                 rows=rows.rows,
                 pieces=-(-rows.length // PIECE),
                 length=rows.length,
@@ -235,7 +259,7 @@ class Handing:
         """
         arrays = [*sources, *targets, *(one for one in (y, total) if one is not None)]
         places = zip(self._names, arrays, self._firsts, strict=True)
-        each = {name: address(array) + first for name, array, first in places}
+        each = {name: array[first:] if first else array for name, array, first in places}
         self._arguments.run(self._kernel, self._threads, each)
 
     @property

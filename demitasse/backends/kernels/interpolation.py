@@ -14,7 +14,7 @@ import numpy as np
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, chunk
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -27,17 +27,17 @@ FEWEST_EACH = 1 << 13
 class InterpolationFields(Struct):
     """Images of contiguous channels, all side by side or in blocks of whole vectors."""
 
-    x: Word
+    x: Address
     """Address of the first image's first pixel that counts."""
-    y: Word
+    y: Address
     """Address of the first result."""
-    row_places: Word
+    row_places: Address
     """Address of bytes from that pixel to the two rows that each row of the result is made of."""
-    row_shares: Word
+    row_shares: Address
     """Address of their shares, two floats each."""
-    column_places: Word
+    column_places: Address
     """The same of columns: bytes from the beginning of a row to the two of each."""
-    column_shares: Word
+    column_shares: Address
     """Address of their shares."""
     images: Word
     """How many images there are."""

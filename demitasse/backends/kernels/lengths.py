@@ -14,7 +14,7 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     Word,
@@ -35,13 +35,13 @@ FEWEST_EACH = 1 << 13
 class LengthFields(Struct):
     """Images of contiguous channels, all side by side or in blocks of whole vectors."""
 
-    x: Word
+    x: Address
     """Address of the first image."""
-    y: Word
+    y: Address
     """Address of the first result; it may be the same."""
-    scales: Word
+    scales: Address
     """Address of one scale for each channel."""
-    eps: Word
+    eps: Address
     """Address of what is added to a sum of squares."""
     images: Word
     """How many images there are."""

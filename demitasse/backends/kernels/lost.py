@@ -12,7 +12,7 @@ import numpy as np
 
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, chunk, fma, raised
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -25,9 +25,9 @@ FEWEST_EACH = 1 << 15
 class LostFields(Struct):
     """Rows, and what was made of them."""
 
-    x: Word
+    x: Address
     """Address of the first row."""
-    y: Word
+    y: Address
     """Address of the first row of results."""
     rows: Word
     """How many there are, one behind the other."""

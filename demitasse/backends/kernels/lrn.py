@@ -17,7 +17,7 @@ import numpy as np
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, chunk, fma, root
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -34,7 +34,7 @@ STACKS = 2
 class RowFields(Struct):
     """Images that are gone through row by row."""
 
-    x: Word
+    x: Address
     """Address of the first image."""
     images: Word
     """How many images there are."""
@@ -54,25 +54,25 @@ class RowFields(Struct):
     """Elements from one row to the next."""
     column_stride: Word
     """Elements from one column to the next."""
-    numbers: Word
+    numbers: Address
     """Address of the sums' factor, what is added to them, and the gradient's factor."""
-    scratch: Word
+    scratch: Address
     """Address of each thread's pixels: all channels, and a vector before and behind them."""
 
 
 class ForwardFields(RowFields):
     """The normalisation."""
 
-    y: Word
+    y: Address
     """Address of the first output, which lies as the image does."""
 
 
 class BackwardFields(RowFields):
     """The gradient."""
 
-    dy: Word
+    dy: Address
     """Address of the first gradient of the output; all lie alike."""
-    dx: Word
+    dx: Address
     """Address of the first gradient of the input."""
 
 

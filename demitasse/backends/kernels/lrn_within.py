@@ -17,7 +17,7 @@ import numpy as np
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, chunk, root
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -33,11 +33,11 @@ WIDEST = 15
 class PlaneFields(Struct):
     """Images whose planes are gone through one by one."""
 
-    x: Word
+    x: Address
     """Address of the first image."""
-    y: Word
+    y: Address
     """Address of the first output, or of the gradient of the first input; all lie alike."""
-    dy: Word
+    dy: Address
     """Address of the first output's gradient; that of the image where there is none."""
     images: Word
     """How many images there are."""
@@ -57,9 +57,9 @@ class PlaneFields(Struct):
     """Elements from one row to the next."""
     column_stride: Word
     """Elements from one column to the next."""
-    numbers: Word
+    numbers: Address
     """Address of the sums' factor, what is added to them, and the gradient's factor."""
-    scratch: Word
+    scratch: Address
     """Address of each thread's planes: one with rows of zeros above and below, and one with columns
     of zeros on both sides."""
 

@@ -15,7 +15,7 @@ import numpy as np
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import FLOAT, Word, chunk, maximum, minimum
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -27,11 +27,11 @@ Shape = tuple[int, ...]
 class OverlapFields(Struct):
     """Windows of (rows, columns, channels), and images that lie the same way."""
 
-    x: Word
+    x: Address
     """Address of the first window; one for each pixel of the images that they are made of."""
-    y: Word
+    y: Address
     """Address of the first image."""
-    offsets: Word
+    offsets: Address
     """Address of what is added to each channel, once for each pixel of a group."""
     images: Word
     """How many images there are."""

@@ -14,7 +14,7 @@ import numpy as np
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -38,13 +38,13 @@ FEWEST_EACH = 1 << 12
 class RegionFields(Struct):
     """Images of contiguous channels, all side by side or in blocks of whole vectors, and bins."""
 
-    x: Word
+    x: Address
     """Address of the first image."""
-    y: Word
+    y: Address
     """Address of the first result."""
-    items: Word
+    items: Address
     """Address of each region's image, its index in the batch."""
-    rows: Word
+    rows: Address
     """Address of the first row of each row of bins, and the one after the last."""
     columns: Word
     """The same of columns."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word, chunk, lane_sums, minimum
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.regions import Bins
@@ -28,17 +28,17 @@ FEWEST_EACH = 1 << 10
 class MeanFields(Struct):
     """Images in C order, and bins."""
 
-    x: Word
+    x: Address
     """Address of the first image."""
-    y: Word
+    y: Address
     """Address of the first result."""
-    items: Word
+    items: Address
     """Address of each region's image, its index in the batch."""
-    rows: Word
+    rows: Address
     """Address of the first row of each row of bins, and the one after the last."""
     columns: Word
     """The same of columns."""
-    counts: Word
+    counts: Address
     """Address of how many pixels each bin has, a float; 1 for an empty one."""
     regions: Word
     """How many regions there are."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from demitasse.backends.kernels.language.compiler import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Struct
+from demitasse.backends.kernels.language.structs import Address, Scratch, Struct
 from demitasse.backends.kernels.language.words import (
     HALF,
     INT,
@@ -44,9 +44,9 @@ class Columns(Struct):
     """Bytes from a pixel to its right neighbour; 0 in images of one column."""
     count: Word
     """Columns of the result."""
-    table: Word
+    table: Address
     """Address of where each one's left neighbour is: bytes from the beginning of its row."""
-    shares: Word
+    shares: Address
     """Address of the shares of their left and right neighbours, 16 bits each, four times."""
     fast: Word
     """How many columns, whole ``AT_ONCE``, are made of 8 bytes each, which hold both neighbours."""
@@ -57,22 +57,22 @@ class Rows(Struct):
 
     needed: Word
     """How many rows are resized sideways."""
-    table: Word
+    table: Address
     """Address of their numbers."""
     count: Word
     """Rows of the result."""
-    above: Word
+    above: Address
     """Address of which of the needed rows lies above each."""
-    below: Word
+    below: Address
     """Address of which lies below."""
-    shares: Word
+    shares: Address
     """Address of the shares of those below."""
 
 
 class Resize(Struct):
     """Some planes of an image, and what becomes of them."""
 
-    image: Word
+    image: Address
     """Address of the first pixel."""
     plane_bytes: Word
     """Bytes from one plane to the next."""
@@ -82,11 +82,11 @@ class Resize(Struct):
     """How its rows are resized sideways."""
     rows: Rows
     """How rows are made of those."""
-    between: Word
+    between: Scratch
     """Address of memory for the rows that were resized sideways."""
     between_bytes: Word
     """Bytes from one of those to the next: whole vectors."""
-    result: Word
+    result: Address
     """Address of the result, whose planes and rows lie one behind the other."""
 
 

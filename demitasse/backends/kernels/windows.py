@@ -11,7 +11,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Struct, Values
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word, choose, minimum
 from demitasse.backends.step import Declined
 
@@ -28,7 +28,7 @@ MOST_SEEN = 320
 class ImageFields(Struct):
     """Images of the input, or of the output."""
 
-    at: Word
+    at: Address
     """Address of the first image."""
     image_stride: Word
     """Elements from one image to the next."""
@@ -102,7 +102,7 @@ class WindowFields(Struct):
     """Rows that the first window reaches above an image."""
     left: Word
     """Columns that it reaches to the left of it."""
-    zeros: Word
+    zeros: Address
     """Address of zeros in place of a pixel outside."""
     images: Word
     """How many images there are."""

@@ -26,7 +26,7 @@ def run(width, **options):
     of = banding((2, 3, 9, 10), width, width, **options)
     x, out = normal(*of.x), np.zeros((2, *of.y[2:], width), np.float32)
     scratch = np.full((of.chunks, of.copy_size), np.nan, np.float32)
-    none = Product(0, 0)
+    none = Product(0, np.zeros(1, np.int64))
     values = band_values(
         of, Images.of(out.transpose(0, 3, 1, 2)), lambda vectors, counts: none, 1, of.tap_table,
         of.taps, [0], filters=out, filter_chunk_stride=0, chunk_scratch=of.copy_size,

@@ -7,7 +7,7 @@ from stages import WIDTH, exported
 from tilings import KERNELS, tiling
 
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language.structs import Arguments, Struct
+from demitasse.backends.kernels.language.structs import Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import FLOAT, Word
 from demitasse.backends.kernels.winograd.cut import ImageFields, Piece, Points, cut, image_values
 from demitasse.backends.kernels.winograd.matrices import filtering
@@ -23,7 +23,7 @@ class CutFields(Struct):
     """The strips."""
     x: ImageFields
     """The images."""
-    tiles: Word
+    tiles: Address
     """Address of the tiles, for each point one after the other."""
     tile_stride: Word
     """Elements from one tile to the next."""
@@ -66,7 +66,7 @@ def test_all_tiles_are_at_the_points(channels, pad, kernel, width):
     )
 
     own = np.zeros(scratch.size, np.float32)
-    Arguments(fields).run(code, 1, {**scratch.addresses(own), "x.at": memory})
+    Arguments(fields).run(code, 1, {**scratch.divide(own), "x.at": memory})
 
     reach = ((0, 0), (0, 0), (0, 4 * down), (0, 4 * right))  # tiles reach over the last rows
     sides, steps = (of.down.side, of.across.side), (of.down.outputs, of.across.outputs)

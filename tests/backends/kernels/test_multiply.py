@@ -55,10 +55,10 @@ def test_tiles_times_filters_are_sums(c, m, group, shared, width):
     memory = normal(scratch.size, seed=1)
     kernel = exported(f"multiply{width}", width, lambda k: write(k, of.points))
 
-    places = scratch.addresses(memory)
+    places = scratch.divide(memory)
     Arguments(fields).run(kernel, 1, {**places, "products.filters": filters})
 
-    stack = memory[(places["strips.stacks"] - places["strips.private"]) // FLOAT :]
+    stack = places["strips.stacks"]
     tiles = by_point(stack, of, of.tile_point_stride, of.tile_stride, c)
     sums = by_point(stack[scratch.sums_bytes // FLOAT :], of, of.sum_point_stride, of.sum_stride, m)
     inputs, outputs = c // group, m // group

@@ -20,7 +20,7 @@ def multiplied(product, width, vectors, rows, adds):
 
     called(
         product.address, a, 11 * FLOAT, FLOAT, b, columns * FLOAT,
-        c, columns * FLOAT, rows, 11, int(adds), product.rests,
+        c, columns * FLOAT, rows, 11, int(adds), product.entry[1],
     )  # fmt: skip
     return c, want
 
@@ -62,7 +62,7 @@ def test_a_product_of_a_transposed_matrix(width):
     product = matrix_products(width)(1, {5})
     called(
         product.address, a, FLOAT, 5 * FLOAT, b, width * FLOAT,
-        c, width * FLOAT, 5, 9, 0, product.rests,
+        c, width * FLOAT, 5, 9, 0, product.entry[1],
     )  # fmt: skip
 
     np.testing.assert_allclose(c, a.T @ b, rtol=2e-5, atol=2e-6)

@@ -5,8 +5,8 @@ import pytest
 from stages import exported
 from tilings import tiling
 
-from demitasse.backends.kernels.language.structs import Arguments, Struct
-from demitasse.backends.kernels.language.words import INT, Word
+from demitasse.backends.kernels.language.structs import Address, Arguments, Struct
+from demitasse.backends.kernels.language.words import INT
 from demitasse.backends.kernels.winograd.scratch import Scratch
 from demitasse.backends.kernels.winograd.strips import StripFields, each_block
 
@@ -16,7 +16,7 @@ class NotedFields(Struct):
 
     strips: StripFields
     """The strips."""
-    noted: Word
+    noted: Address
     """Address of the tiles of the block that begins with each strip."""
 
 
@@ -37,7 +37,7 @@ def test_blocks_have_the_tiles_that_products_are_prepared_for(images, size, thre
     of = tiling((images, 8, size, size), 8, (3, 3), 8, threads=threads, **tuning)
     scratch, noted = Scratch(of), np.zeros(of.strips, np.int64)
 
-    places = scratch.addresses(np.empty(scratch.size, np.float32))
+    places = scratch.divide(np.empty(scratch.size, np.float32))
     for strips in scratch.calls(stages=1):
         fields = NotedFields.values(strips=strips, noted=noted)
         Arguments(fields).run(exported("noted blocks", 8, write), 1, places)

@@ -7,14 +7,14 @@ import pytest
 from stages import WIDTH, exported
 
 from demitasse.backends.kernels.language import team
-from demitasse.backends.kernels.language.structs import Arguments, Struct
+from demitasse.backends.kernels.language.structs import Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import Word, chunk
 
 
 class Vectors(Struct):
     """Vectors that threads divide."""
 
-    at: Word
+    at: Address
     """Address of the first."""
     count: Word
     """How many."""

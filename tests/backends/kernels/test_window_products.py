@@ -33,7 +33,7 @@ def test_a_row_of_pixels(step, stride, vectors, width):
         product = window_products(width, TAPS, step, stride)(vectors, {pixels})
         called(
             product.address, image, first_of_rows, ROWS * INT, filters, out, m * FLOAT, places,
-            offsets, pixels, np.zeros(1, np.float32), product.rests,
+            offsets, pixels, np.zeros(1, np.float32), product.entry[1],
         )  # fmt: skip
 
         numbers = image.reshape(-1)[taps.reshape(-1) // FLOAT + stride * np.arange(pixels)[:, None]]
@@ -56,7 +56,7 @@ def test_sums_over_pixels_are_added_to_the_gradient(count, vectors, width):
     product = window_sums(width)(vectors, {count})
     called(
         product.address, image, FLOAT, columns * FLOAT, taps, count,
-        slopes, m * FLOAT, pixels * m * FLOAT, places, totals, pixels, rows, product.rests,
+        slopes, m * FLOAT, pixels * m * FLOAT, places, totals, pixels, rows, product.entry[1],
     )  # fmt: skip
 
     want = np.ones((count + 1, m))

@@ -21,7 +21,7 @@ from demitasse.backends.kernels.depthwise.windows import (
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word, choose, chunk
 from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.kernels.windows import WindowFields, window_values
@@ -41,15 +41,15 @@ COLUMNS = 4
 class DepthwiseFields(WindowFields):
     """A depthwise convolution."""
 
-    filters: Word
+    filters: Address
     """Address of the filters: for each vector, tap after tap."""
-    offsets: Word
+    offsets: Address
     """Address of one offset for each channel."""
-    rectifier: Word
+    rectifier: Address
     """Address of the rectifier's numbers: one slope for each channel, or the limits of all."""
     groups: Word
     """How many groups of channels there are."""
-    group_table: Word
+    group_table: Address
     """Address of their table: for each, elements from the beginning of an input pixel and of an
     output pixel to its first channel; its first vector; and how many channels it has."""
 

@@ -12,7 +12,13 @@ from demitasse.backends.kernels.borders import Padded, bordered
 from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Struct, Values
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Scratch,
+    Struct,
+    Values,
+)
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word, chunk, minimum
 from demitasse.backends.kernels.products.registers import Panels
 
@@ -25,7 +31,7 @@ COLUMNS = 7
 class InputFields(Struct):
     """The images, whose planes come one by one."""
 
-    at: Word
+    at: Address
     """Address of the first image."""
     image_stride: Word
     """Elements from one image to the next."""
@@ -48,7 +54,7 @@ class InputFields(Struct):
 class OutputFields(Struct):
     """The output, or its gradient; channels are contiguous."""
 
-    at: Word
+    at: Address
     """Address of the first image."""
     image_stride: Word
     """Elements from one image to the next."""
@@ -85,21 +91,21 @@ class BandFields(Struct):
     """Rows that are copied for a band."""
     copied_columns: Word
     """Columns that are copied."""
-    scratch: Word
+    scratch: Scratch
     """Address of the first chunk's scratch."""
     scratch_bytes: Word
     """Bytes from one chunk's scratch to the next's."""
-    tap_table: Word
+    tap_table: Address
     """Address of the table of the bytes from a window's first tap to others."""
     taps: Word
     """How many entries it has."""
-    filters: Word
+    filters: Address
     """Address of the filters, or of their gradient."""
     filter_chunk_stride: Word
     """Elements from one chunk's filters to the next's; 0 where all have the same."""
     panels: Word
     """How many panels of filters there are."""
-    panel_table: Word
+    panel_table: Address
     """Address of their table: for each, the address of its product and of those for rests; elements
     from the first filter to its own; its first vector; and bytes from the beginning of a pixel to
     three vectors."""
@@ -238,7 +244,7 @@ def band_values(
     (_, c, h, w), (n, _, _, columns), op = banding.x, banding.y, banding.op
     table = np.zeros((len(banding.panels), COLUMNS), np.int64)
     for row, (vectors, first) in zip(table, banding.panels, strict=True):
-        row[:4] = *products(vectors, {count}), first * banding.width * taps, first
+        row[:4] = *products(vectors, {count}).entry, first * banding.width * taps, first
         row[4 : 4 + vectors] = [FLOAT * place for place in places[first : first + vectors]]
     return BandFields.values(
         x=InputFields.values(

@@ -21,7 +21,7 @@ from demitasse.backends.kernels.direct.window_products import window_products
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Arguments, Struct, Values
+from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word
 from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 
@@ -33,9 +33,9 @@ class DirectFields(Struct):
 
     bands: BandFields
     """The bands."""
-    rectifier: Word
+    rectifier: Address
     """Address of the rectifier's numbers: the slope of what is below 0, or the limits."""
-    offsets: Word
+    offsets: Address
     """Address of one offset for each element of all vectors of filters."""
 
 

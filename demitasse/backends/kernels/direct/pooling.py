@@ -9,7 +9,7 @@ from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.direct.bands import Band, BandFields
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Struct, Values
+from demitasse.backends.kernels.language.structs import Address, Struct, Values
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -47,7 +47,7 @@ class PoolFields(Struct):
     """Bytes from the beginning of a chunk's scratch to the outputs."""
     vectors: Word
     """Vectors of an output."""
-    vector_table: Word
+    vector_table: Address
     """Address of their table: bytes from where an output pixel begins."""
 
 

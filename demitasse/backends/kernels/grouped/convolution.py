@@ -14,7 +14,7 @@ from demitasse.backends.kernels.grouped.parts import GroupParts
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -53,18 +53,18 @@ class GroupedFields(WindowFields):
 
     channels: Word
     """Channels that a group reads."""
-    filters: Word
+    filters: Address
     """Address of the filters: for each vector and row of taps, channel after channel, tap after
     tap."""
     filter_bytes: Word
     """Bytes of a vector's filters."""
-    offsets: Word
+    offsets: Address
     """Address of one offset for each channel of the output."""
-    rectifier: Word
+    rectifier: Address
     """Address of the rectifier's numbers: one slope for each, or the limits of all."""
     vectors: Word
     """How many vectors of filters there are."""
-    vector_table: Word
+    vector_table: Address
     """Address of their table: for each, bytes from the beginning of an input pixel to what it
     reads, and of an output pixel to what it writes; and from the first offset to its own."""
     parts: Word

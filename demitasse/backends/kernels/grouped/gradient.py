@@ -14,7 +14,7 @@ from demitasse.backends.kernels.grouped.parts import GroupParts
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled, later
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Arguments
+from demitasse.backends.kernels.language.structs import Address, Arguments, OptionalAddress
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -43,14 +43,14 @@ class GradientFields(WindowFields):
     """The first window of a row that sees no column outside the image."""
     inside_end: Word
     """That after the last."""
-    sums: Word
+    sums: Address
     """Address of the sums: for each vector and row of taps, channel after channel, tap after
     tap."""
-    bias: Word
+    bias: OptionalAddress
     """Address of the sums of the gradient, vector after vector; 0 where they are not wanted."""
     vectors: Word
     """How many vectors of filters there are."""
-    vector_table: Word
+    vector_table: Address
     """Address of their table: for each, bytes from the beginning of an input pixel to what it
     reads, and from that of a gradient's pixel to its own."""
 
@@ -216,7 +216,7 @@ class GroupedGradient:
                 inside=inside,
                 inside_end=inside_end,
                 sums=self.sums,
-                bias=self._bias if bias else 0,
+                bias=self._bias if bias else None,
                 vectors=len(firsts),
                 vector_table=np.stack([x.place(firsts), y.place(firsts)], axis=1) * FLOAT,
             )

@@ -1,23 +1,25 @@
-"""What a kernel is given: integers of 64 bits with names, in memory that Python fills.
+"""Arguments of kernels: named fields of 64 bits, in memory that Python fills.
 
-A struct is a class with a sentence for each of its fields::
+A struct is a class with a docstring for each of its fields::
 
     class Rows(Struct):
-        at: Word
-        '''Address of the first row.'''
+        first: Address
+        '''First row.'''
         row_bytes: Word
         '''Bytes from one row to the next.'''
 
-Python gives a value for every field, ``Rows.values(at=EACH_CALL, row_bytes=64)``, and the kernel
-reads them, ``f = Rows.read(k)``, as ``f.at`` and ``f.row_bytes``. A field may be a struct itself.
+Python gives a value for every field, ``Rows.values(first=EACH_CALL, row_bytes=64)``, and the kernel
+reads them, ``f = Rows.read(k)``, as ``f.first`` and ``f.row_bytes``. A field may be a struct.
+
+Memory is passed as arrays, never as numbers: a call that is made later keeps its arrays alive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from operator import index
-from typing import Final, Self, SupportsIndex, get_type_hints
+from typing import ClassVar, Final, Self, SupportsIndex, get_type_hints
 
 import numpy as np
 
@@ -26,7 +28,33 @@ from demitasse.backends.kernels.language import later, team
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import Word
 
-__all__ = ["EACH_CALL", "Arguments", "Struct", "Values"]
+__all__ = [
+    "EACH_CALL", "Address", "Arguments", "Code", "OptionalAddress", "Scratch", "Struct", "Values",
+]  # fmt: skip
+
+
+class Address(Word):
+    """Kind of a field: the address of an array, which is given as the array."""
+
+    __slots__ = ()
+
+
+class OptionalAddress(Address):
+    """Kind of a field: the address of an array, or 0 for None; the kernel does not read None."""
+
+    __slots__ = ()
+
+
+class Scratch(Address):
+    """Kind of a field: the address of memory whose contents mean nothing before the call."""
+
+    __slots__ = ()
+
+
+class Code(Word):
+    """Kind of a field: the address of a compiled function."""
+
+    __slots__ = ()
 
 
 class _When(Enum):
@@ -36,12 +64,15 @@ class _When(Enum):
 EACH_CALL: Final = _When.EACH_CALL
 """The value of a field that is given anew whenever the kernel runs."""
 
+Given = SupportsIndex | np.ndarray | None
+"""Value of a field in one call: an integer, an array for its address, or None for no array."""
+
 
 class Struct:
-    """Fields that are words, or structs themselves; a kernel reads them in the order they have."""
+    """Fields that are integers, addresses or structs; a kernel reads them in their order."""
 
     @classmethod
-    def values(cls, **given: SupportsIndex | np.ndarray | Values | _When) -> Values:
+    def values(cls, **given: Given | Values | _When) -> Values:
         """Return values of all fields: integers, arrays for their addresses, values of structs.
 
         Raises:
@@ -79,61 +110,70 @@ class Values:
 
     Args:
         struct: The struct.
-        given: By name, all of them.
+        given: Value of each field by its name.
 
     Attributes:
-        flat: The same with names like "x.at" for fields of structs, in the kernel's order.
-        arrays: Those whose addresses are among them; they live as long as this.
+        flat: Values by names like "x.at" for fields of structs, in the kernel's order.
+        kinds: Kind of each of these fields.
     """
 
-    def __init__(
-        self, struct: type[Struct], given: Mapping[str, SupportsIndex | np.ndarray | Values | _When]
-    ) -> None:
+    def __init__(self, struct: type[Struct], given: Mapping[str, Given | Values | _When]) -> None:
         self.struct = struct
-        self.flat: dict[str, int | _When] = {}
-        self.arrays: list[np.ndarray] = []
+        self.flat: dict[str, int | np.ndarray | _When] = {}
+        self.kinds: dict[str, type] = {}
+        kinds = _kinds(struct)
         for name, value in given.items():
             if isinstance(value, Values):
                 self.flat |= {f"{name}.{inner}": n for inner, n in value.flat.items()}
-                self.arrays += value.arrays
-            elif isinstance(value, np.ndarray):
-                self.flat[name] = address(value)
-                self.arrays.append(value)
+                self.kinds |= {f"{name}.{inner}": kind for inner, kind in value.kinds.items()}
+                continue
+            self.kinds[name] = kinds[name]
+            if isinstance(value, (np.ndarray, _When)):
+                self.flat[name] = value
             else:
-                self.flat[name] = value if value is EACH_CALL else index(value)
+                self.flat[name] = 0 if value is None else index(value)
+
+
+Run = Callable[["Arguments", int, int, Mapping[str, Given]], None]
 
 
 class Arguments:
     """A struct's values in memory, for a kernel to be run with.
 
     Args:
-        values: Of all fields.
+        values: Values of all fields.
+
+    Attributes:
+        values: Values of all fields.
+        guard: Replaces :meth:`run` while it is set, for all structs: tests run kernels with their
+            memory between inaccessible pages.
     """
 
+    guard: ClassVar[Run | None] = None
+
     def __init__(self, values: Values) -> None:
-        self._kept = values.arrays
-        self._each_call: dict[str, int] = {}
+        self.values = values
+        self._each_call: dict[str, tuple[int, type]] = {}
         self._words = np.zeros(len(values.flat), np.int64)
         self._at = address(self._words)
         self._put_off = -1
         for place, (name, value) in enumerate(values.flat.items()):
-            if value is EACH_CALL:
-                self._each_call[name] = place
+            if isinstance(value, _When):
+                self._each_call[name] = place, values.kinds[name]
             else:
-                self._words[place] = value
+                self._words[place] = address(value) if isinstance(value, np.ndarray) else value
 
-    def run(
-        self, kernel: int, threads: int, each: Mapping[str, int | np.ndarray] | None = None
-    ) -> None:
+    def run(self, kernel: int, threads: int, each: Mapping[str, Given] | None = None) -> None:
         """Run a kernel on a team, now or with what is put off.
 
         Args:
-            kernel: Its address.
+            kernel: Address of the kernel.
             threads: How many are asked for.
-            each: Integers or arrays for the fields whose value is :data:`EACH_CALL`.
+            each: Integers or arrays for the fields whose value is :data:`EACH_CALL`; None for an
+                optional array that is absent.
 
         Raises:
-            TypeError: One of those is not given, or something else is.
+            TypeError: A field has no value or one of another kind, or there is no such field.
         """
         each = each or {}
         if each.keys() != self._each_call.keys():
@@ -142,14 +182,23 @@ class Arguments:
                 f"{', '.join(self._each_call) or 'nothing'}"
             )
             raise TypeError(message)
+        guard = Arguments.guard
+        if guard is not None:
+            guard(self, kernel, threads, each)
+            return
         if later.held():
             if self._put_off == later.turn():
-                later.flush()  # what it was given last is still to be used
+                later.flush()  # the arguments of the call before are still to be used
             self._put_off = later.turn()
         for name, value in each.items():
-            self._words[self._each_call[name]] = (
-                address(value) if isinstance(value, np.ndarray) else value
-            )
+            place, kind = self._each_call[name]
+            if isinstance(value, np.ndarray):
+                self._words[place] = value.__array_interface__["data"][0]
+            elif issubclass(kind, Address) and not (value is None and kind is OptionalAddress):
+                message = f"{value!r} for {name}, which is the address of an array: give the array"
+                raise TypeError(message)
+            else:
+                self._words[place] = 0 if value is None else value
         team.run(kernel, self._at, threads, (self, each), self._fixed)
 
     def _fixed(self) -> tuple[int, np.ndarray]:
@@ -174,10 +223,18 @@ def _count(struct: type[Struct]) -> int:
 
 
 def _fault(name: str, kind: type, value: object) -> str | None:
-    """Return what is wrong with a field's value."""
-    if not issubclass(kind, Struct):
-        # the protocol is last: asking for it takes long
-        fits = isinstance(value, int | np.ndarray | _When | SupportsIndex)
-        return None if fits else f"{value!r} for {name}, which is an integer"
-    fits = isinstance(value, Values) and value.struct is kind
-    return None if fits else f"{value!r} for {name}, which is {kind.__name__}.values(...)"
+    """Return why a value does not fit the kind of its field, or None."""
+    if issubclass(kind, Struct):
+        fits = isinstance(value, Values) and value.struct is kind
+        return None if fits else f"{value!r} for {name}, which is {kind.__name__}.values(...)"
+    if isinstance(value, _When):
+        return None
+    if issubclass(kind, Address):
+        fits = isinstance(value, np.ndarray) and value.size > 0
+        fits = fits or (value is None and kind is OptionalAddress)
+        return None if fits else f"{value!r} for {name}, which is the address of an array"
+    # the protocol is last: asking for it takes long
+    if not isinstance(value, int | SupportsIndex) or isinstance(value, np.ndarray):
+        return f"{value!r} for {name}, which is an integer"
+    missing = issubclass(kind, Code) and not index(value)
+    return f"0 for {name}, which is the address of a function" if missing else None

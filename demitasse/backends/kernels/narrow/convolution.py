@@ -11,7 +11,7 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -41,17 +41,17 @@ class NarrowFields(WindowFields):
 
     vectors: Word
     """Vectors of channels that are read."""
-    places: Word
+    places: Address
     """Address of their table: for each, bytes from the beginning of a pixel to it."""
-    filters: Word
+    filters: Address
     """Address of the filters: for each vector, tap after tap; filter after filter."""
     plane_stride: Word
     """Elements from one plane of the output to the next."""
     planes: Word
     """How many planes there are."""
-    offsets: Word
+    offsets: Address
     """Address of one offset for each plane."""
-    rectifier: Word
+    rectifier: Address
     """Address of the rectifier's numbers: one slope for each plane, or the limits of all."""
 
 

@@ -8,11 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.kernels.handing import MOST, Places
+from demitasse.backends.kernels.handing import MOST, Numbers, Places
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Arguments,
+    OptionalAddress,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, choose, fma
 from demitasse.backends.kernels.norm.forward import Normalization
 from demitasse.backends.kernels.norm.walk import (
@@ -86,34 +92,34 @@ class BackwardFields(Struct):
 
     walk: WalkFields
     """Its planes."""
-    x: Word
+    x: Address
     """Address of the first image, before the normalisation."""
-    dy: Word
+    dy: Address
     """Address of the first gradient of the output; all lie alike."""
-    dx: Word
+    dx: OptionalAddress
     """Address of the first gradient of the input; it may be the same. 0 where it is handed on."""
-    factors: Word
+    factors: Address
     """Address of one factor for each channel."""
-    offsets: Word
+    offsets: Address
     """Address of their offsets."""
-    mean: Word
+    mean: Address
     """Address of the channels' means."""
-    inverse: Word
+    inverse: Address
     """Address of their inverse deviations."""
-    factor_gradients: Word
+    factor_gradients: Address
     """Address of the gradients of factors, which are written."""
-    offset_gradients: Word
+    offset_gradients: Address
     """Address of those of offsets."""
-    behind: Word
+    behind: OptionalAddress
     """Address of the first gradient behind the norm, before factors and offsets, which is written
     where it is wanted; it may be the output's."""
     others: Places
     """Where it is handed on, the first gradients of other readers, which lie as it does."""
     targets: Places
     """The first gradients of those to whom it is handed, part by part."""
-    strides: Places
+    strides: Numbers
     """Bytes from one image of a part to the next."""
-    part_table: Word
+    part_table: OptionalAddress
     """Address of the table of vectors: for each, its part, and bytes from that's beginning."""
 
 
@@ -314,18 +320,18 @@ class NormalizationGradient:
                 walk=walk_values(images, width, forward.eps),
                 x=EACH_CALL,
                 dy=EACH_CALL,
-                dx=EACH_CALL if handed is None else 0,
+                dx=EACH_CALL if handed is None else None,
                 factors=EACH_CALL,
                 offsets=EACH_CALL,
                 mean=forward.mean,
                 inverse=forward.inverse,
                 factor_gradients=EACH_CALL,
                 offset_gradients=EACH_CALL,
-                behind=EACH_CALL if behind else 0,
+                behind=EACH_CALL if behind else None,
                 others=Places.given(others),
                 targets=Places.given(targets),
-                strides=Places.of(strides),
-                part_table=0 if handed is None else handed.table(width),
+                strides=Numbers.of(strides),
+                part_table=None if handed is None else handed.table(width),
             )
         )
 

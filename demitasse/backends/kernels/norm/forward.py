@@ -11,7 +11,7 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     Vector,
@@ -44,19 +44,19 @@ class ForwardFields(Struct):
 
     walk: WalkFields
     """Its planes."""
-    x: Word
+    x: Address
     """Address of the first image."""
-    y: Word
+    y: Address
     """Address of the first output, which lies as the image does; it may be the same."""
-    factors: Word
+    factors: Address
     """Address of one factor for each channel."""
-    offsets: Word
+    offsets: Address
     """Address of their offsets."""
-    mean: Word
+    mean: Address
     """Address of the channels' means, which are written."""
-    variance: Word
+    variance: Address
     """Address of their variances."""
-    inverse: Word
+    inverse: Address
     """Address of their inverse deviations, 1 / sqrt(variance + eps)."""
 
 

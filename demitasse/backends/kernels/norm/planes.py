@@ -14,7 +14,7 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     Vector,
@@ -42,11 +42,11 @@ class PlaneFields(Struct):
 
     walk: WalkFields
     """They."""
-    x: Word
+    x: Address
     """Address of the first image."""
-    y: Word
+    y: Address
     """Address of the first output, which lies as the image does; it may be the same."""
-    deviations: Word
+    deviations: Address
     """Address of what each channel of each image is divided by, which is written."""
 
 
@@ -111,7 +111,7 @@ class PlaneNorm:
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         """Write ``y``, which may be ``x``; both are memories that ``images`` describes."""
-        each: dict[str, int | np.ndarray] = {"x": x, "y": y, "walk.sums": 0}
+        each: dict[str, np.ndarray | None] = {"x": x, "y": y, "walk.sums": None}
         self._arguments.run(self._kernel, self.tuning.threads, each)
 
     @property

@@ -10,7 +10,13 @@ import numpy as np
 
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Struct, Values
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    OptionalAddress,
+    Struct,
+    Values,
+)
 from demitasse.backends.kernels.language.words import FLOAT, Condition, Vector, Word, chunk
 from demitasse.backends.kernels.norm import has_rest, takes
 
@@ -52,9 +58,9 @@ class WalkFields(Struct):
     """Elements from one block to the next."""
     pixel_stride: Word
     """Elements from one pixel to the next."""
-    sums: Word
+    sums: OptionalAddress
     """Address of two vectors for each plane: group by group, image by image."""
-    counts: Word
+    counts: Address
     """Address of 1 / pixels, 1 / images, 1 / (images * pixels), pixels, 1 / the first
     pixels, and a small number."""
 

@@ -12,7 +12,14 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Arguments,
+    OptionalAddress,
+    Scratch,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -52,11 +59,11 @@ AHEAD = 8
 class PointwiseFields(Struct):
     """A pointwise convolution."""
 
-    x: Word
+    x: Address
     """Address of the first pixel of the input."""
     x_stride: Word
     """Elements from one of its pixels to the next."""
-    y: Word
+    y: Address
     """Address of the first pixel of the output."""
     y_stride: Word
     """Elements from one of its pixels to the next."""
@@ -64,21 +71,21 @@ class PointwiseFields(Struct):
     """How many there are, at least those that are computed at a time."""
     channels: Word
     """Channels of the input, at least a vector."""
-    factors: Word
+    factors: OptionalAddress
     """Address of one factor for each channel of the input."""
-    shifts: Word
+    shifts: OptionalAddress
     """Address of one offset for each, added to the product."""
-    filters: Word
+    filters: Address
     """Address of the filters: for each panel, channel after channel."""
     panels: Word
     """How many panels of filters there are."""
-    panel_table: Word
+    panel_table: Address
     """Address of the first filter of each."""
-    offsets: Word
+    offsets: Address
     """Address of one offset for each channel of the output."""
-    rectifier: Word
+    rectifier: Address
     """Address of the rectifier's numbers: the slope of what is below 0, or the limits."""
-    scratch: Word
+    scratch: Scratch
     """Address of memory for the rows of all parts."""
     pixel_parts: Word
     """In how many parts the pixels are divided."""
@@ -266,8 +273,8 @@ class PointwiseConvolution:
                 y_stride=y.column_stride,
                 pixels=parts.pixels,
                 channels=channels,
-                factors=factors,
-                shifts=shifts,
+                factors=factors if factors.size else None,
+                shifts=shifts if shifts.size else None,
                 filters=self.filters,
                 panels=len(parts.panels),
                 panel_table=np.array(parts.panels, np.int64),

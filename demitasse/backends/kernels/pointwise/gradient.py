@@ -18,7 +18,13 @@ import numpy as np
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Arguments,
+    OptionalAddress,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -65,19 +71,19 @@ def gradient_pays(x: tuple[int, ...], y: tuple[int, ...], tuning: Tuning) -> boo
 class PointwiseGradientFields(Struct):
     """The gradients of filters and bias; images lie in blocks of a vector's channels."""
 
-    x: Word
+    x: Address
     """Address of the first pixel of the input."""
     x_image_stride: Word
     """Elements from one of its images to the next."""
     x_block_stride: Word
     """Elements from one of its blocks of channels to the next."""
-    dy: Word
+    dy: Address
     """Address of the first pixel of the output's gradient."""
     dy_image_stride: Word
     """Elements from one of its images to the next."""
-    filters: Word
+    filters: Address
     """Address of the filters' gradient, which is written."""
-    bias: Word
+    bias: OptionalAddress
     """Address of the bias's gradient, which is written; 0 where it is not wanted."""
     images: Word
     """How many images there are."""
@@ -91,7 +97,7 @@ class PointwiseGradientFields(Struct):
     """How many times the registers' channels there are."""
     panels: Word
     """How many panels of filters there are."""
-    panel_table: Word
+    panel_table: Address
     """Address of their table: for each, the address of what sums it; elements from the beginning of
     a pixel to each vector of its filters, and from that of all filters."""
 
@@ -230,7 +236,7 @@ class PointwiseGradient:
                 dy=EACH_CALL,
                 dy_image_stride=y.image_stride,
                 filters=EACH_CALL,
-                bias=EACH_CALL if bias else 0,
+                bias=EACH_CALL if bias else None,
                 images=n,
                 some_images=max(1, PIXELS // pixels),
                 pixels=pixels,

@@ -40,12 +40,18 @@ class Product(NamedTuple):
 
     Attributes:
         address: Its address.
-        rests: Address of the table of the others, by how many rows each is for: the last argument
-            of all of them. Where it has none, one row is taken at a time, to the same bits.
+        rests: Addresses of the others, by how many rows each is for; the address of the table is
+            the last argument of each kernel. Without a kernel for the rest, one row is computed at
+            a time, to the same bits.
     """
 
     address: int
-    rests: int
+    rests: np.ndarray
+
+    @property
+    def entry(self) -> tuple[int, int]:
+        """Both addresses, for a table of products; tables of rests are never freed."""
+        return self.address, address(self.rests)
 
 
 Panels = Callable[[int, Iterable[int]], Product]
@@ -78,10 +84,10 @@ def by_panel(
         most, rests = ROWS[width][vectors], _rests(f"{kind}_{vectors}x{width}")
         numbers = set(counts)
         if len(numbers) == 1 and max(numbers) < most:
-            return Product(kernel(vectors, numbers.pop()), address(rests))
+            return Product(kernel(vectors, numbers.pop()), rests)
         for rest in {number % most for number in numbers} - {0, 1}:
             rests[rest] = rests[rest] or kernel(vectors, rest)
-        return Product(kernel(vectors), address(rests))
+        return Product(kernel(vectors), rests)
 
     return product
 

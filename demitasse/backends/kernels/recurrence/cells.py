@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Struct
+from demitasse.backends.kernels.language.structs import Address, Struct
 from demitasse.backends.kernels.language.words import FLOAT, Condition, Vector, Word
 from demitasse.backends.kernels.squash import sigmoid, tanh
 
@@ -19,27 +19,27 @@ __all__ = ["CELLS", "LEARNING", "Cell", "Place", "StepFields"]
 class StepFields(Struct):
     """Some steps of some sequences. All arrays are in C order."""
 
-    weight: Word
+    weight: Address
     """Address of the weights of the hidden state, (gates, blocks, size, a vector's floats): a block
     is a vector of hidden values; those beyond the last one have zeros."""
-    z: Word
+    z: Address
     """Address of the inputs of the gates, (steps, rows, gates * size)."""
-    static: Word
+    static: Address
     """Address of what each sequence adds to them in all steps, (rows, gates * size)."""
     static_bytes: Word
     """Bytes from one sequence's to the next one's; 0 where all have the same."""
-    cont: Word
+    cont: Address
     """Address of what the states are multiplied with before each step, (steps, rows)."""
-    before: Word
+    before: Address
     """Address of the hidden states that steps begin with, (slots, rows, size); written."""
     slots: Word
     """For how many steps they are kept: for all, or for two, of which one is read and the next
     one written."""
-    hidden: Word
+    hidden: Address
     """Address of those that they end with, (steps, rows, size); written."""
-    first_h: Word
+    first_h: Address
     """Address of the hidden states at the beginning, (rows, size)."""
-    last_h: Word
+    last_h: Address
     """Address of those at the end, which may be the same; written."""
     first: Word
     """The first step; -1 to make ready for it, which one thread does, and then begin."""
@@ -101,9 +101,9 @@ class Cell(Protocol):
 class LstmFields(StepFields):
     """Those of an LSTM."""
 
-    first_c: Word
+    first_c: Address
     """Address of the cells at the beginning, (rows, size)."""
-    last_c: Word
+    last_c: Address
     """Address of those after the last step, which may be the same; written in each step."""
 
 
@@ -133,9 +133,9 @@ class LstmCell:
 class LearningLstmFields(LstmFields):
     """Those of an LSTM that gradients are wanted of."""
 
-    cells: Word
+    cells: Address
     """Address of the cells that steps begin with, (steps, rows, size); written."""
-    squashed: Word
+    squashed: Address
     """Address of the tanh of those that they end with, (steps, rows, size); written."""
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import ClassVar, NamedTuple, Protocol
 
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Struct
+from demitasse.backends.kernels.language.structs import Address, Struct
 from demitasse.backends.kernels.language.words import FLOAT, Condition, Vector, Word
 
 __all__ = ["GRADIENTS", "BackFields", "CellGradient", "Spot"]
@@ -19,15 +19,15 @@ __all__ = ["GRADIENTS", "BackFields", "CellGradient", "Spot"]
 class BackFields(Struct):
     """Some steps of some sequences, from later ones to earlier ones. All arrays are in C order."""
 
-    weight: Word
+    weight: Address
     """Address of the weights of the hidden state, (gates * size, size)."""
-    cont: Word
+    cont: Address
     """Address of what the states are multiplied with before each step, (steps, rows)."""
-    dy: Word
+    dy: Address
     """Address of the gradients of the hidden states from above, (steps, rows, size)."""
-    dz: Word
+    dz: Address
     """Address of those of the inputs of the gates, (steps, rows, gates * size); written."""
-    known: Word
+    known: Address
     """Address of what the gates let through, (steps, rows, gates * size); of an RNN the hidden
     states."""
     first: Word
@@ -85,11 +85,11 @@ class CellGradient(Protocol):
 class LstmBackFields(BackFields):
     """Those of an LSTM."""
 
-    cells: Word
+    cells: Address
     """Address of the cells that steps began with, (steps, rows, size)."""
-    squashed: Word
+    squashed: Address
     """Address of the tanh of those that they ended with, (steps, rows, size)."""
-    dc: Word
+    dc: Address
     """Address of the gradients of the cells that a step ends with, (rows, size); they become those
     of the cells that it begins with."""
 

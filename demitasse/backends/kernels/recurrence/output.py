@@ -9,7 +9,7 @@ import numpy as np
 
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import Word, chunk, minimum
 from demitasse.backends.kernels.squash import tanh
 from demitasse.backends.kernels.tuning import Tuning
@@ -23,7 +23,7 @@ FEWEST_EACH = 1 << 14
 class SquashFields(Struct):
     """Numbers that become their tanh."""
 
-    x: Word
+    x: Address
     """Address of the first one."""
     count: Word
     """How many there are."""

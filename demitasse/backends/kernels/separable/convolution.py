@@ -211,7 +211,7 @@ class SeparableConvolution:
                 place_table=np.array([y.place(at) for at in blocks.panels], np.int64),
                 next_vector=blocks.next_vector,
                 offsets=EACH_CALL,
-                other=EACH_CALL if adds else 0,
+                other=EACH_CALL if adds else None,
                 rectifier=then[1].numbers(),
                 most=products.most,
                 multiply=multiplying(products),

@@ -15,11 +15,11 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Arguments, Struct, Values
-from demitasse.backends.kernels.language.words import FLOAT, Word
+from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
+from demitasse.backends.kernels.language.words import FLOAT
 from demitasse.backends.kernels.products.matrix import matrix_products
 from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
-from demitasse.backends.kernels.winograd.back import back, join
+from demitasse.backends.kernels.winograd.back import POOLED, back, join
 from demitasse.backends.kernels.winograd.cut import ImageFields, Piece, Points, cut, image_values
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.multiply import ProductFields, each_panel, product_values
@@ -54,9 +54,9 @@ class ConvolutionFields(Struct):
     """The input."""
     y: ImageFields
     """The output; height and width are those before pooling."""
-    rectifier: Word
+    rectifier: Address
     """Address of the rectifier's numbers: one slope for each output channel, or the limits."""
-    offsets: Word
+    offsets: Address
     """Address of one offset for each output channel."""
 
 
@@ -199,7 +199,7 @@ class WinogradConvolution:
         fields: dict[str, Values | np.ndarray] = {
             "products": self._products(),
             "x": image_values(x, tiling.size, width, tiling.sources),
-            "y": image_values(y, tiling.output, width, tiling.targets),
+            "y": image_values(y, self._written(y, pool=pool), width, tiling.targets),
             "rectifier": self._rectifier,
             "offsets": self._offsets,
         }
@@ -214,6 +214,17 @@ class WinogradConvolution:
         self._calls = [
             Arguments(of.values(strips=strips, **fields)) for strips in self._scratch.calls(STAGES)
         ]
+
+    def _written(self, y: Images, *, pool: bool) -> tuple[int, int]:
+        """Return the rows and columns of sums that reach the output.
+
+        Pooling that rounds down leaves out the last row or column of an odd number.
+        """
+        rows, columns = self.tiling.output
+        if not pool:
+            return rows, columns
+        _, _, pooled_rows, pooled_columns = y.shape
+        return min(rows, POOLED * pooled_rows), min(columns, POOLED * pooled_columns)
 
     def _products(self) -> Values:
         """Return the values of their fields; filters that are not kept have no table of panels."""
@@ -255,8 +266,8 @@ class WinogradConvolution:
                 the tiling says that it is unpacked.
             scratch: At least :attr:`scratch_size` elements.
         """
-        each: dict[str, int | np.ndarray] = {
-            **self._scratch.addresses(scratch),
+        each: dict[str, np.ndarray] = {
+            **self._scratch.divide(scratch),
             self._filters: filters,
             "x.at": source,
             "y.at": target,

@@ -11,7 +11,7 @@ import numpy as np
 from demitasse.backends.kernels.borders import Padded, bordered
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Struct, Values
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.phases import Phase
@@ -23,7 +23,7 @@ __all__ = ["ImageFields", "Piece", "Points", "cut", "each_vector", "image_values
 class ImageFields(Struct):
     """A batch of images whose channels are contiguous."""
 
-    at: Word
+    at: Address
     """Address of the first image."""
     image_stride: Word
     """Elements from one image to the next."""
@@ -33,7 +33,7 @@ class ImageFields(Struct):
     """Elements from one column to the next."""
     vectors: Word
     """How many vectors a pixel has."""
-    vector_table: Word
+    vector_table: Address
     """Address of their table: for each, bytes from the pixel's beginning, bytes from where a tile's
     channels begin, rows and columns of its image, zeros above it, and zeros on the left."""
 

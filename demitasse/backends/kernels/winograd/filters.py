@@ -12,7 +12,13 @@ import numpy as np
 from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Arguments, Struct, Values
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Arguments,
+    Struct,
+    Values,
+)
 from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, chunk, minimum
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.tiling import Tiling
@@ -35,9 +41,9 @@ finds out by itself that they are read one after the other."""
 class FilterFields(Struct):
     """A parameter, and its values at the points."""
 
-    weights: Word
+    weights: Address
     """Address of the parameter, in C order."""
-    points: Word
+    points: Address
     """Address of its values at the points."""
     group_stride: Word
     """Elements from one group's values to the next's, at a point."""
@@ -55,7 +61,7 @@ class FilterFields(Struct):
     """Elements of the parameter from one input to the next."""
     weight_output_stride: Word
     """Elements of the parameter from one output to the next."""
-    panel_table: Word
+    panel_table: Address
     """Address of the table of a group's panels: vectors and first output of each."""
     panels: Word
     """How many panels a group has."""

@@ -11,7 +11,7 @@ import numpy as np
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled, later
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Arguments, Struct, Values
+from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, Word
 from demitasse.backends.kernels.products.matrix import matrix_products
 from demitasse.backends.kernels.winograd.cut import ImageFields, Piece, Points, cut, image_values
@@ -37,7 +37,7 @@ class GradientFields(Struct):
     """The convolution's input."""
     y: ImageFields
     """The gradient of its output."""
-    offsets: Word
+    offsets: Address
     """Address of the first chunk's gradient of the bias."""
 
 
@@ -132,7 +132,7 @@ class TiledGradient:
 
     def _run(self, scratch: np.ndarray, each: Mapping[str, np.ndarray]) -> None:
         """Run them, with what changes from call to call."""
-        values: dict[str, int | np.ndarray] = {**self._scratch.addresses(scratch), **each}
+        values: dict[str, np.ndarray] = {**self._scratch.divide(scratch), **each}
         for call in self._calls:
             call.run(self._kernel, self.tiling.threads, values)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Struct, Values
+from demitasse.backends.kernels.language.structs import EACH_CALL, OptionalAddress, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word
 from demitasse.backends.kernels.products.registers import Panels
 from demitasse.backends.kernels.winograd.strips import Block
@@ -28,7 +28,7 @@ class ProductFields(Struct):
     """Elements from one tile of the input to the next."""
     tile_point_stride: Word
     """Elements from one point's tiles of the input to the next's."""
-    filters: Word
+    filters: OptionalAddress
     """Address of the filters."""
     filter_point_stride: Word
     """Elements from one point's filters to the next's."""
@@ -44,7 +44,7 @@ class ProductFields(Struct):
     """Channels of a group."""
     panels: Word
     """How many panels the filters of all groups have."""
-    panel_table: Word
+    panel_table: OptionalAddress
     """Address of their table: for each, the address of its product and of those for rests; elements
     from where a point's tiles, filters and sums begin to its own; elements of a row of its
     filters."""
@@ -107,7 +107,7 @@ def product_values(
     c, m = tiling.channels // tiling.groups, tiling.filters // tiling.groups
     rows = [
         (
-            *products(vectors, counts),
+            *products(vectors, counts).entry,
             group * c,
             group * tiling.filter_group_stride + first * c,
             group * m + first,
@@ -121,7 +121,7 @@ def product_values(
     return ProductFields.values(
         tile_stride=tiling.tile_stride,
         tile_point_stride=tiling.tile_point_stride,
-        filters=0 if products is None else EACH_CALL,
+        filters=None if products is None else EACH_CALL,
         filter_point_stride=tiling.filter_point_stride,
         filter_chunk_stride=filter_chunk_stride,
         sums_bytes=sums_bytes,
@@ -129,5 +129,5 @@ def product_values(
         sum_point_stride=tiling.sum_point_stride,
         channels=c,
         panels=len(table),
-        panel_table=table,
+        panel_table=table if len(table) else None,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language.structs import EACH_CALL, Values
 from demitasse.backends.kernels.language.words import FLOAT
 from demitasse.backends.kernels.winograd.strips import StripFields
@@ -83,8 +82,8 @@ class Scratch:
             **self._bytes,
         )
 
-    def addresses(self, memory: np.ndarray) -> dict[str, int]:
-        """Return where in some memory the threads' scratch begins, and where the stacks do.
+    def divide(self, memory: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the threads' part of some memory, and the stacks'.
 
         Args:
             memory: At least :attr:`size` elements.
@@ -95,8 +94,8 @@ class Scratch:
         if memory.size < self.size:
             message = f"{memory.size} elements of scratch memory were given; give {self.size}"
             raise ValueError(message)
-        start = address(memory)
-        return {"strips.private": start, "strips.stacks": start + FLOAT * self._threads}
+        private, stacks = memory[: self._threads], memory[self._threads : self.size]
+        return {"strips.private": private, "strips.stacks": stacks}
 
 
 def _of_part(tiling: Tiling) -> tuple[int, int]:

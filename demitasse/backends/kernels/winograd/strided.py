@@ -14,7 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Struct, Values
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Code,
+    Struct,
+    Values,
+)
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     Vector,
@@ -103,7 +109,7 @@ class PartFields(Struct):
 class StridedFields(Struct):
     """The filters, and products with them."""
 
-    weights: Word
+    weights: Address
     """Address of the parameter."""
     part: PartFields
     """How it is divided."""
@@ -111,13 +117,13 @@ class StridedFields(Struct):
     """Whether the phases are summed: 1 or 0."""
     sum_phase_stride: Word
     """Elements from one phase's sums to the next's; 0 where they are summed."""
-    first: Word
+    first: Code
     """Address of the product that begins sums."""
-    first_rests: Word
+    first_rests: Address
     """Address of the table of those for its rests."""
-    next: Word
+    next: Code
     """Address of the product that goes on with them."""
-    next_rests: Word
+    next_rests: Address
     """Address of the table of those for its rests."""
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Struct
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Code, Struct
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, choose, turned
 from demitasse.backends.kernels.products.matrix import matrix_products
 from demitasse.backends.kernels.winograd.cut import ImageFields, Piece, Points, cut
@@ -52,13 +52,13 @@ class StridedGradientFields(Struct):
     """The convolution's input."""
     y: ImageFields
     """The gradient of its output."""
-    weights: Word
+    weights: Address
     """Address of the gradient."""
-    offsets: Word
+    offsets: Address
     """Address of the gradient of the bias."""
-    product: Word
+    product: Code
     """Address of the product."""
-    rests: Word
+    rests: Address
     """Address of the table of those for its rests."""
 
 

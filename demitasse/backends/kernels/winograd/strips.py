@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Struct
+from demitasse.backends.kernels.language.structs import Scratch, Struct
 from demitasse.backends.kernels.language.words import Word, choose, chunk, minimum
 
 __all__ = ["Block", "Strip", "StripFields", "each_block", "each_strip"]
@@ -40,11 +40,11 @@ class StripFields(Struct):
     """Rows of tiles of an image."""
     tile_columns: Word
     """Columns of tiles of an image."""
-    private: Word
+    private: Scratch
     """Address of the first thread's scratch."""
     private_bytes: Word
     """Bytes from one thread's scratch to the next's."""
-    stacks: Word
+    stacks: Scratch
     """Address of the first chunk's stack."""
     stack_bytes: Word
     """Bytes from one chunk's stack to the next's."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Struct, Values
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Code, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, choose, minimum, turned
 from demitasse.backends.kernels.products.matrix import matrix_products
 from demitasse.backends.kernels.winograd.matrices import Filtering
@@ -27,9 +27,9 @@ __all__ = ["UnpackedFields", "multiply_unpacked", "unpacked_values"]
 class UnpackedFields(Struct):
     """Filters in C order, and where a thread takes some of them to the points."""
 
-    weights: Word
+    weights: Address
     """Address of the filters."""
-    factors: Word
+    factors: Address
     """Address of a factor for each filter, with which it is multiplied first."""
     groups: Word
     """How many groups there are."""
@@ -42,13 +42,13 @@ class UnpackedFields(Struct):
     points, to their values there."""
     point_bytes: Word
     """Bytes from one point's values to the next's."""
-    first: Word
+    first: Code
     """Address of the product that begins sums."""
-    first_rests: Word
+    first_rests: Address
     """Address of the table of those for its rests."""
-    next: Word
+    next: Code
     """Address of the product that goes on with them."""
-    next_rests: Word
+    next_rests: Address
     """Address of the table of those for its rests."""
 
 
