@@ -8,6 +8,7 @@ import pytest
 
 from demitasse import Net
 from demitasse.backends.onednn import status
+from demitasse.core.config import settings
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.report import report
 
@@ -146,3 +147,19 @@ def test_no_slope_beyond_the_last_is_read():
         net.forward()
 
         assert np.isfinite(net.blobs["pool"].data).all()
+
+
+@pytest.mark.parametrize("phase", ["TEST", "TRAIN"])
+@pytest.mark.parametrize("channels", [17, 24, 40, 100])
+def test_one_value_for_each_slope_is_multiplied_once_in_place(channels, phase):
+    text = source(1, channels, 2, 2) + POOL.replace('"c"', '"x"') + prelu("pool", "pool")
+    found = {}
+
+    for device in ("numpy", "cpu"):
+        with settings.override(threads=4):
+            net = Net(parse_text(text, NetParameter), phase, device=device, seed=3)
+            net.blobs["x"].data[...] = np.random.default_rng(1).normal(size=net.blobs["x"].shape)
+            net.forward()
+            found[device] = np.array(net.blobs["pool"].data)
+
+    np.testing.assert_allclose(found["cpu"], found["numpy"], rtol=1e-6)

@@ -39,6 +39,10 @@ class PReLUStep(OnednnStep[ops.PReLU]):
         if axes not in DATA_AXES:
             message = f"{axes} axes; oneDNN takes 2 to 5"
             raise Declined(message)
+        if at.in_place and math.prod(op.bottom) == op.bottom[1]:
+            # as many slopes as values: threads of the library's kernel overlap by part of a vector
+            message = "one value for each slope, in place; oneDNN would multiply some of them twice"
+            raise Declined(message)
         self.spread = (1, op.bottom[1], *[1] * (axes - 2))
         self.keeps_input = at.in_place and at.backward
         self.known = at.saved("input", op.bottom).blob if self.keeps_input else at.bottom[0]
