@@ -5,9 +5,9 @@ is compared relative to its largest value. Rounding is 1e-7 of that; nets amplif
 jump where an activation or the maximum of a window switches. So what differs by more than ``RTOL``
 is compared with evidence of what rounding does to this net: portable code in float32, and in
 float64 with inputs, parameters and the top of each layer changed a little more than rounding
-changes them. A result is wrong where it is further off than ``FACTOR`` times the evidence, in its largest error and in the
-root of its mean square; evidence with larger changes counts for gradients alone, since outputs
-are continuous functions.
+changes them. A result is wrong where it is further off than ``FACTOR`` times the evidence, in its
+largest error or in the root of its mean square; evidence with larger changes counts for gradients
+alone, and for what was trained with them, since outputs are continuous functions.
 """
 
 import gc
@@ -540,8 +540,9 @@ def _weigh(runs, want, got, doubtful, verdict) -> None:
             is_off = _exceeds(error, allowed)
         if is_off:
             lines.append(
-                f"{where}: {name} {array.shape} is off by {error[0]:.2g} of {_scale(wanted, least):.2g}, "
-                f"rms {error[1]:.2g}; rounding explains {allowed[0]:.2g}, rms {allowed[1]:.2g}; "
+                f"{where}: {name} {array.shape} is off by {error[0]:.2g} of "
+                f"{_scale(wanted, least):.2g}, rms {error[1]:.2g}; "
+                f"rounding explains {allowed[0]:.2g}, rms {allowed[1]:.2g}; "
                 f"{_places(array, wanted, least)}"
             )
         else:
