@@ -87,7 +87,7 @@ def requests(device: Device, dry: bool) -> dict[str, Any]:
             several = f", {batches} batches to an update" if batches > 1 else ""
             row = found[f"{name} {batch}{several}"] = {}
             for way, graph in (("queued", "off"), ("recorded", "auto")):
-                with settings.override(graph=graph):
+                with settings.override(cuda_graphs=graph):
                     solver = gpu_nets.solver_of(name, device, batch, scale, iter_size=batches)
                     solver.step(WARM)
                     counted.counts.clear()

@@ -142,7 +142,7 @@ def steps(device: Device, dry: bool) -> dict[str, Any]:
 
 
 def _queued_iteration(device: Device, solver: Solver, repeats: int) -> float:
-    with settings.override(graph="off"):
+    with settings.override(cuda_graphs="off"):
         return timed(device, lambda: solver.step(1), repeats)
 
 

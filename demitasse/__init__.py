@@ -10,7 +10,7 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from demitasse.core.html_repr import made_by as _made_by
+from demitasse.core.html_repr import set_renderer as _made_by
 from demitasse.core.moved_modules import install as _answer_for_old_names
 from demitasse.version import __version__
 

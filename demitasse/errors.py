@@ -25,7 +25,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Self
 
-from demitasse.core.sanitize import escaped
+from demitasse.core.text import escaped
 
 __all__ = [
     "ConfigError",

@@ -107,7 +107,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         return
     if option.benchmark_enable:  # what is timed needs the machine to itself
         return
-    from demitasse.core.cores import cores
+    from demitasse.core.host import cores
 
     option.numprocesses = min(cores(), MOST_PROCESSES)
     option.dist = "worksteal"

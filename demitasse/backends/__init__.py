@@ -8,8 +8,8 @@ from importlib import import_module
 
 from demitasse.backends import packages
 from demitasse.backends.base import Backend
-from demitasse.core.plugins import import_extensions
-from demitasse.core.suggest import suggestion
+from demitasse.core.plugins import import_plugins
+from demitasse.core.text import suggestion
 from demitasse.errors import DeviceError
 
 __all__ = ["backend_class", "backend_names", "canonical_name", "clashes", "devices_of", "register"]
@@ -67,14 +67,14 @@ def backend_class(name: str) -> type[Backend]:
     Users' modules and installed packages are asked only for names that are not ours.
 
     Raises:
-        ConfigError: A module that the setting ``import`` names cannot be imported.
+        ConfigError: A module that the setting ``plugins`` names cannot be imported.
         DeviceError: There is no such backend, or the package that has it is broken.
     """
     if name in BUILT_IN:
         module, _, attribute = BUILT_IN[name].partition(":")
         return packages.class_of(getattr(import_module(module), attribute))
     if name not in _registered:
-        import_extensions()
+        import_plugins()
     if name in _registered:
         return _registered[name]
     for clash in clashes():

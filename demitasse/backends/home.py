@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from demitasse.core.frozen_struct import Record
+from demitasse.core.frozen_struct import FrozenStruct
 
 __all__ = ["Home"]
 
 
-class Home(Record):
+class Home(FrozenStruct):
     """A range of the channels of some images that lie with their channels last.
 
     Attributes:

@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 
 from demitasse.core.atomic import atomic_write
-from demitasse.core.digests import BYTES, equal, seal
+from demitasse.core.hashing import BYTES, keyed_hash, same_keyed_hash
 from demitasse.core.log import get_logger
-from demitasse.core.paths import real
+from demitasse.core.paths import real_path
 
 __all__ = ["folder", "read_code", "write_code"]
 
@@ -46,7 +46,7 @@ def read_code(name: str) -> bytes | None:
         key = _key(place) if place is not None else None
         if place is not None and key is not None:
             content = _read(place / name)
-            if content is not None and equal(
+            if content is not None and same_keyed_hash(
                 key, content[:BYTES], _seal(key, name, content[BYTES:])
             ):
                 return content[BYTES:]
@@ -68,7 +68,7 @@ def write_code(name: str, code: bytes) -> None:
 
 
 def _seal(key: bytes, name: str, code: bytes) -> bytes:
-    return seal(key, name.encode() + b"\0" + code)
+    return keyed_hash(key, name.encode() + b"\0" + code)
 
 
 def _own_folder() -> Path | None:
@@ -76,7 +76,7 @@ def _own_folder() -> Path | None:
     place = folder()
     if place is None:
         return None
-    place = real(place)
+    place = real_path(place)
     place.parent.parent.mkdir(parents=True, exist_ok=True)
     for own in (place.parent, place):
         own.mkdir(0o700, exist_ok=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Literal
 
-from demitasse.core.frozen_struct import Record
+from demitasse.core.frozen_struct import FrozenStruct
 
 __all__ = [
     "LOWEST",
@@ -53,7 +53,7 @@ LOWEST = -3.4028234663852886e38
 """The lowest float32: what Caffe starts a maximum with, in double precision too."""
 
 
-class Op(Record):
+class Op(FrozenStruct):
     """What all operations share: the dtype they compute in."""
 
     joins: ClassVar[bool] = False

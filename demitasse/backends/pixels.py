@@ -10,12 +10,12 @@ from typing import Protocol
 import numpy as np
 
 from demitasse.backends.arrays import Array
-from demitasse.core.frozen_struct import Record
+from demitasse.core.frozen_struct import FrozenStruct
 
 __all__ = ["Feed", "Pixels", "Sent"]
 
 
-class Pixels(Record):
+class Pixels(FrozenStruct):
     """Records that were cut out, and what is still to be done: centre, scale and turn them.
 
     Attributes:

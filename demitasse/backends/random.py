@@ -13,7 +13,7 @@ import zlib
 
 import numpy as np
 
-from demitasse.core.frozen_struct import Record
+from demitasse.core.frozen_struct import FrozenStruct
 
 __all__ = ["MASK", "WORDS_PER_BLOCK", "Draw", "bits", "block", "stream_of", "uniform"]
 
@@ -24,7 +24,7 @@ WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
 MASK = (1 << 64) - 1
 
 
-class Draw(Record):
+class Draw(FrozenStruct):
     """Which random words a layer draws in a pass.
 
     Attributes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from demitasse.backends.arrays import Array
-from demitasse.core.frozen_struct import Record
+from demitasse.core.frozen_struct import FrozenStruct
 
 __all__ = ["Piece", "Update", "UpdateKernels"]
 
@@ -51,7 +51,7 @@ class Update:
     guard: Array | None = None
 
 
-class Piece(Record):
+class Piece(FrozenStruct):
     """One parameter and what its update needs. All arrays are one-dimensional, of one length.
 
     ``history`` is overwritten, ``diff`` becomes what is subtracted from ``data``. ``count`` is the

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from demitasse.benchmark.case import with_batch
 from demitasse.benchmark.trial import Answer, Trial
-from demitasse.core.capacity import bytes_text, read_size
 from demitasse.core.device import Device, choose_device
+from demitasse.core.text import bytes_text, read_size
 from demitasse.errors import ConfigError, ErrorCode, NetError, OutOfMemoryError
 from demitasse.io.proto import NetParameter, SolverParameter, read_solver_params
 from demitasse.net.memory_use import MemoryUse

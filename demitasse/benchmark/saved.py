@@ -12,7 +12,7 @@ from typing import Any
 
 from demitasse.benchmark.measure import Result
 from demitasse.core.atomic import atomic_write
-from demitasse.core.paths import bytes_in
+from demitasse.core.paths import read_bytes
 from demitasse.errors import DataError, DemitasseError, ErrorCode
 
 __all__ = ["Regression", "read_results", "regressions", "write_results"]
@@ -98,7 +98,7 @@ def read_results(path: Path) -> dict[str, float]:
         DataError: It cannot be read, or is none.
     """
     try:
-        found = json.loads(bytes_in(path))
+        found = json.loads(read_bytes(path))
         medians = {str(one["name"]): float(one["stats"]["median"]) for one in found["benchmarks"]}
     except (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         message = f"this is no file of results as pytest-benchmark writes them: {error!r}"

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from demitasse import errors
-from demitasse.core.capacity.host import host_memory, limited_to, process_peak
 from demitasse.core.config import settings
+from demitasse.core.host import host_memory, limited_to, process_peak
 from demitasse.errors import DemitasseError, ErrorCode, OutOfMemoryError
 from demitasse.io.proto import NetParameter, SolverParameter
 from demitasse.net import Net

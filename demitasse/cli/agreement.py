@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 from demitasse.cli.output import table
 from demitasse.core.atomic import atomic_write
-from demitasse.core.sanitize import escaped
+from demitasse.core.text import escaped
 from demitasse.pages import Line, Page, line_chart
 from demitasse.testing import Comparison, Difference, Row
 from demitasse.testing.differences import KINDS

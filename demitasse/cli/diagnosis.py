@@ -14,7 +14,7 @@ from typing import Any
 
 from demitasse import __version__
 from demitasse.core.config import settings
-from demitasse.core.cores import cores, quota
+from demitasse.core.host import cores, quota
 
 __all__ = [
     "blas",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from demitasse.core.paths import is_file, resolve
+from demitasse.core.paths import is_file, resolve_path
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.cards.card import Card
 from demitasse.inference.cards.published import published_named, recognised
@@ -122,7 +122,7 @@ def _mean_file(draft: Draft, trained: Trained) -> Path | None:
         return None
     assert draft.train is not None
     here = draft.train.parent / Path(trained.mean_file).name
-    found = here if is_file(here) else resolve(trained.mean_file, draft.train.parent)
+    found = here if is_file(here) else resolve_path(trained.mean_file, draft.train.parent)
     if not is_file(found):
         message = (
             f"{draft.train} subtracts the mean image {trained.mean_file}, which is not there; name "

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from demitasse.core.paths import text_in
-from demitasse.core.sanitize import escaped
+from demitasse.core.paths import read_text
+from demitasse.core.text import escaped
 from demitasse.errors import DemitasseError, PrototxtError
 
 __all__ = ["excerpt_of", "with_excerpts"]
@@ -76,7 +76,7 @@ def _lines(source: str) -> list[str]:
     if Path(source).suffix not in ENDINGS:
         return []
     try:
-        return text_in(source, errors="replace").split("\n")
+        return read_text(source, errors="replace").split("\n")
     except OSError:
         return []
 

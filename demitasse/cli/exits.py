@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import click
 
 from demitasse.cli.streams import leave_unsaid, of_stdout, stdout_failed
-from demitasse.core.sanitize import escaped
+from demitasse.core.text import escaped
 from demitasse.errors import (
     ConfigError,
     DataError,

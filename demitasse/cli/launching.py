@@ -16,7 +16,7 @@ def launching(net: Net) -> str:
     """
     if net.device.backend.recorder is None:
         return ""
-    off = "the setting graph is off" if settings.get("graph") == "off" else ""
+    off = "the setting cuda_graphs is off" if settings.get("cuda_graphs") == "off" else ""
     if why := off or net.obstacle():
         return f"Passes are queued kernel by kernel, not launched as one: {why}."
     return "Passes are launched as one once shapes and memories stay."

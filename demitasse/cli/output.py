@@ -16,7 +16,7 @@ from demitasse.cli.fitting import (
     widths_that_fit,
 )
 from demitasse.core.log import json_ready
-from demitasse.core.sanitize import escaped
+from demitasse.core.text import escaped
 
 __all__ = ["json_text", "print_json", "show", "table"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from demitasse.core.paths import bytes_in, is_folder, regular
+from demitasse.core.paths import is_folder, read_bytes, regular_file
 from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.images.files import IMAGES, VIDEOS, files_in
 
@@ -113,7 +113,7 @@ def _again(held: list[np.ndarray], rest: Iterator[np.ndarray]) -> Iterator[np.nd
 def _image(path: Path, color: Color) -> Iterator[np.ndarray]:
     from demitasse.io.data.images.decode import decode_frames
 
-    yield from decode_frames(bytes_in(path), color)
+    yield from decode_frames(read_bytes(path), color)
 
 
 def _video(path: Path) -> Iterator[np.ndarray]:
@@ -123,7 +123,7 @@ def _video(path: Path) -> Iterator[np.ndarray]:
     except ImportError:
         message = "videos are read by OpenCV; run: pip install 'demitasse[video]'"
         raise DataError(message, code=ErrorCode.UNAVAILABLE, extra="video") from None
-    capture = cv2.VideoCapture(str(regular(path).resolve()))
+    capture = cv2.VideoCapture(str(regular_file(path).resolve()))
     try:
         count = 0
         while True:

@@ -14,7 +14,7 @@ from demitasse.cli.exits import FAILED
 from demitasse.cli.replaced import REPLACED, replaced
 from demitasse.cli.spelling import plain_name, two_dashes
 from demitasse.cli.streams import leave_unsaid, of_stdout, stdout_failed, tell
-from demitasse.core.suggest import nearest
+from demitasse.core.text import nearest
 
 __all__ = ["VERBS", "Root", "cli", "run"]
 

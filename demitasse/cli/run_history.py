@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from demitasse.cli.training_log import read_log
-from demitasse.core.paths import text_in, why_not
+from demitasse.core.paths import read_failure, read_text
 from demitasse.errors import DataError, ErrorCode
 from demitasse.training.tracking.histograms import Histogram, histograms
 
@@ -80,9 +80,9 @@ def read_run(path: Path) -> RunHistory:
         DataError: It cannot be read, or holds no run.
     """
     try:
-        text = text_in(path, errors="replace")
+        text = read_text(path, errors="replace")
     except OSError as error:
-        message = f"the run cannot be read: {why_not(error, path)}"
+        message = f"the run cannot be read: {read_failure(error, path)}"
         raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error
     run = _of_lines(path, text) if text.lstrip().startswith("{") else _of_log(path)
     if not any(run.scalars.values()):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from demitasse.cli.output import table
 from demitasse.cli.timing import Timing
-from demitasse.core.capacity import bytes_text
+from demitasse.core.text import bytes_text
 from demitasse.plan.report import LayerReport
 
 __all__ = ["running_table", "timing_table"]

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from demitasse.core.atomic import atomic_write
-from demitasse.core.paths import real
+from demitasse.core.paths import real_path
 
 __all__ = ["EXAMPLES", "TOOLS", "write_shims"]
 
@@ -57,8 +57,8 @@ def write_shims(folder: Path) -> list[Path]:
         OSError: It cannot be written.
     """
     places = [(folder, name) for name in (*TOOLS, *EXAMPLES.values())]
-    if real(folder).name == "tools":
-        beside = real(folder).parent / "examples"
+    if real_path(folder).name == "tools":
+        beside = real_path(folder).parent / "examples"
         places += [(beside / place, name) for place, name in EXAMPLES.items()]
     written = []
     for place, name in places:

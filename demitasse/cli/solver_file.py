@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from demitasse.core.paths import text_in
+from demitasse.core.paths import read_text
 from demitasse.errors import ConfigError
 
 __all__ = ["fields_of"]
@@ -29,7 +29,7 @@ def _line(file: Path, field: str) -> int | None:
     """Return the line, from 1, on which a field is given."""
     given = re.compile(rf"\s*{re.escape(field)}\s*:")
     try:
-        lines = text_in(file, errors="replace").split("\n")
+        lines = read_text(file, errors="replace").split("\n")
     except OSError:
         return None
     return next((n for n, line in enumerate(lines, 1) if given.match(line)), None)

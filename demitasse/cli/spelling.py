@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from demitasse.core.paths import regular
+from demitasse.core.paths import regular_file
 
 __all__ = ["plain_name", "plain_switches", "two_dashes"]
 
@@ -54,7 +54,7 @@ def _from_files(args: Sequence[str], met: set[Path]) -> Iterator[str]:
         if name is None:
             yield arg
             continue
-        path = regular(name).resolve()
+        path = regular_file(name).resolve()
         if path in met:  # perhaps by itself, without an end
             message = f"{name} is named twice; each such file may be named once"
             raise ValueError(message)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from demitasse.cli.fitting import terminal_width
-from demitasse.core.sanitize import escaped
+from demitasse.core.text import escaped
 from demitasse.errors import ConfigError, DataError, ErrorCode
 
 if TYPE_CHECKING:

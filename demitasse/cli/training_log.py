@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from demitasse.core.paths import text_in, why_not
+from demitasse.core.paths import read_failure, read_text
 from demitasse.errors import DataError, ErrorCode
 
 __all__ = ["Row", "TrainingLog", "read_log", "seconds_of_iterations"]
@@ -105,10 +105,10 @@ def _timed(path: Path, *, whole: bool = False) -> Iterator[tuple[float, str]]:
     Lines without a time are left out, and those before the run began unless the whole is wanted.
     """
     try:
-        lines = text_in(path, errors="replace").splitlines()
+        lines = read_text(path, errors="replace").splitlines()
         year = datetime.fromtimestamp(path.stat().st_mtime).year
     except OSError as error:
-        message = f"the log cannot be read: {why_not(error, path)}"
+        message = f"the log cannot be read: {read_failure(error, path)}"
         raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error
     times = list(_times(lines, year))
     begun = next((n for n, (_, line) in enumerate(times) if START in line), None)

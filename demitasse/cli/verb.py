@@ -42,12 +42,14 @@ class Verb(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb: log to standard error, turn exceptions into exit codes."""
-        names = ("log_level", "log_format", "log_dir", "minloglevel", "import")
+        names = ("log_level", "log_format", "log_dir", "minloglevel", "plugins", "import")
         options = {name: ctx.params.pop(name) for name in names}
         with faults(), ExitStack() as stack:
-            modules = options.pop("import")
+            modules, old = options.pop("plugins"), options.pop("import")
             _start(stack, **options, as_caffe=ctx.info_name in CAFFE)
-            _extend(stack, modules)
+            if old:
+                _warn_of_old_flag()
+            _extend(stack, (*modules, *old))
             with faults():  # while the log level is still known
                 return super().invoke(ctx)
 
@@ -69,23 +71,30 @@ def _shared_options() -> list[click.Parameter]:
         ),
         click.Option(["--minloglevel"], type=click.IntRange(0, 3), hidden=True),
         click.Option(
-            ["--import"],
+            ["--plugins"],
             multiple=True,
             metavar="MODULE|FILE.py",
-            help="Import it first: it may add layers and backends. As often as needed.",
+            help="Module or file that adds layers and backends; repeat the flag for several.",
         ),
+        click.Option(["--import"], multiple=True, hidden=True),
     ]
+
+
+def _warn_of_old_flag() -> None:
+    from demitasse.core.deprecated import log_once
+
+    log_once(logging.getLogger(__name__), "--import", "--plugins")
 
 
 def _extend(stack: ExitStack, modules: Sequence[str]) -> None:
     """Import what the flag and the settings name, so that every verb knows the layers there."""
     from demitasse.core.config import settings
-    from demitasse.core.plugins import import_extensions
+    from demitasse.core.plugins import import_plugins
 
-    import_extensions()
+    import_plugins()
     if modules:
-        stack.enter_context(settings.override(**{"import": modules}))
-        import_extensions()
+        stack.enter_context(settings.override(plugins=modules))
+        import_plugins()
 
 
 def _start(

@@ -1,7 +1,7 @@
-"""Write files and folders so that a reader sees the old one or the new one, whole, and no third.
+"""Atomic replacement of files and folders: a reader sees the old content or the new one.
 
-What is not complete yet lies beside its place as ``.NAME.1a2b3c4d.part``. A process that is killed
-leaves it there; it is never read, and the next one that writes to the folder deletes it.
+Incomplete files are called ``.NAME.1a2b3c4d.part`` and are never read. A killed process leaves its
+incomplete files behind; the next process that writes to the folder deletes them.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from demitasse.core.paths import regular
+from demitasse.core.paths import regular_file
 
 __all__ = ["atomic_write", "partial_name", "put_in_place"]
 
 ABANDONED = 600
-"""Seconds without a change after which what is not complete is taken for abandoned."""
+"""Seconds without a change after which an incomplete file counts as abandoned."""
 
 HERE, EXCHANGE = -100, 2
 """``AT_FDCWD`` and ``RENAME_EXCHANGE`` of Linux."""
 
 _cleared: set[Path] = set()
-"""Folders in which this process has looked for leftovers."""
+"""Folders whose abandoned files this process has deleted."""
 
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a temporary file that takes the place of ``path`` when the block ends well.
+    """Open a temporary file that replaces ``path`` when the block ends without an exception.
 
-    The bytes are on the disk before the name changes hands. When the block raises, ``path`` stays
-    as it was and the temporary file is gone. The permissions of an existing file are kept. For a
-    library that opens files by name, the name of the temporary one is ``file.name``.
+    The bytes are flushed to disk before the rename. If the block raises, ``path`` is unchanged and
+    the temporary file is deleted. Permissions of an existing file are kept. Libraries that open
+    files by name can use ``file.name``.
 
     Args:
         path: The file to write; its folder must exist.
@@ -45,8 +45,8 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         The temporary file, open for writing and reading bytes, in the folder of ``path``.
 
     Raises:
-        OSError: The folder cannot be written to, the disk is full, or ``path`` is a device, a pipe
-            or a socket; names ``path``.
+        OSError: The folder is read-only, the disk is full, or ``path`` is a device, a pipe or a
+            socket; the error names ``path``.
     """
     target = _target(path)
     temporary = partial_name(target)
@@ -59,9 +59,9 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             temporary.chmod(target.stat().st_mode & 0o7777)
         temporary.replace(target)
     except BaseException as error:
-        with suppress(OSError):  # the first error says more
+        with suppress(OSError):  # report the first error
             temporary.unlink(missing_ok=True)
-        own = (None, os.fspath(temporary))  # a failed write names no file at all
+        own = (None, os.fspath(temporary))  # a failed write names no file
         if isinstance(error, OSError) and error.filename in own:
             error.filename = os.fspath(path)
             if error.filename2 is not None:
@@ -71,9 +71,9 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def partial_name(path: Path) -> Path:
-    """Return what a file or folder is called until it is complete: nothing else has that name.
+    """Return a unique name for a file or folder until it is complete.
 
-    What killed processes left in its folder is deleted, once in a process.
+    Abandoned files in its folder are deleted, once per process.
     """
     if not path.name:  # the root of the file system
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
@@ -84,7 +84,7 @@ def partial_name(path: Path) -> Path:
 
 
 def _clear_leftovers(folder: Path) -> None:
-    """Delete what processes left in a folder that were killed while they wrote to it."""
+    """Delete the abandoned files and folders of killed processes."""
     _cleared.add(folder)
     for path in folder.glob(f".*.{'[0-9a-f]' * 8}.part"):
         with suppress(OSError):
@@ -98,18 +98,18 @@ def _clear_leftovers(folder: Path) -> None:
 
 
 def put_in_place(partial: Path, path: Path) -> None:
-    """Give a complete folder its name; what had it before is gone then.
+    """Rename a complete folder to its final name, and delete the folder that had it.
 
-    At no time is there nothing of that name, where the system can exchange names (Linux can, on
-    its own file systems). Elsewhere there is for a moment: a process that is killed then leaves
-    the old folder as ``.NAME.1a2b3c4d.old``.
+    Linux exchanges the two names atomically, on its native file systems. Elsewhere the name is
+    absent for a moment: a process that is killed then leaves the old folder as
+    ``.NAME.1a2b3c4d.old``.
 
     Args:
-        partial: The folder; its files are on the disk.
-        path: The name.
+        partial: The complete folder; its files are flushed to disk.
+        path: The final name.
 
     Raises:
-        OSError: It cannot be renamed; what was there is whole.
+        OSError: The folder cannot be renamed; the old folder is unchanged.
     """
     _sync_folder(partial)
     if not path.exists():
@@ -129,7 +129,7 @@ def put_in_place(partial: Path, path: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange the names of two folders at once; return whether the system can."""
+    """Exchange the names of two folders atomically; return False if the system cannot."""
     try:
         exchange = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError, TypeError):  # not Linux
@@ -143,25 +143,25 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _target(path: str | os.PathLike[str]) -> Path:
-    """Return what a path leads to, so that a symbolic link keeps pointing where it does.
+    """Return the target of a path, so that a symbolic link is kept and its target replaced.
 
-    A device or a pipe is refused: nothing can take the place of one but what destroys it.
+    Devices and pipes are refused: replacing one would destroy it.
     """
     try:
         target = Path(path).resolve(strict=True)
-        regular(path)
+        regular_file(path)
     except FileNotFoundError:
         return Path(path).resolve()
-    except RuntimeError:  # what Python before 3.13 says of links that lead in a circle
+    except RuntimeError:  # circular links, before Python 3.13
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path)) from None
-    except ValueError as error:  # of a zero byte, or of what the file system has no bytes for
-        message = f"no file can be called so: {error}"
+    except ValueError as error:  # a zero byte, or characters that cannot be encoded
+        message = f"invalid file name: {error}"
         raise OSError(errno.EINVAL, message, os.fspath(path)) from None
     return target
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name last through a power cut, where the system can do that."""
+    """Flush a folder's entries to disk, where the system supports it."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

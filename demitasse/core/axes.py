@@ -1,4 +1,4 @@
-"""The axes of a blob: sizes, counts, legacy names, places of elements.
+"""Axes of a blob: sizes, counts, legacy names, offsets of elements.
 
 Source: Caffe, ``include/caffe/blob.hpp``.
 """
@@ -9,13 +9,13 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from demitasse.errors import ShapeError
+from demitasse.errors import ErrorCode, ShapeError
 
 __all__ = ["LEGACY", "MAX_AXES", "Axes", "checked_shape", "flat_list", "shape_string"]
 
 MAX_AXES = 32
 MAX_COUNT = 1 << 47
-"""Elements that a blob can have at most; no machine holds more."""
+"""Largest number of elements in a blob."""
 LEGACY = ("num", "channels", "height", "width")
 
 
@@ -25,11 +25,11 @@ def shape_string(shape: Sequence[int]) -> str:
 
 
 class Axes:
-    """A shape and the questions Caffe asks of it.
+    """A shape with Caffe's accessors.
 
     Args:
         shape: Sizes of the axes, each at least 0; at most 32 of them.
-        name: What the blob is called in messages.
+        name: Name of the blob, for messages.
 
     Raises:
         ShapeError: An axis is negative, or there are too many.
@@ -73,7 +73,9 @@ class Axes:
                 if n
                 else f"{self._called()} has no axes, so no axis {axis}; was it given a shape?"
             )
-            raise ShapeError(message)
+            raise ShapeError(
+                message, code=ErrorCode.OUT_OF_RANGE, blob=self.name, axis=axis, axes=n
+            )
         return axis + n if axis < 0 else axis
 
     def count_between(self, start: int, end: int) -> int:
@@ -84,11 +86,11 @@ class Axes:
         """
         if not 0 <= start <= end <= self.num_axes:
             message = f"no axes [{start}, {end}) in {self._called()} {self.shape_string}"
-            raise ShapeError(message)
+            raise ShapeError(message, code=ErrorCode.OUT_OF_RANGE, blob=self.name)
         return math.prod(self._shape[start:end])
 
     def count_from(self, start: int) -> int:
-        """Return the product of the axes from ``start`` on."""
+        """Return the product of the axes ``start`` and after."""
         return self.count_between(start, self.num_axes)
 
     def count_to(self, end: int) -> int:
@@ -106,7 +108,7 @@ class Axes:
                 f"legacy axis {index} of {self._called()} {self.shape_string}: "
                 "only blobs of at most 4 axes have legacy axes -4 to 3"
             )
-            raise ShapeError(message)
+            raise ShapeError(message, code=ErrorCode.OUT_OF_RANGE, blob=self.name, axis=index)
         if index >= self.num_axes or index < -self.num_axes:
             return 1
         return self._shape[index]
@@ -132,7 +134,7 @@ class Axes:
         return self.legacy_shape(3)
 
     def offset(self, *indices: int | Sequence[int]) -> int:
-        """Return the place of an element in memory; indices may be fewer than axes.
+        """Return the flat index of an element; missing trailing indices are 0.
 
         Raises:
             ShapeError: Too many indices, or one outside its axis.
@@ -140,24 +142,24 @@ class Axes:
         given = [int(i) for i in flat_list(indices)]
         if len(given) > self.num_axes:
             message = f"{len(given)} indices for {self._called()} {self.shape_string}"
-            raise ShapeError(message)
-        place = 0
+            raise ShapeError(message, code=ErrorCode.COUNT_MISMATCH, blob=self.name, got=len(given))
+        position = 0
         for axis, size in enumerate(self._shape):
             index = given[axis] if axis < len(given) else 0
             if not 0 <= index < size:
                 message = (
                     f"index {index} is outside axis {axis} of {self._called()} {self.shape_string}"
                 )
-                raise ShapeError(message)
-            place = place * size + index
-        return place
+                raise ShapeError(message, code=ErrorCode.OUT_OF_RANGE, blob=self.name, axis=axis)
+            position = position * size + index
+        return position
 
     def _called(self) -> str:
         return f"blob {self.name!r}" if self.name else "blob"
 
 
 def flat_list(values: Iterable[Any]) -> list[Any]:
-    """Return the items, or those of the one list that is given instead."""
+    """Return the items; a single iterable argument is unpacked."""
     given = list(values)
     if len(given) == 1 and isinstance(given[0], Iterable):
         return list(given[0])
@@ -165,19 +167,23 @@ def flat_list(values: Iterable[Any]) -> list[Any]:
 
 
 def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return a shape as a tuple of integers, or refuse it."""
+    """Return a shape as a tuple of integers.
+
+    Raises:
+        ShapeError: The shape is not of whole numbers, negative, or too large.
+    """
     try:
         sizes = tuple(int(n) for n in shape)
     except (OverflowError, ValueError):
-        message = f"a shape is whole numbers, not {shape!r}"
-        raise ShapeError(message) from None
+        message = f"a shape consists of whole numbers, got {shape!r}"
+        raise ShapeError(message, code=ErrorCode.INVALID) from None
     if len(sizes) > MAX_AXES:
-        message = f"a blob has at most {MAX_AXES} axes, not {len(sizes)}"
-        raise ShapeError(message)
+        message = f"a blob has at most {MAX_AXES} axes, got {len(sizes)}"
+        raise ShapeError(message, code=ErrorCode.LIMIT, axes=len(sizes))
     if any(n < 0 for n in sizes):
         message = f"a blob cannot have a negative axis: {sizes}"
-        raise ShapeError(message)
+        raise ShapeError(message, code=ErrorCode.OUT_OF_RANGE, shape=sizes)
     if math.prod(sizes) > MAX_COUNT:
         message = f"a blob has at most {MAX_COUNT} elements; {sizes} has {math.prod(sizes)}"
-        raise ShapeError(message)
+        raise ShapeError(message, code=ErrorCode.LIMIT, shape=sizes)
     return sizes

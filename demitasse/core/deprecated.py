@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-__all__ = ["deprecated_attribute", "renamed_arguments", "warn_once"]
+__all__ = ["deprecated_attribute", "log_once", "renamed_arguments", "warn_once"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -27,6 +28,19 @@ def warn_once(old: str, new: str, *, stacklevel: int = 3) -> None:
     _warned.add(old)
     message = f"{old} is deprecated and goes with the next release; use {new}"
     warnings.warn(message, DeprecationWarning, stacklevel=stacklevel)
+
+
+def log_once(log: logging.Logger, old: str, new: str) -> None:
+    """Log a warning that a flag, a setting in a file or a variable is deprecated, the first time.
+
+    Args:
+        log: Logger of the calling module.
+        old: The old name, as the user wrote it.
+        new: The name to use.
+    """
+    if old not in _warned:
+        _warned.add(old)
+        log.warning("%s is deprecated and goes with the next release; use %s", old, new)
 
 
 def deprecated_attribute(owner: str, old: str, new: str) -> Any:

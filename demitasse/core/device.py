@@ -1,8 +1,8 @@
-"""Devices: which backend a net runs on, and which of its units.
+"""Devices: the backend that a net runs on, and the index of its processor.
 
-A device stands where ``Caffe::set_mode`` and ``SetDevice`` stood. Which one is used is
-configuration; strongest first: an argument, ``with use_device(...)``, ``set_device(...)``,
-``DEMITASSE_DEVICE``, the solver file (``train`` only), a settings file, ``cpu``.
+Devices replace ``Caffe::set_mode`` and ``SetDevice``. Sources of the choice, strongest first: an
+argument, ``with use_device(...)``, ``set_device(...)``, ``DEMITASSE_DEVICE``, the solver file
+(``train`` only), a settings file, ``cpu``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from functools import cache
 
 from demitasse.backends import backend_class, backend_names, canonical_name, devices_of
 from demitasse.backends.base import Backend
-from demitasse.core.capacity import MemoryInfo, ledger
-from demitasse.core.capacity.host import host_memory
-from demitasse.core.capacity.ledger import HOST
 from demitasse.core.config import settings
-from demitasse.errors import DeviceError
+from demitasse.core.host import host_memory
+from demitasse.core.memory_info import HOST, MemoryInfo, ledger
+from demitasse.errors import DeviceError, ErrorCode
 
 __all__ = [
     "SOLVER_FILE",
@@ -37,12 +36,11 @@ __all__ = [
 class Device:
     """A backend and an index: ``cpu``, ``cuda:1``, ``numpy``, ``strict:device1``.
 
-    Two devices of one name are the same object.
-
-    With the setting ``gpu_fallback`` at "cpu", a machine without any GPU gives ``cpu`` for one.
+    Devices of equal names are the same object. With the setting ``gpu_fallback`` at "cpu", a GPU's
+    name gives ``cpu`` on a machine without GPUs.
 
     Raises:
-        DeviceError: The name is unknown, or the device is not there; says what is.
+        DeviceError: The name is unknown, or the device is not present.
     """
 
     _known: dict[str, Device] = {}  # noqa: RUF012 - one table for the class
@@ -53,7 +51,7 @@ class Device:
     backend: Backend
 
     def __new__(cls, name: str | Device = "cpu") -> Device:
-        """Return the device of this name, made once."""
+        """Return the one device of this name."""
         if isinstance(name, Device):
             return name
         kind, _, index = str(name).strip().partition(":")
@@ -73,11 +71,12 @@ class Device:
         chosen = backend_class(kind)
         there = devices_of(kind)
         if not there:
-            message = f"device {name!r} is not here: {chosen.missing()}. Here are: {_here()}"
-            raise DeviceError(message)
+            present = ", ".join(available_devices())
+            message = f"device {name!r} is not here: {chosen.missing()}. Here are: {present}"
+            raise DeviceError(message, code=ErrorCode.UNAVAILABLE, device=name)
         if not chosen.has(index):
             message = f"device {name!r} is not here; {kind} has {', '.join(there)}"
-            raise DeviceError(message)
+            raise DeviceError(message, code=ErrorCode.UNAVAILABLE, device=name)
         device = object.__new__(cls)
         device.name, device.kind, device.index = name, kind, index
         device.backend = chosen(index)
@@ -85,14 +84,14 @@ class Device:
 
     @property
     def shares_host(self) -> bool:
-        """Whether its arrays are host arrays."""
+        """True if the device computes on host arrays."""
         return self.backend.shares_host
 
     def memory_info(self) -> MemoryInfo:
-        """Return how much memory there is, and what nets of this process hold of it.
+        """Return the device's memory and its use by nets of this process.
 
         Raises:
-            DeviceError: The device cannot be asked.
+            DeviceError: The query failed.
         """
         limit = settings.get("memory_limit")
         used = ledger.used(HOST if self.shares_host else self.name)
@@ -119,8 +118,8 @@ class Device:
 
 @cache
 def _warn_of_fallback(reason: str) -> None:
-    """Warn once in a process."""
-    message = f"there is no GPU to run on, so cpu does it, which is slower: {reason}"
+    """Warn once per process."""
+    message = f"no GPU is present, so the net runs on cpu, which is slower: {reason}"
     warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
@@ -128,25 +127,21 @@ def _join(kind: str, index: str) -> str:
     return f"{kind}:{index}" if index else kind
 
 
-def _here() -> str:
-    return ", ".join(available_devices())
-
-
 @cache
 def available_devices() -> tuple[str, ...]:
-    """Return the names of all devices that can be used on this machine."""
+    """Return the names of all usable devices of this machine."""
     found: list[str] = []
     for name in backend_names():
-        with suppress(DeviceError):  # of a broken package; `demitasse doctor` says so
+        with suppress(DeviceError):  # a broken package, which `demitasse doctor` reports
             found += devices_of(name)
     return tuple(found)
 
 
 SOLVER_FILE = "solver file"
-"""Where a choice comes from that a solver's ``solver_mode`` has made."""
+"""Source of a device that a solver's ``solver_mode`` chose."""
 
 ARGUMENT = "argument"
-"""Where a choice comes from that the caller has made."""
+"""Source of a device that the caller chose."""
 
 _context: ContextVar[Device | None] = ContextVar("demitasse_device", default=None)
 _default: list[Device] = []
@@ -155,11 +150,11 @@ _default: list[Device] = []
 def choose_device(
     argument: str | Device | None = None, solver_file: str | None = None
 ) -> tuple[Device, str]:
-    """Return the device to use and where that choice comes from.
+    """Return the device to use and the source of the choice.
 
     Args:
-        argument: What the caller named, or None.
-        solver_file: What a solver file names, for the ``train`` command alone.
+        argument: The caller's device, or None.
+        solver_file: The solver file's device, for the ``train`` command only.
     """
     name, where = named_device(argument, solver_file)
     try:
@@ -171,7 +166,7 @@ def choose_device(
 def named_device(
     argument: str | Device | None = None, solver_file: str | None = None
 ) -> tuple[str | Device, str]:
-    """Return what :func:`choose_device` chooses, which may be a name of none that is here."""
+    """Return the choice of :func:`choose_device` by name, even if the device is not present."""
     if argument is not None:
         return argument, ARGUMENT
     within = _context.get()
@@ -186,13 +181,13 @@ def named_device(
 
 
 def current_device() -> Device:
-    """Return the device that a net made here and now would run on."""
+    """Return the device of a net that is constructed without a ``device`` argument."""
     return choose_device()[0]
 
 
 @contextmanager
 def use_device(device: str | Device) -> Iterator[Device]:
-    """Make nets inside the ``with`` block, in this thread or task, use ``device``."""
+    """Use ``device`` for nets constructed in the ``with`` block, in this thread or task."""
     chosen = Device(device)
     token = _context.set(chosen)
     try:
@@ -202,17 +197,17 @@ def use_device(device: str | Device) -> Iterator[Device]:
 
 
 def memory_info(device: str | Device | None = None) -> MemoryInfo:
-    """Return how much memory a device has, and what nets of this process hold of it.
+    """Return a device's memory and its use by nets of this process.
 
     Args:
-        device: The device; None is the one that a net made here and now would run on.
+        device: The device; defaults to :func:`current_device`.
 
     Raises:
-        DeviceError: It is not there, or cannot be asked.
+        DeviceError: The device is not present, or the query failed.
     """
     return choose_device(device)[0].memory_info()
 
 
 def set_device(device: str | Device | None) -> None:
-    """Set the device of the whole process; None goes back to the settings."""
+    """Set the device of the whole process; None restores the settings' choice."""
     _default[:] = [] if device is None else [Device(device)]

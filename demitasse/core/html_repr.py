@@ -1,25 +1,23 @@
-"""What notebooks show of an object: made by a part above all those that ask here.
+"""HTML that notebooks show for nets, blobs, layers and solvers.
 
-So nets and blobs have a ``_repr_html_`` and import nothing for it. The package's ``__init__`` says
-who makes it, which is loaded when a notebook asks.
+Classes import only this module for their ``_repr_html_``. The package's ``__init__`` sets the
+renderer, which is loaded when a notebook asks for HTML.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 
-__all__ = ["html_of", "made_by"]
-
-_maker: list[str] = []
+_renderer: list[str] = []
 
 
-def made_by(module: str, function: str) -> None:
-    """Say which function makes HTML of an object."""
-    _maker[:] = [module, function]
+def set_renderer(module: str, function: str) -> None:
+    """Set the function that renders an object, by name."""
+    _renderer[:] = [module, function]
 
 
 def html_of(thing: object) -> str:
-    """Return what a notebook shows of a net, a blob, a layer, a solver or a table, as HTML."""
-    module, function = _maker
-    shown: str = getattr(import_module(module), function)(thing)
-    return shown
+    """Return the HTML of a net, a blob, a layer, a solver or a table."""
+    module, function = _renderer
+    html: str = getattr(import_module(module), function)(thing)
+    return html

@@ -1,7 +1,7 @@
-"""Logging: quiet from Python, and in the words and the format of Caffe when somebody asks.
+"""Logging through the standard library's logger ``demitasse``, in glog's format like Caffe.
 
-Everything is said through the standard library under the name ``demitasse``. Nothing is shown until
-a program gives that logger a handler, or calls :func:`start_logging` as the command line does.
+The logger is silent until a program adds a handler, or calls :func:`start_logging` as the command
+line does.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from demitasse.core.config import settings
-from demitasse.core.sanitize import escaped
-from demitasse.errors import ConfigError
+from demitasse.core.text import escaped
+from demitasse.errors import ConfigError, ErrorCode
 
 __all__ = [
     "GlogFormatter",
@@ -25,10 +25,10 @@ __all__ = [
     "Writer",
     "get_logger",
     "json_ready",
-    "keep_from_root",
     "number",
     "start_logging",
     "stop_logging",
+    "stop_propagation",
 ]
 
 ROOT = "demitasse"
@@ -43,16 +43,16 @@ def get_logger(name: str) -> logging.Logger:
 
 
 def number(value: float) -> str:
-    """Return a number as C++ streams print it: six significant digits."""
+    """Format a number like a C++ stream: six significant digits."""
     return f"{value:g}"
 
 
 class GlogFormatter(logging.Formatter):
-    """Lines as glog writes them, which is what Caffe's log parsers read.
+    """Lines in glog's format, which parsers of Caffe's logs read.
 
     For example ``I1120 12:00:00.000000  4242 solver.py:239] Iteration 0, lr = 0.01``: letter of the
-    level, month and day, local time, process, file and line, message. An exception follows on lines
-    of its own.
+    level, month and day, local time, process, file and line, message. An exception follows on
+    lines of its own.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -63,22 +63,21 @@ class GlogFormatter(logging.Formatter):
         line = f"{head}:{record.lineno}] {record.getMessage()}"
         if record.exc_info:
             line = f"{line}\n{self.formatException(record.exc_info)}"
-        return _shown(line)
+        return _safe(line)
 
 
 class TextFormatter(logging.Formatter):
-    """Level and message alone, as in ``WARNING: the disk is nearly full``."""
+    """Level and message, as in ``WARNING: the disk is nearly full``."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line."""
-        return _shown(f"{record.levelname}: {super().format(record)}")
+        return _safe(f"{record.levelname}: {super().format(record)}")
 
 
 class JsonFormatter(logging.Formatter):
     """One JSON object per line: time, level, logger, message, and the record's ``metrics`` if any.
 
-    Records about training carry their numbers in ``metrics``, so that no program has to find them
-    in the text.
+    Training records carry their numbers in ``metrics``, so that programs need not parse the text.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -98,35 +97,35 @@ class JsonFormatter(logging.Formatter):
 
 
 class Writer(Protocol):
-    """Something that takes text, such as an open file."""
+    """Target of text, such as an open file."""
 
     def write(self, text: str, /) -> object:
-        """Take a piece of text."""
+        """Write a piece of text."""
 
 
 def start_logging(
     level: str | int | None = None, style: str = "glog", stream: Writer | None = None
 ) -> logging.Handler:
-    """Show what Demitasse says; a second call takes the place of the first.
+    """Write Demitasse's log to a stream; a second call replaces the first one's handler.
 
     Args:
-        level: The least severe level shown; by default ``GLOG_minloglevel`` (0 info, 1 warning,
-            2 error, 3 fatal) if the environment has it, else the setting ``log_level``.
+        level: Lowest level that is written; defaults to ``GLOG_minloglevel`` of the environment
+            (0 info, 1 warning, 2 error, 3 fatal), else the setting ``log_level``.
         style: "glog", "text" (level and message) or "json".
-        stream: Where to; standard error by default.
+        stream: Target; defaults to standard error.
 
     Returns:
-        The handler that shows it.
+        The handler.
 
     Raises:
-        ConfigError: There is no such level or style.
+        ConfigError: The level or the style is unknown.
     """
     if style not in FORMATS:
-        message = f"there is no log format {style!r}; known are {', '.join(FORMATS)}"
-        raise ConfigError(message)
-    least = _level(level)
+        message = f"unknown log format {style!r}; known are {', '.join(FORMATS)}"
+        raise ConfigError(message, code=ErrorCode.UNKNOWN, field="style", got=style)
+    lowest = _level(level)
     stop_logging()
-    handler = _Shown(sys.stderr if stream is None else stream)
+    handler = _Handler(sys.stderr if stream is None else stream)
     formatters = {
         "glog": GlogFormatter(),
         "text": TextFormatter(),
@@ -135,36 +134,36 @@ def start_logging(
     handler.setFormatter(formatters[style])
     logger = logging.getLogger(ROOT)
     logger.addHandler(handler)
-    logger.setLevel(least)
+    logger.setLevel(lowest)
     return handler
 
 
 def stop_logging() -> None:
-    """Be quiet again."""
+    """Remove the handler of ``start_logging``."""
     logger = logging.getLogger(ROOT)
-    for handler in [h for h in logger.handlers if isinstance(h, _Shown)]:
+    for handler in [h for h in logger.handlers if isinstance(h, _Handler)]:
         logger.removeHandler(handler)
     logger.setLevel(logging.NOTSET)
-    if _Alone.logger:
-        logger.propagate, _Alone.logger = True, False
+    if _Propagation.stopped:
+        logger.propagate, _Propagation.stopped = True, False
 
 
-class _Alone:
-    """Whether Python's root logger is kept from showing what we say a second time."""
+class _Propagation:
+    """Propagation to Python's root logger."""
 
-    logger = False
-
-
-def keep_from_root() -> None:
-    """Let nobody show what is logged but who ``start_logging`` has do so, until it ends."""
-    logging.getLogger(ROOT).propagate, _Alone.logger = False, True
+    stopped = False
 
 
-class _Shown(logging.StreamHandler[Writer]):
-    """The handler that ``start_logging`` adds, to be told from those of others."""
+def stop_propagation() -> None:
+    """Keep records from Python's root logger, which would repeat them, until ``stop_logging``."""
+    logging.getLogger(ROOT).propagate, _Propagation.stopped = False, True
+
+
+class _Handler(logging.StreamHandler[Writer]):
+    """Handler of ``start_logging``; its class distinguishes it from a program's handlers."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Go on without a record that cannot be shown, as where its file has no room."""
+        """Drop a record that cannot be written, for instance to a full disk."""
         if not isinstance(sys.exception(), OSError):
             super().handleError(record)
 
@@ -179,21 +178,21 @@ def _level(level: str | int | None) -> int:
         return level
     known = logging.getLevelNamesMapping()
     if level.upper() not in known:
-        message = f"there is no log level {level!r}; write debug, info, warning or error"
-        raise ConfigError(message)
+        message = f"unknown log level {level!r}; use debug, info, warning or error"
+        raise ConfigError(message, code=ErrorCode.UNKNOWN, field="level", got=level)
     return known[level.upper()]
 
 
-def _shown(text: str) -> str:
-    """Return a record with special characters escaped; further lines of it are indented.
+def _safe(text: str) -> str:
+    """Escape special characters, and indent further lines.
 
-    So no line that begins as a record does comes from a name or a value in one.
+    Names and values in a record therefore cannot forge the beginning of another record.
     """
     return escaped(text).replace("\n", "\n    ")
 
 
 def json_ready(value: Any) -> Any:
-    """Return ``value`` as JSON knows it: numbers that it lacks become text, tuples lists."""
+    """Return ``value`` in JSON's types: NaN and infinity become text, tuples become lists."""
     if isinstance(value, Mapping):
         return {str(key): json_ready(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

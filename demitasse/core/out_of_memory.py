@@ -1,4 +1,4 @@
-"""What a lack of memory is called, whatever raised it."""
+"""Out-of-memory errors: convert what Python and libraries raise, and add the location."""
 
 from __future__ import annotations
 
@@ -8,61 +8,61 @@ from contextlib import contextmanager
 
 from demitasse.errors import DemitasseError, OutOfMemoryError
 
-__all__ = ["SHORTAGES", "placed", "shortage_at", "shortages_at"]
+__all__ = ["MEMORY_ERRORS", "located_memory_error", "memory_errors_at", "with_location"]
 
 Explain = Callable[[Exception], Exception]
 
-SHORTAGES = (OutOfMemoryError, MemoryError, OSError)
-"""What may be raised where memory is short."""
+MEMORY_ERRORS = (OutOfMemoryError, MemoryError, OSError)
+"""Types of the exceptions that a failed allocation may raise."""
 
 
-def placed(
+def with_location(
     error: Exception, place: str, *, doing: str = "", explain: Explain | None = None
 ) -> Exception:
-    """Return an error that says where it happened; a lack of memory becomes an OutOfMemoryError.
+    """Return the error with its location; a failed allocation becomes an OutOfMemoryError.
 
     Args:
-        error: What was raised.
-        place: Where.
-        doing: What was done there, for a lack of memory: "forward", "backward", ...
-        explain: Makes errors of a device's library errors of ours (``Backend.explained``).
+        error: The exception that was raised.
+        place: The location, for instance ``layer 'conv1' (Convolution)``.
+        doing: The activity, for out-of-memory errors: "forward", "backward", ...
+        explain: Converts errors of a device library to errors of ours (``Backend.explained``).
     """
-    said = explain(error) if explain is not None else error
-    lacks = isinstance(said, OSError) and said.errno == errno.ENOMEM
-    if lacks or isinstance(said, MemoryError):
-        why = f" ({said})" if str(said) else ""
+    result = explain(error) if explain is not None else error
+    failed = isinstance(result, OSError) and result.errno == errno.ENOMEM
+    if failed or isinstance(result, MemoryError):
+        reason = f" ({result})" if str(result) else ""
         message = (
-            f"the host has no memory left{why}; make the batch, the input or the layer smaller"
+            f"the host has no memory left{reason}; make the batch, the input or the layer smaller"
         )
-        said = OutOfMemoryError(message)
-    if isinstance(said, OutOfMemoryError):
-        said.__cause__ = said.__cause__ or (error if error is not said else None)
-        return said.at(f"{place}, {doing}" if doing else place)
-    return said.at(place) if isinstance(said, DemitasseError) else said
+        result = OutOfMemoryError(message)
+    if isinstance(result, OutOfMemoryError):
+        result.__cause__ = result.__cause__ or (error if error is not result else None)
+        return result.at(f"{place}, {doing}" if doing else place)
+    return result.at(place) if isinstance(result, DemitasseError) else result
 
 
 @contextmanager
-def shortages_at(place: str, explain: Explain) -> Iterator[None]:
-    """Name the place in a lack of memory within the block, unless it says already where it was.
+def memory_errors_at(place: str, explain: Explain) -> Iterator[None]:
+    """Add a location to out-of-memory errors of the block that have none.
 
     Args:
-        place: Where, or what is done.
-        explain: As for ``placed``.
+        place: The location, or the activity.
+        explain: As for ``with_location``.
 
     Raises:
-        OutOfMemoryError: The memory does not suffice.
+        OutOfMemoryError: An allocation failed.
     """
     try:
         yield
-    except SHORTAGES as error:
-        fault = shortage_at(error, place, explain)
+    except MEMORY_ERRORS as error:
+        fault = located_memory_error(error, place, explain)
         if fault is error:
             raise
         raise fault from fault.__cause__
 
 
-def shortage_at(error: Exception, place: str, explain: Explain) -> Exception:
-    """Return one of ``SHORTAGES`` with its place, unless it says already where it was."""
+def located_memory_error(error: Exception, place: str, explain: Explain) -> Exception:
+    """Return one of ``MEMORY_ERRORS`` with a location; an error that has one is unchanged."""
     if isinstance(error, OutOfMemoryError) and error.place:
         return error
-    return placed(error, place, explain=explain)
+    return with_location(error, place, explain=explain)

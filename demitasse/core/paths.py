@@ -1,4 +1,4 @@
-"""Find the files that prototxts name."""
+"""Paths: resolve file names from prototxts, read regular files, explain failures."""
 
 from __future__ import annotations
 
@@ -10,64 +10,65 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-from demitasse.core.suggest import suggestion
-from demitasse.errors import ConfigError
+from demitasse.core.text import suggestion
+from demitasse.errors import ConfigError, ErrorCode
 
 __all__ = [
-    "bytes_in",
     "is_file",
     "is_folder",
-    "near_name",
-    "real",
-    "regular",
-    "resolve",
-    "text_in",
-    "why_not",
+    "read_bytes",
+    "read_failure",
+    "read_text",
+    "real_path",
+    "regular_file",
+    "resolve_path",
+    "similar_file",
 ]
 
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""What is said of a file that is not there."""
+"""Error numbers of a missing file."""
 
-MOST_NEIGHBOURS = 2000
-"""Files of a folder among which one of a near name is looked for."""
+MAX_NEIGHBOURS = 2000
+"""Largest number of files in a folder that are compared with a missing file's name."""
 
 
-def resolve(name: str, base: Path | None = None) -> Path:
-    """Return where the file or folder ``name`` is.
+def resolve_path(name: str, base: Path | None = None) -> Path:
+    """Return the path of the file or folder ``name``.
 
-    Caffe looks in the working directory only. We look there first, so that its command lines
-    keep working, and then beside the prototxt that names the file, so that a folder can be
-    used from anywhere.
+    The working directory comes first, as in Caffe, so that its command lines keep working. The
+    folder of the prototxt that names the file comes second, so that a model's folder can be used
+    from anywhere.
 
     Args:
         name: The path as written.
         base: Folder of the file that names it, or None.
 
     Returns:
-        The first of the two that exists; the one in the working directory when neither does, so
-        that the error of whoever opens it shows the path as written.
+        The first of the two that exists; the path in the working directory if neither does, so
+        that the error on opening it shows the path as written.
 
     Raises:
-        ConfigError: No file can have that name: it is too long, or holds a zero byte.
+        ConfigError: The name is too long, or contains a zero byte.
     """
     path, place = Path(name), f"file name {name!r}"
     if "\0" in name:
-        message = "there is a zero byte in it"
-        raise ConfigError(message).at(place)
+        message = "the name contains a zero byte"
+        raise ConfigError(message, code=ErrorCode.INVALID, file=name).at(place)
     try:
-        if not _there(path) and not path.is_absolute() and base is not None:
+        if not _exists(path) and not path.is_absolute() and base is not None:
             beside = base / path
-            return beside if _there(beside) else path
+            return beside if _exists(beside) else path
     except (OSError, ValueError) as error:
-        raise ConfigError(getattr(error, "strerror", None) or str(error)).at(place) from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(reason, code=ErrorCode.INVALID, file=name).at(place) from None
     return path
 
 
-def _there(path: Path) -> bool:
-    """Whether there is such a file; ``Path.exists`` says no, from 3.14 on, to what cannot be.
+def _exists(path: Path) -> bool:
+    """Return True if a file exists; unlike ``Path.exists``, refuse impossible names.
 
     Raises:
-        OSError: No file can be called so, or it cannot be found out.
+        OSError: The name is impossible, or the folder cannot be searched.
     """
     try:
         path.stat()
@@ -78,67 +79,69 @@ def _there(path: Path) -> bool:
     return True
 
 
-def real(path: str | os.PathLike[str]) -> Path:
-    """Return what a path leads to; links that lead in a circle stay as they are.
+def real_path(path: str | os.PathLike[str]) -> Path:
+    """Return the path without symbolic links; circular links stay unresolved.
 
-    ``Path.resolve`` raises a RuntimeError for those before Python 3.13.
+    Before Python 3.13 ``Path.resolve`` raises a RuntimeError for circular links.
     """
     return Path(os.path.realpath(path))
 
 
-def regular(path: str | os.PathLike[str]) -> Path:
-    """Return a path if it is not that of a pipe, a device or a socket, which may never end.
+def regular_file(path: str | os.PathLike[str]) -> Path:
+    """Return the path; refuse pipes, devices and sockets, which may never end.
+
+    A folder passes, since opening one raises a clear error.
 
     Raises:
-        OSError: It is, or there is nothing of that name, or nothing can have it.
+        OSError: The path is missing, invalid, or a pipe, a device or a socket.
     """
     try:
         mode = Path(path).stat().st_mode
-    except ValueError as error:  # of a zero byte, or of what the file system has no bytes for
-        message = f"no file can be called so: {error}"
+    except ValueError as error:  # a zero byte, or characters that cannot be encoded
+        message = f"invalid file name: {error}"
         raise OSError(errno.EINVAL, message, os.fspath(path)) from None
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a folder says that it is one
-        message = "this is a pipe, a device or a socket; a regular file is needed"
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        message = "got a pipe, a device or a socket, expected a regular file"
         raise OSError(errno.EINVAL, message, os.fspath(path))
     return Path(path)
 
 
-def bytes_in(path: str | os.PathLike[str]) -> bytes:
-    """Return all bytes of a regular file.
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Return the bytes of a regular file.
 
     Raises:
-        OSError: It is none (see ``regular``), cannot be read, or has no room in memory.
+        OSError: The file is not regular, cannot be read, or exceeds the memory.
     """
-    with _room_for(path):
-        return regular(path).read_bytes()
+    with _memory_errors_of(path):
+        return regular_file(path).read_bytes()
 
 
-def text_in(path: str | os.PathLike[str], errors: str = "surrogateescape") -> str:
-    """Return a text file, its lines ended by newlines.
+def read_text(path: str | os.PathLike[str], errors: str = "surrogateescape") -> str:
+    """Return the text of a regular UTF-8 file, with newlines as line ends.
 
     Args:
         path: The file.
-        errors: What is done with bytes that are no UTF-8, as for ``bytes.decode``.
+        errors: Treatment of bytes that are not UTF-8, as for ``bytes.decode``.
 
     Raises:
-        OSError: It is no regular file (see ``regular``), cannot be read, or has no room in memory.
+        OSError: The file is not regular, cannot be read, or exceeds the memory.
     """
-    with _room_for(path):
-        return regular(path).read_text(encoding="utf-8", errors=errors)
+    with _memory_errors_of(path):
+        return regular_file(path).read_text(encoding="utf-8", errors=errors)
 
 
 @contextmanager
-def _room_for(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Say which file has no room in memory: a small one can claim to be of any size."""
+def _memory_errors_of(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Convert a MemoryError to an OSError that names the file: a sparse file has any size."""
     try:
         yield
     except MemoryError:
-        message = "the file is too large for the memory there is"
+        message = "the file is larger than the available memory"
         raise OSError(errno.ENOMEM, message, os.fspath(path)) from None
 
 
 def is_file(name: str | Path) -> bool:
-    """Whether there is a file of that name; False for what cannot be a name."""
+    """Return True if a file of that name exists; False for impossible names."""
     try:
         return Path(name).is_file()
     except OSError:
@@ -146,23 +149,23 @@ def is_file(name: str | Path) -> bool:
 
 
 def is_folder(name: str | Path) -> bool:
-    """Whether there is a folder of that name; False for what cannot be a name."""
+    """Return True if a folder of that name exists; False for impossible names."""
     try:
         return Path(name).is_dir()
     except OSError:
         return False
 
 
-def why_not(error: OSError, path: str | os.PathLike[str]) -> str:
-    """Return why a file cannot be read; of one that is not there, what is called nearly so."""
+def read_failure(error: OSError, path: str | os.PathLike[str]) -> str:
+    """Return the reason why a file cannot be read; for a missing file, with a similar name."""
     reason = error.strerror or str(error)
-    return reason + near_name(path) if error.errno == errno.ENOENT else reason
+    return reason + similar_file(path) if error.errno == errno.ENOENT else reason
 
 
-def near_name(path: str | os.PathLike[str]) -> str:
-    """Return "; did you mean ...?" with what a folder has of nearly this name, or nothing."""
+def similar_file(path: str | os.PathLike[str]) -> str:
+    """Return "; did you mean ...?" with the most similar name in the folder, or nothing."""
     try:
-        beside = [entry.name for entry in islice(os.scandir(Path(path).parent), MOST_NEIGHBOURS)]
+        beside = [entry.name for entry in islice(os.scandir(Path(path).parent), MAX_NEIGHBOURS)]
     except (OSError, ValueError):
         return ""
     return suggestion(Path(path).name, beside)

@@ -1,7 +1,7 @@
-"""Import what the setting ``import`` names: modules of a user's own that add layers and backends.
+"""Plugins: modules of a user that add layers and backends, named by the setting ``plugins``.
 
-A name that ends in ``.py`` or has a ``/`` in it is a file; any other one is a module, which is
-looked for as Python does and then in the folder of the settings file, or in the working directory.
+A name that ends in ``.py`` or contains a ``/`` is a file. Any other name is a module, found on
+Python's path, or else in the folder of the settings file or the working directory.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from demitasse.core.config import settings
-from demitasse.core.paths import real
-from demitasse.errors import ConfigError
+from demitasse.core.paths import real_path
+from demitasse.errors import ConfigError, ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["import_extensions"]
+__all__ = ["import_plugins"]
 
-_done: set[tuple[str, Path]] = set()
+_imported: set[tuple[str, Path]] = set()
 _lock = threading.RLock()
 
 
-def import_extensions() -> None:
-    """Import what the setting names, each once in a process.
+def import_plugins() -> None:
+    """Import the modules of the setting ``plugins``, each once per process.
 
     Raises:
-        ConfigError: There is no such module or file, or importing it raised an exception.
+        ConfigError: A module or file is missing, or importing it raised an exception.
     """
-    found = settings.find("import")
+    found = settings.find("plugins")
     if found.value:
         _import_all(found.value, found.folder or Path.cwd(), found.where)
 
@@ -42,15 +42,18 @@ def import_extensions() -> None:
 def _import_all(names: Sequence[str], folder: Path, where: str) -> None:
     with _lock:
         for name in names:
-            if (name, folder) in _done:
+            if (name, folder) in _imported:
                 continue
-            _done.add((name, folder))  # before, as it may ask for layers while it is imported
+            _imported.add((name, folder))  # first, as the module may look up layers on import
             try:
                 _import(name, folder)
-            except Exception as error:  # whatever somebody else's code raises
-                _done.discard((name, folder))
-                message = f"{where}: import of {name!r} raised {type(error).__name__}: {error}"
-                raise ConfigError(message) from error
+            except Exception as error:  # a plugin may raise anything
+                _imported.discard((name, folder))
+                kind = type(error).__name__
+                message = f"{where}: import of {name!r} raised {kind}: {error}"
+                raise ConfigError(
+                    message, code=ErrorCode.FAILED, setting="plugins", plugin=name, raised=kind
+                ) from error
 
 
 def _import(name: str, folder: Path) -> None:
@@ -62,18 +65,18 @@ def _import(name: str, folder: Path) -> None:
 
 
 def _import_file(path: Path) -> None:
-    """Import a file as the module of its name; a module of that name may be there already."""
-    path = real(path)
+    """Import a file as a module of its stem, or of another name if the stem is taken."""
+    path = real_path(path)
     known = sys.modules.get(path.stem)
     if known is not None and getattr(known, "__file__", None) == str(path):
         return
     name = path.stem if known is None else f"{path.stem}_of_{path.parent.name}"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        message = f"{path} is no Python file"
+        message = f"{path} is not a Python file"
         raise ImportError(message)
     module = module_from_spec(spec)
-    sys.modules[name] = module  # pickle finds its classes there
+    sys.modules[name] = module  # pickle looks up classes there
     try:
         with _searched(path.parent):
             spec.loader.exec_module(module)
@@ -84,7 +87,7 @@ def _import_file(path: Path) -> None:
 
 @contextmanager
 def _searched(folder: Path) -> Iterator[None]:
-    """Search ``folder`` last of all, while a module and what it imports are imported."""
+    """Append ``folder`` to Python's path while a module is imported."""
     sys.path.append(str(folder))
     try:
         yield

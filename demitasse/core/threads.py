@@ -1,63 +1,98 @@
-"""Threads, and what is said where the system gives no more of them."""
+"""Threads that report failed starts, and blocks that defer Ctrl-C."""
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from types import FrameType, TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
 
 from demitasse.core.config import settings
-from demitasse.core.cores import cores
-from demitasse.errors import DeviceError
+from demitasse.core.host import cores
+from demitasse.errors import DeviceError, ErrorCode
 
-__all__ = ["Pool", "start", "wanted_threads"]
+__all__ = ["Pool", "Uninterrupted", "start", "wanted_threads"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def wanted_threads(most: int | None = None) -> int:
-    """Return how many threads are to work on numbers: what the setting says, else one a core.
+    """Return the setting ``threads``, or without one the number of usable cores.
 
     Args:
-        most: How many there are at most, unless the setting says more.
+        most: Upper bound of the default; the setting may exceed it.
     """
-    there = cores()
-    return int(settings.get_often("threads")) or (there if most is None else min(most, there))
+    present = cores()
+    return int(settings.get_often("threads")) or (present if most is None else min(most, present))
 
 
 def start(thread: threading.Thread) -> None:
     """Start a thread.
 
     Raises:
-        DeviceError: The system gives this process no more threads.
+        DeviceError: The system refuses another thread.
     """
     try:
         thread.start()
     except RuntimeError as error:
-        raise _none_left(error) from error
+        raise _no_threads(error) from error
 
 
 class Pool(ThreadPoolExecutor):
-    """A pool that is at its end once a thread cannot be started: what was not begun, never is."""
+    """A thread pool that shuts down, without running queued calls, when a thread fails to start."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Have a function called by one of the threads.
+        """Queue a call.
 
         Raises:
-            DeviceError: The system gives this process no more threads.
+            DeviceError: The system refuses another thread.
         """
         try:
             return super().submit(fn, *args, **kwargs)
         except RuntimeError as error:
-            self.shutdown(cancel_futures=True)  # else it would be called by a later thread
-            raise _none_left(error) from error
+            self.shutdown(cancel_futures=True)  # otherwise a later thread would run the call
+            raise _no_threads(error) from error
 
 
-def _none_left(error: RuntimeError) -> DeviceError:
+def _no_threads(error: RuntimeError) -> DeviceError:
     message = (
         f"the system gives this process no more threads ({error}); raise its limits of processes "
-        "and memory (ulimit -u, ulimit -v, or the container's), or have fewer run at the same time"
+        "and memory (ulimit -u, ulimit -v, or the container's), or run fewer threads"
     )
-    return DeviceError(message)
+    return DeviceError(message, code=ErrorCode.LIMIT, resource="threads")
+
+
+class Uninterrupted:
+    """Defer Ctrl-C to the end of a ``with`` block, for short work that must be completed.
+
+    Python interrupts the main thread only; in other threads the block does nothing.
+    """
+
+    def __enter__(self) -> Self:
+        """Replace the handler of SIGINT."""
+        self._received: tuple[int, FrameType | None] | None = None
+        self._previous: Any = None
+        if threading.current_thread() is threading.main_thread():
+            handler = signal.getsignal(signal.SIGINT)
+            if callable(handler):
+                self._previous = handler
+                signal.signal(signal.SIGINT, self._record)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Restore the handler, and call it if a signal was received."""
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+            if self._received is not None:
+                self._previous(*self._received)
+
+    def _record(self, number: int, frame: FrameType | None) -> None:
+        self._received = number, frame

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from demitasse.core.frozen_struct import Record
+from demitasse.core.frozen_struct import FrozenStruct
 from demitasse.graph.wire import Graph
 
 __all__ = ["LayerSetup", "Needs", "who_needs_backward"]
 
 
-class LayerSetup(Record):
+class LayerSetup(FrozenStruct):
     """What is known of a layer only after its setup.
 
     Attributes:

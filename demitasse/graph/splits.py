@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from demitasse.core.suggest import suggestion
+from demitasse.core.text import suggestion
 from demitasse.errors import DemitasseError, ErrorCode, NetError
 from demitasse.graph.faults import raise_faults
 from demitasse.io.proto import LayerParameter, NetParameter

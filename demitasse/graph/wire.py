@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from demitasse.core.frozen_struct import Record
+from demitasse.core.frozen_struct import FrozenStruct
 from demitasse.errors import DemitasseError, ErrorCode, NetError
 from demitasse.graph.faults import raise_faults
 from demitasse.io.proto import LayerParameter, NetParameter
@@ -18,7 +18,7 @@ AUTOMATIC = "(automatic)"
 """Name of the tops that loss layers make up; nobody can read them."""
 
 
-class Node(Record):
+class Node(FrozenStruct):
     """One layer: its message and the indices of its blobs."""
 
     param: LayerParameter
@@ -26,7 +26,7 @@ class Node(Record):
     tops: tuple[int, ...]
 
 
-class Graph(Record):
+class Graph(FrozenStruct):
     """Layers and blobs, wired.
 
     Attributes:

@@ -12,7 +12,7 @@ from contextlib import closing
 from demitasse.backends.pixels import Feed, Sent
 from demitasse.blob import Blob
 from demitasse.core.device import Device
-from demitasse.core.interrupts import Uninterrupted
+from demitasse.core.threads import Uninterrupted
 from demitasse.errors import ConfigError
 from demitasse.io.data.broken import Broken, skips
 from demitasse.io.data.prefetch import Prefetcher

@@ -6,7 +6,7 @@ import logging
 from contextlib import closing
 
 from demitasse.backends.random import bits, stream_of
-from demitasse.core.paths import resolve
+from demitasse.core.paths import resolve_path
 from demitasse.errors import ConfigError
 from demitasse.io.data.sources.database import DatabaseBatches, Maker
 from demitasse.io.data.sources.fingerprint import Fingerprint, database_fingerprint
@@ -36,7 +36,7 @@ class DatabaseLayer(EpochDataLayer):
         if not p.source:
             message = "data_param has no source; name the folder of a database"
             raise ConfigError(message)
-        self.source = resolve(p.source, self.context.base_dir)
+        self.source = resolve_path(p.source, self.context.base_dir)
         transform = TransformationParameter()
         transform.CopyFrom(self.param.transform_param)
         transform.force_color |= p.force_encoded_color and not transform.force_gray

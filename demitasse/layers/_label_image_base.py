@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
-from demitasse.core.paths import resolve
+from demitasse.core.paths import resolve_path
 from demitasse.errors import ConfigError
 from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
 from demitasse.io.data.sources.label_images import LabelImageBatches, Look, read_pairs
@@ -71,7 +71,7 @@ class LabelImageLayer(EpochDataLayer):
             ignore_label=p.ignore_label,
         )
         self.augmenter = Augmenter(transform)
-        self.source = resolve(p.source, self.context.base_dir)
+        self.source = resolve_path(p.source, self.context.base_dir)
         self.pairs = read_pairs(self.source, self.look.label_type)
         self.shape_tops(top)
 

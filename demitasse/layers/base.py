@@ -17,10 +17,10 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.ops import Op
 from demitasse.backends.random import stream_of
 from demitasse.blob import Blob
-from demitasse.core.capacity.host import check_size
 from demitasse.core.device import Device
+from demitasse.core.host import check_size
 from demitasse.core.html_repr import html_of
-from demitasse.core.out_of_memory import placed
+from demitasse.core.out_of_memory import with_location
 from demitasse.errors import ConfigError, NetError, ShapeError
 from demitasse.io.data.sources.fingerprint import Fingerprint
 from demitasse.io.proto import FillerParameter, LayerParameter
@@ -344,7 +344,7 @@ class Layer(Arrays):
             try:
                 check_size(blob.data_memory.nbytes)
             except MemoryError as error:
-                raise placed(error, f"parameter {index} of shape {shape}") from error
+                raise with_location(error, f"parameter {index} of shape {shape}") from error
             filled = filling(
                 shape,
                 filler if filler is not None else FillerParameter(),
@@ -356,7 +356,7 @@ class Layer(Arrays):
                 try:
                     host[...] = filled().reshape(-1)
                 except MemoryError as error:
-                    raise placed(error, f"parameter {index} of shape {shape}") from error
+                    raise with_location(error, f"parameter {index} of shape {shape}") from error
 
             blob.data_memory.begin_with(write)
             self.blobs.append(blob)

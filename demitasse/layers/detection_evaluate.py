@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from demitasse.core.paths import resolve, text_in
+from demitasse.core.paths import read_text, resolve_path
 from demitasse.errors import ConfigError, DataError, NetError, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Layer, positive
 from demitasse.layers.detection.judgement import Judge, in_pixels
@@ -65,7 +65,7 @@ class DetectionEvaluate(Layer):
         )
         self.sizes: list[tuple[int, int]] = []
         if p.name_size_file:
-            self.sizes = _read_sizes(resolve(p.name_size_file, self.context.base_dir))
+            self.sizes = _read_sizes(resolve_path(p.name_size_file, self.context.base_dir))
         self.resized = p.resize_param if p.HasField("resize_param") else None
         self.seen = 0  # images, of those that the file names
 
@@ -111,7 +111,7 @@ def _last_image(*tables: np.ndarray) -> int:
 def _read_sizes(source: Path) -> list[tuple[int, int]]:
     """Read lines ``name height width``."""
     try:
-        words = text_in(source).split()
+        words = read_text(source).split()
     except OSError as error:
         message = f"the file of sizes cannot be read: {error.strerror}"
         raise DataError(message, str(source)) from error

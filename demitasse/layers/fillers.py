@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from demitasse.backends import random
-from demitasse.core.suggest import suggestion
+from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError
 from demitasse.io.proto import FillerParameter
 

@@ -5,7 +5,7 @@ Source: Caffe, ``src/caffe/layers/hdf5_data_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.core.paths import resolve
+from demitasse.core.paths import resolve_path
 from demitasse.errors import ConfigError, DataError
 from demitasse.io.data.databases.hdf5 import read_list
 from demitasse.io.data.quoting import quoted
@@ -49,9 +49,9 @@ class HDF5Data(EpochDataLayer):
             raise ConfigError(message)
         base_dir = self.context.base_dir
         self.names = [blob.name for blob in top]
-        self.source = resolve(p.source, base_dir)
+        self.source = resolve_path(p.source, base_dir)
         names = read_list(self.source)
-        self.paths = [resolve(name, base_dir) for name in names]
+        self.paths = [resolve_path(name, base_dir) for name in names]
         for number, (name, path) in enumerate(zip(names, self.paths, strict=True), 1):
             if quoted(name, number, path) != name:
                 message = f"its name number {number} is of no file; it needs paths of HDF5 files"

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from demitasse.backends.random import bits, stream_of
-from demitasse.core.paths import resolve
+from demitasse.core.paths import resolve_path
 from demitasse.errors import ConfigError
 from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
 from demitasse.io.data.sources.image_list import ImageListBatches, read_image_list
@@ -51,7 +51,7 @@ class ImageData(EpochDataLayer):
             message = "image_data_param has no source; name a list of images"
             raise ConfigError(message)
         self.size = new_size(p)
-        self.source = resolve(p.source, self.context.base_dir)
+        self.source = resolve_path(p.source, self.context.base_dir)
         self.find = partial(find_image, p.root_folder, self.context.base_dir)
         self.entries = read_image_list(self.source, self.find)
         self.transformer = self.make_transformer(self.param.transform_param)
@@ -100,7 +100,7 @@ class ImageData(EpochDataLayer):
 def find_image(root: str, base_dir: Path | None, name: str) -> Path:
     """Return where the image ``name`` of a list with ``root_folder`` is."""
     # joined as text, since that is what Caffe does: "folder/prefix_" is a root, too
-    return resolve(root + name, base_dir)
+    return resolve_path(root + name, base_dir)
 
 
 def new_size(param: ImageDataParameter) -> tuple[int, int] | None:

@@ -8,8 +8,8 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
-from demitasse.core.plugins import import_extensions
-from demitasse.core.suggest import nearest
+from demitasse.core.plugins import import_plugins
+from demitasse.core.text import nearest
 from demitasse.errors import NetError
 from demitasse.io.proto import LayerParameter, fork_of_type
 from demitasse.layers.base import Layer
@@ -73,12 +73,12 @@ def layer_class(name: str) -> Creator:
 
     Raises:
         NetError: The type is unknown; names the nearest, and the fork it comes from if known.
-        ConfigError: A module that the setting ``import`` names cannot be imported.
+        ConfigError: A module that the setting ``plugins`` names cannot be imported.
     """
     if name not in _creators and name in CATALOG:
         import_module(CATALOG[name])
     if name not in _creators:
-        import_extensions()
+        import_plugins()
     if name not in _creators:
         for point in _points():
             if point.name == name:

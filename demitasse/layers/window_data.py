@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from demitasse.core.paths import resolve
+from demitasse.core.paths import resolve_path
 from demitasse.errors import ConfigError
 from demitasse.io.data.images.window import Cut
 from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
@@ -63,7 +63,7 @@ class WindowData(PrefetchingDataLayer):
             message = f"context_pad {p.context_pad} on both sides leaves nothing of {size} pixels"
             raise ConfigError(message)
         self.cut = Cut(size, p.context_pad, MODES[p.crop_mode])
-        self.source = resolve(p.source, self.context.base_dir)
+        self.source = resolve_path(p.source, self.context.base_dir)
         self.windows = read_window_file(self.source, p.fg_threshold, p.bg_threshold)
         unused = [name for name in (*FIELDS, "crop_h", "crop_w") if transform.HasField(name)]
         if unused:
@@ -71,7 +71,7 @@ class WindowData(PrefetchingDataLayer):
             raise ConfigError(message)
         file = transform.mean_file or p.mean_file
         self.mean = window_mean(
-            resolve(file, self.context.base_dir) if file else None,
+            resolve_path(file, self.context.base_dir) if file else None,
             transform.mean_value,
             self.windows.channels,
             size,

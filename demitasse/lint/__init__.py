@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from demitasse.core.paths import resolve
+from demitasse.core.paths import resolve_path
 from demitasse.errors import DemitasseError
 from demitasse.io.proto import (
     NetParameter,
@@ -148,7 +148,7 @@ def _named(
 ) -> Iterator[Finding]:
     """Look through a net that a solver names."""
     try:
-        net = Text(resolve(name, solver_file.parent), NetParameter)
+        net = Text(resolve_path(name, solver_file.parent), NetParameter)
     except DemitasseError as error:
         yield Finding("error", "missing-file", str(error), where)
         return

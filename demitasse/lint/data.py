@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from demitasse.core.paths import resolve
+from demitasse.core.paths import resolve_path
 from demitasse.errors import ConfigError
 from demitasse.io.proto import LayerParameter, TransformationParameter
 from demitasse.layers.facts import field_of, given
@@ -26,7 +26,7 @@ def missing_files(view: View) -> None:
             if not name:
                 continue
             try:
-                there = resolve(name, view.base).exists()
+                there = resolve_path(name, view.base).exists()
             except (ConfigError, OSError):
                 there = False
             if not there:

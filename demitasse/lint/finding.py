@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from demitasse.core.sanitize import escaped
+from demitasse.core.text import escaped
 from demitasse.lint.codes import Code
 
 __all__ = ["Finding", "Severity", "in_order"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from demitasse.core.suggest import suggestion
+from demitasse.core.text import suggestion
 from demitasse.graph import moved_weight
 from demitasse.io.proto import LayerParameter, fork_of_type
 from demitasse.layers.facts import given

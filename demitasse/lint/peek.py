@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from demitasse.core.paths import resolve
+from demitasse.core.paths import resolve_path
 from demitasse.errors import DemitasseError
 from demitasse.io.data.databases.database import open_db, records
 from demitasse.io.data.databases.datum import datum_to_array
@@ -55,13 +55,13 @@ def mean_shape(layer: LayerParameter, base: Path | None) -> tuple[int, ...] | No
     if not layer.transform_param.mean_file:
         return None
     try:
-        return read_mean(resolve(layer.transform_param.mean_file, base)).shape
+        return read_mean(resolve_path(layer.transform_param.mean_file, base)).shape
     except DemitasseError:
         return None
 
 
 def _database(param: DataParameter, base: Path | None) -> Peek:
-    path = resolve(param.source, base)
+    path = resolve_path(param.source, base)
     labels: list[int] = []
     shape: tuple[int, ...] | None = None
     with closing(open_db(path, DataParameter.DB.Name(param.backend))) as database:
@@ -78,9 +78,9 @@ def _images(layer: LayerParameter, base: Path | None) -> Peek:
     param = layer.image_data_param
 
     def find(name: str) -> Path:
-        return resolve(param.root_folder + name, base)
+        return resolve_path(param.root_folder + name, base)
 
-    entries = read_image_list(resolve(param.source, base), find)
+    entries = read_image_list(resolve_path(param.source, base), find)
     labels = [label for entry in entries for label in entry.labels]
     shape: tuple[int, ...] | None = (3 if param.is_color else 1, param.new_height, param.new_width)
     if not param.new_height:

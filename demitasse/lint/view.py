@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from demitasse.core.suggest import suggestion
+from demitasse.core.text import suggestion
 from demitasse.graph import filter_net
 from demitasse.io.proto import LayerParameter, NetParameter, NetState, Phase, ReadNet
 from demitasse.layers.facts import facts_of

@@ -13,8 +13,7 @@ import numpy as np
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.home import Home
-from demitasse.core.capacity import Share
-from demitasse.core.capacity.ledger import HOST
+from demitasse.core.memory_info import HOST, Share
 from demitasse.errors import ErrorCode, NetError
 from demitasse.memory.sides import Traffic
 

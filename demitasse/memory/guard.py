@@ -13,15 +13,17 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal, Protocol
 
-from demitasse.core.capacity import bytes_text
 from demitasse.core.config import settings
+from demitasse.core.deprecated import warn_once
 from demitasse.core.log import get_logger
+from demitasse.core.text import bytes_text
 from demitasse.errors import ConfigError, DeviceError, ErrorCode
 
 __all__ = ["Guard", "TransferMode", "transfer_guard", "transfer_mode", "watching"]
 
-TransferMode = Literal["allow", "log", "error"]
-MODES = ("allow", "log", "error")
+TransferMode = Literal["allow", "warn", "raise"]
+MODES = ("allow", "warn", "raise")
+OLD_MODES: dict[str, TransferMode] = {"log": "warn", "error": "raise"}
 
 log = get_logger(__name__)
 
@@ -40,12 +42,15 @@ def transfer_guard(mode: TransferMode) -> Iterator[None]:
     says it for all others. Each layer and blob is logged once for a net.
 
     Args:
-        mode: "allow" copies, "log" copies and writes a warning with layer and blob, "error" raises
+        mode: "allow" copies, "warn" copies and logs a warning with layer and blob, "raise" raises
             a DeviceError in place of the copy.
 
     Raises:
         ConfigError: There is no such mode.
     """
+    if mode in OLD_MODES:
+        warn_once(f"transfer_guard({mode!r})", f"{OLD_MODES[mode]!r}", stacklevel=5)
+        mode = OLD_MODES[mode]
     if mode not in MODES:
         message = f"a transfer guard is one of {', '.join(MODES)}, not {mode!r}"
         raise ConfigError(message, code=ErrorCode.UNKNOWN, field="transfers", got=mode)
@@ -105,10 +110,10 @@ class Guard:
         """Watch the pass within the block.
 
         Args:
-            mode: "log" or "error".
+            mode: "warn" or "raise".
         """
         self._begin()
-        self._refuses = mode == "error"
+        self._refuses = mode == "raise"
         token = _watching.set(self)
         try:
             yield

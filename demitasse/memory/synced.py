@@ -14,9 +14,9 @@ import numpy as np
 
 from demitasse.backends.arrays import Array, PrivateLayout
 from demitasse.backends.storage import Stored
-from demitasse.core.capacity import ledger
 from demitasse.core.device import Device
-from demitasse.core.interrupts import Uninterrupted
+from demitasse.core.memory_info import ledger
+from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DeviceError, ErrorCode, ShapeError
 from demitasse.memory.arena import Assignment
 from demitasse.memory.sides import Traffic

@@ -16,11 +16,11 @@ import numpy as np
 from demitasse.backends.arrays import Array, PrivateLayout
 from demitasse.backends.home import Home
 from demitasse.backends.storage import ARRAYS, Stored
-from demitasse.core.capacity import Share, bytes_text, ledger
-from demitasse.core.capacity.ledger import HOST
 from demitasse.core.config import settings
 from demitasse.core.device import Device
-from demitasse.core.out_of_memory import placed
+from demitasse.core.memory_info import HOST, Share, ledger
+from demitasse.core.out_of_memory import with_location
+from demitasse.core.text import bytes_text
 from demitasse.errors import OutOfMemoryError
 from demitasse.memory.arena import Assignment, Slot
 from demitasse.memory.guard import watching
@@ -91,7 +91,7 @@ class TwoSides:
         self._assignment: Assignment | None = None
         self.home: Home | None = None
         self._initial: Callable[[np.ndarray], None] | None = None
-        self._poison = bool(settings.get_often("poison")) and dtype.startswith("float")
+        self._poison = bool(settings.get_often("debug_fill_stale")) and dtype.startswith("float")
 
     # -- what it is ----------------------------------------------------------------------------
 
@@ -311,10 +311,10 @@ class TwoSides:
             try:
                 return make(size)
             except (OutOfMemoryError, MemoryError, OSError) as error:
-                fault = placed(error, self.called)
+                fault = with_location(error, self.called)
                 raise fault from fault.__cause__
 
-        ledger.note(self)
+        ledger.register(self)
         if self._assignment is None:
             return within_limit(size)
         return (slot or self._assignment.slot).lend((where, dtype), size, within_limit)
@@ -349,7 +349,7 @@ class TwoSides:
         """
         limit = settings.get_often("memory_limit")
         if not limit or (where == HOST and not self.device.shares_host):
-            ledger.unasked()
+            ledger.invalidate()
             return
         place = HOST if self.device.shares_host else str(self.device)
         nbytes = size * np.dtype(dtype).itemsize

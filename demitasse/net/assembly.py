@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from demitasse.blob import Blob
 from demitasse.core.log import get_logger
-from demitasse.core.out_of_memory import placed
+from demitasse.core.out_of_memory import with_location
 from demitasse.errors import DemitasseError
 from demitasse.graph import (
     Graph,
@@ -93,7 +93,7 @@ def assemble(
             _mark_frozen(layer, node.param)
             append_params(records, index, layer.param, [b.shape for b in layer.blobs])
         except (DemitasseError, MemoryError, OSError) as error:
-            fault = placed(error, called(layer))
+            fault = with_location(error, called(layer))
             if isinstance(fault, DemitasseError):
                 fault.from_line(origin_of(index))
             raise fault from fault.__cause__

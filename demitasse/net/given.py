@@ -73,11 +73,11 @@ def choose_storage(storage: Stored | None, device: Device, dtype: str) -> Stored
     Raises:
         ConfigError: There is no such way, or the device does not have it.
     """
-    chosen: Stored = settings.get("storage") if storage is None else storage
+    chosen: Stored = settings.get("gpu_storage_dtype") if storage is None else storage
     if chosen not in STORAGES:
         message = f"storage must be one of {', '.join(STORAGES)}, not {chosen!r}"
         raise ConfigError(message, code=ErrorCode.UNKNOWN, field="storage", got=chosen)
-    asked = "" if storage is not None else f" ({settings.where('storage')})"
+    asked = "" if storage is not None else f" ({settings.where('gpu_storage_dtype')})"
     if chosen not in device.backend.storages:
         message = (
             f"storage {chosen!r}{asked} is for GPUs; {device} keeps values as they are computed"

@@ -9,8 +9,8 @@ from typing import Protocol
 from demitasse.backends.recording import NotRecorded, Recorder
 from demitasse.core.config import settings
 from demitasse.core.device import Device
-from demitasse.core.interrupts import Uninterrupted
 from demitasse.core.log import get_logger
+from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DeviceError
 from demitasse.memory import SyncedMemory
 from demitasse.memory.guard import transfer_mode
@@ -127,7 +127,7 @@ class Launching:
         """
         net = self._net
         backend = net.device.backend
-        off = settings.get_often("graph") == "off" or transfer_mode() != "allow"
+        off = settings.get_often("cuda_graphs") == "off" or transfer_mode() != "allow"
         if off or backend.recorder is None:
             self._forget(None)
             return False

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from demitasse.blob import Blob
-from demitasse.core.capacity import bytes_text
-from demitasse.core.capacity.ledger import HOST
 from demitasse.core.device import Device
+from demitasse.core.memory_info import HOST
+from demitasse.core.text import bytes_text
 from demitasse.errors import DemitasseError, OutOfMemoryError
 from demitasse.memory import SyncedMemory
 from demitasse.net.structure import Structure

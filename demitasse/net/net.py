@@ -16,8 +16,8 @@ from demitasse.blob.given import host_array, is_on
 from demitasse.core.config import settings
 from demitasse.core.device import Device, choose_device
 from demitasse.core.html_repr import html_of
-from demitasse.core.interrupts import Uninterrupted
-from demitasse.core.out_of_memory import shortages_at
+from demitasse.core.out_of_memory import memory_errors_at
+from demitasse.core.threads import Uninterrupted
 from demitasse.errors import ConfigError, ErrorCode, NetError, ShapeError
 from demitasse.io.proto import NetParameter, Phase
 from demitasse.io.weights.hdf5 import write_hdf5_weights
@@ -59,7 +59,7 @@ class Net(Running):
         stages: Stages added to the file's state, when ``phase`` is given.
         dtype: "float32", or "float64" for gradient checks.
         lowered: Whether backends may lower operations to Steps of their own; off, every layer runs
-            its portable code. None asks the setting ``plan``.
+            its portable code. None asks the setting ``optimize``.
         seed: Key of all its random numbers; None asks the configuration.
         base_dir: Folder where named files are looked for besides the working directory; by
             default that of ``source``.
@@ -133,7 +133,7 @@ class Net(Running):
             clock=Clock(),
         )
         origins = [read.origin(i) for i in range(len(param.layer))]
-        lowered = settings.get("plan") if lowered is None else lowered
+        lowered = settings.get("optimize") if lowered is None else lowered
         keep = names_in(keep)
         moves = lowered and Phase.Name(param.state.phase) == "TEST"
         with self.device.backend.enter():
@@ -188,7 +188,7 @@ class Net(Running):
             with Uninterrupted():
                 for blob in self.learnable_params:
                     place = f"update of parameter {blob.name!r}"
-                    with shortages_at(place, self.device.backend.explained):
+                    with memory_errors_at(place, self.device.backend.explained):
                         blob.update()
 
     def share_weights(self) -> None:

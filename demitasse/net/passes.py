@@ -99,7 +99,7 @@ class Passes:
             return "layers are looked at one by one"
         if self._leased():
             return "somebody holds a live view of a blob (blob.data)"
-        if settings.get_often("poison"):
+        if settings.get_often("debug_fill_stale"):
             return "stale memory is poisoned"
         key = (self._changes.number, self.plan)
         if self._obstacle is None or self._obstacle[0] != key:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from demitasse.backends.arrays import Array
 from demitasse.core.device import Device
-from demitasse.core.interrupts import Uninterrupted
-from demitasse.core.out_of_memory import SHORTAGES, shortage_at
+from demitasse.core.out_of_memory import MEMORY_ERRORS, located_memory_error
+from demitasse.core.threads import Uninterrupted
 from demitasse.errors import OutOfMemoryError
 from demitasse.layers import Layer, LayerContext
 from demitasse.memory import SyncedMemory
@@ -130,7 +130,7 @@ class Running(Described):
         with self.turn:
             try:
                 return self._passes.again()
-            except SHORTAGES as error:
+            except MEMORY_ERRORS as error:
                 fault = self._explained(error, "forward")
                 if fault is error:
                     raise
@@ -315,7 +315,7 @@ class Running(Described):
         try:
             with self.turn, backend.enter():
                 yield
-        except SHORTAGES as error:
+        except MEMORY_ERRORS as error:
             fault = self._explained(error, doing)
             if fault is error:
                 raise
@@ -323,7 +323,7 @@ class Running(Described):
 
     def _explained(self, error: Exception, doing: str) -> Exception:
         """Return one of ``SHORTAGES`` with its place, and what would fit."""
-        fault = shortage_at(error, doing, self.device.backend.explained)
+        fault = located_memory_error(error, doing, self.device.backend.explained)
         if isinstance(fault, OutOfMemoryError):
             say_what_fits(fault, self)
         return fault

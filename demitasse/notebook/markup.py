@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from demitasse.core.sanitize import escaped
+from demitasse.core.text import escaped
 
 __all__ = ["folded", "framed", "heading", "note", "table", "text"]
 

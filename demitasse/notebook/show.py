@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from demitasse.blob import Blob
 from demitasse.blob.distribution import distribution
-from demitasse.core.capacity import bytes_text
+from demitasse.core.text import bytes_text
 from demitasse.errors import DemitasseError
 from demitasse.graph.splits import without_splits
 from demitasse.layers.base import Layer

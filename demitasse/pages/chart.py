@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from demitasse.core.sanitize import escaped
+from demitasse.core.text import escaped
 from demitasse.errors import DemitasseError, ErrorCode
 
 if TYPE_CHECKING:

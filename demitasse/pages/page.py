@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from demitasse.core.atomic import atomic_write
-from demitasse.core.sanitize import escaped
+from demitasse.core.text import escaped
 from demitasse.version import __version__
 
 __all__ = ["Page"]

@@ -10,7 +10,7 @@ from demitasse.backends.ops import Op
 from demitasse.backends.recent import Recent
 from demitasse.backends.step import AnyStep, Declined, Operands
 from demitasse.blob import Blob, Changes
-from demitasse.core.frozen_struct import Record
+from demitasse.core.frozen_struct import FrozenStruct
 from demitasse.layers.base import Layer
 
 __all__ = ["Entry", "Group", "Place"]
@@ -19,7 +19,7 @@ KEPT_SHAPES = 4
 """For how many shapes of its blobs a layer's Steps stay prepared."""
 
 
-class Choice(Record):
+class Choice(FrozenStruct):
     """What runs a layer, for some shapes of its blobs.
 
     Attributes:
@@ -31,7 +31,7 @@ class Choice(Record):
     why: str = ""
 
 
-class Group(Record):
+class Group(FrozenStruct):
     """Layers that follow each other, run by one Step.
 
     Attributes:

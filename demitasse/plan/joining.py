@@ -13,7 +13,7 @@ from typing import NamedTuple
 from demitasse.backends import ops
 from demitasse.backends.home import Home
 from demitasse.blob import Blob
-from demitasse.core.frozen_struct import Record
+from demitasse.core.frozen_struct import FrozenStruct
 from demitasse.plan.entry import Place
 
 __all__ = ["Joined", "find_homes"]
@@ -21,7 +21,7 @@ __all__ = ["Joined", "find_homes"]
 IMAGE_AXES = 4
 
 
-class Joined(Record):
+class Joined(FrozenStruct):
     """A memory that may lie in that of a Concat's top, or such a top.
 
     Attributes:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from demitasse.backends.ops import Concat, Conv
 from demitasse.blob import Blob, Changes
-from demitasse.core.frozen_struct import Record
-from demitasse.core.suggest import suggestion
+from demitasse.core.frozen_struct import FrozenStruct
+from demitasse.core.text import suggestion
 from demitasse.errors import ErrorCode, NetError
 from demitasse.layers.facts import facts_of
 from demitasse.memory import SyncedMemory
@@ -60,7 +60,7 @@ def kept_names(keep: Keep, known: Sequence[str]) -> frozenset[str] | None:
     return names
 
 
-class Access(Record):
+class Access(FrozenStruct):
     """The memories that one layer accesses in a pass.
 
     Attributes:

@@ -17,8 +17,8 @@ from demitasse.backends.ops import BatchNorm, Concat, Split
 from demitasse.backends.step import AnyStep
 from demitasse.blob import Changes
 from demitasse.core.config import settings
-from demitasse.core.frozen_struct import Record
-from demitasse.core.out_of_memory import placed
+from demitasse.core.frozen_struct import FrozenStruct
+from demitasse.core.out_of_memory import with_location
 from demitasse.errors import DemitasseError, ErrorCode, NetError
 from demitasse.memory.guard import Guard, watching
 from demitasse.plan.entry import Entry, Group, Place
@@ -47,7 +47,7 @@ class Watch(Protocol):
         """A layer, and those that run as one with it, have run."""
 
 
-class Part(Record):
+class Part(FrozenStruct):
     """Layers that follow each other: a stretch, or some that are not."""
 
     first: int
@@ -55,7 +55,7 @@ class Part(Record):
     stretch: Stretch | None
 
 
-class _Back(Record):
+class _Back(FrozenStruct):
     """A part of a backward pass, and what ran its layers forward."""
 
     part: Part
@@ -122,7 +122,9 @@ class Plan:
         if start > end:
             return terms
         guard = watching()
-        hurried = self.watch is not None or guard is not None or settings.get_often("poison")
+        hurried = (
+            self.watch is not None or guard is not None or settings.get_often("debug_fill_stale")
+        )
         with Waiting(self.entries[start].layer.device.backend) as waiting:
             for first, last in self._segments(start, end):
                 if self._seen != self._changes.number:
@@ -221,7 +223,7 @@ class Plan:
             self.watch.begin()
         guard = watching()
         observed = self.watch is not None or self.completed is not None or guard is not None
-        if observed or settings.get_often("poison"):
+        if observed or settings.get_often("debug_fill_stale"):
             self._back(start, end, guard)
             return
         index = start
@@ -541,4 +543,4 @@ def _named(entry: Entry, doing: str) -> Iterator[None]:
 def _fault(error: Exception, entry: Entry, doing: str) -> Exception:
     """Return an error that names the layer, and of a lack of memory the pass."""
     explain = entry.layer.device.backend.explained
-    return placed(error, entry.place.called, doing=doing, explain=explain)
+    return with_location(error, entry.place.called, doing=doing, explain=explain)

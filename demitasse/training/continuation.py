@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from demitasse.core.interrupts import Uninterrupted
+from demitasse.core.threads import Uninterrupted
 from demitasse.io.proto import ResumeState
 from demitasse.training.keeper import Keeper
 from demitasse.training.progress import progress_of, set_progress

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from demitasse.core.log import get_logger
-from demitasse.core.paths import real
+from demitasse.core.paths import real_path
 from demitasse.io.proto import SolverParameter
 from demitasse.net import Net
 from demitasse.training.checkpoint import Checkpoint
@@ -76,7 +76,7 @@ class Keeper:
             kept: The iterations of the snapshots that its run kept.
         """
         ours = snapshot_paths(self._param, self._param.snapshot_prefix, iteration)[1]
-        same = real(ours) == real(state)  # else the files may be another run's
+        same = real_path(ours) == real_path(state)  # else the files may be another run's
         self.iterations = list(kept) if same else []
         self._drop_old()
 

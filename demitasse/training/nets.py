@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from demitasse.core.log import get_logger
-from demitasse.core.paths import resolve
+from demitasse.core.paths import resolve_path
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode
 from demitasse.io.proto import NetParameter, NetState, Phase, SolverParameter, read_text
 from demitasse.io.weights.pairing import LoadReport, OnMismatch
@@ -56,7 +56,7 @@ class Source:
                 message.CopyFrom(self.value)
                 message.state.CopyFrom(merged_state(phase, message.state, own))
                 return Net(message, base_dir=base, **options)
-            path = resolve(self.value, base)
+            path = resolve_path(self.value, base)
             lenient = options.get("lenient", False)
             state = merged_state(phase, read_text(path, NetParameter, lenient=lenient).state, own)
             return Net(
@@ -258,7 +258,7 @@ def load_weights_list(
     names = [part.strip() for one in lists for part in one.split(",") if part.strip()]
     missing = set(net.params) if names else set()
     for name in names:
-        path = resolve(name, base)
+        path = resolve_path(name, base)
         report = net.load(path, on_mismatch)
         tell_load(report, path)
         missing &= set(report.missing)

@@ -16,8 +16,8 @@ import numpy as np
 from demitasse.core.config import settings
 from demitasse.core.device import Device
 from demitasse.core.html_repr import html_of
-from demitasse.core.interrupts import Uninterrupted
 from demitasse.core.log import get_logger
+from demitasse.core.threads import Uninterrupted
 from demitasse.errors import ConfigError, DataError, ErrorCode, NetError
 from demitasse.io.proto import SolverParameter
 from demitasse.io.weights.pairing import OnMismatch
@@ -70,7 +70,7 @@ class Solver:
             "LAMB"; None takes what ``source`` says, else this wins.
         device: Where its nets run; None asks the configuration.
         dtype: "float32" or "float64".
-        lowered: Whether backends may lower operations; None asks the setting ``plan``.
+        lowered: Whether backends may lower operations; None asks the setting ``optimize``.
         seed: Key of all random numbers; None takes ``random_seed``, then the configuration.
         base_dir: Folder where named files are looked for besides the working directory; by
             default that of ``source``.

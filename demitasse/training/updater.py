@@ -14,7 +14,7 @@ from demitasse.backends.recording import NotRecorded, PreparedUpdate, RecordedUp
 from demitasse.backends.updates import Piece, Update
 from demitasse.blob import Blob
 from demitasse.core.log import get_logger, number
-from demitasse.core.out_of_memory import placed
+from demitasse.core.out_of_memory import with_location
 from demitasse.errors import OutOfMemoryError
 from demitasse.io.proto import SolverParameter
 from demitasse.memory.leases import leases_alive
@@ -149,7 +149,7 @@ class Updater:
                 pieces.append(self._piece(update, index, blob, histories[index]))
             except (OutOfMemoryError, MemoryError, OSError) as error:
                 explain = net.device.backend.explained
-                fault = placed(error, f"update of parameter {blob.name!r}", explain=explain)
+                fault = with_location(error, f"update of parameter {blob.name!r}", explain=explain)
                 raise fault from fault.__cause__
         return pieces
 

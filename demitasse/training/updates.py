@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.updates import Piece, Update
-from demitasse.core.suggest import suggestion
+from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import SolverParameter
 

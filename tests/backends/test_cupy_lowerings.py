@@ -582,7 +582,7 @@ class TestNet:
     def test_stale_sides_are_not_read(self, net):
         from demitasse.core.config import settings
 
-        with settings.override(poison=True):
+        with settings.override(debug_fill_stale=True):
             poisoned = net.clone()
             for name in ("x", "t"):
                 poisoned.blobs[name].mutable_cpu_data()[...] = net.blobs[name].cpu_data()

@@ -85,7 +85,7 @@ class TestBlobsOfAnotherGpu:
         np.testing.assert_array_equal(copy.cpu_data(), blob.cpu_data())
 
     def test_stale_sides_are_spoiled(self):
-        with settings.override(poison=True):
+        with settings.override(debug_fill_stale=True):
             blob = Blob((2, 3), device="cuda:1")
             blob.write(blob.device.backend.asarray(np.ones((2, 3), "float32")))
             blob.cpu_data()

@@ -192,7 +192,7 @@ def test_private_data_moves_to_another_device(layout, values):
 
 @here
 def test_poison_shows_a_stale_host_side_and_spoils_no_result(layout, values):
-    with settings.override(poison=True):
+    with settings.override(debug_fill_stale=True):
         memory = SyncedMemory(480, "float32", Device("cpu"))
         host = memory.mutable_cpu_data()
         host[...] = values

@@ -4,7 +4,7 @@ import pytest
 
 from demitasse.backends.onednn.threads import wanted
 from demitasse.core.config import settings
-from demitasse.core.cores import cores
+from demitasse.core.host import cores
 
 
 @pytest.mark.parametrize(

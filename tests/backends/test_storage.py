@@ -369,7 +369,7 @@ def test_buffers_may_be_shared(kind):
 
 
 def test_the_setting_says_it_for_every_net(kind):
-    with settings.override(storage=kind):
+    with settings.override(gpu_storage_dtype=kind):
         net = images(Net(parse_text(NET, NetParameter), "TEST", device=cuda_at("cuda:0")))
     net.forward()
 

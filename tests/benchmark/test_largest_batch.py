@@ -10,8 +10,8 @@ import demitasse as dm
 from demitasse.benchmark import largest
 from demitasse.benchmark.trial import Answer, Trial
 from demitasse.core import device as devices
-from demitasse.core.capacity.host import HostMemory
 from demitasse.core.device import Device
+from demitasse.core.host import HostMemory
 from demitasse.errors import ErrorCode
 from demitasse.io.proto import NetParameter
 from demitasse.net.memory_use import MemoryUse

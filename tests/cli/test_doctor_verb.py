@@ -54,12 +54,12 @@ def test_devices_that_are_missing_say_why(sound, run):
 def test_every_setting_says_where_it_is_from(sound, run, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demitasse.toml").write_text("seed = 5\n")
-    monkeypatch.setenv("DEMITASSE_PLAN", "0")
+    monkeypatch.setenv("DEMITASSE_OPTIMIZE", "0")
 
     found = examined(run)["settings"]
 
     assert list(found) == list(TABLE)
-    assert found["plan"] == {"value": False, "where": "DEMITASSE_PLAN"}
+    assert found["optimize"] == {"value": False, "where": "DEMITASSE_OPTIMIZE"}
     assert found["seed"]["value"] == 5
     assert found["seed"]["where"].endswith("demitasse.toml")
     assert found["poison"]["where"] == "default"
@@ -115,9 +115,9 @@ def test_whether_cudnn_loads_is_told(sound, run, monkeypatch):
 
 @pytest.mark.parametrize(("graph", "often"), [("auto", "where nothing stands"), ("off", "never")])
 def test_whether_a_gpu_launches_passes_as_one_is_said(sound, run, monkeypatch, graph, often):
-    monkeypatch.setenv("DEMITASSE_GRAPH", graph)
+    monkeypatch.setenv("DEMITASSE_CUDA_GRAPHS", graph)
 
     [line] = [text for text in run("doctor").stdout.splitlines() if "as one launch" in text]
 
     assert often in line
-    assert f"(setting graph: {graph})" in line
+    assert f"(setting cuda_graphs: {graph})" in line

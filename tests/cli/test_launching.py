@@ -33,10 +33,10 @@ def test_what_stands_in_the_way_is_said(net):
 def test_the_setting_stands_in_the_way(net):
     net.reshape()
 
-    with settings.override(graph="off"):
+    with settings.override(cuda_graphs="off"):
         said = launching(net)
 
-    assert said.endswith("not launched as one: the setting graph is off.")
+    assert said.endswith("not launched as one: the setting cuda_graphs is off.")
 
 
 def test_it_stands_below_the_times_of_layers(net):

@@ -194,12 +194,12 @@ def test_at_log_level_debug_a_failure_shows_where_from(run, monkeypatch):
 
 
 def test_a_setting_that_cannot_be_read_is_wrong_usage(run, monkeypatch):
-    monkeypatch.setenv("DEMITASSE_PLAN", "perhaps")
+    monkeypatch.setenv("DEMITASSE_OPTIMIZE", "perhaps")
 
     result = run("version")
 
     assert result.exit_code == 2
-    assert "DEMITASSE_PLAN" in result.stderr
+    assert "DEMITASSE_OPTIMIZE" in result.stderr
 
 
 def test_a_device_that_is_unknown_is_4(project, run):

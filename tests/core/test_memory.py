@@ -246,7 +246,7 @@ def test_clearing_shows_in_a_live_view():
 
 
 def test_poison_fills_the_stale_side():
-    with settings.override(poison=True):
+    with settings.override(debug_fill_stale=True):
         tried = memory(Head.SYNCED)
         host = tried.cpu_data()
         tried.mutable_gpu_data()

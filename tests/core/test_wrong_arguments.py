@@ -1,5 +1,7 @@
 """Arguments with values that cannot be are refused with errors of ours, or of the system."""
 
+import errno
+
 import numpy as np
 import pytest
 from expect_error import expect_error
@@ -23,13 +25,13 @@ def net():
 
 @pytest.mark.parametrize("shape", ["wide", [float("nan")], [float("inf"), 2]])
 def test_a_shape_is_whole_numbers(shape):
-    with expect_error(ShapeError):
+    with expect_error(ShapeError, ErrorCode.INVALID, mentions=repr(shape)):
         Blob(shape, device="numpy")
 
 
 @pytest.mark.parametrize("label", ["cat", 1 << 31, 10**30, [[1], [1, 2]]])
 def test_a_label_is_a_number(label):
-    with pytest.raises(DataError, match="a label is a whole number of 32 bits, or"):
+    with expect_error(DataError, mentions="label"):
         array_to_datum(IMAGE, label)
 
 
@@ -45,7 +47,7 @@ def test_a_label_is_a_number(label):
     ],
 )
 def test_an_image_has_three_axes_and_becomes_one_with_pixels(image, height, width):
-    with pytest.raises(ShapeError, match=f"cannot become {height} x {width} pixels"):
+    with expect_error(ShapeError, mentions=f"{height} x {width}"):
         resize_image(image, height, width)
 
 
@@ -64,7 +66,7 @@ def test_a_test_net_has_a_number():
     param.net_param.CopyFrom(parse_text(NET, NetParameter))
     with Solver(param, device="numpy") as solver:
         for index in (-1, 0, 3):
-            with pytest.raises(ConfigError, match=f"there is no test net {index}; .* has 0"):
+            with expect_error(ConfigError, mentions=str(index)):
                 solver.test(index)
 
 
@@ -73,7 +75,8 @@ def test_what_cannot_be_a_file_is_not_written(net, path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     for save in (net.save, net.save_hdf5):
-        with pytest.raises(OSError, match=r"Is a directory|no file can be called so"):
+        with pytest.raises(OSError) as caught:  # noqa: PT011 - the number is checked below
             save(path)
+        assert caught.value.errno in {errno.EISDIR, errno.EINVAL}
 
     assert list(tmp_path.iterdir()) == []

@@ -174,7 +174,7 @@ def test_a_broken_record_is_an_error_by_default(reading, kind, fields):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_setting_is_for_layers_that_do_not_say(reading, kind):
-    with settings.override(on_error="skip"):
+    with settings.override(bad_records="skip"):
         assert numbers(reading(kind, "")) == expected(4)
         with pytest.raises(DataError):
             reading(kind, 'on_error: "raise"')

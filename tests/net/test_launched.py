@@ -101,7 +101,7 @@ def check(make, run, *arguments, times, **options):
     """
     launched = make(*arguments, **options)
     got = run(launched)
-    with settings.override(graph="off"):
+    with settings.override(cuda_graphs="off"):
         queued = make(*arguments, **options)
         wanted = run(queued)
 
@@ -270,7 +270,7 @@ def test_buffers_that_blobs_share(make):
         return [net(images(2, seed)) for seed in range(5)]
 
     got = run(make(keep="outputs"))
-    with settings.override(graph="off"):
+    with settings.override(cuda_graphs="off"):
         wanted = run(make(keep="outputs"))
 
     assert len(check.played) == 3
@@ -295,7 +295,7 @@ def test_another_size_of_batch_in_buffers_that_blobs_share(make):
         return [net(images(count)) for count in (2,) * 4 + (5,) * 5 + (2,) * 4]
 
     sharing = run(make(keep="outputs"))
-    with settings.override(graph="off"):
+    with settings.override(cuda_graphs="off"):
         wanted = run(make(keep="outputs"))
 
     assert len(check.played) == 2 + 2 + 1
@@ -359,7 +359,7 @@ def test_an_interrupted_recording_leaves_everything_as_it_was(make, monkeypatch)
         losses = [net.forward() for _ in range(2)]
         with monkeypatch.context() as patch:
             patch.setattr(recorder, "record", interrupted)
-            if settings.get("graph") != "off":
+            if settings.get("cuda_graphs") != "off":
                 with pytest.raises(KeyboardInterrupt):
                     net.forward()
         losses += [net.forward() for _ in range(4)]
@@ -372,7 +372,7 @@ def test_an_interrupted_recording_leaves_everything_as_it_was(make, monkeypatch)
 
 def test_memory_of_recordings_counts(make):
     net = make(MADE, "TRAIN")
-    with settings.override(graph="off"):
+    with settings.override(cuda_graphs="off"):
         net.forward_backward()
         queued = net.memory_use
 

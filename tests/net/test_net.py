@@ -293,7 +293,7 @@ def test_no_array_moves_between_input_and_loss():
 
 
 def test_results_do_not_depend_on_what_lies_on_stale_sides(backend):
-    with settings.override(poison=True):
+    with settings.override(debug_fill_stale=True):
         poisoned = small(device=backend)
     clean = small(device=backend)
 

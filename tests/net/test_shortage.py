@@ -11,7 +11,7 @@ import pytest
 from expect_error import expect_error
 
 import demitasse as dm
-from demitasse.core.capacity import host
+from demitasse.core import host
 from demitasse.core.config import settings
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.layers.tanh import TanH

@@ -53,7 +53,7 @@ class TestError:
     def test_a_pass_on_the_device_is_none_of_its_business(self, backend):
         net = made(device=backend)
 
-        with dm.transfer_guard("error"):
+        with dm.transfer_guard("raise"):
             net.forward_backward()
             net.blobs["x"].data[...] = 1.5  # new on the host before the pass
             net.forward_backward()
@@ -65,7 +65,7 @@ class TestError:
 
         names = ["blob 'ip'", "32 bytes", "strict:device1", "transfer_guard('allow')"]
         with (
-            dm.transfer_guard("error"),
+            dm.transfer_guard("raise"),
             expect_error(
                 dm.DeviceError,
                 ErrorCode.CONFLICT,
@@ -81,7 +81,7 @@ class TestError:
         net.forward()
 
         with (
-            dm.transfer_guard("error"),
+            dm.transfer_guard("raise"),
             expect_error(
                 dm.DeviceError, ErrorCode.CONFLICT, memory="the gradient of blob 'mine'"
             ) as caught,
@@ -93,7 +93,7 @@ class TestError:
     def test_on_devices_that_work_on_the_host_nothing_is_copied(self):
         net = made("OnHostInTests", device="numpy")
 
-        with dm.transfer_guard("error"):
+        with dm.transfer_guard("raise"):
             net.forward_backward()
 
     def test_data_that_layers_bring_in_has_to_be_copied(self):
@@ -102,7 +102,7 @@ class TestError:
         )
         net = dm.Net(parse_text(text, NetParameter), "TRAIN", device=FAR)
 
-        with dm.transfer_guard("error"):
+        with dm.transfer_guard("raise"):
             net.forward()
             net.forward()
 
@@ -111,7 +111,7 @@ class TestError:
         net.after_forward.append(lambda index: net.blobs["ip"].data.sum() if index == 1 else 0)
 
         with (
-            dm.transfer_guard("error"),
+            dm.transfer_guard("raise"),
             expect_error(
                 dm.DeviceError,
                 ErrorCode.CONFLICT,
@@ -126,7 +126,7 @@ class TestError:
         view = net.blobs["ip"].data
 
         with (
-            dm.transfer_guard("error"),
+            dm.transfer_guard("raise"),
             expect_error(
                 dm.DeviceError,
                 ErrorCode.CONFLICT,
@@ -143,7 +143,7 @@ class TestError:
         net = made("OnHostInTests")
         passes = net.passes
 
-        with dm.transfer_guard("error"), pytest.raises(dm.DeviceError):
+        with dm.transfer_guard("raise"), pytest.raises(dm.DeviceError):
             net.forward()
 
         assert net.passes == passes
@@ -154,7 +154,7 @@ class TestLog:
     def test_each_layer_and_blob_is_told_once(self, caplog):
         net = made("OnHostInTests")
 
-        with dm.transfer_guard("log"), caplog.at_level(logging.WARNING):
+        with dm.transfer_guard("warn"), caplog.at_level(logging.WARNING):
             net.forward()
             net.forward()
 
@@ -171,7 +171,7 @@ class TestLog:
 
         other = made("OnHostInTests")
         transfers.reset()
-        with dm.transfer_guard("log"):
+        with dm.transfer_guard("warn"):
             assert other.forward() == expected
 
         assert (transfers.to_host, transfers.to_device) == counts
@@ -187,7 +187,7 @@ class TestWhoSaysSo:
         net = made("OnHostInTests")
 
         with (
-            settings.override(transfers="error"),
+            settings.override(transfers="raise"),
             expect_error(dm.DeviceError, ErrorCode.CONFLICT, memory="blob 'ip'"),
         ):
             net.forward()
@@ -196,8 +196,8 @@ class TestWhoSaysSo:
         net = made("OnHostInTests")
 
         with (
-            settings.override(transfers="error"),
-            dm.transfer_guard("error"),
+            settings.override(transfers="raise"),
+            dm.transfer_guard("raise"),
             dm.transfer_guard("allow"),
         ):
             net.forward()
@@ -225,7 +225,7 @@ class TestWhoSaysSo:
         net = dm.Net(parse_text(text, NetParameter), "TEST", device=FAR)
 
         with (
-            dm.transfer_guard("error"),
+            dm.transfer_guard("raise"),
             expect_error(
                 dm.DeviceError,
                 ErrorCode.CONFLICT,

@@ -192,7 +192,7 @@ def test_values_are_the_same_when_blobs_are_kept(name):
 @pytest.mark.usefixtures("always")
 def test_values_are_the_same_when_stale_memory_is_poisoned(name):
     portable = made(NETS[name], lowered=False)
-    with settings.override(poison=True):
+    with settings.override(debug_fill_stale=True):
         net = made(NETS[name])
 
         check_equal(net, portable)

@@ -273,7 +273,7 @@ def test_a_net_that_several_threads_run_in_turn(monkeypatch, played):
 def test_a_gap_where_stale_memory_is_poisoned(monkeypatch, played):
     def scenario(net):
         found = [look(net, images()) for _ in range(5)]
-        with settings.override(poison=True):
+        with settings.override(debug_fill_stale=True):
             found += [look(net, images()) for _ in range(3)]
         return found + [look(net, images()) for _ in range(3)]
 

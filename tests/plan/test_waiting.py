@@ -129,7 +129,7 @@ def test_nothing_waits_while_layers_are_timed(made, settled):
 
 
 def test_nothing_waits_while_stale_memory_is_poisoned(made, settled):
-    with settings.override(poison=True):
+    with settings.override(debug_fill_stale=True):
         net = made()
         net.forward()
 

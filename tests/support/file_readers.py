@@ -24,8 +24,8 @@ from demitasse.cli.spelling import two_dashes
 from demitasse.cli.training_log import read_log, seconds_of_iterations
 from demitasse.cli.verbs.detect import _windows
 from demitasse.compat.pycaffe import io as caffe_io
-from demitasse.core.config import trust
 from demitasse.core.config.files import _read as read_settings
+from demitasse.core.config.files import _read_trust_list
 from demitasse.core.config.store import Settings
 from demitasse.errors import ConfigError, DataError
 from demitasse.inference.cards import read_card
@@ -425,7 +425,7 @@ def _settings(folder: Path) -> Iterator[Reader]:
         return call
 
     def trusted(file: Path) -> None:
-        for value in trust._read.__wrapped__(file, 0, "").values():
+        for value in _read_trust_list.__wrapped__(file, 0, "").values():
             assert isinstance(value, str)
 
     def flags(content: bytes) -> None:

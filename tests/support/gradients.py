@@ -104,7 +104,7 @@ def expect_portable_values(
 
 def _expect_portable(case: _Case, device: str | Device) -> None:
     for dtype, rtol in RTOL.items():
-        with settings.override(poison=True):  # stale sides of memories must not be read
+        with settings.override(debug_fill_stale=True):  # stale sides of memories must not be read
             got = _results(case, device, dtype)
         want = _portable(case, dtype)
         expect_all_near(got, want, rtol, f"{case.text} on {device} in {dtype}")

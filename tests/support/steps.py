@@ -159,7 +159,7 @@ def expect_portable(
     case: Case, way: Way, device: str | Device, rtol: float | None = None
 ) -> SingleLayer:
     """Return the layer after its passes on a device, which computed what the portable code does."""
-    with settings.override(poison=True):  # stale sides of memories are NaN, and must not be read
+    with settings.override(debug_fill_stale=True):
         one = made(case, way, device)
         got, want = run(one, case), portable(case, way)
 

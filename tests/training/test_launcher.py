@@ -105,7 +105,7 @@ def check(make, run, *arguments, times, **options):
     """
     recorded = make(*arguments, **options)
     run(recorded)
-    with settings.override(graph="off"):
+    with settings.override(cuda_graphs="off"):
         queued = make(*arguments, **options)
         run(queued)
 

@@ -32,7 +32,7 @@ from demitasse.backends.kernels.language.words import (
     minimum,
 )
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.core.frozen_struct import Record
+from demitasse.core.frozen_struct import FrozenStruct
 
 __all__ = ["MOST", "Handing", "Places", "Rows"]
 
@@ -46,7 +46,7 @@ ALONE = 1 << 14
 """Elements up to which one thread is done before others would have begun."""
 
 
-class Rows(Record):
+class Rows(FrozenStruct):
     """Elements in rows: those of one bottom.
 
     Attributes:

@@ -9,7 +9,7 @@ from demitasse.backends.kernels.language.team import check_workers, openmp
 from demitasse.backends.onednn import timeslice
 from demitasse.core.config import settings
 from demitasse.core.config.table import MOST_THREADS
-from demitasse.core.cores import cores
+from demitasse.core.host import cores
 
 __all__ = ["ready_threads", "wanted"]
 

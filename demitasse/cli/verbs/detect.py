@@ -57,7 +57,7 @@ def command(
     """
     from demitasse.compat.pycaffe.detector import Detector
     from demitasse.core.device import choose_device, use_device
-    from demitasse.core.paths import text_in
+    from demitasse.core.paths import read_text
 
     if out.suffix not in {".csv", ".h5"}:
         message = f"OUTPUT is a .csv or a .h5 file, not {out.name!r}"
@@ -80,7 +80,7 @@ def command(
         found = (
             detector.detect_windows(_windows(source))
             if crop_mode == "list"
-            else detector.detect_selective_search(text_in(source).splitlines())
+            else detector.detect_selective_search(read_text(source).splitlines())
         )
     if out.suffix == ".csv":
         _write_csv(out, found)
@@ -91,11 +91,11 @@ def command(
 
 def _windows(source: Path) -> list[tuple[str, list[list[int]]]]:
     """Read images and their windows: ymin, xmin, ymax, xmax."""
-    from demitasse.core.paths import regular
+    from demitasse.core.paths import regular_file
     from demitasse.errors import DataError, ErrorCode
 
     windows: dict[str, list[list[int]]] = {}
-    with regular(source).open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+    with regular_file(source).open(encoding="utf-8", errors="surrogateescape", newline="") as file:
         rows = csv.DictReader(file, skipinitialspace=True)
         try:
             for row in rows:

@@ -42,8 +42,8 @@ def _cores(found: dict[str, Any]) -> str:
 
 def _text(found: dict[str, Any]) -> str:
     from demitasse.cli.diagnosis import EXTRAS
-    from demitasse.core.capacity import MemoryInfo
     from demitasse.core.config import TABLE
+    from demitasse.core.memory_info import MemoryInfo
 
     general = [
         ("demitasse", f"{found['demitasse']} ({found['installed_at']})"),
@@ -90,9 +90,9 @@ def _text(found: dict[str, Any]) -> str:
         )
     )
     general.append(("MPI", found["mpi"] or "none (pip install 'demitasse[mpi]')"))
-    graph = found["settings"]["graph"]["value"]
+    graph = found["settings"]["cuda_graphs"]["value"]
     often = "never" if graph == "off" else "where nothing stands in the way"
-    general.append(("GPU passes as one launch", f"{often} (setting graph: {graph})"))
+    general.append(("GPU passes as one launch", f"{often} (setting cuda_graphs: {graph})"))
     devices = [
         (name, ", ".join(there) if isinstance(there, list) else f"none: {there}")
         for name, there in found["devices"].items()

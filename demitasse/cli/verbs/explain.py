@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.argument("code", required=False, shell_complete=complete_codes)
 def command(code: str | None) -> None:
     """Explain a code of lint, with what has it and what has not; without CODE list all codes."""
-    from demitasse.core.suggest import suggestion
+    from demitasse.core.text import suggestion
     from demitasse.lint.codes import CODES
 
     if code is None:

@@ -199,7 +199,7 @@ def _mean(text: str) -> np.ndarray:
 
 def _text(done: Exported | TorchExported) -> str:
     from demitasse.cli.output import table
-    from demitasse.core.sanitize import escaped
+    from demitasse.core.text import escaped
     from demitasse.interop.export import Exported
 
     rows = [

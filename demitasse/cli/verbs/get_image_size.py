@@ -29,7 +29,7 @@ def command(root: Path, source: Path, out: Path, name_id_file: Path | None) -> N
     LISTFILE is that of convert_annoset; STEM is an image's name without folder and ending.
     """
     from demitasse.core.atomic import atomic_write
-    from demitasse.core.paths import text_in
+    from demitasse.core.paths import read_text
     from demitasse.errors import DataError, ErrorCode
     from demitasse.io.data.imageset import read_lines
     from demitasse.io.data.threads import THREADS, ahead
@@ -37,7 +37,7 @@ def command(root: Path, source: Path, out: Path, name_id_file: Path | None) -> N
     names = [line.name for line in read_lines(source, objects=True)]
     stems = [Path(name).stem for name in names]
     if name_id_file is not None:
-        pairs = (line.rpartition(" ") for line in text_in(name_id_file).splitlines())
+        pairs = (line.rpartition(" ") for line in read_text(name_id_file).splitlines())
         ids = {stem.strip(): number for stem, _, number in pairs}
         missing = [stem for stem in stems if stem not in ids]
         if missing:

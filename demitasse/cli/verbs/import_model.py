@@ -77,7 +77,7 @@ def _shapes_of(done: Imported, names: list[str]) -> dict[str, list[int]]:
 
 def _text(done: Imported) -> str:
     from demitasse.cli.output import table
-    from demitasse.core.sanitize import escaped
+    from demitasse.core.text import escaped
 
     rows = [
         (what, escaped(name, one_line=True), " x ".join(map(str, sizes)))

@@ -12,7 +12,7 @@ from demitasse.cli.options import FILE, device_options, json_option, phase_optio
 from demitasse.cli.output import print_json, show, table
 from demitasse.cli.streams import tell
 from demitasse.cli.verb import Verb
-from demitasse.core.capacity import bytes_text
+from demitasse.core.text import bytes_text
 
 if TYPE_CHECKING:
     from demitasse.benchmark import LargestBatch

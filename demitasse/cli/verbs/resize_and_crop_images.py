@@ -54,11 +54,11 @@ def command(
     Images that cannot be read are left out, with a warning.
     """
     from demitasse.core.log import get_logger
-    from demitasse.core.paths import text_in
+    from demitasse.core.paths import read_text
     from demitasse.io.data.threads import THREADS, ahead
 
     try:
-        lines = text_in(source).split("\n")
+        lines = read_text(source).split("\n")
     except OSError as error:
         message = f"the list of images cannot be read: {error.strerror}"
         raise DataError(message, str(source), code=ErrorCode.UNREADABLE) from error
@@ -101,11 +101,11 @@ def _as_opencv(side: int, path: Path) -> bytes:
 
 def _as_pil(side: int, path: Path) -> bytes:
     """Return the bytes of the square of an image, a JPEG."""
-    from demitasse.core.paths import bytes_in
+    from demitasse.core.paths import read_bytes
     from demitasse.io.data.images.square import smooth_square
 
     try:
-        return smooth_square(bytes_in(path), side)
+        return smooth_square(read_bytes(path), side)
     except OSError as error:
         raise DataError(
             error.strerror or str(error), str(path), code=ErrorCode.UNREADABLE

@@ -78,7 +78,7 @@ def command(
     """
     from demitasse.cli.pictures import Picture, pictures
     from demitasse.cli.told import Pictures, as_json, as_text
-    from demitasse.core.sanitize import escaped
+    from demitasse.core.text import escaped
     from demitasse.errors import DataError
     from demitasse.inference.cards import load_model
 

@@ -16,8 +16,7 @@ from demitasse.cli.options import (
 )
 from demitasse.cli.output import print_json, show, table
 from demitasse.cli.verb import Verb
-from demitasse.core.capacity import bytes_text
-from demitasse.core.sanitize import escaped
+from demitasse.core.text import bytes_text, escaped
 
 
 @click.command(cls=Verb)

@@ -18,7 +18,7 @@ from demitasse.cli.upgrades import (
     upgrade_solver_text,
 )
 from demitasse.cli.verb import Verb
-from demitasse.core.paths import regular
+from demitasse.core.paths import regular_file
 
 
 @click.group()
@@ -55,7 +55,7 @@ def solver(source: Path, out: Path, lenient: bool) -> None:
 def _is_binary(path: Path) -> bool:
     """Whether a file holds bytes that no text has; False where it cannot be read."""
     try:
-        with regular(path).open("rb") as file:
+        with regular_file(path).open("rb") as file:
             start = file.read(1 << 16)
     except OSError:
         return False

@@ -12,7 +12,7 @@ from demitasse.cli.exits import FAILED
 from demitasse.cli.options import FILE, json_option
 from demitasse.cli.output import print_json, show, table
 from demitasse.cli.verb import Verb
-from demitasse.core.capacity import bytes_text
+from demitasse.core.text import bytes_text
 
 if TYPE_CHECKING:
     from demitasse.cli.weight_diff import WeightsDifference

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 
-from demitasse.core.log import GLOG_LEVELS, get_logger, keep_from_root, start_logging
+from demitasse.core.log import GLOG_LEVELS, get_logger, start_logging, stop_propagation
 
 __all__ = ["begin_log", "init_log", "log"]
 
@@ -59,7 +59,7 @@ def _show(level: int | None, stderr: bool) -> None:
     start_logging(named, stream=_Stderr())
     logger = logging.getLogger("demitasse")
     if any(type(handler) is logging.StreamHandler for handler in logging.getLogger().handlers):
-        keep_from_root()  # logging.basicConfig() would show each line once more
+        stop_propagation()  # logging.basicConfig() would show each line once more
     if not stderr:
         logger.setLevel(max(logger.level, logging.ERROR))
 

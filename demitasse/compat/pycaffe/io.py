@@ -17,7 +17,7 @@ from typing import BinaryIO
 import numpy as np
 
 from demitasse.compat.pycaffe.interpolate import resize_points, resize_squares
-from demitasse.core.paths import bytes_in
+from demitasse.core.paths import read_bytes
 from demitasse.errors import ConfigError, DataError
 from demitasse.io.data.databases import datum as records
 from demitasse.io.data.images.decode import opened
@@ -328,7 +328,7 @@ def load_image(filename: str | os.PathLike[str] | BinaryIO, color: bool = True) 
         if "://" in os.fspath(filename):
             message = f"load_image reads files, no addresses: download {filename} first"
             raise ValueError(message)
-        content = bytes_in(filename)
+        content = read_bytes(filename)
     else:
         content = filename.read()
     try:

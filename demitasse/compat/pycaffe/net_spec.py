@@ -16,7 +16,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from demitasse.core.suggest import suggestion
+from demitasse.core.text import suggestion
 from demitasse.io.proto import LayerParameter, NetParameter, caffe_pb2, forks_of_field
 
 __all__ = [

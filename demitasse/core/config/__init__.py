@@ -1,4 +1,4 @@
-"""Settings: which there are, where each value comes from, and which files are trusted."""
+"""Settings: their names and defaults, the source of each value, and trusted settings files."""
 
 from demitasse.core.config.store import Settings, Value, settings
 from demitasse.core.config.table import TABLE, Setting

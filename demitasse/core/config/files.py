@@ -1,12 +1,16 @@
 """Settings files: ``demitasse.toml``, and ``[tool.demitasse]`` in ``pyproject.toml``.
 
-A file may have been left there by somebody else. So it cannot make code be loaded or run, only
-forbid it, nor name files to be written, unless the user has said that he trusts it; and a file that
-another user owns or can write is ignored.
+Another person may have put a file into a folder. A file that another user owns or can write is
+therefore ignored. An untrusted file may forbid loading and running code, but may neither cause it
+nor name files to write; ``demitasse trust FILE`` allows both, until the file changes.
+
+Trusted files are listed in ``demitasse/trusted.json`` in ``$XDG_CONFIG_HOME`` or ``~/.config``:
+path and SHA-256 of each. Source: direnv and git keep such lists.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import stat
@@ -17,78 +21,90 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from demitasse.core.config import trust
-from demitasse.core.config.owners import doubt
-from demitasse.core.config.table import TABLE, Setting
-from demitasse.core.paths import bytes_in
-from demitasse.core.suggest import suggestion
-from demitasse.errors import ConfigError
+from demitasse.core.atomic import atomic_write
+from demitasse.core.config.table import CURRENT_NAMES, TABLE, Setting
+from demitasse.core.deprecated import log_once
+from demitasse.core.hashing import sha256
+from demitasse.core.paths import read_bytes, regular_file
+from demitasse.core.text import suggestion
+from demitasse.errors import ConfigError, ErrorCode
 
-__all__ = ["SettingsFile", "nearest_files", "settings_file", "working_folder"]
+__all__ = [
+    "SettingsFile",
+    "distrust",
+    "nearest_files",
+    "settings_file",
+    "trust",
+    "trust_list",
+    "trusted_files",
+    "working_folder",
+]
 
 log = logging.getLogger(__name__)
 
 NAMES = {"demitasse.toml": (), "pyproject.toml": ("tool", "demitasse")}
-"""File -> the table in it that is ours."""
+"""Names of settings files, and the table in each that contains the settings."""
 
 
 @dataclass(frozen=True)
 class SettingsFile:
-    """A settings file as it was read.
+    """A parsed settings file.
 
     Attributes:
-        path: Where it is.
-        table: What it says, by the names of settings.
-        digest: Of its bytes.
+        path: Path of the file.
+        table: Raw values by name of the setting.
+        digest: SHA-256 of the file, in hexadecimal digits.
     """
 
     path: Path
     table: Mapping[str, object]
     digest: str
 
-    def may(self, setting: Setting, value: object) -> bool:
-        """Whether the file may give a setting this value; warns where not."""
+    def may_set(self, setting: Setting, value: object) -> bool:
+        """Return True if the file may give a setting this value; log a warning if not."""
         if setting.from_files is None or value in setting.from_files:
             return True
-        if trust.trusted(self.path, self.digest):
+        if trusted_files().get(str(self.path.resolve())) == self.digest:
             return True
         _warn(
-            f"{self.path} sets {setting.name} to {self.table[setting.name]!r}, which is ignored: a "
-            "file cannot say which code is loaded or run, nor where files are written, unless you "
-            f"trust it: `demitasse trust {self.path}`, or set {setting.variable} in the environment"
+            f"{self.path} sets {setting.name} to {self.table[setting.name]!r}, which is ignored: "
+            "an untrusted file can neither select code to run nor files to write; use "
+            f"`demitasse trust {self.path}`, or set {setting.variable} in the environment"
         )
         return False
 
 
 def working_folder() -> str:
-    """Return the working directory; an empty text, and a warning, where it has been deleted."""
+    """Return the working directory; an empty string, and a warning, if it has been deleted."""
     try:
         return os.getcwd()  # noqa: PTH109 - see nearest_files
     except OSError as error:
-        _warn(f"no settings file is looked for: the working directory is gone ({error.strerror})")
+        _warn(f"settings files are ignored: the working directory is gone ({error.strerror})")
         return ""
 
 
 def nearest_files(folder: str) -> Iterator[SettingsFile]:
-    """Yield the settings files of the nearest folder, from ``folder`` upwards, that has one.
+    """Yield the settings files of ``folder``, or of its nearest parent that has one.
 
-    There is none for an empty text, see ``working_folder``.
+    Every net calls this several times, so paths are strings: making Path objects takes longer than
+    the search.
 
-    Every net asks some times, so names are strings here: making paths takes longer than looking.
+    Args:
+        folder: The folder; an empty string has no files (see ``working_folder``).
 
     Raises:
-        ConfigError: One cannot be read, or sets what is no setting.
+        ConfigError: A file cannot be read, or contains an unknown setting.
     """
-    for paths in _places(folder):
-        found = [file for path in paths if (file := settings_file(path)) is not None]
-        if found:
-            yield from found
+    for paths in _candidates(folder):
+        files = [file for path in paths if (file := settings_file(path)) is not None]
+        if files:
+            yield from files
             return
 
 
 @lru_cache(maxsize=64)
-def _places(folder: str) -> list[list[str]]:
-    """Return where a folder and each one above it may have settings files."""
+def _candidates(folder: str) -> list[list[str]]:
+    """Return possible paths of settings files, for a folder and each of its parents."""
     if not folder:
         return []
     start = Path(folder)
@@ -96,10 +112,10 @@ def _places(folder: str) -> list[list[str]]:
 
 
 def settings_file(path: str) -> SettingsFile | None:
-    """Return what a file sets; None where there is none, or where it does not count.
+    """Return a parsed settings file; None if it is missing, unsafe, or has no settings.
 
     Raises:
-        ConfigError: It cannot be read, or sets what is no setting.
+        ConfigError: The file cannot be read, or contains an unknown setting.
     """
     try:
         status = os.stat(path)  # noqa: PTH116 - see nearest_files
@@ -107,26 +123,26 @@ def settings_file(path: str) -> SettingsFile | None:
         return None
     if not stat.S_ISREG(status.st_mode):
         return None
-    return _read(path, status.st_mtime_ns, doubt(status))
+    return _read(path, status.st_mtime_ns, untrusted_reason(status))
 
 
 @cache
 def _read(name: str, changed: int, reason: str) -> SettingsFile | None:
-    """Read a settings file once for each time it changed; one that is in doubt does not count."""
+    """Parse a settings file, once per modification time; a file with a ``reason`` is ignored."""
     del changed
     path = Path(name)
     keys = NAMES[path.name]
     table: Any = {}
     content = b""
     try:
-        content = bytes_in(path)
+        content = read_bytes(path)
         table = tomllib.loads(content.decode())
     except (OSError, ValueError, RecursionError) as error:
-        if keys:  # somebody else's pyproject.toml is not ours to complain about
+        if keys:  # a broken pyproject.toml of another tool is not reported
             return None
         if not reason:
             message = f"{path} cannot be read: {error}"
-            raise ConfigError(message) from None
+            raise ConfigError(message, code=ErrorCode.UNREADABLE, file=str(path)) from None
     for key in keys:
         table = table.get(key) if isinstance(table, dict) else None
     if not isinstance(table, dict) or (keys and not table):
@@ -134,17 +150,110 @@ def _read(name: str, changed: int, reason: str) -> SettingsFile | None:
     if reason:
         _warn(f"the settings in {path} are ignored: {reason}")
         return None
-    for key in table:
-        if key not in TABLE:
+    return SettingsFile(path, _current_names(path, table), sha256(content).hexdigest())
+
+
+def _current_names(path: Path, table: Mapping[str, object]) -> dict[str, object]:
+    """Return the table with present names of settings; refuse unknown names."""
+    current: dict[str, object] = {}
+    for key, value in table.items():
+        name = CURRENT_NAMES.get(key, key)
+        if name not in TABLE:
             message = (
-                f"{path} sets {key!r}, which is no setting{suggestion(key, TABLE)}; "
+                f"{path} contains the unknown setting {key!r}{suggestion(key, TABLE)}; "
                 f"known are {', '.join(TABLE)}"
             )
-            raise ConfigError(message)
-    return SettingsFile(path, table, trust.digest(content))
+            raise ConfigError(message, code=ErrorCode.UNKNOWN, file=str(path), setting=key)
+        if name != key:
+            log_once(log, f"{key} in {path}", name)
+        if name == key or name not in table:
+            current[name] = value
+    return current
+
+
+def untrusted_reason(status: os.stat_result) -> str:
+    """Return why another user may have written a file, and the remedy; an empty string if not."""
+    if os.name != "posix":  # owner and mode carry no information elsewhere
+        return ""
+    if status.st_uid not in {0, os.geteuid()}:
+        return f"it belongs to another user (uid {status.st_uid}); make your own copy"
+    # many systems give every user a private group and create files that the group can write
+    own_group = status.st_gid == os.getegid()
+    if status.st_mode & (stat.S_IWOTH if own_group else stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.filemode(status.st_mode)
+        return f"other users can write it ({mode}); run chmod go-w"
+    return ""
+
+
+def trust_list() -> Path:
+    """Return the path of the list of trusted files, which may not exist."""
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    folder = Path(base) if Path(base).is_absolute() else Path.home() / ".config"
+    return folder / "demitasse" / "trusted.json"
+
+
+def trusted_files() -> dict[str, str]:
+    """Return path and SHA-256 of each trusted file; a list that others can write is empty."""
+    try:
+        path = trust_list()
+        status = path.stat()
+    except (OSError, RuntimeError):  # no list; no home folder
+        return {}
+    reason = untrusted_reason(status) or untrusted_reason(path.parent.stat())
+    return _read_trust_list(path, status.st_mtime_ns, reason)
+
+
+def trust(path: Path) -> None:
+    """Add a file, with its present content, to the list of trusted files.
+
+    Raises:
+        ConfigError: Another user owns or can write the file or its folder.
+        OSError: The file cannot be read, or the list not written.
+    """
+    path = regular_file(path).resolve()
+    for place in (path, path.parent):
+        if reason := untrusted_reason(place.stat()):
+            message = f"{place} cannot be trusted: {reason}"
+            raise ConfigError(message, code=ErrorCode.UNTRUSTED, file=str(place))
+    _write_trust_list(trusted_files() | {str(path): sha256(path.read_bytes()).hexdigest()})
+
+
+def distrust(path: Path) -> bool:
+    """Remove a file from the list of trusted files; return False if it was not listed.
+
+    Raises:
+        OSError: The list cannot be written.
+    """
+    files = dict(trusted_files())
+    listed = files.pop(str(path.resolve()), None) is not None
+    if listed:
+        _write_trust_list(files)
+    return listed
+
+
+def _write_trust_list(files: dict[str, str]) -> None:
+    path = trust_list()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with atomic_write(path) as file:
+        file.write(json.dumps(files, indent=1).encode())
+
+
+@cache
+def _read_trust_list(path: Path, changed: int, reason: str) -> dict[str, str]:
+    """Read the list, once per modification time."""
+    del changed
+    if reason:
+        log.warning("the list of trusted files %s is ignored: %s", path, reason)
+        return {}
+    try:
+        files = json.loads(read_bytes(path))
+        return {str(name): str(value) for name, value in files.items()}
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        log.warning("the list of trusted files %s cannot be read: %s", path, error)
+        return {}
 
 
 @cache
 def _warn(message: str) -> None:
-    """Warn once in a process."""
+    """Log a warning once per process."""
     log.warning(message)

@@ -1,79 +1,90 @@
-"""The settings of this process, and where each value came from.
+"""The settings of this process, and the source of each value.
 
-A value is looked for in this order: set by the program, ``DEMITASSE_<NAME>`` in the environment,
-``demitasse.toml`` or ``[tool.demitasse]`` in ``pyproject.toml`` (in the working directory or the
-nearest folder above it that has one), the default.
+Sources, strongest first: the program, ``DEMITASSE_<NAME>`` in the environment, ``demitasse.toml``
+or ``[tool.demitasse]`` in ``pyproject.toml`` (of the working directory or the nearest parent that
+has one), the default.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from demitasse.core.config.environment import check_variables
 from demitasse.core.config.files import nearest_files, working_folder
-from demitasse.core.config.table import TABLE, Setting
-from demitasse.core.suggest import suggestion
-from demitasse.errors import ConfigError
+from demitasse.core.config.table import CURRENT_NAMES, OTHER_VARIABLES, PREFIX, TABLE, Setting
+from demitasse.core.deprecated import log_once, warn_once
+from demitasse.core.text import suggestion
+from demitasse.errors import ConfigError, ErrorCode
 
-__all__ = ["Settings", "Value", "settings"]
+__all__ = ["Settings", "Value", "check_variables", "settings"]
+
+log = logging.getLogger(__name__)
+
+_PREFIX_BYTES = os.fsencode(PREFIX)
+
+PROGRAM = "the program"
 
 
 @dataclass(frozen=True)
 class Value:
-    """A setting's value and where it came from."""
+    """A setting's value and its source."""
 
     value: Any
     where: str
     folder: Path | None = None
-    """Folder of the file that gave it, which relative names in it are relative to."""
+    """Folder of the settings file, to which relative names in the value refer."""
 
 
 class _Override:
-    """One ``with settings.override(...)``: the value it gives one setting; None for none."""
+    """Value that one ``with settings.override(...)`` gives one setting; None for none."""
 
     def __init__(self, value: object) -> None:
         self.value = value
 
 
 class Settings:
-    """The settings of this process; threads may change them at the same time."""
+    """The settings of this process; thread-safe."""
 
     def __init__(self) -> None:
         self._set: dict[str, object] = {}
         self._overrides: dict[str, tuple[_Override, ...]] = {}
-        self._kept: dict[str, tuple[str, object, object]] = {}
+        self._cached: dict[str, tuple[tuple[str, ...], object, object]] = {}
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self.changes = 0
-        """Another number after each change by the program; so values may be kept, as reading takes
-        time."""
+        """Version number: differs after each change by the program, so values may be cached."""
 
     def find(self, name: str) -> Value:
-        """Return the value of ``name`` and where it came from.
+        """Return the value of ``name`` and its source.
 
         Raises:
-            ConfigError: There is no such setting, or its value cannot be read; or the environment
-                or a settings file has a name that is none of ours.
+            ConfigError: The setting is unknown or has an invalid value, or the environment or a
+                settings file has an unknown name.
         """
         setting = self._setting(name)
         check_variables()
-        program = self._of_program(name)
+        program = self._of_program(setting.name)
         if program is not None:
             return Value(program, "set by the program")
-        if setting.variable in os.environ:
-            return self._read(setting, os.environ[setting.variable], setting.variable)
+        for variable in setting.variables:
+            if variable in os.environ:
+                if variable != setting.variable:
+                    log_once(log, variable, setting.variable)
+                return self._read(setting, os.environ[variable], variable)
         for file in nearest_files(working_folder()):
-            if name in file.table:
-                found = self._read(setting, file.table[name], str(file.path), file.path.parent)
-                if file.may(setting, found.value):
-                    return found
+            if setting.name in file.table:
+                raw = file.table[setting.name]
+                value = self._read(setting, raw, str(file.path), file.path.parent)
+                if file.may_set(setting, value.value):
+                    return value
         return Value(setting.default, "default")
 
     def get(self, name: str) -> Any:
@@ -81,43 +92,48 @@ class Settings:
         return self.find(name).value
 
     def get_often(self, name: str) -> Any:
-        """Return the value of ``name``, for code that asks thousands of times.
+        """Return the value of ``name`` from a cache, for code on hot paths.
 
-        What was found is kept until the program changes a setting, or the environment variable or
-        the working directory changes; a settings file that changes meanwhile is not looked at.
+        The cache is valid until the program changes a setting, or the environment variable or the
+        working directory changes. Changes of a settings file are not noticed.
         """
-        variable, known, value = self._kept.get(name) or (self._setting(name).variable, None, None)
-        asked = (self.changes, os.environ.get(variable), working_folder())
-        if known != asked:
+        cached = self._cached.get(name)
+        variables, known, value = cached or (self._setting(name).variables, None, None)
+        state = (self.changes, *map(os.environ.get, variables), working_folder())
+        if known != state:
             value = self.get(name)
-            self._kept[name] = (variable, asked, value)
+            self._cached[name] = (variables, state, value)
         return value
 
     def where(self, name: str) -> str:
-        """Say where the value of ``name`` comes from."""
+        """Return the source of the value of ``name``."""
         return self.find(name).where
 
     def set(self, name: str, value: object) -> None:
-        """Set ``name`` for the rest of the process; None takes the program's value back.
+        """Set ``name`` for the rest of the process; None removes the program's value.
 
-        Where an ``override`` of the same setting is in force, it wins until its block ends.
+        An active ``override`` of the same setting wins until its block ends.
         """
-        checked = self._checked(name, value)
+        setting = self._setting(name)
+        checked = self._checked(setting, value)
         with self._lock:
             if checked is None:
-                self._set.pop(name, None)
+                self._set.pop(setting.name, None)
             else:
-                self._set[name] = checked
+                self._set[setting.name] = checked
             self.changes = next(self._numbers)
 
     @contextmanager
     def override(self, **values: object) -> Iterator[None]:
-        """Set some values, for all threads, until the end of the ``with`` block.
+        """Set values, for all threads, until the end of the ``with`` block.
 
-        Of several blocks that set one setting, the one that began last wins; each takes back its
-        own value alone when it ends, in whichever order they do.
+        If several blocks set one setting, the block that began last wins. Each block removes only
+        its own value when it ends, in any order.
         """
-        mine = {name: _Override(self._checked(name, value)) for name, value in values.items()}
+        mine: dict[str, _Override] = {}
+        for name, value in values.items():
+            setting = self._setting(name)
+            mine[setting.name] = _Override(self._checked(setting, value))
         with self._lock:
             for name, one in mine.items():
                 self._overrides[name] = (*self._overrides.get(name, ()), one)
@@ -131,35 +147,78 @@ class Settings:
                 self.changes = next(self._numbers)
 
     def names(self) -> list[str]:
-        """Names of all settings, in the order of the documentation."""
+        """Return the names of all settings, in the order of the documentation."""
         return list(TABLE)
 
     def _of_program(self, name: str) -> object:
-        """Return what the program set, or None."""
+        """Return the program's value, or None."""
         overrides = self._overrides.get(name)
         return overrides[-1].value if overrides else self._set.get(name)
 
-    def _checked(self, name: str, value: object) -> object:
-        """Return a value that the program gives; None stays None."""
-        setting = self._setting(name)
-        return None if value is None else self._read(setting, value, "the program").value
+    def _checked(self, setting: Setting, value: object) -> object:
+        """Return a value of the program, converted; None stays None."""
+        return None if value is None else self._read(setting, value, PROGRAM).value
 
     @staticmethod
     def _setting(name: str) -> Setting:
-        try:
-            return TABLE[name]
-        except KeyError:
-            near = suggestion(name, TABLE)
-            message = f"there is no setting {name!r}{near}; known are {', '.join(TABLE)}"
-            raise ConfigError(message) from None
+        setting = TABLE.get(name)
+        if setting is not None:
+            return setting
+        if name in CURRENT_NAMES:
+            new = CURRENT_NAMES[name]
+            warn_once(f"setting {name!r}", f"{new!r}", stacklevel=5)
+            return TABLE[new]
+        near = suggestion(name, TABLE)
+        message = f"unknown setting {name!r}{near}; known are {', '.join(TABLE)}"
+        raise ConfigError(message, code=ErrorCode.UNKNOWN, setting=name)
 
     @staticmethod
     def _read(setting: Setting, raw: object, where: str, folder: Path | None = None) -> Value:
+        old = raw.strip().lower() if isinstance(raw, str) else ""
+        if old in setting.old_values:
+            raw = setting.old_values[old]
+            names = f"{where}: {setting.name}={old}", f"{setting.name}={raw}"
+            if where == PROGRAM:
+                warn_once(*names, stacklevel=5)
+            else:
+                log_once(log, *names)
         try:
             return Value(setting.value_of(raw), where, folder)
-        except (TypeError, ValueError) as error:
+        except ConfigError as error:
             message = f"{where} sets {setting.name} to {raw!r}: {error}"
-            raise ConfigError(message) from None
+            details: dict[str, Any] = {
+                "setting": setting.name,
+                "got": raw,
+                "where": where,
+                **error.details,
+            }
+            raise ConfigError(message, code=error.code, **details) from None
+
+
+def check_variables() -> None:
+    """Check that every environment variable with our prefix is known.
+
+    Raises:
+        ConfigError: A variable is unknown; the message names the most similar one.
+    """
+    if os.supports_bytes_environ:  # the environment is bytes, and decoding all of it is slow
+        ours = tuple(name for name in os.environb if name.startswith(_PREFIX_BYTES))
+        _check(tuple(map(os.fsdecode, ours)))
+    else:
+        _check(tuple(name for name in os.environ if name.startswith(PREFIX)))
+
+
+@cache
+def _check(names: tuple[str, ...]) -> None:
+    known = [*(setting.variable for setting in TABLE.values()), *OTHER_VARIABLES]
+    accepted = {*known, *(name for setting in TABLE.values() for name in setting.variables)}
+    for name in names:
+        if name not in accepted:
+            message = (
+                f"unknown environment variable {name}{suggestion(name, known)}; "
+                f"known are {', '.join(known)}"
+            )
+            raise ConfigError(message, code=ErrorCode.UNKNOWN, variable=name)
 
 
 settings = Settings()

@@ -1,20 +1,22 @@
-"""The settings there are: name, values, default, meaning."""
+"""The table of settings: name, values, default, meaning; and the other environment variables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from demitasse.core.capacity.sizes import read_size
+from demitasse.core.text import read_size
+from demitasse.errors import ConfigError, ErrorCode
 
-__all__ = ["MOST_THREADS", "PREFIX", "TABLE", "Setting"]
+__all__ = ["CURRENT_NAMES", "MOST_THREADS", "OTHER_VARIABLES", "PREFIX", "TABLE", "Setting"]
 
 PREFIX = "DEMITASSE_"
-"""What the names of our environment variables begin with."""
+"""Prefix of the environment variables."""
 
 MOST_THREADS = 4096
-"""Beyond any machine; of some ten thousand, OpenMP's library overflows the stack."""
+"""Largest number of threads; OpenMP's library overflows the stack at about ten thousand."""
 
 
 def _flag(value: object) -> bool:
@@ -23,7 +25,7 @@ def _flag(value: object) -> bool:
         return True
     if text in {"0", "false", "no", "off", ""}:
         return False
-    message = f"{value!r} is neither true nor false; write 1 or 0"
+    message = f"got {value!r}, expected 1 or 0"
     raise ValueError(message)
 
 
@@ -31,39 +33,41 @@ def _word(value: object) -> str:
     return str(value).strip().lower()
 
 
-def _whole(value: object) -> int:
-    """Read a whole number; True and 2.5 are none, though ``int`` would take them."""
+def _integer(value: object) -> int:
+    """Read an integer; refuse True and 2.5, which ``int`` accepts."""
     number = value if isinstance(value, int) else int(str(value))
     if isinstance(number, bool):
-        message = f"{value!r} is no whole number"
+        message = f"got {value!r}, expected a whole number"
         raise TypeError(message)
     return number
 
 
 def _names(value: object) -> tuple[str, ...]:
-    """Read a list of names, or a text with commas between them."""
+    """Read a list of names, or comma-separated names."""
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
-        message = f"{value!r} is no list of names"
+        message = f"got {value!r}, expected a list of names"
         raise TypeError(message)
     return tuple(part.strip() for part in parts if part.strip())
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One thing that can be set.
+    """One setting.
 
     Attributes:
-        name: What it is called in files and in Python.
-        read: Makes a value of what was written; ValueError if it cannot.
-        default: The value where nothing is set.
-        meaning: What it is for.
-        choices: The values there are; none given: any.
-        at_least: The smallest number it may be, or None.
-        at_most: The largest number it may be, or None.
-        from_files: The values that settings files may give unless the user trusts them; None: any.
-            For a setting that decides which code is loaded or run, those that forbid it; none for
-            one that names files to be written.
+        name: Name in files and in Python.
+        read: Converts a raw value; raises ValueError or TypeError if it cannot.
+        default: Value without any source.
+        meaning: Purpose, for the documentation.
+        choices: Allowed values; empty for any.
+        at_least: Smallest number, or None.
+        at_most: Largest number, or None.
+        from_files: Values that an untrusted settings file may give; None for any. A setting that
+            selects code to load or run lists the values that forbid it; a setting that names
+            files to write lists none.
+        old_name: Deprecated name, or an empty string.
+        old_values: Present value for each deprecated one.
     """
 
     name: str
@@ -74,141 +78,170 @@ class Setting:
     at_least: int | None = None
     at_most: int | None = None
     from_files: tuple[object, ...] | None = None
+    old_name: str = ""
+    old_values: Mapping[object, object] = field(default_factory=dict)
 
     def value_of(self, raw: object) -> object:
-        """Return the value of what was written.
+        """Convert and check a raw value.
 
         Raises:
-            ValueError: It cannot be read, or is not allowed; says what is.
+            ConfigError: The value has the wrong type or is not allowed.
         """
-        value = self.read(raw)
+        try:
+            value = self.read(raw)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(str(error), code=ErrorCode.INVALID) from None
         if self.choices and value not in self.choices:
-            message = f"it must be one of {', '.join(map(str, self.choices))}"
-            raise ValueError(message)
+            message = f"got {value!r}, expected one of {', '.join(map(str, self.choices))}"
+            raise ConfigError(message, code=ErrorCode.UNKNOWN, expected=self.choices)
         if self.at_least is not None and isinstance(value, int) and value < self.at_least:
-            message = f"it must be at least {self.at_least}"
-            raise ValueError(message)
+            message = f"got {value}, expected at least {self.at_least}"
+            raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, expected=self.at_least)
         if self.at_most is not None and isinstance(value, int) and value > self.at_most:
-            message = f"it must be at most {self.at_most}"
-            raise ValueError(message)
+            message = f"got {value}, expected at most {self.at_most}"
+            raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, expected=self.at_most)
         return value
 
-    @property
+    @cached_property
     def variable(self) -> str:
-        """The environment variable that sets it."""
+        """Environment variable of the setting."""
         return PREFIX + self.name.upper()
+
+    @cached_property
+    def variables(self) -> tuple[str, ...]:
+        """Environment variable of the setting, then the deprecated one if there is one."""
+        names = (self.name, self.old_name) if self.old_name else (self.name,)
+        return tuple(PREFIX + name.upper() for name in names)
 
 
 TABLE = {
     setting.name: setting
     for setting in (
-        Setting("device", str, "cpu", "where nets run when nobody says otherwise"),
+        Setting("device", str, "cpu", "device of nets that are constructed without one"),
         Setting(
-            "import",
+            "plugins",
             _names,
             (),
-            "modules, or .py files, that add layers and backends; imported when they are needed",
+            "modules, or .py files, that add layers and backends; imported on first use",
             from_files=((),),
+            old_name="import",
         ),
         Setting(
             "gpu_fallback",
             _word,
-            "error",
-            "where a GPU is asked for and there is none: an error, or the cpu with a warning",
-            choices=("error", "cpu"),
+            "raise",
+            "a GPU is requested and none is present: raise an error, or use the cpu with a warning",
+            choices=("raise", "cpu"),
+            old_values={"error": "raise"},
         ),
-        Setting("plan", _flag, True, "run lowered operations; off: every layer's portable code"),
+        Setting(
+            "optimize",
+            _flag,
+            True,
+            "run lowered and fused operations; off: every layer's portable code",
+            old_name="plan",
+        ),
         Setting(
             "seed",
-            _whole,
+            _integer,
             -1,
-            "seed of fillers, dropout and augmentation; -1: a fresh one",
+            "seed of fillers, dropout and augmentation; -1: a fresh seed",
             at_least=-1,
         ),
         Setting(
             "memory_limit",
             read_size,
             0,
-            "what blobs may take on each device, e.g. 8GiB; 0: as much as there is",
+            "limit of the memory of blobs on each device, e.g. 8GiB; 0: no limit",
         ),
         Setting(
             "transfers",
             _word,
             "allow",
             "copies of blobs between host and device in the middle of a pass",
-            choices=("allow", "log", "error"),
+            choices=("allow", "warn", "raise"),
+            old_values={"log": "warn", "error": "raise"},
         ),
-        Setting("poison", _flag, False, "fill the stale side of every memory with NaN (debugging)"),
+        Setting(
+            "debug_fill_stale",
+            _flag,
+            False,
+            "fill the stale side of every memory with NaN, to find code that reads it",
+            old_name="poison",
+        ),
         Setting(
             "python_layers",
             _flag,
             True,
-            "whether a net may import modules for Python layers",
+            "let nets import modules for Python layers",
             from_files=(False,),
         ),
         Setting(
             "log_level",
             _word,
             "info",
-            "least severe messages that are logged",
+            "lowest level of messages that are logged",
             choices=("debug", "info", "warning", "error", "critical"),
         ),
         Setting(
             "threads",
-            _whole,
+            _integer,
             0,
-            "threads of the CPU kernels; 0: as many as the machine has",
+            "threads of the CPU kernels; 0: one per usable core",
             at_least=0,
             at_most=MOST_THREADS,
         ),
         Setting(
-            "on_error",
+            "bad_records",
             _word,
             "raise",
-            "broken records: raise, or skip to the next one",
+            "records that cannot be read: raise an error, or skip to the next record",
             choices=("raise", "skip"),
+            old_name="on_error",
         ),
         Setting(
             "onednn_library",
             str,
             "",
-            "file of oneDNN's library; none: do without it",
+            "file of oneDNN's library; none: run without it",
             from_files=("none",),
         ),
         Setting(
             "jit",
             _flag,
             True,
-            "make kernels for the processor at run time, with LLVM",
+            "compile kernels for this processor at run time, with LLVM",
             from_files=(False,),
         ),
         Setting(
             "winograd",
             _flag,
             True,
-            "convolve by Winograd's minimal filtering on cpu where it is faster",
+            "use Winograd convolution on cpu where it is faster",
         ),
         Setting(
             "kernel_dump",
             str,
             "",
-            "folder that the text and assembly of kernels made at run time are written to",
+            "folder for the LLVM IR and assembly of compiled kernels",
             from_files=(),
         ),
         Setting(
-            "graph",
+            "cuda_graphs",
             _word,
             "auto",
-            "on a GPU, launch iterations and passes as one where possible: auto; or never: off",
+            "on a GPU, launch iterations and passes as one CUDA graph where possible",
             choices=("auto", "off"),
+            old_name="graph",
         ),
         Setting(
-            "storage",
+            "gpu_storage_dtype",
             _word,
             "float",
-            "how a GPU keeps blobs and weights of nets of phase TEST: as they are computed, or in "
-            "16 bits; arithmetic is in float32 either way",
+            "storage of blobs and weights on a GPU, in nets of phase TEST: float32, or 16 bits; "
+            "arithmetic is in float32 either way",
             choices=("float", "half", "bfloat16"),
+            old_name="storage",
         ),
         Setting(
             "tf32",
@@ -220,20 +253,20 @@ TABLE = {
             "deterministic",
             _flag,
             True,
-            "on a GPU, convolve the same way to the bit in every run",
+            "on a GPU, use convolutions whose results are the same bits in every run",
         ),
         Setting(
             "cudnn",
             _flag,
             True,
-            "convolve by cuDNN on a GPU where it is installed",
+            "use cuDNN's convolutions on a GPU where it is installed",
             from_files=(False,),
         ),
         Setting(
             "cudnn_autotune",
             _flag,
             False,
-            "time cuDNN's plans for each convolution and take the fastest",
+            "time cuDNN's plans for each convolution and use the fastest",
         ),
         Setting(
             "cudnn_relu",
@@ -243,3 +276,19 @@ TABLE = {
         ),
     )
 }
+
+CURRENT_NAMES = {one.old_name: one.name for one in TABLE.values() if one.old_name}
+"""Present name for each deprecated one."""
+
+OTHER_VARIABLES = {
+    "DEMITASSE_REFERENCE_DATA": "tests: folder of models and data recorded from Caffe",
+    "DEMITASSE_REQUIRE_GPU": "tests: fail without a GPU",
+    "DEMITASSE_CUDA_EXTRA": "nox: which of the extras cuda12 and cuda13 to install",
+    "DEMITASSE_TEST_BACKENDS": "conformance tests: the devices",
+    "DEMITASSE_KILLS": "tests: how often a training run is killed",
+    "DEMITASSE_FAULTS": "tests: largest number of faults that are injected into each writer",
+    "DEMITASSE_INTERRUPTIONS": "tests: number of places in each piece of work that raise errors",
+    "DEMITASSE_TEST_STAND_IN": "tests: replace cupy and two GPUs by the stand-in",
+    "DEMITASSE_KERNEL_FLAGS": "tests: flags for compiling CUDA kernels for the host",
+}
+"""Environment variables that are not settings, and their purpose."""

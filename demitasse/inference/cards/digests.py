@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.core.paths import regular
+from demitasse.core.paths import regular_file
 from demitasse.errors import WeightsError
 from demitasse.io.weights.read import read_weights
 
@@ -31,7 +31,7 @@ def file_digests(path: Path) -> tuple[str, str]:
     """
     old, new = hashlib.sha1(usedforsecurity=False), hashlib.sha256()
     try:
-        with regular(path).open("rb") as file:
+        with regular_file(path).open("rb") as file:
             while part := file.read(PART):
                 old.update(part)
                 new.update(part)

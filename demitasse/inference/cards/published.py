@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from demitasse.core.suggest import suggestion
+from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError
 from demitasse.inference.cards.card import MOST_PIXELS, Card
 from demitasse.inference.cards.digests import contents_digest, file_digests

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demitasse.core.log import get_logger
-from demitasse.core.paths import bytes_in
+from demitasse.core.paths import read_bytes
 from demitasse.errors import ConfigError
 from demitasse.inference.cards.card import (
     CHANNELS,
@@ -98,7 +98,7 @@ def values_in(path: Path) -> dict[str, object]:
         if path.stat().st_size > LARGEST_CARD:
             message = f"a card has at most {LARGEST_CARD} bytes"
             raise ConfigError(message).at(str(path))
-        return tomllib.loads(bytes_in(path).decode())
+        return tomllib.loads(read_bytes(path).decode())
     except (OSError, ValueError, RecursionError) as error:
         message = f"the card cannot be read: {getattr(error, 'strerror', None) or error}"
         raise ConfigError(message).at(str(path)) from None
@@ -239,7 +239,7 @@ def read_labels(path: Path) -> tuple[str, ...]:
         if path.stat().st_size > LARGEST_LABELS:
             message = f"a file of labels has at most {LARGEST_LABELS} bytes"
             raise ConfigError(message).at(str(path))
-        lines = bytes_in(path).decode("utf-8", "replace").splitlines()
+        lines = read_bytes(path).decode("utf-8", "replace").splitlines()
     except OSError as error:
         message = f"the labels cannot be read: {error.strerror or error}"
         raise ConfigError(message).at(str(path)) from None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.core.paths import is_file, is_folder, text_in
+from demitasse.core.paths import is_file, is_folder, read_text
 from demitasse.errors import ConfigError, DataError
 from demitasse.io.data.databases.database import Cursor, open_db
 from demitasse.io.data.databases.datum import datum_to_array
@@ -158,7 +158,7 @@ def _images(path: Path) -> Iterator[Path]:
     if is_folder(path):
         yield from files_in(path, IMAGES)
     elif path.suffix == ".txt":
-        yield from (Path(line) for line in text_in(path).splitlines() if line.strip())
+        yield from (Path(line) for line in read_text(path).splitlines() if line.strip())
     else:
         yield path
 

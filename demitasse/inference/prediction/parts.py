@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from demitasse.core.atomic import atomic_write
-from demitasse.core.paths import regular, text_in
+from demitasse.core.paths import read_text, regular_file
 from demitasse.errors import ConfigError, DataError
 from demitasse.inference.prediction.items import Items
 from demitasse.inference.prediction.making import Maker
@@ -181,7 +181,7 @@ def _source_of(path: Path) -> str:
     """Return what a part was made from; empty for what is no part."""
     try:
         if path.suffix == ".jsonl":
-            with regular(path).open("rb") as file:
+            with regular_file(path).open("rb") as file:
                 said = json.loads(file.readline(LONGEST_LINE))[SOURCE]
         else:
             said = arrays_in(path, [SOURCE], texts=True)[SOURCE].item()
@@ -197,7 +197,7 @@ def _lines(path: Path) -> list[str]:
         DataError: The file cannot be read.
     """
     try:
-        return [line for line in text_in(path, "strict").split("\n")[1:] if line]
+        return [line for line in read_text(path, "strict").split("\n")[1:] if line]
     except (OSError, ValueError) as error:
         raise DataError(str(error), str(path)) from None
 

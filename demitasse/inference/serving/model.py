@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from demitasse.core.suggest import suggestion
+from demitasse.core.text import suggestion
 from demitasse.errors import DataError, DemitasseError
 from demitasse.inference.cards.loaded import Loaded
 from demitasse.inference.cards.opening import Found

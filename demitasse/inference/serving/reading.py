@@ -12,7 +12,7 @@ from itertools import chain
 
 import numpy as np
 
-from demitasse.core.suggest import suggestion
+from demitasse.core.text import suggestion
 from demitasse.errors import DataError
 from demitasse.inference.serving.fields import Fields, json_object
 from demitasse.inference.serving.messages import DTYPES, InferRequest, InferResponse, Tensor

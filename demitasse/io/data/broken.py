@@ -41,7 +41,7 @@ def skips(on_error: str) -> bool:
     Raises:
         ConfigError: It is none of those.
     """
-    choice = on_error or str(settings.get("on_error"))
+    choice = on_error or str(settings.get("bad_records"))
     if choice not in CHOICES:
         message = f"on_error is {choice!r}; it must be one of {', '.join(CHOICES)}"
         raise ConfigError(message)

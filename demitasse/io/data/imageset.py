@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.core.log import get_logger
-from demitasse.core.paths import bytes_in, text_in, why_not
+from demitasse.core.paths import read_bytes, read_failure, read_text
 from demitasse.errors import DataError
 from demitasse.io.data.databases.annotated import add_object
 from demitasse.io.data.databases.annotation_files import read_objects
@@ -217,9 +217,9 @@ def read_lines(source: Path, *, objects: bool = False) -> list[Line]:
         DataError: It cannot be read, or holds no lines.
     """
     try:
-        text = text_in(source)
+        text = read_text(source)
     except OSError as error:
-        message = f"the list of images cannot be read: {why_not(error, source)}"
+        message = f"the list of images cannot be read: {read_failure(error, source)}"
         raise DataError(message, str(source)) from error
     lines = text.split("\n")
     if not lines[-1]:
@@ -291,7 +291,7 @@ def _read_or_fault(root: str, how: ImageSet, line: Line) -> _Record | DataError:
 
 
 def _read(path: str, root: str, line: Line, how: ImageSet) -> _Record:
-    content = bytes_in(path)
+    content = read_bytes(path)
     original = decode_image(content, "gray" if how.gray else "color")
     pixels = how.resize(original)
     datum = Datum(label=line.label)

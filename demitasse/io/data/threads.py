@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from demitasse.core.cores import cores
+from demitasse.core.host import cores
 from demitasse.core.threads import Pool
 from demitasse.errors import DeviceError
 

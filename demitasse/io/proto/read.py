@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import Message
 
-from demitasse.core.paths import is_folder, regular, why_not
+from demitasse.core.paths import is_folder, read_failure, regular_file
 from demitasse.errors import PrototxtError, WeightsError
 from demitasse.io.proto.caffe_pb2 import NetParameter, SolverParameter
 from demitasse.io.proto.lines import ReadNet
@@ -170,12 +170,12 @@ def text_of_file(path: PathLike) -> str:
         PrototxtError: The file is not there, is empty, or is binary.
     """
     try:
-        with regular(path).open("rb") as file:
+        with regular_file(path).open("rb") as file:
             raw = file.read(START)
             if b"\0" not in raw:  # else it may be gigabytes of weights
                 raw += file.read()
     except OSError as error:
-        raise PrototxtError(why_not(error, path), os.fspath(path)) from error
+        raise PrototxtError(read_failure(error, path), os.fspath(path)) from error
     if b"\0" in raw:
         message = "this is a binary file, not prototxt; are two arguments swapped?"
         raise PrototxtError(message, os.fspath(path))

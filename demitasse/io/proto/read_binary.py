@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 
-from demitasse.core.paths import regular, why_not
+from demitasse.core.paths import read_failure, regular_file
 from demitasse.errors import DemitasseError, WeightsError
 from demitasse.io.proto.caffe_pb2 import NetParameter, SolverState
 from demitasse.io.proto.strings import mend_strings
@@ -57,14 +57,14 @@ def bytes_of_file(path: str | os.PathLike[str], error: type[DemitasseError]) -> 
     try:
         return _bytes(Path(path))
     except OSError as fault:
-        raise error(why_not(fault, path)).at(os.fspath(path)) from fault
+        raise error(read_failure(fault, path)).at(os.fspath(path)) from fault
     except ValueError as fault:
         raise error(str(fault)).at(os.fspath(path)) from None
 
 
 def mapped_file(path: str | os.PathLike[str], error: type[DemitasseError]) -> mmap.mmap | bytes:
     """The same, read where it lies in the system's cache; copied where that cannot be."""
-    with suppress(OSError, ValueError), regular(path).open("rb") as file:
+    with suppress(OSError, ValueError), regular_file(path).open("rb") as file:
         if os.fstat(file.fileno()).st_size <= LARGEST:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return bytes_of_file(path, error)  # or says what is wrong
@@ -93,7 +93,7 @@ def parsed(
 
 
 def _bytes(path: Path) -> bytes:
-    size = regular(path).stat().st_size
+    size = regular_file(path).stat().st_size
     if size > LARGEST:
         message = f"{size} bytes are more than a protobuf file may have (2 GiB)"
         raise ValueError(message)

@@ -7,7 +7,7 @@ Source: Caffe, ``src/caffe/util/upgrade_proto.cpp`` (UpgradeV0PaddingLayers,
 UpgradeV0LayerParameter).
 """
 
-from demitasse.core.suggest import suggestion
+from demitasse.core.text import suggestion
 from demitasse.errors import PrototxtError
 from demitasse.io.proto.caffe_pb2 import NetParameter, V1LayerParameter
 from demitasse.io.proto.upgrade_notes import Lines, Problem

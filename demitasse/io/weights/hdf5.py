@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.core.atomic import atomic_write
-from demitasse.core.paths import regular
+from demitasse.core.paths import regular_file
 from demitasse.errors import WeightsError
 from demitasse.io.data.databases.hdf5 import SteadyFile, array_of, damage, member
 from demitasse.io.weights.store import ParameterStore
@@ -43,7 +43,7 @@ DEEPEST = 128
 def is_hdf5(path: Path) -> bool:
     """Whether a file begins as HDF5 files do; False where there is none."""
     try:
-        with regular(path).open("rb") as file:
+        with regular_file(path).open("rb") as file:
             return file.read(len(SIGNATURE)) == SIGNATURE
     except OSError:
         return False

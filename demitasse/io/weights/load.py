@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.blob import Blob
-from demitasse.core.interrupts import Uninterrupted
+from demitasse.core.threads import Uninterrupted
 from demitasse.errors import ConfigError, NetError, ShapeError, WeightsError
 from demitasse.io.proto import BlobProto, NetParameter, read_net_arrays, upgrade_net
 from demitasse.io.proto.zero_copy.read import Arrays

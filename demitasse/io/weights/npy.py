@@ -13,7 +13,7 @@ from typing import IO
 
 import numpy as np
 
-from demitasse.core.paths import regular
+from demitasse.core.paths import regular_file
 
 __all__ = ["read_array", "read_npy"]
 
@@ -37,7 +37,7 @@ def read_npy(path: Path) -> np.ndarray:
         OSError: The file cannot be opened.
         ValueError: It holds no array of numbers, or says it has more values than it has room for.
     """
-    with regular(path).open("rb") as file:
+    with regular_file(path).open("rb") as file:
         return read_array(file, path.stat().st_size)
 
 

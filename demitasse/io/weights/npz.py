@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.core.atomic import atomic_write
-from demitasse.core.paths import regular
+from demitasse.core.paths import regular_file
 from demitasse.errors import WeightsError
 from demitasse.io.weights.npy import read_array
 
@@ -51,7 +51,7 @@ def arrays_in(
         ValueError: It cannot be read as an archive of arrays of numbers; says why.
     """
     try:
-        with regular(path).open("rb") as file, zipfile.ZipFile(file) as archive:
+        with regular_file(path).open("rb") as file, zipfile.ZipFile(file) as archive:
             _need_room(archive, path.stat().st_size)
             members = {one.filename.removesuffix(".npy"): one for one in archive.infolist()}
             return {

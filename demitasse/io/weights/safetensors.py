@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.core.atomic import atomic_write
-from demitasse.core.paths import regular
+from demitasse.core.paths import regular_file
 from demitasse.errors import WeightsError
 
 __all__ = ["STORED", "read_safetensors", "safetensors_pieces", "write_safetensors"]
@@ -43,7 +43,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         WeightsError: The file is not there or cannot be read.
     """
     try:
-        return _arrays_of(np.fromfile(regular(path), np.uint8))
+        return _arrays_of(np.fromfile(regular_file(path), np.uint8))
     except UNREADABLE as error:
         message = f"{path} cannot be read as weights: {error}"
         raise WeightsError(message) from error

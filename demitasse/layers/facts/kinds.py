@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from demitasse.core.frozen_struct import Record
+from demitasse.core.frozen_struct import FrozenStruct
 from demitasse.io.proto import LayerParameter
 
 __all__ = [
@@ -38,7 +38,7 @@ Read = Literal["bottoms", "tops", "first top", "second top", "signs", "params"]
 Role = Literal["weight", "bias", "scale", "value", "average"]
 
 
-class When(Record):
+class When(FrozenStruct):
     """A condition on a layer's message and its phase.
 
     Attributes:
@@ -83,7 +83,7 @@ def given(param: LayerParameter, path: str) -> bool:
     return any(known.name == name for known, _ in getattr(param, message).ListFields())
 
 
-class ParamFacts(Record):
+class ParamFacts(FrozenStruct):
     """One parameter of a layer.
 
     Attributes:

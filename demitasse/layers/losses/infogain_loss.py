@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
 from demitasse.core.device import Device
-from demitasse.core.paths import resolve
+from demitasse.core.paths import resolve_path
 from demitasse.errors import ConfigError, DataError, ShapeError
 from demitasse.io.proto import BlobProto, read_binary
 from demitasse.layers.base import Between, Blobs
@@ -57,7 +57,7 @@ class InfogainLoss(LossLayer):
                 message = "infogain_loss_param.source must name a matrix, or a third bottom be one"
                 raise ConfigError(message)
             self.matrix = Blob((), self.dtype, self.device, f"{self.name}.matrix")
-            path = resolve(p.source, self.context.base_dir)
+            path = resolve_path(p.source, self.context.base_dir)
             self.matrix.from_proto(read_binary(path, BlobProto, DataError))
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:

@@ -133,7 +133,7 @@ def test_data_follows_to_another_device_and_back(device, other):
 
 
 def test_stale_sides_can_be_spoilt_for_debugging(device):
-    with settings.override(poison=True):
+    with settings.override(debug_fill_stale=True):
         made = memory(device, 1, 2, 3)
         made.gpu_data()
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.core.paths import regular
+from demitasse.core.paths import regular_file
 from demitasse.errors import DataError, DemitasseError, ErrorCode
 from demitasse.testing.others.kinds import kind_of, role_of
 from demitasse.testing.others.model import Parameter, Value
@@ -43,7 +43,7 @@ class ExportedProgram:
             raise DataError(message, str(path), code=ErrorCode.UNTRUSTED)
         self._torch = _library()
         try:
-            program = self._torch.export.load(str(regular(path)))
+            program = self._torch.export.load(str(regular_file(path)))
             self._module = program.module()
         except Exception as error:  # whatever the code in it raises
             message = f"PyTorch cannot read it: {error}"

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from demitasse.core.paths import regular
+from demitasse.core.paths import regular_file
 from demitasse.errors import DataError, DemitasseError, ErrorCode
 
 __all__ = ["onnx_library", "read_onnx"]
@@ -44,7 +44,7 @@ def read_onnx(path: Path, onnx: Any) -> Any:
         DataError: It cannot be read, or names files outside its folder.
     """
     try:
-        model = onnx.load(str(regular(path)), load_external_data=False)
+        model = onnx.load(str(regular_file(path)), load_external_data=False)
         folder = path.resolve().parent
         for tensor in _tensors(model, onnx):
             for entry in tensor.external_data:
@@ -83,4 +83,4 @@ def _need_inside(path: Path, folder: Path, location: str) -> None:
     if absolute or ".." in parts or not target.resolve().is_relative_to(folder):
         message = f"it wants weights of {location!r}, which is outside its folder"
         raise DataError(message, str(path), code=ErrorCode.UNTRUSTED, got=location)
-    regular(target)
+    regular_file(target)

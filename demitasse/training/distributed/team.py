@@ -13,7 +13,7 @@ import numpy as np
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.collective import Collective, DeviceCollective
-from demitasse.core.interrupts import Uninterrupted
+from demitasse.core.threads import Uninterrupted
 from demitasse.errors import ConfigError, ErrorCode, ParallelError
 from demitasse.net import Net
 from demitasse.training.distributed.alone import Single

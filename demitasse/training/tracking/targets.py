@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from demitasse.core.suggest import suggestion
+from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode
 from demitasse.training.tracking.json_lines import JsonLines
 from demitasse.training.tracking.logger import Logger

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from demitasse import load_weights
-from demitasse.core.paths import is_file, is_folder, resolve
+from demitasse.core.paths import is_file, is_folder, resolve_path
 from demitasse.errors import ConfigError, DataError, WeightsError
 from demitasse.io.data.databases.hdf5 import Hdf5File
 from demitasse.io.data.databases.mnist import read_idx
@@ -113,8 +113,8 @@ def test_a_parameter_has_as_many_values_as_its_shape_says(tmp_path):
 
 def test_names_that_no_file_can_have(tmp_path):
     with pytest.raises(ConfigError, match=r"file name 'a\\x00b': there is a zero byte in it"):
-        resolve("a\0b", tmp_path)
+        resolve_path("a\0b", tmp_path)
     with pytest.raises(ConfigError, match="File name too long"):
-        resolve("x" * 5000, tmp_path)
+        resolve_path("x" * 5000, tmp_path)
     assert not is_file("x" * 5000)
     assert not is_folder("x" * 5000)

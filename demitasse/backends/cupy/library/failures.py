@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from demitasse.backends.cupy.library.pools import Pools
-from demitasse.core.capacity import bytes_text
+from demitasse.core.text import bytes_text
 from demitasse.errors import DeviceError, OutOfMemoryError
 
 __all__ = ["failures"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from demitasse.core.capacity import bytes_text
+from demitasse.core.text import bytes_text
 
 __all__ = ["Pools"]
 

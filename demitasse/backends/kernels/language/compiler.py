@@ -23,7 +23,7 @@ from demitasse.backends.kernels.language import processor, team
 from demitasse.backends.kernels.language.linker import NotLinkableError, link
 from demitasse.backends.kernels.language.recipe import recipe
 from demitasse.core.config import settings
-from demitasse.core.digests import digest
+from demitasse.core.hashing import digest
 
 __all__ = ["Status", "compiled", "linked", "status"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.core.digests import digest
+from demitasse.core.hashing import digest
 
 __all__ = ["recipe"]
 

@@ -30,7 +30,7 @@ from demitasse.backends.kernels.norm.walk import (
     summed,
     walk_values,
 )
-from demitasse.core.frozen_struct import Record
+from demitasse.core.frozen_struct import FrozenStruct
 
 __all__ = ["Handed", "NormalizationGradient"]
 
@@ -38,7 +38,7 @@ KEPT = 2
 """Vectors that a thread keeps of the channels it is at."""
 
 
-class Handed(Record):
+class Handed(FrozenStruct):
     """To whom the gradient of the input is handed on, together with gradients of other readers.
 
     Attributes:
@@ -123,7 +123,7 @@ class BackwardFields(Struct):
     """Address of the table of vectors: for each, its part, and bytes from that's beginning."""
 
 
-class _Added(Record):
+class _Added(FrozenStruct):
     """What of :class:`Handed` the code of a kernel depends on."""
 
     before: int

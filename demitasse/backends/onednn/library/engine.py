@@ -34,7 +34,7 @@ from demitasse.backends.onednn.library.library import AVX2, AVX512, load
 from demitasse.backends.onednn.library.primitive import Description, Primitive
 from demitasse.backends.onednn.library.stream import Stream
 from demitasse.backends.step import Declined, Memory, Operand
-from demitasse.core.interrupts import Uninterrupted
+from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DeviceError
 
 __all__ = ["Engine", "engine"]

@@ -16,7 +16,7 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-from demitasse.core.paths import bytes_in, regular
+from demitasse.core.paths import read_bytes, regular_file
 from demitasse.io.data.databases.database import DamagedError
 
 __all__ = ["Entry", "Manifest", "Table", "log_entries", "read_manifest", "table_entries"]
@@ -99,7 +99,7 @@ class _Bytes:
 
 def _log_records(path: Path) -> Iterator[bytes]:
     """Yield the records of a log; one that was being written when the writer died is left out."""
-    content = bytes_in(path)
+    content = read_bytes(path)
     at = 0
     parts: list[bytes] = []
     while at + 7 <= len(content):
@@ -177,7 +177,7 @@ def table_entries(path: Path) -> Iterator[Entry]:
 
     It is not mapped to memory: another program that cuts it short would end the process.
     """
-    with regular(path).open("rb", buffering=0) as file:
+    with regular_file(path).open("rb", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         if size < FOOTER:
             message = f"the table {path.name} is cut short"

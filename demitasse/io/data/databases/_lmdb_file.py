@@ -11,8 +11,8 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from demitasse.core.interrupts import Uninterrupted
-from demitasse.core.paths import regular
+from demitasse.core.paths import regular_file
+from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DataError
 from demitasse.io.data.databases._lmdb_pages import (
     FIRST_PAGE,
@@ -46,7 +46,7 @@ class LmdbFile:
             raise DataError(what_is_there(path, "LMDB"), str(path))
         try:
             with Uninterrupted():  # between the opening and its having a name
-                self._file = regular(file).open("rb", buffering=0)
+                self._file = regular_file(file).open("rb", buffering=0)
         except OSError as error:
             message = f"cannot be opened as an LMDB: {error}"
             raise DataError(message, str(path)) from error

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from demitasse.core.log import get_logger
-from demitasse.core.paths import bytes_in
+from demitasse.core.paths import read_bytes
 from demitasse.errors import ConfigError, DataError
 from demitasse.io.proto import LabelMap
 from demitasse.io.proto.read import read_text
@@ -94,7 +94,7 @@ def read_objects(
         DataError: The file cannot be read.
     """
     try:
-        content = bytes_in(path)
+        content = read_bytes(path)
         found = LABEL_TYPES[kind](content)
     except OSError as error:
         raise DataError(error.strerror or str(error), str(path)) from error

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.core.paths import bytes_in
+from demitasse.core.paths import read_bytes
 from demitasse.errors import DataError
 from demitasse.io.data.databases.datum import array_to_datum
 from demitasse.io.data.databases.writing import write_records
@@ -41,7 +41,7 @@ def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
         DataError: It cannot be read, or does not hold whole records.
     """
     try:
-        content = bytes_in(path)
+        content = read_bytes(path)
     except OSError as error:
         message = f"cannot be read: {error.strerror}"
         raise DataError(message, str(path)) from error

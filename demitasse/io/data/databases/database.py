@@ -10,8 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal, Protocol
 
-from demitasse.core.paths import near_name
-from demitasse.core.suggest import suggestion
+from demitasse.core.paths import similar_file
+from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, DataError
 from demitasse.io.data.databases.rooms import Rooms
 
@@ -135,7 +135,7 @@ def open_db(source: str | Path, backend: str = "LMDB", mode: Mode = "read") -> D
 def what_is_there(path: Path, wanted: str) -> str:
     """Say why ``path`` cannot be opened as a database of the backend ``wanted``."""
     if not path.exists():
-        near = near_name(path)
+        near = similar_file(path)
         return f"there is no such database (looked for in {Path.cwd()}){near}"
     marks = {"data.mdb": "LMDB", "CURRENT": "LEVELDB"}
     for mark, backend in marks.items():

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from demitasse.core.paths import regular, text_in, why_not
+from demitasse.core.paths import read_failure, read_text, regular_file
 from demitasse.errors import DataError, DemitasseError
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ def read_list(source: Path) -> list[str]:
         DataError: It cannot be read, or names no file.
     """
     try:
-        names = text_in(source).split()
+        names = read_text(source).split()
     except OSError as error:
-        message = f"the list of HDF5 files cannot be read: {why_not(error, source)}"
+        message = f"the list of HDF5 files cannot be read: {read_failure(error, source)}"
         raise DataError(message, str(source)) from error
     except ValueError as error:
         raise DataError(str(error), str(source)) from error
@@ -74,7 +74,7 @@ def open_file(path: Path) -> Any:
     """
     h5py = _h5py(path)
     try:
-        return h5py.File(regular(path), "r")
+        return h5py.File(regular_file(path), "r")
     except OSError as error:
         message = f"cannot be opened as an HDF5 file: {error}"
         raise DataError(message, str(path)) from error
@@ -349,7 +349,7 @@ class Hdf5Writer:
     def _open(self, mode: Literal["w", "r+"]) -> None:
         h5py = _h5py(self.path)
         with suppress(FileNotFoundError):
-            regular(self.path)
+            regular_file(self.path)
         self._steady = SteadyFile(self.path.open("w+b" if mode == "w" else "r+b"))
         self._file = h5py.File(self._steady, mode)
 

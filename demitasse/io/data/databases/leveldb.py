@@ -13,7 +13,7 @@ from collections.abc import Generator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from demitasse.core.paths import text_in
+from demitasse.core.paths import read_text
 from demitasse.errors import ConfigError, DataError
 from demitasse.io.data.databases._leveldb_files import (
     VALUE,
@@ -107,7 +107,7 @@ class LevelDbDatabase:
         if not (path / "CURRENT").is_file():
             raise DataError(what_is_there(path, "LEVELDB"), str(path))
         try:
-            name = text_in(path / "CURRENT").strip()
+            name = read_text(path / "CURRENT").strip()
             if Path(name).name in {"", ".."}:
                 message = f"CURRENT names no file: {name!r}"
                 raise DamagedError(message)

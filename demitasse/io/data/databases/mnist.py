@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.core.paths import regular
+from demitasse.core.paths import regular_file
 from demitasse.errors import DataError
 from demitasse.io.data.databases.writing import write_database
 
@@ -41,7 +41,7 @@ def read_idx(path: Path) -> np.ndarray:
         DataError: It cannot be read, or is not such a file.
     """
     try:
-        with regular(path).open("rb") as file:
+        with regular_file(path).open("rb") as file:
             gzipped = file.read(2) == b"\x1f\x8b"
         with gzip.open(path, "rb") if gzipped else path.open("rb") as file:
             zeros, kind, axes = struct.unpack(">HBB", file.read(4))

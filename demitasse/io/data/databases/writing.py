@@ -12,7 +12,7 @@ import numpy as np
 from google.protobuf.message import Message
 
 from demitasse.core.atomic import atomic_write, partial_name, put_in_place
-from demitasse.core.paths import bytes_in, real
+from demitasse.core.paths import read_bytes, real_path
 from demitasse.errors import DataError
 from demitasse.io.data.databases.database import Database, Mode, open_db
 from demitasse.io.data.databases.datum import array_to_datum
@@ -194,7 +194,7 @@ def resumable_database(
 def _need_same(settings: Mapping[str, object], folder: Path) -> None:
     """Refuse to go on with a database that was begun with other settings."""
     try:
-        before = dict(json.loads(bytes_in(folder / SETTINGS)))
+        before = dict(json.loads(read_bytes(folder / SETTINGS)))
     except (OSError, RecursionError, TypeError, ValueError) as error:
         message = f"what is here cannot be gone on with: {error}; begin anew, without resume"
         raise DataError(message, str(folder)) from error
@@ -209,7 +209,7 @@ def _need_same(settings: Mapping[str, object], folder: Path) -> None:
 
 def _followed(path: Path) -> Path:
     """Return what a link leads to, so that it keeps leading there."""
-    return real(path) if path.is_symlink() else path
+    return real_path(path) if path.is_symlink() else path
 
 
 def _need_room(path: Path, *, overwrite: bool) -> None:

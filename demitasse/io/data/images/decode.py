@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from demitasse.core.paths import bytes_in
+from demitasse.core.paths import read_bytes
 from demitasse.errors import DataError
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def read_image(path: Path, color: Color = "native") -> np.ndarray:
         DataError: It cannot be read or decoded.
     """
     try:
-        return decode_image(bytes_in(path), color)
+        return decode_image(read_bytes(path), color)
     except OSError as error:
         raise DataError(error.strerror or str(error), str(path)) from error
     except DataError as error:

@@ -7,8 +7,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from demitasse.core.digests import sha256
-from demitasse.core.paths import bytes_in
+from demitasse.core.hashing import sha256
+from demitasse.core.paths import read_bytes
 from demitasse.io.data.databases.database import open_db
 
 __all__ = ["Fingerprint", "database_fingerprint", "list_fingerprint"]
@@ -60,7 +60,7 @@ def list_fingerprint(path: Path, records: int = 0, files: Sequence[Path] = ()) -
     Raises:
         OSError: The list or a file is not there.
     """
-    digest = sha256(bytes_in(path))
+    digest = sha256(read_bytes(path))
     for file in files:
         digest.update(str(file.stat().st_size).encode() + b" ")
     return Fingerprint(path.resolve(), records, digest.digest())

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.core.paths import text_in, why_not
+from demitasse.core.paths import read_failure, read_text
 from demitasse.errors import ConfigError, DataError, DemitasseError
 from demitasse.io.data.images.decode import Color, read_image
 from demitasse.io.data.images.resize import resize_image
@@ -61,9 +61,9 @@ def read_image_list(source: Path, find: Find) -> list[Entry]:
         DataError: The list cannot be read or is empty, or a line has too few labels.
     """
     try:
-        text = text_in(source)
+        text = read_text(source)
     except OSError as error:
-        message = f"the list of images cannot be read: {why_not(error, source)}"
+        message = f"the list of images cannot be read: {read_failure(error, source)}"
         raise DataError(message, str(source)) from error
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     if not lines:

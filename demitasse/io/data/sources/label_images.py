@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.core.paths import text_in, why_not
+from demitasse.core.paths import read_failure, read_text
 from demitasse.errors import DataError, DemitasseError, ShapeError
 from demitasse.io.data.images.decode import Color, read_image
 from demitasse.io.data.images.interpolate import interpolate
@@ -86,9 +86,9 @@ def read_pairs(source: Path, label_type: str) -> list[Pair]:
         DataError: The list cannot be read or is empty, or a line lacks its label.
     """
     try:
-        text = text_in(source)
+        text = read_text(source)
     except OSError as error:
-        message = f"the list of images cannot be read: {why_not(error, source)}"
+        message = f"the list of images cannot be read: {read_failure(error, source)}"
         raise DataError(message, str(source)) from error
     wanted = 1 if label_type == "NONE" else 2
     pairs: list[Pair] = []

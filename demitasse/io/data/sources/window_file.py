@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from demitasse.core.paths import text_in, why_not
+from demitasse.core.paths import read_failure, read_text
 from demitasse.errors import DataError
 
 __all__ = ["Window", "WindowFile", "read_window_file"]
@@ -67,9 +67,9 @@ def read_window_file(source: Path, fg_threshold: float, bg_threshold: float) -> 
         DataError: It cannot be read, is not of this form, or a foreground window has no class.
     """
     try:
-        words = iter(text_in(source).split())
+        words = iter(read_text(source).split())
     except OSError as error:
-        message = f"the window file cannot be read: {why_not(error, source)}"
+        message = f"the window file cannot be read: {read_failure(error, source)}"
         raise DataError(message, str(source)) from error
     channels, index = 0, ""
     foreground: list[Window] = []

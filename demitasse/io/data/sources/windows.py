@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.core.paths import bytes_in
+from demitasse.core.paths import read_bytes
 from demitasse.errors import ConfigError, DataError, DemitasseError, ShapeError
 from demitasse.io.data.images.decode import decode_image
 from demitasse.io.data.images.window import Cut, cut_window
@@ -182,7 +182,7 @@ class WindowBatches:
         if content is None:
             path = self._find(name)
             try:
-                content = bytes_in(path)
+                content = read_bytes(path)
             except OSError as error:
                 raise DataError(error.strerror or str(error), str(path)) from error
             if self._cache:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from demitasse.core.paths import bytes_in, why_not
+from demitasse.core.paths import read_bytes, read_failure
 from demitasse.errors import DataError, DemitasseError, WeightsError
 from demitasse.io.data.databases.database import open_db, printable, records
 from demitasse.io.data.databases.datum import datum_to_array
@@ -30,9 +30,9 @@ def read_mean(path: Path) -> np.ndarray:
         DataError: There is no such file, or it does not hold one array (C, H, W).
     """
     try:
-        proto = BlobProto.FromString(bytes_in(path))
+        proto = BlobProto.FromString(read_bytes(path))
     except OSError as error:
-        message = f"the mean file cannot be read: {why_not(error, path)}"
+        message = f"the mean file cannot be read: {read_failure(error, path)}"
         raise DataError(message, str(path)) from error
     except DecodeError as error:
         message = "this is not a mean file: it does not hold a BlobProto"

@@ -20,7 +20,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from demitasse.backends.pixels import Pixels
 from demitasse.blob import Blob
-from demitasse.core.paths import resolve
+from demitasse.core.paths import resolve_path
 from demitasse.errors import ConfigError, DemitasseError, ShapeError
 from demitasse.io.data.broken import RecordError
 from demitasse.io.data.images.decode import Color
@@ -100,7 +100,7 @@ class DataTransformer:
         self._mean_file = param.mean_file
         self._mean: np.ndarray | None = None  # (C, H, W), (C, 1, 1) or (1, 1, 1)
         if param.mean_file:
-            self._mean = read_mean(resolve(param.mean_file, base_dir)).astype(self.dtype)
+            self._mean = read_mean(resolve_path(param.mean_file, base_dir)).astype(self.dtype)
         elif param.mean_value:
             self._mean = np.array(param.mean_value, self.dtype).reshape(-1, 1, 1)
 

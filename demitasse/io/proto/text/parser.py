@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from demitasse.core.suggest import suggestion
+from demitasse.core.text import suggestion
 from demitasse.io.proto.text import dialects
 from demitasse.io.proto.text.cursor import Cursor, Skip
 from demitasse.io.proto.text.faults import Fault, FaultKind, short, shown

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.core.suggest import suggestion
+from demitasse.core.text import suggestion
 from demitasse.errors import ShapeError, WeightsError
 from demitasse.graph import listed
 from demitasse.io.proto import LayerParameter

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.core.axes import shape_string
-from demitasse.core.suggest import suggestion
+from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, WeightsError
 from demitasse.graph import listed
 from demitasse.io.proto import LayerParameter

@@ -1,16 +1,18 @@
-"""Names in files reach terminals and logs as text, and as nothing else."""
+"""Text in messages: escaped names, similar names, sizes."""
 
+import difflib
 import io
 import logging
 
 import pytest
 from click.testing import CliRunner
+from expect_error import expect_error
 
 from demitasse import Net
 from demitasse.cli.output import table
 from demitasse.cli.root import cli
 from demitasse.core.log import get_logger, start_logging, stop_logging
-from demitasse.core.sanitize import escaped
+from demitasse.core.text import bytes_text, escaped, nearest, read_size, suggestion
 from demitasse.errors import DataError, DemitasseError
 from demitasse.io.proto import NetParameter
 from demitasse.lint.finding import Finding
@@ -76,3 +78,47 @@ def test_what_is_plain_stays_as_it_is():
     plain = "Größe\tüber\n日本 \\x1b"
 
     assert escaped(plain) == plain
+
+
+def test_capitals_make_no_difference():
+    assert nearest("relu", ["ReLU", "PReLU"]) == ["ReLU"]
+    assert suggestion("Convolutoin", ["Convolution"]) == "; did you mean 'Convolution'?"
+
+
+def test_a_text_that_is_no_name_is_not_compared(monkeypatch):
+    def compare(*args):
+        raise AssertionError("comparing takes as many steps as the texts have letters, and more")
+
+    monkeypatch.setattr(difflib, "get_close_matches", compare)
+
+    assert suggestion("x" * 201, ["ReLU"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (5 << 20, "5.0 MiB"),
+     (1 << 40, "1024.0 GiB")],
+)  # fmt: skip
+def test_sizes_are_readable(nbytes, text):
+    assert bytes_text(nbytes) == text
+
+
+@pytest.mark.parametrize(
+    ("written", "nbytes"),
+    [("8GiB", 8 << 30), ("8 gib", 8 << 30), ("1.5g", 3 << 29), ("500MB", 500_000_000), (7, 7),
+     ("64 KiB", 64 << 10), ("10 bytes", 10), ("2T", 2 << 40), ("3b", 3)],
+)  # fmt: skip
+def test_sizes_are_read_as_they_are_written(written, nbytes):
+    assert read_size(written) == nbytes
+
+
+@pytest.mark.parametrize("written", ["", "much", "-1", "8 GiBs", "1e9", True, None])
+def test_what_is_no_size_is_refused(written):
+    with expect_error(ValueError, mentions=[repr(written), "8GiB"]):
+        read_size(written)
+
+
+@pytest.mark.parametrize("written", [10**400, "1" + 400 * "0" + "TiB", "18000000000GiB"])
+def test_what_no_memory_has_is_refused(written):
+    with expect_error(ValueError, mentions="64-bit"):
+        read_size(written)

@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from expect_error import expect_error
 
-from demitasse.core import plugins as extensions
-from demitasse.core.config import settings, trust
+from demitasse.core import plugins
+from demitasse.core.config import files as trust
+from demitasse.core.config import settings
 from demitasse.core.config.files import settings_file
 from demitasse.core.device import choose_device
-from demitasse.errors import ConfigError, DeviceError
+from demitasse.errors import ConfigError, DeviceError, ErrorCode
 
 posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes of POSIX systems")
 
@@ -58,7 +60,7 @@ def folder(tmp_path, monkeypatch):
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
-    monkeypatch.setattr(extensions, "_done", set())
+    monkeypatch.setattr(plugins, "_imported", set())
     return work
 
 
@@ -73,66 +75,64 @@ def demitasse(*args, **variables):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ('devise = "cpu"', "sets 'devise', which is no setting; did you mean 'device'?"),
-        ("[solver]\nx = 1", "sets 'solver', which is no setting; known are device"),
-    ],
+    ("text", "key", "near"),
+    [('devise = "cpu"', "devise", "'device'"), ("[solver]\nx = 1", "solver", "device")],
 )
 def test_a_key_that_is_no_setting_is_an_error_that_names_the_nearest_and_the_file(
-    folder, text, says
+    folder, text, key, near
 ):
     (folder / "demitasse.toml").write_text(text)
 
-    with pytest.raises(ConfigError) as error:
+    file = str(folder / "demitasse.toml")
+    with expect_error(
+        ConfigError, ErrorCode.UNKNOWN, file=file, setting=key, mentions=[file, near]
+    ):
         settings.get("seed")
-
-    assert str(folder / "demitasse.toml") in str(error.value)
-    assert says in str(error.value)
 
 
 def test_a_variable_that_is_none_of_ours_is_an_error_that_names_the_nearest(monkeypatch):
     monkeypatch.setenv("DEMITASSE_DEVISE", "cpu")
 
-    with pytest.raises(ConfigError, match="DEMITASSE_DEVISE is none of ours; did you mean 'DEMITA"):
+    with expect_error(
+        ConfigError, ErrorCode.UNKNOWN, variable="DEMITASSE_DEVISE", mentions="'DEMITASSE_DEVICE'"
+    ):
         settings.get("seed")
 
     done = demitasse("version")
 
     assert done.returncode == 2
-    assert "did you mean 'DEMITASSE_DEVICE'?" in done.stderr
+    assert "'DEMITASSE_DEVICE'" in done.stderr
 
 
 def test_an_unknown_device_names_the_nearest_and_who_asked_for_it(folder, monkeypatch):
     (folder / "demitasse.toml").write_text('device = "cudda:0"')
 
-    with pytest.raises(DeviceError, match="did you mean 'cuda'") as error:
+    with expect_error(DeviceError, place=str(folder / "demitasse.toml"), mentions="'cuda'"):
         choose_device()
-    assert str(folder / "demitasse.toml") in str(error.value)
 
     monkeypatch.setenv("DEMITASSE_DEVICE", "nunpy")
-    with pytest.raises(DeviceError, match="DEMITASSE_DEVICE: there is no backend 'nunpy'; did you"):
+    with expect_error(DeviceError, place="DEMITASSE_DEVICE", mentions=["'nunpy'", "'numpy'"]):
         choose_device()
 
 
 def test_a_trusted_file_may_say_which_code_runs_until_it_changes(folder, caplog):
     file = folder / "demitasse.toml"
-    file.write_text('import = ["mine"]')
-    seen = [settings.get("import")]
+    file.write_text('plugins = ["mine"]')
+    seen = [settings.get("plugins")]
 
     trust.trust(file)
-    seen.append(settings.get("import"))
-    file.write_text('import = ["other"]')
+    seen.append(settings.get("plugins"))
+    file.write_text('plugins = ["other"]')
     os.utime(file, ns=(0, 1))
-    seen.append(settings.get("import"))
+    seen.append(settings.get("plugins"))
 
     assert seen == [(), ("mine",), ()]
     assert f"`demitasse trust {file}`" in caplog.text
 
     trust.trust(file)
-    assert settings.get("import") == ("other",)
+    assert settings.get("plugins") == ("other",)
     assert trust.distrust(file)
-    assert settings.get("import") == ()
+    assert settings.get("plugins") == ()
     assert not trust.distrust(file)
 
 
@@ -142,12 +142,12 @@ def test_a_file_that_others_can_write_cannot_be_trusted(folder):
     file.write_text("jit = true")
     file.chmod(0o666)
 
-    with pytest.raises(ConfigError, match="cannot be trusted: other users can write it"):
+    with expect_error(ConfigError, ErrorCode.UNTRUSTED, mentions="chmod go-w"):
         trust.trust(file)
 
     file.chmod(0o644)
     folder.chmod(0o777)
-    with pytest.raises(ConfigError, match="cannot be trusted: other users can write it"):
+    with expect_error(ConfigError, ErrorCode.UNTRUSTED, mentions="chmod go-w"):
         trust.trust(file)
 
 
@@ -155,16 +155,16 @@ def test_a_file_that_others_can_write_cannot_be_trusted(folder):
 @pytest.mark.parametrize("spoil", ["mode", "text"])
 def test_a_list_that_others_can_write_or_that_is_broken_counts_for_nothing(folder, caplog, spoil):
     file = folder / "demitasse.toml"
-    file.write_text('import = ["mine"]')
+    file.write_text('plugins = ["mine"]')
     trust.trust(file)
 
     if spoil == "mode":
-        trust.list_path().chmod(0o666)
+        trust.trust_list().chmod(0o666)
     else:
-        trust.list_path().write_text("[" * 100_000)
+        trust.trust_list().write_text("[" * 100_000)
 
-    assert settings.get("import") == ()
-    assert "the list of trusted files" in caplog.text
+    assert settings.get("plugins") == ()
+    assert str(trust.trust_list()) in caplog.text
 
 
 def test_the_list_names_each_file_and_its_digest(folder):
@@ -173,10 +173,10 @@ def test_the_list_names_each_file_and_its_digest(folder):
 
     trust.trust(file)
 
-    assert json.loads(trust.list_path().read_text()) == {
+    assert json.loads(trust.trust_list().read_text()) == {
         str(file.resolve()): settings_file(str(file)).digest
     }
-    assert trust.list_path().parent.stat().st_mode & 0o777 == 0o700
+    assert trust.trust_list().parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_layer_of_the_users_own_is_found_by_every_way_of_naming_its_module(folder):
@@ -185,16 +185,17 @@ def test_a_layer_of_the_users_own_is_found_by_every_way_of_naming_its_module(fol
         (folder / f"own{number}.py").write_text(LAYER.format(name=number))
         (folder / f"net{number}.prototxt").write_text(NET + TWICE % number)
     (folder / "deep").mkdir()
-    (folder / "deep" / "demitasse.toml").write_text('import = ["../own2.py"]')
+    (folder / "deep" / "demitasse.toml").write_text('plugins = ["../own2.py"]')
 
     unknown = demitasse("summary", "net0.prototxt")
-    by_variable = demitasse("summary", "net0.prototxt", DEMITASSE_IMPORT="own0")
-    by_flag = demitasse("summary", "net1.prototxt", "--import", "own1.py")
+    by_variable = demitasse("summary", "net0.prototxt", DEMITASSE_PLUGINS="own0")
+    by_flag = demitasse("summary", "net1.prototxt", "--plugins", "own1.py")
     trusted = demitasse("trust", "deep/demitasse.toml")
     os.chdir("deep")
     by_file = demitasse("summary", "../net2.prototxt")
 
-    assert "unknown layer type 'Twice0'" in unknown.stderr
+    assert "'Twice0'" in unknown.stderr
+    assert unknown.returncode == 3
     assert (by_variable.returncode, by_flag.returncode) == (0, 0), by_flag.stderr
     assert "Twice1" in by_flag.stdout
     assert (trusted.returncode, by_file.returncode) == (0, 0), by_file.stderr
@@ -205,7 +206,7 @@ def test_a_module_is_imported_when_a_layer_of_it_is_asked_for(folder, monkeypatc
     from demitasse import Net
 
     Path("own_of_test.py").write_text(LAYER.format(name="Asked"))
-    monkeypatch.setenv("DEMITASSE_IMPORT", "own_of_test")
+    monkeypatch.setenv("DEMITASSE_PLUGINS", "own_of_test")
 
     Path("net.prototxt").write_text(NET + TWICE % "Asked")
 
@@ -219,7 +220,7 @@ def test_a_module_is_imported_when_a_layer_of_it_is_asked_for(folder, monkeypatc
 def test_a_backend_of_the_users_own_runs_nets(folder, monkeypatch):
     Path("own_backend.py").write_text(BACKEND.format(name="mine"))
     Path("net.prototxt").write_text(NET)
-    monkeypatch.setenv("DEMITASSE_IMPORT", "own_backend")
+    monkeypatch.setenv("DEMITASSE_PLUGINS", "own_backend")
 
     done = demitasse("time", "--model", "net.prototxt", "--iterations", "1", "--device", "mine")
     doctor = demitasse("doctor")
@@ -229,29 +230,29 @@ def test_a_backend_of_the_users_own_runs_nets(folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (None, "ModuleNotFoundError: No module named 'broken'"),
-        ("1 / 0", "ZeroDivisionError: division by zero"),
-    ],
+    ("text", "raised"), [(None, "ModuleNotFoundError"), ("1 / 0", "ZeroDivisionError")]
 )
 def test_a_module_that_cannot_be_imported_is_an_error_that_says_who_named_it(
-    folder, monkeypatch, text, says
+    folder, monkeypatch, text, raised
 ):
     if text:
         Path("broken.py").write_text(text)
-    monkeypatch.setenv("DEMITASSE_IMPORT", "broken")
+    monkeypatch.setenv("DEMITASSE_PLUGINS", "broken")
 
     for _ in range(2):  # again when it is asked for again
-        with pytest.raises(
-            ConfigError, match=f"DEMITASSE_IMPORT: import of 'broken' raised {says}"
+        with expect_error(
+            ConfigError,
+            ErrorCode.FAILED,
+            plugin="broken",
+            raised=raised,
+            mentions=["DEMITASSE_PLUGINS", raised],
         ):
-            extensions.import_extensions()
+            plugins.import_plugins()
 
 
 def test_a_name_that_is_taken_is_refused():
     from demitasse import register_backend
     from demitasse.backends.numpy.backend import NumpyBackend
 
-    with pytest.raises(DeviceError, match="there is a backend 'cpu' already"):
+    with expect_error(DeviceError, mentions="'cpu'"):
         register_backend("cpu")(NumpyBackend)

@@ -1,15 +1,16 @@
-"""Records: frozen data with named fields."""
+"""Frozen structs: immutable fields."""
 
 import copy
 import pickle
 from typing import ClassVar
 
 import pytest
+from expect_error import expect_error
 
-from demitasse.core.frozen_struct import Record
+from demitasse.core.frozen_struct import FrozenStruct
 
 
-class Point(Record):
+class Point(FrozenStruct):
     kind: ClassVar[str] = "point"
     x: int
     y: int = 2
@@ -19,7 +20,7 @@ class Named(Point):
     name: str = ""
 
 
-class Other(Record):
+class Other(FrozenStruct):
     x: int
     y: int = 2
 
@@ -45,16 +46,16 @@ def test_a_record_shows_its_fields():
     ("values", "named"), [((), {}), ((1, 2, 3), {}), ((1,), {"x": 1}), ((1,), {"z": 1})]
 )
 def test_fields_that_are_missing_unknown_or_given_twice_are_refused(values, named):
-    with pytest.raises(TypeError, match="Point takes x, y, each once"):
+    with expect_error(TypeError, mentions=["Point", "x, y"]):
         Point(*values, **named)
 
 
 def test_a_record_never_changes():
     point = Point(1)
 
-    with pytest.raises(AttributeError, match=r"Point\.x cannot be set"):
+    with expect_error(AttributeError, mentions="Point.x"):
         point.x = 2
-    with pytest.raises(AttributeError, match=r"Point\.x cannot be deleted"):
+    with expect_error(AttributeError, mentions="Point.x"):
         del point.x
 
     assert point == Point(1)

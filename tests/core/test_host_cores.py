@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from demitasse.core import cores
+from demitasse.core import host
 
 
 @pytest.fixture
@@ -84,24 +84,24 @@ VERSION_1 = "sys/fs/cgroup/cpu,cpuacct/docker/c1"
     ],
 )
 def test_a_quota_is_found(machine, files, allowed):
-    assert cores.quota(machine(files)) == allowed
+    assert host.quota(machine(files)) == allowed
 
 
 @pytest.mark.parametrize(
     ("there", "allowed", "used"), [(8, None, 8), (8, 1.5, 2), (8, 0.3, 1), (2, 5.0, 2)]
 )
 def test_there_are_no_more_threads_than_can_run(monkeypatch, there, allowed, used):
-    monkeypatch.setattr(cores, "quota", lambda: allowed)
-    monkeypatch.setattr(cores, "affine", lambda: there)
+    monkeypatch.setattr(host, "quota", lambda: allowed)
+    monkeypatch.setattr(host, "affinity_cores", lambda: there)
 
-    assert cores.cores.__wrapped__() == used
+    assert host.cores.__wrapped__() == used
 
 
 PROGRAM = """
 import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 from demitasse.backends.onednn.threads import wanted
-from demitasse.core.cores import cores
+from demitasse.core.host import cores
 from demitasse.io.data.threads import THREADS
 print(cores(), wanted(), THREADS)
 """
