@@ -62,7 +62,7 @@ def test_every_setting_says_where_it_is_from(sound, run, monkeypatch, tmp_path):
     assert found["optimize"] == {"value": False, "where": "DEMITASSE_OPTIMIZE"}
     assert found["seed"]["value"] == 5
     assert found["seed"]["where"].endswith("demitasse.toml")
-    assert found["poison"]["where"] == "default"
+    assert found["debug_fill_stale"]["where"] == "default"
 
 
 def test_all_of_it_is_shown(sound, run):

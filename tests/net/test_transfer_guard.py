@@ -204,7 +204,7 @@ class TestWhoSaysSo:
 
     def test_a_mode_that_there_is_not(self):
         with expect_error(
-            dm.ConfigError, ErrorCode.UNKNOWN, mentions="allow, log, error", got="never"
+            dm.ConfigError, ErrorCode.UNKNOWN, mentions="allow, warn, raise", got="never"
         ):
             dm.transfer_guard("never").__enter__()
 
