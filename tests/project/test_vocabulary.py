@@ -1,0 +1,115 @@
+"""The package has one vocabulary: docstrings begin with verbs or nouns, and old names are gone.
+
+``vocabulary.toml`` contains the limits, which only fall, and the old names with the present ones.
+"""
+
+import ast
+import re
+import tomllib
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = tomllib.loads((Path(__file__).parent / "vocabulary.toml").read_text(encoding="utf-8"))
+
+OPENER = re.compile(
+    r"(What|Who|Whom|Whose|Which|Where|Whether|Of|How|When|Why|That)\b", re.IGNORECASE
+)
+"""Words that no docstring begins with."""
+
+SENTENCE = re.compile(r"[a-z]{2,}[, ]+(?:[a-z]+[, ]+)+[a-z]{2,}")
+"""Three words of prose or more, in lower case."""
+
+
+@cache
+def trees(folder: str) -> dict[Path, ast.Module]:
+    """Return the syntax tree of each file in a folder, without generated code."""
+    files = sorted((ROOT / folder).rglob("*.py"))
+    return {
+        file.relative_to(ROOT / folder): ast.parse(file.read_text(encoding="utf-8"))
+        for file in files
+        if not file.name.endswith("_pb2.py")
+    }
+
+
+def room(path: Path) -> str:
+    """Return the package of a file, by its first folder."""
+    return path.parts[0] if len(path.parts) > 1 else "root"
+
+
+def docstrings(tree: ast.Module):
+    """Yield line and text of each docstring, those of attributes included."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield node.lineno, text.strip()
+
+
+def over_limits(found: dict[str, list[str]], limits: dict[str, int]) -> list[str]:
+    """Return what exceeds its limit, and limits that can be lowered, as text."""
+    text = []
+    for name in sorted(found.keys() | limits.keys()):
+        count, limit = len(found.get(name, ())), limits.get(name, 0)
+        if count > limit:
+            text += [f"{name}: {count}, limit {limit}", *found[name]]
+    return text
+
+
+def test_no_docstring_begins_with_a_question_word():
+    found: dict[str, list[str]] = {}
+    for path, tree in trees("demitasse").items():
+        for line, text in docstrings(tree):
+            if OPENER.match(text):
+                entry = f"  {path}:{line}: {text.splitlines()[0]}"
+                found.setdefault(room(path), []).append(entry)
+
+    assert not (over := over_limits(found, TABLE["openers"])), "\n".join(over)
+
+
+def definitions(folder: str) -> Counter[str]:
+    """Count modules, classes and functions of a folder by name, private ones included."""
+    names: Counter[str] = Counter()
+    for path, tree in trees("demitasse").items():
+        if not path.is_relative_to(folder):
+            continue
+        names[path.stem] += 1
+        names.update(path.parent.parts)
+        kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        names.update(node.name.lstrip("_") for node in ast.walk(tree) if isinstance(node, kinds))
+    return names
+
+
+@pytest.mark.parametrize("folder", TABLE["old"])
+def test_no_module_class_or_function_has_an_old_name(folder):
+    names = definitions(folder.replace(".", "/"))
+    pairs = TABLE["old"][folder]
+
+    old = [f"  {name} is now {new}" for name, new in pairs.items() if name in names]
+
+    limits = {folder: TABLE["old_limits"].get(folder, 0)}
+    assert not (over := over_limits({folder: old}, limits)), "\n".join(over)
+
+
+def sentences_of_match(tree: ast.Module):
+    """Yield the lines on which a ``match=`` contains a sentence."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "match":
+            parts = [
+                part.value
+                for part in ast.walk(node.value)
+                if isinstance(part, ast.Constant) and isinstance(part.value, str)
+            ]
+            if any(SENTENCE.search(part) for part in parts):
+                yield node.value.lineno
+
+
+def test_no_test_matches_a_sentence():
+    found: dict[str, list[str]] = {}
+    for path, tree in trees("tests").items():
+        for line in sentences_of_match(tree):
+            found.setdefault(room(path), []).append(f"  tests/{path}:{line}")
+
+    assert not (over := over_limits(found, TABLE["matches"])), "\n".join(over)
