@@ -13,7 +13,6 @@ from demitasse.backends.pixels import Feed, Sent
 from demitasse.blob import Blob
 from demitasse.core.device import Device
 from demitasse.core.threads import Uninterrupted
-from demitasse.errors import ConfigError
 from demitasse.io.data.broken import Broken, skips
 from demitasse.io.data.prefetch import Prefetcher
 from demitasse.io.data.sources.source import ALONE, Batch, BatchSource, Reading, Shard
@@ -22,7 +21,8 @@ from demitasse.io.data.transform.augment.draws import WORDS
 from demitasse.io.data.transform.random import RecordRandom
 from demitasse.io.data.transform.transformer import DataTransformer
 from demitasse.io.proto import TransformationParameter
-from demitasse.layers.base import Between, Blobs, Exactly, Layer, positive
+from demitasse.layers.base import Between, Blobs, Exactly, Layer
+from demitasse.layers.checks import out_of_range, positive
 from demitasse.memory import transfers
 
 __all__ = ["BaseDataLayer", "EpochDataLayer", "PrefetchingDataLayer", "prefetched"]
@@ -310,8 +310,7 @@ def prefetched(batches: int) -> int:
     """
     positive(batches, "prefetch")
     if batches > MOST_BATCHES:
-        message = f"data_param.prefetch can be at most {MOST_BATCHES} batches, it is {batches}"
-        raise ConfigError(message)
+        raise out_of_range("data_param.prefetch", batches, f"at most {MOST_BATCHES} batches")
     return batches
 
 

@@ -7,12 +7,12 @@ from contextlib import closing
 
 from demitasse.backends.random import bits, stream_of
 from demitasse.core.paths import resolve_path
-from demitasse.errors import ConfigError
 from demitasse.io.data.sources.database import DatabaseBatches, Maker
 from demitasse.io.data.sources.fingerprint import Fingerprint, database_fingerprint
 from demitasse.io.proto import DataParameter, TransformationParameter
 from demitasse.layers._data_base import EpochDataLayer, prefetched
-from demitasse.layers.base import Blobs, positive
+from demitasse.layers.base import Blobs
+from demitasse.layers.checks import missing, positive
 
 __all__ = ["DatabaseLayer"]
 
@@ -34,8 +34,7 @@ class DatabaseLayer(EpochDataLayer):
         self.batch_size = positive(p.batch_size, "batch_size")
         prefetched(p.prefetch)
         if not p.source:
-            message = "data_param has no source; name the folder of a database"
-            raise ConfigError(message)
+            raise missing("data_param.source", "name the folder of a database")
         self.source = resolve_path(p.source, self.context.base_dir)
         transform = TransformationParameter()
         transform.CopyFrom(self.param.transform_param)

@@ -9,7 +9,6 @@ from functools import partial
 from typing import ClassVar
 
 from demitasse.core.paths import resolve_path
-from demitasse.errors import ConfigError
 from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
 from demitasse.io.data.sources.label_images import LabelImageBatches, Look, read_pairs
 from demitasse.io.data.sources.order import Order
@@ -19,7 +18,8 @@ from demitasse.io.data.transform.random import RecordRandom
 from demitasse.io.data.transform.transformer import crop_of
 from demitasse.io.proto import ImageDataParameter, TransformationParameter
 from demitasse.layers._data_base import EpochDataLayer
-from demitasse.layers.base import Blobs, positive
+from demitasse.layers.base import Blobs
+from demitasse.layers.checks import missing, out_of_range, positive, unsupported
 from demitasse.layers.image_data import find_image, new_size
 
 __all__ = ["LabelImageLayer"]
@@ -44,20 +44,20 @@ class LabelImageLayer(EpochDataLayer):
         self.listed = p
         self.batch_size = positive(p.batch_size, f"{self.message}.batch_size")
         if not p.source:
-            message = f"{self.message} has no source; name a list of images and labels"
-            raise ConfigError(message)
+            raise missing(f"{self.message}.source", "name a list of images and labels")
         size = new_size(p)
-        unused = [name for name in UNUSED if transform.HasField(name)]
-        if unused or p.rand_skip:
-            message = f"{self.type} cannot use {', '.join(unused or ['rand_skip'])}"
-            raise ConfigError(message)
+        unused = [f"transform_param.{name}" for name in UNUSED if transform.HasField(name)]
+        if p.rand_skip:
+            unused.append(f"{self.message}.rand_skip")
+        if unused:
+            raise unsupported(unused[0], f"{self.type} does not support {', '.join(unused)}")
         crop = crop_of(transform)
         if transform.scale_factors and (crop is None or min(transform.scale_factors) <= 0):
-            message = (
-                f"scale_factors {list(transform.scale_factors)} must be above 0, and need a crop "
-                "so that the images of a batch get one size"
+            raise out_of_range(
+                "transform_param.scale_factors",
+                list(transform.scale_factors),
+                "numbers above 0, and a crop that gives the images of a batch one size",
             )
-            raise ConfigError(message)
         self.look = Look(
             color="color" if p.is_color else "gray",
             size=size,

@@ -6,8 +6,8 @@ Source: Caffe, ``src/caffe/layers/accuracy_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.errors import ConfigError
 from demitasse.layers.base import Between, Blobs, Exactly, Layer
+from demitasse.layers.checks import out_of_range
 from demitasse.layers.helpers.classes import ClassAxis
 from demitasse.layers.helpers.floors import at_least_one
 from demitasse.layers.registry import register
@@ -43,8 +43,9 @@ class Accuracy(Layer):
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         self.axis = ClassAxis.of(bottom[0], self.param.accuracy_param.axis, bottom[1])
         if self.top_k > self.axis.classes:
-            message = f"top_k is {self.top_k}, but there are only {self.axis.classes} classes"
-            raise ConfigError(message)
+            raise out_of_range(
+                "accuracy_param.top_k", self.top_k, f"at most {self.axis.classes} classes"
+            )
         top[0].reshape(())
         if len(top) > 1:
             top[1].reshape((self.axis.classes,))

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError
-from demitasse.layers.base import Blobs, Exactly, Layer, positive
+from demitasse.layers.base import Blobs, Exactly, Layer
+from demitasse.layers.checks import out_of_range, positive
 from demitasse.layers.registry import register
 
 __all__ = ["ArgMax"]
@@ -39,11 +39,8 @@ class ArgMax(Layer):
         self.axis = bottom[0].canonical_axis(p.axis) if p.HasField("axis") else None
         choice = bottom[0].count_from(1) if self.axis is None else bottom[0].shape[self.axis]
         if self.k > choice:
-            message = (
-                f"argmax_param.top_k is {self.k}, but there are only {choice} values to choose "
-                f"from in bottom {bottom[0].name!r} {bottom[0].shape}"
-            )
-            raise ConfigError(message)
+            expected = f"at most the {choice} values of bottom {bottom[0].name!r} {bottom[0].shape}"
+            raise out_of_range("argmax_param.top_k", self.k, expected)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         shape = bottom[0].shape

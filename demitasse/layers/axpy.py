@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.errors import NetError, ShapeError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import wrong_shapes
 from demitasse.layers.registry import register
 
 __all__ = ["Axpy"]
@@ -38,14 +39,10 @@ class Axpy(Layer):
         else:
             fits = a.count == x.shape[0] * x.shape[1]
         if not fits:
-            message = (
-                "Axpy needs a (N, C), x (N, C, ...) and b like x, "
-                f"not {a.shape}, {x.shape} and {b.shape}"
-            )
-            raise ShapeError(message)
+            raise wrong_shapes("Axpy", "a (N, C), x (N, C, ...) and b like x", a, x, b)
         if top[0] is a or top[0] is x:
             message = "Axpy can run in place of its third bottom only; rename the top"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.CONFLICT, blob=top[0].name)
         top[0].reshape_like(x)
         self.op = ops.Axpy(dtype=self.dtype, shape=x.shape)
 

@@ -21,7 +21,7 @@ from demitasse.core.device import Device
 from demitasse.core.host import check_size
 from demitasse.core.html_repr import html_of
 from demitasse.core.out_of_memory import with_location
-from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.errors import ErrorCode, NetError, ShapeError
 from demitasse.io.data.sources.fingerprint import Fingerprint
 from demitasse.io.proto import FillerParameter, LayerParameter
 from demitasse.layers.arity import Arity, AtLeast, Between, Exactly
@@ -37,7 +37,6 @@ __all__ = [
     "Exactly",
     "Flags",
     "Layer",
-    "positive",
 ]
 
 Blobs = Sequence[Blob]
@@ -119,7 +118,7 @@ class Layer(Arrays):
         """Overwrite the wanted bottom gradients; add to the wanted parameter gradients."""
         if any(propagate_down):
             message = f"layer type {self.type} has no gradient"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.NO_GRADIENT, type=self.type)
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         """Whether ``force_backward`` may ask for the gradient of this bottom."""
@@ -206,13 +205,20 @@ class Layer(Arrays):
             if count not in arity:
                 plural = "" if str(arity) == "exactly 1" else "s"
                 message = f"{self.type} takes {arity} {word}{plural}, it is given {count}"
-                raise NetError(message)
+                raise NetError(
+                    message,
+                    code=ErrorCode.COUNT_MISMATCH,
+                    blobs=f"{word}s",
+                    got=count,
+                    expected=str(arity),
+                )
         if self.same_count and bottoms != tops:
             message = (
-                f"{self.type} takes as many tops as bottoms, it is given {bottoms} bottoms "
-                f"and {tops} tops"
+                f"{self.type} takes as many tops as bottoms, got {bottoms} bottoms and {tops} tops"
             )
-            raise NetError(message)
+            raise NetError(
+                message, code=ErrorCode.COUNT_MISMATCH, blobs="tops", got=tops, expected=bottoms
+            )
 
     def refuse_in_place(self, bottom: Blobs, top: Blobs) -> None:
         """Refuse tops that are bottoms.
@@ -222,10 +228,8 @@ class Layer(Arrays):
         """
         for blob in bottom:
             if any(blob is one for one in top):
-                message = (
-                    f"{self.type} cannot run in place; give its top another name than {blob.name!r}"
-                )
-                raise NetError(message)
+                message = f"{self.type} cannot run in place; rename its top {blob.name!r}"
+                raise NetError(message, code=ErrorCode.CONFLICT, blob=blob.name)
 
     def has_gradient(self, bottom_index: int) -> bool:
         """Whether there is a gradient for this bottom; what computes it may still be frozen."""
@@ -241,9 +245,9 @@ class Layer(Arrays):
             if want and self.refuses_gradients and not self.has_gradient(index):
                 message = (
                     f"{self.type} has no gradient for bottom {index}, {blob.name!r}; "
-                    "its propagate_down must be false"
+                    "set its propagate_down to false"
                 )
-                raise NetError(message)
+                raise NetError(message, code=ErrorCode.NO_GRADIENT, blob=blob.name, bottom=index)
 
     def refuse_overwritten(self, bottom: Blobs, top: Blobs, propagate_down: Flags) -> None:
         """Refuse a gradient that needs bottoms which the layer's own tops have overwritten.
@@ -254,7 +258,7 @@ class Layer(Arrays):
         wanted = any(propagate_down) or any(map(self.param_propagate_down, range(len(self.blobs))))
         if wanted and any(one is blob for one in top for blob in bottom):
             message = f"{self.type} cannot run in place when a gradient is wanted; rename the top"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.CONFLICT, blob=top[0].name)
 
     @final
     def run_reshape(self, bottom: Blobs, top: Blobs) -> None:
@@ -269,10 +273,10 @@ class Layer(Arrays):
         for blob, shape in before:
             if blob.shape != shape:
                 message = (
-                    f"{self.type} cannot run in place here: it makes {blob.shape} "
-                    f"of {shape}; give its top another name than {blob.name!r}"
+                    f"{self.type} cannot run in place here, since {shape} becomes {blob.shape}; "
+                    f"rename its top {blob.name!r}"
                 )
-                raise NetError(message)
+                raise NetError(message, code=ErrorCode.CONFLICT, blob=blob.name)
 
     @final
     def run_forward(self, bottom: Blobs, top: Blobs) -> None:
@@ -307,7 +311,9 @@ class Layer(Arrays):
                 f"loss_weight is given {len(given)} times for {len(top)} tops; "
                 "give it for every top or not at all"
             )
-            raise NetError(message)
+            raise NetError(
+                message, code=ErrorCode.COUNT_MISMATCH, field="loss_weight", got=len(given)
+            )
         for index, weight in enumerate(given):
             if weight:
                 self.set_loss(index, weight)
@@ -337,8 +343,10 @@ class Layer(Arrays):
             stored = blob.shape
             blob.reshape(shape)
             if not blob.shape_equals(self.param.blobs[index]):
-                message = f"stored parameter {index} has shape {stored}, it should be {shape}"
-                raise ShapeError(message)
+                message = f"stored parameter {index} has shape {stored}, expected {shape}"
+                raise ShapeError(
+                    message, code=ErrorCode.SHAPE_MISMATCH, param=index, got=stored, expected=shape
+                )
         else:
             blob = self._blob(shape, f"{self.name}[{index}]")
             try:
@@ -414,26 +422,3 @@ class Layer(Arrays):
         blob = self._blob((), self.name)
         blob.from_proto(proto)
         return blob
-
-
-def positive(value: int, field_name: str) -> int:
-    """Return ``value`` if it is above 0.
-
-    Raises:
-        ConfigError: It is not, or was not given.
-    """
-    if value <= 0:
-        message = f"{field_name} must be above 0, it is {value or 'missing'}"
-        raise ConfigError(message)
-    return value
-
-
-def need_count(blob: Blob, axis: int, count: int, needed_by: str) -> None:
-    """Refuse a blob that does not hold ``count`` values from ``axis`` on."""
-    have = blob.count_from(axis)
-    if have != count:
-        message = (
-            f"bottom {blob.name!r} {blob.shape} holds {have} values per row from axis {axis}, "
-            f"but {needed_by} needs {count}"
-        )
-        raise ShapeError(message)

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError, ShapeError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import FillerParameter
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import wrong_shapes
 from demitasse.layers.helpers.channels import Channels, through_normalization
 from demitasse.layers.registry import register
 
@@ -70,7 +71,9 @@ class BatchNorm(Layer):
                     f"param {index} has lr_mult {self.param.param[index].lr_mult:g}, but the "
                     "statistics of BatchNorm are not trained; give lr_mult: 0, or no param at all"
                 )
-                raise ConfigError(message)
+                raise ConfigError(
+                    message, code=ErrorCode.CONFLICT, field="param.lr_mult", param=index
+                )
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         channels, shape = self._channels(bottom), bottom[0].shape
@@ -81,8 +84,7 @@ class BatchNorm(Layer):
         # values in one channel
         self.rows = bottom[0].count // self.channels if self.channels else 0
         if self.channels and not self.rows and not self.use_global_stats:
-            message = f"bottom {bottom[0].name!r} {shape} has no values to take the mean of"
-            raise ShapeError(message)
+            raise wrong_shapes("BatchNorm", "at least one value per channel", bottom[0])
         self.op = ops.BatchNorm(
             dtype=self.dtype,
             bottom=bottom[0].shape,

@@ -6,9 +6,8 @@ Source: Caffe, ``src/caffe/layers/batch_reindex_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
-from demitasse.layers.helpers.indices import check_indices
+from demitasse.layers.checks import check_indices, wrong_shapes
 from demitasse.layers.registry import register
 
 __all__ = ["BatchReindex"]
@@ -31,11 +30,7 @@ class BatchReindex(Layer):
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         if bottom[1].num_axes != 1 or not bottom[0].num_axes:
-            message = (
-                f"BatchReindex needs items (N, ...) and indices (M,), "
-                f"not {bottom[0].shape} and {bottom[1].shape}"
-            )
-            raise ShapeError(message)
+            raise wrong_shapes("BatchReindex", "items (N, ...) and indices (M,)", *bottom)
         top[0].reshape((bottom[1].count, *bottom[0].shape[1:]))
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:

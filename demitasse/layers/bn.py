@@ -10,9 +10,9 @@ Source: SegNet (alexgkendall/caffe-segnet) and yjxiong/caffe, ``src/caffe/layers
 from __future__ import annotations
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError
 from demitasse.io.proto import BNParameter, FillerParameter, LayerParameter
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import conflict
 from demitasse.layers.context import LayerContext
 from demitasse.layers.helpers.channels import Channels, through_normalization
 from demitasse.layers.registry import register
@@ -46,7 +46,7 @@ class BN(Layer):
         p = self.param.bn_param
         if len(top) > 1:
             message = "only SegNet's BN in mode LEARN has mean and variance as further tops"
-            raise ConfigError(message)
+            raise conflict("bn_param.bn_mode", message)
         self.frozen, self.momentum, self.eps = p.frozen, p.momentum, p.eps
         self.by_batch = not self.frozen and self.phase == "TRAIN"
         self.count = Channels.of(bottom[0], "BN").count
@@ -142,8 +142,8 @@ def _is_segnet(p: BNParameter, stored: int) -> bool:
     averages = [name for name in AVERAGES if p.HasField(name)]
     if segnet and averages:
         message = (
-            f"bn_param has {segnet[0]}, a field of SegNet's BN, and {averages[0]}, one of "
-            "PSPNet's; they are different layers"
+            f"bn_param has {segnet[0]}, a field of SegNet's BN, and {averages[0]}, a field of "
+            "PSPNet's; remove one of them"
         )
-        raise ConfigError(message)
+        raise conflict(f"bn_param.{segnet[0]}", message)
     return bool(segnet) or (not averages and stored == 2)

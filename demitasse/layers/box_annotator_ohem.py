@@ -6,8 +6,8 @@ Shrivastava et al., Training Region-based Object Detectors with Online Hard Exam
 
 from __future__ import annotations
 
-from demitasse.errors import ShapeError
-from demitasse.layers.base import Blobs, Exactly, Layer, positive
+from demitasse.layers.base import Blobs, Exactly, Layer
+from demitasse.layers.checks import positive, wrong_shapes
 from demitasse.layers.detection.mining import hardest
 from demitasse.layers.registry import register
 
@@ -48,11 +48,8 @@ class BoxAnnotatorOHEM(Layer):
         places = regions.count_from(2) if regions.num_axes > 1 else 0
         fits = regions.shape[1:2] == (5,) and losses.count == labels.count == r * places
         if not fits or weights.num_axes < 2 or weights.count % max(r * places, 1):
-            message = (
-                "BoxAnnotatorOHEM needs regions (R, 5), losses and labels (R, 1), and weights "
-                f"(R, B), not {', '.join(str(blob.shape) for blob in bottom)}"
-            )
-            raise ShapeError(message)
+            expected = "regions (R, 5), losses and labels (R, 1), and weights (R, B)"
+            raise wrong_shapes("BoxAnnotatorOHEM", expected, *bottom)
         top[0].reshape(labels.shape)
         top[1].reshape(weights.shape)
         self.sizes = (r, places)

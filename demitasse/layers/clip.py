@@ -5,8 +5,8 @@ Source: Caffe, ``src/caffe/layers/clip_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.errors import ConfigError
 from demitasse.layers.base import Blobs, Flags
+from demitasse.layers.checks import missing
 from demitasse.layers.neuron import NeuronLayer
 from demitasse.layers.registry import register
 
@@ -29,8 +29,8 @@ class Clip(NeuronLayer):
         del bottom, top
         p = self.param.clip_param
         if not (p.HasField("min") and p.HasField("max")):
-            message = "clip_param needs both min and max"
-            raise ConfigError(message)
+            field = "max" if p.HasField("min") else "min"
+            raise missing(f"clip_param.{field}", "Clip needs both min and max")
         self.min, self.max = p.min, p.max
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:

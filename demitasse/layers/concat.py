@@ -6,9 +6,10 @@ Source: Caffe, ``src/caffe/layers/concat_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.errors import ShapeError
+from demitasse.blob import Blob
+from demitasse.errors import ErrorCode, ShapeError
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
-from demitasse.layers.legacy_axis import legacy_axis
+from demitasse.layers.checks import legacy_axis
 from demitasse.layers.registry import register
 
 __all__ = ["Concat"]
@@ -61,13 +62,15 @@ class Concat(Layer):
                 blob.write_diff(dy[tuple(index)])
             first = last
 
-    def _size(self, blob: object, first: tuple[int, ...]) -> int:
-        shape: tuple[int, ...] = blob.shape  # type: ignore[attr-defined]
+    def _size(self, blob: Blob, first: tuple[int, ...]) -> int:
+        shape = blob.shape
         pairs = enumerate(zip(shape, first, strict=False))
         if len(shape) != len(first) or any(a != b for i, (a, b) in pairs if i != self.axis):
             message = (
                 f"bottoms must be equal except on axis {self.axis}; the first is {first}, "
-                f"{blob.name!r} is {shape}"  # type: ignore[attr-defined]
+                f"{blob.name!r} is {shape}"
             )
-            raise ShapeError(message)
+            raise ShapeError(
+                message, code=ErrorCode.SHAPE_MISMATCH, blob=blob.name, got=shape, expected=first
+            )
         return shape[self.axis]

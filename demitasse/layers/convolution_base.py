@@ -12,8 +12,9 @@ import math
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.backends.windows import Shape
-from demitasse.errors import ConfigError, NetError, ShapeError
-from demitasse.layers.base import AtLeast, Blobs, Layer, positive
+from demitasse.errors import ErrorCode, NetError
+from demitasse.layers.base import AtLeast, Blobs, Layer
+from demitasse.layers.checks import out_of_range, positive, wrong_shapes
 from demitasse.layers.helpers.correlation import Correlation
 from demitasse.layers.helpers.window import convolution_window
 
@@ -45,17 +46,14 @@ class ConvolutionBase(Layer):
         self.window = convolution_window(p, self.axes - self.axis - 1)
         self.channels = bottom[0].shape[self.axis]
         if not self.channels:
-            message = (
-                f"bottom {bottom[0].name!r} {bottom[0].shape} has no channels on axis {self.axis}"
-            )
-            raise ShapeError(message)
+            raise wrong_shapes(self.type, f"channels on axis {self.axis}", bottom[0])
         self.m = positive(p.num_output, "convolution_param.num_output")
         depthwise = self.type == "ConvolutionDepthwise"
         self.group = self.channels if depthwise else positive(p.group, "convolution_param.group")
         for name, count in (("bottom's channels", self.channels), ("num_output", self.m)):
             if count % self.group:
-                message = f"group {self.group} does not divide the {name}, {count}"
-                raise ConfigError(message)
+                expected = f"a divisor of the {name}, {count}"
+                raise out_of_range("convolution_param.group", self.group, expected)
         self.has_bias = p.bias_term
 
     def add_params(self) -> None:
@@ -64,8 +62,11 @@ class ConvolutionBase(Layer):
         wanted = 2 if self.has_bias else 1
         if self.blobs and len(self.blobs) != wanted:
             what = "a weight and a bias" if self.has_bias else "a weight (bias_term is false)"
-            message = f"{len(self.blobs)} parameters are stored, it takes {what}"
-            raise NetError(message)
+            what = "a weight and a bias" if self.has_bias else "a weight (bias_term is false)"
+            message = f"got {len(self.blobs)} stored parameters, expected {what}"
+            raise NetError(
+                message, code=ErrorCode.COUNT_MISMATCH, got=len(self.blobs), expected=wanted
+            )
         self.add_param(self.correlation.weight_shape, p.weight_filler)
         if self.has_bias:
             self.add_param((self.m,), p.bias_filler)
@@ -74,18 +75,14 @@ class ConvolutionBase(Layer):
         """Return the spatial axes of the bottoms, which must be as when the weight was made."""
         first = bottom[0]
         if first.num_axes != self.axes or first.shape[self.axis] != self.channels:
-            message = (
-                f"bottom {first.name!r} is {first.shape}; it must keep {self.axes} axes, with "
-                f"{self.channels} channels on axis {self.axis}, as when the weight was made"
+            expected = (
+                f"{self.axes} axes, with {self.channels} channels on axis {self.axis}, as when the "
+                "weight was made"
             )
-            raise ShapeError(message)
+            raise wrong_shapes(self.type, expected, first)
         for blob in bottom[1:]:
             if blob.shape != first.shape:
-                message = (
-                    f"all bottoms must have one shape; {first.name!r} is {first.shape}, "
-                    f"{blob.name!r} is {blob.shape}"
-                )
-                raise ShapeError(message)
+                raise wrong_shapes(self.type, "bottoms of one shape", first, blob)
         return first.shape[self.axis + 1 :]
 
     def reshape_tops(self, bottom: Blobs, top: Blobs, spatial: Shape) -> None:

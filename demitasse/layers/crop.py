@@ -6,8 +6,9 @@ Source: Caffe, ``src/caffe/layers/crop_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.errors import ConfigError, ShapeError
+from demitasse.errors import ErrorCode, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import wrong_count, wrong_shapes
 from demitasse.layers.registry import register
 
 __all__ = ["Crop"]
@@ -35,11 +36,8 @@ class Crop(Layer):
         p = self.param.crop_param
         cropped = bottom[0].num_axes - bottom[0].canonical_axis(p.axis)
         if len(p.offset) > 1 and len(p.offset) != cropped:
-            message = (
-                f"crop_param.offset is given {len(p.offset)} times; give it once, or once for "
-                f"each of the {cropped} axes from {p.axis} on"
-            )
-            raise ConfigError(message)
+            expected = f"1, or {cropped}, the number of axes from {p.axis} on"
+            raise wrong_count("crop_param.offset", len(p.offset), expected)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.crop_param
@@ -47,17 +45,22 @@ class Crop(Layer):
         axis = bottom[0].canonical_axis(p.axis)
         cropped = len(source) - axis
         if len(wanted) < len(source):
-            message = f"the second bottom is {wanted}, it needs the {len(source)} axes of {source}"
-            raise ShapeError(message)
+            raise wrong_shapes("Crop", "a second bottom with the axes of the first", *bottom)
         offsets = list(p.offset) if len(p.offset) > 1 else list(p.offset or [0]) * cropped
         index = [slice(None)] * axis
         for i, offset in enumerate(offsets, start=axis):
             if source[i] - offset < wanted[i]:
                 message = (
-                    f"the cut of axis {i}, {offset} to {offset + wanted[i]}, reaches beyond the "
-                    f"first bottom {bottom[0].name!r} {source}"
+                    f"the crop of axis {i}, {offset} to {offset + wanted[i]}, reaches beyond "
+                    f"bottom {bottom[0].name!r} {source}"
                 )
-                raise ShapeError(message)
+                raise ShapeError(
+                    message,
+                    code=ErrorCode.OUT_OF_RANGE,
+                    field="crop_param.offset",
+                    got=offset,
+                    axis=i,
+                )
             index.append(slice(offset, offset + wanted[i]))
         self.index = tuple(index)
         top[0].reshape((*source[:axis], *wanted[axis : len(source)]))

@@ -7,10 +7,10 @@ Source: SegNet (alexgkendall/caffe-segnet), ``src/caffe/layers/dense_image_data_
 
 from __future__ import annotations
 
-from demitasse.errors import ConfigError
 from demitasse.io.proto import ImageDataParameter, TransformationParameter
 from demitasse.layers._label_image_base import LabelImageLayer
 from demitasse.layers.base import Exactly
+from demitasse.layers.checks import unsupported
 from demitasse.layers.registry import register
 
 __all__ = ["DenseImageData"]
@@ -41,7 +41,7 @@ class DenseImageData(LabelImageLayer):
         transform.CopyFrom(self.param.transform_param)
         if p.mean_file:
             message = "dense_image_data_param.mean_file is not used; give mean_value"
-            raise ConfigError(message)
+            raise unsupported("dense_image_data_param.mean_file", message)
         transform.mirror |= p.mirror
         if p.crop_height or p.crop_width:
             transform.crop_h, transform.crop_w = p.crop_height, p.crop_width

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from demitasse.core.paths import read_text, resolve_path
-from demitasse.errors import ConfigError, DataError, NetError, ShapeError
-from demitasse.layers.base import Blobs, Exactly, Layer, positive
+from demitasse.errors import DataError, ErrorCode, NetError
+from demitasse.layers.base import Blobs, Exactly, Layer
+from demitasse.layers.checks import out_of_range, positive, wrong_shapes
 from demitasse.layers.detection.judgement import Judge, in_pixels
 from demitasse.layers.detection.truth import COLUMNS, objects_of
 from demitasse.layers.registry import register
@@ -52,11 +53,11 @@ class DetectionEvaluate(Layer):
         del bottom, top
         p = self.param.detection_evaluate_param
         if p.overlap_threshold <= 0:
-            message = (
-                "detection_evaluate_param.overlap_threshold must be above 0, it is "
-                f"{p.overlap_threshold:g}"
+            raise out_of_range(
+                "detection_evaluate_param.overlap_threshold",
+                p.overlap_threshold,
+                "a number above 0",
             )
-            raise ConfigError(message)
         self.judge = Judge(
             classes=positive(p.num_classes, "detection_evaluate_param.num_classes"),
             background=p.background_label_id,
@@ -72,8 +73,7 @@ class DetectionEvaluate(Layer):
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         for blob, width in ((bottom[0], 7), (bottom[1], COLUMNS)):
             if blob.num_axes != 4 or blob.shape != (1, 1, blob.shape[2], width):
-                message = f"bottom {blob.name!r} is {blob.shape}; it must be (1, 1, K, {width})"
-                raise ShapeError(message)
+                raise wrong_shapes("DetectionEvaluate", f"(1, 1, K, {width})", blob)
         if top[0].shape[3:] != (5,):  # until a pass has come here
             top[0].reshape((1, 1, 1, 5))
 
@@ -94,8 +94,9 @@ class DetectionEvaluate(Layer):
             return boxes
         if self.seen + image >= len(self.sizes):
             source = self.param.detection_evaluate_param.name_size_file
-            message = f"image {self.seen + image} has no line; there are {len(self.sizes)}"
-            raise DataError(message, source)
+            number = self.seen + image
+            message = f"image {number} has no line; the file has {len(self.sizes)}"
+            raise DataError(message, source, code=ErrorCode.COUNT_MISMATCH, got=len(self.sizes))
         return in_pixels(boxes, self.sizes[self.seen + image], self.resized)
 
 
@@ -103,8 +104,8 @@ def _last_image(*tables: np.ndarray) -> int:
     """Return the largest number of an image, the first value of a row; -1 where there are none."""
     last = max(float(table[:, 0].max(initial=-1)) for table in tables)
     if not last < MOST_IMAGES:
-        message = f"image {last:g} of a batch is named; at most {MOST_IMAGES} can be evaluated"
-        raise NetError(message)
+        message = f"a row is in image {last:g}, expected at most {MOST_IMAGES} images in a batch"
+        raise NetError(message, code=ErrorCode.LIMIT, image=last)
     return int(last)
 
 
@@ -114,16 +115,16 @@ def _read_sizes(source: Path) -> list[tuple[int, int]]:
         words = read_text(source).split()
     except OSError as error:
         message = f"the file of sizes cannot be read: {error.strerror}"
-        raise DataError(message, str(source)) from error
+        raise DataError(message, str(source), code=ErrorCode.UNREADABLE) from error
     try:
         sizes = [
             (int(height), int(width))
             for height, width in zip(words[1::3], words[2::3], strict=True)
         ]
     except ValueError as error:
-        message = "the file of sizes must hold lines 'name height width'"
-        raise DataError(message, str(source)) from error
+        message = "the file of sizes must have lines 'name height width'"
+        raise DataError(message, str(source), code=ErrorCode.INVALID) from error
     if not sizes:
         message = "the file of sizes is empty"
-        raise DataError(message, str(source))
+        raise DataError(message, str(source), code=ErrorCode.MISSING)
     return sizes

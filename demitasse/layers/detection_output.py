@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from demitasse.backends.ops import LOWEST
 from demitasse.core.log import get_logger
-from demitasse.errors import ConfigError, ShapeError
 from demitasse.io.proto import DetectionOutputParameter, PriorBoxParameter
-from demitasse.layers.base import Between, Blobs, Exactly, Layer, positive
+from demitasse.layers.base import Between, Blobs, Exactly, Layer
+from demitasse.layers.checks import check_predictions, out_of_range, positive, unsupported
 from demitasse.layers.detection.boxes import Detector
 from demitasse.layers.registry import register
 
@@ -44,7 +44,7 @@ class DetectionOutput(Layer):
         p = self.param.detection_output_param
         if p.visualize:
             message = "detection_output_param.visualize shows windows, which is not supported"
-            raise ConfigError(message)
+            raise unsupported("detection_output_param.visualize", message)
         if p.save_output_param.output_directory:
             get_logger(__name__).warning(
                 "layer %r: detections are not written to %s; read its top",
@@ -59,20 +59,8 @@ class DetectionOutput(Layer):
         return False
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        location, score, prior = bottom[:3]
-        priors = prior.count // 8
-        n = location.shape[0] if location.num_axes else 0
-        if prior.count != priors * 8 or prior.shape[:2] != (1, 2):
-            message = f"priors must be (1, 2, P 4), {prior.name!r} is {prior.shape}"
-            raise ShapeError(message)
-        for blob, width in ((location, self.boxes * 4), (score, self.detector.classes)):
-            if not blob.num_axes or blob.shape[0] != n or blob.count != n * priors * width:
-                message = (
-                    f"bottom {blob.name!r} {blob.shape} must hold {width} values for each of the "
-                    f"{priors} priors of each image of {location.name!r} {location.shape}"
-                )
-                raise ShapeError(message)
-        self.sizes = (n, priors)
+        widths = (self.boxes * 4, self.detector.classes)
+        self.sizes = check_predictions(self.type, bottom, widths)
         if top[0].shape[3:] != (7,):  # until a pass has come here
             top[0].reshape((1, 1, 1, 7))
 
@@ -95,11 +83,9 @@ def detector(p: DetectionOutputParameter) -> Detector:
     """
     nms = p.nms_param
     if nms.nms_threshold < 0:
-        message = f"nms_param.nms_threshold must be 0 or more, it is {nms.nms_threshold:g}"
-        raise ConfigError(message)
+        raise out_of_range("nms_param.nms_threshold", nms.nms_threshold, "0 or more")
     if not 0 < nms.eta <= 1:
-        message = f"nms_param.eta must be above 0 and at most 1, it is {nms.eta:g}"
-        raise ConfigError(message)
+        raise out_of_range("nms_param.eta", nms.eta, "a number above 0 and at most 1")
     return Detector(
         classes=positive(p.num_classes, "detection_output_param.num_classes"),
         background=p.background_label_id,

@@ -8,8 +8,8 @@ Source: Caffe, ``src/caffe/layers/dropout_layer.cpp`` and ``.cu``; the same of F
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.errors import ConfigError
 from demitasse.layers.base import Blobs, Flags
+from demitasse.layers.checks import out_of_range
 from demitasse.layers.neuron import NeuronLayer
 from demitasse.layers.registry import register
 
@@ -41,8 +41,7 @@ class Dropout(NeuronLayer):
         train = self.phase == "TRAIN" or p.sample_weights_test
         ratio = p.dropout_ratio
         if not 0 <= ratio < 1:
-            message = f"dropout_param.dropout_ratio must be in [0, 1), it is {ratio}"
-            raise ConfigError(message)
+            raise out_of_range("dropout_param.dropout_ratio", ratio, "a number in [0, 1)")
         self.threshold = int(LARGEST * ratio)
         self.drops = self.draws = train and ratio > 0
         self.factor = 1.0

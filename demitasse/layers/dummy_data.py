@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from demitasse.backends.random import stream_of
 from demitasse.blob import Blob
-from demitasse.errors import ConfigError
 from demitasse.io.proto import BlobShape, FillerParameter
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Layer
+from demitasse.layers.checks import conflict, wrong_count
 from demitasse.layers.fillers import fill
 from demitasse.layers.registry import register
 
@@ -83,17 +83,15 @@ class DummyData(Layer):
         if not any(legacy):
             return _each(list(p.shape), tops, "shape")
         if p.shape:
-            message = "dummy_data_param gives both shape and num, channels, height or width"
-            raise ConfigError(message)
+            message = (
+                "dummy_data_param has both shape and num, channels, height or width; remove one"
+            )
+            raise conflict("dummy_data_param.shape", message)
         axes = [_each(sizes, tops, name) for name, sizes in zip(LEGACY, legacy, strict=True)]
         return [list(shape) for shape in zip(*axes, strict=True)]
 
 
 def _each(given: list[T], tops: int, name: str) -> list[T]:
     if len(given) not in {1, tops}:
-        message = (
-            f"dummy_data_param.{name} is given {len(given)} times; "
-            f"give it once, or once for each of the {tops} tops"
-        )
-        raise ConfigError(message)
+        raise wrong_count(f"dummy_data_param.{name}", len(given), f"1 or {tops}, one for each top")
     return given * tops if len(given) == 1 else given

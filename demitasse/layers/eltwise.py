@@ -9,9 +9,9 @@ from typing import Literal
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError, ShapeError
 from demitasse.io.proto import EltwiseParameter
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import conflict, wrong_count, wrong_shapes
 from demitasse.layers.registry import register
 
 __all__ = ["Eltwise"]
@@ -46,25 +46,20 @@ class Eltwise(Layer):
         self.operation = OPERATIONS[p.operation]
         given = tuple(p.coeff)
         if given and len(given) != len(bottom):
-            message = (
-                f"eltwise_param.coeff is given {len(given)} times for {len(bottom)} bottoms; "
-                "give it for every bottom or not at all"
+            raise wrong_count(
+                "eltwise_param.coeff", len(given), f"0 or {len(bottom)}, one for each bottom"
             )
-            raise ConfigError(message)
         if given and self.operation == "PROD":
-            message = "eltwise_param.coeff cannot be used with operation PROD"
-            raise ConfigError(message)
+            raise conflict(
+                "eltwise_param.coeff", "eltwise_param.coeff does not go with operation PROD"
+            )
         self.coefficients = given or (1.0,) * len(bottom)
         self.stable = p.stable_prod_grad
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        for index, blob in enumerate(bottom):
+        for blob in bottom[1:]:
             if blob.shape != bottom[0].shape:
-                message = (
-                    f"all bottoms need one shape, but bottom 0 is {bottom[0].shape} "
-                    f"and bottom {index} is {blob.shape}"
-                )
-                raise ShapeError(message)
+                raise wrong_shapes("Eltwise", "bottoms of one shape", bottom[0], blob)
         top[0].reshape_like(bottom[0])
         self.op = ops.Eltwise(
             dtype=self.dtype,

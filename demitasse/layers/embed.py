@@ -5,8 +5,8 @@ Source: Caffe, ``src/caffe/layers/embed_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive
-from demitasse.layers.helpers.indices import check_indices
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import check_indices, positive
 from demitasse.layers.registry import register
 
 __all__ = ["Embed"]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
-from demitasse.errors import ConfigError
 from demitasse.layers.base import Blobs, Flags
+from demitasse.layers.checks import out_of_range
 from demitasse.layers.neuron import NeuronLayer
 from demitasse.layers.registry import register
 
@@ -57,8 +57,7 @@ def log_of_base(base: float, field_name: str) -> float:
     if base == -1:
         return 1.0
     if not 0 < base < math.inf:
-        message = f"{field_name} must be a positive number, or -1 for e; it is {base}"
-        raise ConfigError(message)
+        raise out_of_range(field_name, base, "a positive number, or -1 for e")
     return math.log(base)
 
 

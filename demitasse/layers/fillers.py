@@ -17,7 +17,7 @@ import numpy as np
 
 from demitasse.backends import random
 from demitasse.core.text import suggestion
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import FillerParameter
 
 __all__ = ["FILLERS", "fill", "filling"]
@@ -59,10 +59,10 @@ def filling(
             f"unknown filler type {filler.type!r}{suggestion(filler.type, FILLERS)}; "
             f"known are {', '.join(FILLERS)}"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.UNKNOWN, field="type", got=filler.type)
     if filler.sparse != -1 and filler.type != "gaussian":
         message = f"filler type {filler.type!r} has no 'sparse'; only gaussian does"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.CONFLICT, field="sparse", got=filler.type)
     make = prepare(shape, filler)
 
     def filled() -> np.ndarray:
@@ -82,15 +82,15 @@ def _constant(shape: Shape, filler: FillerParameter) -> Make:
 def _uniform(shape: Shape, filler: FillerParameter) -> Make:
     if filler.min > filler.max:
         message = f"uniform filler: min {filler.min} is above max {filler.max}"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="min", got=filler.min)
     return partial(_between, shape, filler.min, filler.max)
 
 
 def _gaussian(shape: Shape, filler: FillerParameter) -> Make:
     mean, std, sparse = filler.mean, filler.std, filler.sparse
     if sparse >= 0 and not shape:
-        message = "a sparse gaussian filler needs at least one axis"
-        raise ConfigError(message)
+        message = "a sparse gaussian filler needs a parameter with at least one axis"
+        raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, field="sparse", got=shape)
 
     def make(draw: Draw) -> np.ndarray:
         values = mean + std * _normal(shape, draw)
@@ -126,8 +126,8 @@ def _msra(shape: Shape, filler: FillerParameter) -> Make:
 def _bilinear(shape: Shape, filler: FillerParameter) -> Make:
     del filler
     if len(shape) != 4 or shape[2] != shape[3]:
-        message = f"a bilinear filler needs a 4-axis shape with a square kernel, not {shape}"
-        raise ConfigError(message)
+        message = f"a bilinear filler needs 4 axes and a square kernel, got shape {shape}"
+        raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, field="type", got=shape)
     side = shape[3]
 
     def make(draw: Draw) -> np.ndarray:
@@ -143,7 +143,7 @@ def _bilinear(shape: Shape, filler: FillerParameter) -> Make:
 def _fan(shape: Shape, filler: FillerParameter) -> float:
     if 0 in shape:
         message = f"filler {filler.type!r} cannot fill an empty shape {shape}"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, field="type", got=shape)
     fan_in, fan_out = math.prod(shape[1:]), math.prod(shape[:1] + shape[2:])
     if filler.variance_norm == FillerParameter.AVERAGE:
         return (fan_in + fan_out) / 2

@@ -6,8 +6,9 @@ Source: Caffe, ``src/caffe/layers/filter_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import NetError, ShapeError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.layers.base import AtLeast, Blobs, Flags, Layer
+from demitasse.layers.checks import wrong_shapes
 from demitasse.layers.registry import register
 
 __all__ = ["Filter"]
@@ -35,26 +36,25 @@ class Filter(Layer):
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         if len(top) != len(bottom) - 1:
             message = (
-                f"Filter takes one top for every bottom but the selector: {len(bottom) - 1}, "
-                f"it is given {len(top)}"
+                f"Filter takes one top for every bottom but the selector, got {len(top)} tops "
+                f"for {len(bottom)} bottoms"
             )
-            raise NetError(message)
+            raise NetError(
+                message,
+                code=ErrorCode.COUNT_MISMATCH,
+                blobs="tops",
+                got=len(top),
+                expected=len(bottom) - 1,
+            )
         self.first, self.differentiable = True, range(len(top))
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         selector = bottom[-1]
         if not selector.num_axes or selector.count != selector.shape[0]:
-            message = (
-                f"the selector {selector.name!r} {selector.shape} must hold one value for each item"
-            )
-            raise ShapeError(message)
+            raise wrong_shapes("Filter", "a selector with one value for each item", selector)
         for blob in bottom[:-1]:
             if not blob.num_axes or blob.shape[0] != selector.shape[0]:
-                message = (
-                    f"bottom {blob.name!r} {blob.shape} and the selector {selector.shape} "
-                    "have different batch sizes"
-                )
-                raise ShapeError(message)
+                raise wrong_shapes("Filter", "bottoms of one batch size", blob, selector)
         self._choose(bottom, top)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:

@@ -6,13 +6,14 @@ Source: Caffe, ``src/caffe/layers/hdf5_data_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.core.paths import resolve_path
-from demitasse.errors import ConfigError, DataError
+from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.hdf5 import read_list
 from demitasse.io.data.quoting import quoted
 from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
 from demitasse.io.data.sources.hdf5 import Hdf5Batches
 from demitasse.layers._data_base import EpochDataLayer
-from demitasse.layers.base import AtLeast, Blobs, positive
+from demitasse.layers.base import AtLeast, Blobs
+from demitasse.layers.checks import missing, positive, unsupported
 from demitasse.layers.registry import register
 
 __all__ = ["HDF5Data"]
@@ -42,11 +43,10 @@ class HDF5Data(EpochDataLayer):
         p = self.param.hdf5_data_param
         self.batch_size = positive(p.batch_size, "hdf5_data_param.batch_size")
         if not p.source:
-            message = "hdf5_data_param has no source; name a text file that lists HDF5 files"
-            raise ConfigError(message)
+            raise missing("hdf5_data_param.source", "name a text file that lists HDF5 files")
         if self.param.HasField("transform_param"):
-            message = "HDF5Data does not transform data; leave transform_param out"
-            raise ConfigError(message)
+            message = "HDF5Data does not transform data; remove transform_param"
+            raise unsupported("transform_param", message)
         base_dir = self.context.base_dir
         self.names = [blob.name for blob in top]
         self.source = resolve_path(p.source, base_dir)
@@ -54,8 +54,8 @@ class HDF5Data(EpochDataLayer):
         self.paths = [resolve_path(name, base_dir) for name in names]
         for number, (name, path) in enumerate(zip(names, self.paths, strict=True), 1):
             if quoted(name, number, path) != name:
-                message = f"its name number {number} is of no file; it needs paths of HDF5 files"
-                raise DataError(message, str(self.source))
+                message = f"entry {number} names no file; list paths of HDF5 files"
+                raise DataError(message, str(self.source), code=ErrorCode.INVALID, index=number)
         self.shape_tops(top)
 
     def fingerprint(self) -> Fingerprint:

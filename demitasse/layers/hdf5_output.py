@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from demitasse.errors import ConfigError, ShapeError
 from demitasse.io.data.databases.hdf5 import Hdf5Writer
 from demitasse.layers.base import Blobs, Exactly, Layer
+from demitasse.layers.checks import missing, wrong_shapes
 from demitasse.layers.registry import register
 
 __all__ = ["HDF5Output"]
@@ -38,18 +38,13 @@ class HDF5Output(Layer):
         del bottom, top
         name = self.param.hdf5_output_param.file_name
         if not name:
-            message = "hdf5_output_param has no file_name"
-            raise ConfigError(message)
+            raise missing("hdf5_output_param.file_name", "name the file to write")
         self.writer = Hdf5Writer(Path(name))
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         del top
         if bottom[0].num != bottom[1].num:
-            message = (
-                f"the data {bottom[0].shape} and the labels {bottom[1].shape} "
-                "have different batch sizes"
-            )
-            raise ShapeError(message)
+            raise wrong_shapes("HDF5Output", "bottoms of one batch size", *bottom)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         del top

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
-from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import wrong_shapes
 from demitasse.layers.helpers.columns import Canvas
 from demitasse.layers.helpers.window import convolution_window
 from demitasse.layers.registry import register
@@ -36,19 +36,16 @@ class Im2col(Layer):
         self.axis = bottom[0].canonical_axis(p.axis)
         axes = bottom[0].num_axes - self.axis - 1
         if axes < 1:
-            message = (
-                f"bottom {bottom[0].name!r} {bottom[0].shape} has no spatial axis after axis "
-                f"{self.axis}"
-            )
-            raise ShapeError(message)
+            raise wrong_shapes("Im2col", f"spatial axes after axis {self.axis}", bottom[0])
         self.window = convolution_window(p, axes)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         shape = bottom[0].shape
         lead, channels, spatial = shape[: self.axis], shape[self.axis], shape[self.axis + 1 :]
         if len(spatial) != len(self.window.kernel):
-            message = f"the window {self.window.kernel} does not fit the axes of {shape}"
-            raise ShapeError(message)
+            raise wrong_shapes(
+                "Im2col", f"spatial axes for the window {self.window.kernel}", bottom[0]
+            )
         out = self.window.convolved(spatial)
         self.canvas = Canvas(self, self.window, spatial, out)
         self.image_shape = (math.prod(lead), channels, *spatial)

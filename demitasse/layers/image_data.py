@@ -10,13 +10,13 @@ from pathlib import Path
 
 from demitasse.backends.random import bits, stream_of
 from demitasse.core.paths import resolve_path
-from demitasse.errors import ConfigError
 from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
 from demitasse.io.data.sources.image_list import ImageListBatches, read_image_list
 from demitasse.io.data.sources.order import Order
 from demitasse.io.proto import ImageDataParameter
 from demitasse.layers._data_base import EpochDataLayer
-from demitasse.layers.base import Blobs, Exactly, positive
+from demitasse.layers.base import Blobs, Exactly
+from demitasse.layers.checks import conflict, missing, out_of_range, positive
 from demitasse.layers.registry import register
 
 __all__ = ["ImageData", "find_image"]
@@ -48,8 +48,7 @@ class ImageData(EpochDataLayer):
         p = self.param.image_data_param
         self.batch_size = positive(p.batch_size, "image_data_param.batch_size")
         if not p.source:
-            message = "image_data_param has no source; name a list of images"
-            raise ConfigError(message)
+            raise missing("image_data_param.source", "name a list of images")
         self.size = new_size(p)
         self.source = resolve_path(p.source, self.context.base_dir)
         self.find = partial(find_image, p.root_folder, self.context.base_dir)
@@ -89,11 +88,10 @@ class ImageData(EpochDataLayer):
         drawn = bits(self.context.seed, stream_of(f"{self.name}/rand_skip"), 0, 1)
         skipped = int(drawn[0]) % most
         if skipped >= len(self.entries):
-            message = (
-                f"image_data_param.rand_skip left out {skipped} images, "
-                f"but the list has only {len(self.entries)}"
+            expected = (
+                f"fewer than the {len(self.entries)} images of the list; it skipped {skipped}"
             )
-            raise ConfigError(message)
+            raise out_of_range("image_data_param.rand_skip", most, expected)
         return skipped
 
 
@@ -111,8 +109,7 @@ def new_size(param: ImageDataParameter) -> tuple[int, int] | None:
     """
     if bool(param.new_height) != bool(param.new_width):
         message = (
-            "new_height and new_width must be given together, they are "
-            f"{param.new_height} and {param.new_width}"
+            f"new_height {param.new_height} and new_width {param.new_width} must be given together"
         )
-        raise ConfigError(message)
+        raise conflict("new_width" if param.new_height else "new_height", message)
     return (param.new_height, param.new_width) if param.new_height else None

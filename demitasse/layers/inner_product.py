@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, need_count, positive
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import check_row_size, positive
 from demitasse.layers.registry import register
 
 __all__ = ["InnerProduct"]
@@ -39,7 +40,7 @@ class InnerProduct(Layer):
             self.add_param((self.m,), p.bias_filler)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        need_count(bottom[0], self.axis, self.k, f"the weight {self.blobs[0].shape}")
+        check_row_size(bottom[0], self.axis, self.k, f"the weight {self.blobs[0].shape}")
         self.rows = bottom[0].count_to(self.axis)
         top[0].reshape((*bottom[0].shape[: self.axis], self.m))
         self.op = ops.InnerProduct(

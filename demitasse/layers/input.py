@@ -5,8 +5,8 @@ Source: Caffe, ``src/caffe/layers/input_layer.cpp``.
 
 from __future__ import annotations
 
-from demitasse.errors import ConfigError
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Layer
+from demitasse.layers.checks import wrong_count
 from demitasse.layers.registry import register
 
 __all__ = ["Input"]
@@ -30,8 +30,9 @@ class Input(Layer):
         del bottom
         shapes = self.param.input_param.shape
         if len(shapes) not in {0, 1, len(top)}:
-            message = f"input_param.shape is given {len(shapes)} times for {len(top)} tops"
-            raise ConfigError(message)
+            raise wrong_count(
+                "input_param.shape", len(shapes), f"0, 1 or {len(top)}, one for each top"
+            )
         for index, blob in enumerate(top):
             if shapes:
                 blob.reshape(shapes[min(index, len(shapes) - 1)])

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import missing, out_of_range, wrong_shapes
 from demitasse.layers.registry import register
 
 __all__ = ["Interp"]
@@ -42,33 +43,31 @@ class Interp(Layer):
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.interp_param
         if p.pad_beg > 0 or p.pad_end > 0:
-            message = f"interp_param takes pads up to 0, not {p.pad_beg} and {p.pad_end}"
-            raise ConfigError(message)
+            raise out_of_range("interp_param.pad_beg", (p.pad_beg, p.pad_end), "pads up to 0")
         for name in ("height", "width", "zoom_factor", "shrink_factor"):
             if p.HasField(name) and getattr(p, name) < 1:
-                message = f"interp_param.{name} must be above 0, it is {getattr(p, name)}"
-                raise ConfigError(message)
+                raise out_of_range(f"interp_param.{name}", getattr(p, name), "a number above 0")
         if p.use_blob_size != (len(bottom) > 1):
             message = "Interp takes a second bottom with interp_param.use_blob_size, and only then"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.CONFLICT, field="interp_param.use_blob_size")
         if p.use_blob_size:
             return
         factor = p.HasField("zoom_factor") or p.HasField("shrink_factor")
         if not factor and not (p.HasField("height") and p.HasField("width")):
-            message = "interp_param needs height and width, zoom_factor or shrink_factor"
-            raise ConfigError(message)
+            raise missing(
+                "interp_param.height", "give height and width, zoom_factor or shrink_factor"
+            )
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         p, shape = self.param.interp_param, bottom[0].shape
         for blob in bottom:
             if blob.num_axes != 4:
-                message = f"bottom {blob.name!r} is {blob.shape}; Interp needs (N, C, H, W)"
-                raise ShapeError(message)
+                raise wrong_shapes("Interp", "(N, C, H, W)", blob)
         self.inside = tuple(slice(-p.pad_beg, max(0, n + p.pad_end)) for n in shape[2:])
         self.sizes = shape[2] + p.pad_beg + p.pad_end, shape[3] + p.pad_beg + p.pad_end
         if min(self.sizes) <= 0:
-            message = f"pads of {p.pad_beg} and {p.pad_end} leave nothing of {shape}"
-            raise ShapeError(message)
+            expected = f"pixels between the pads of {p.pad_beg} and {p.pad_end}"
+            raise wrong_shapes("Interp", expected, bottom[0])
         size = p.height, p.width
         self.out = tuple(self._size(n, given) for n, given in zip(self.sizes, size, strict=True))
         if p.use_blob_size:

@@ -6,8 +6,8 @@ Source: Caffe, ``src/caffe/layers/log_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError
 from demitasse.layers.base import Blobs, Flags
+from demitasse.layers.checks import out_of_range
 from demitasse.layers.exp import log_of_base
 from demitasse.layers.neuron import NeuronLayer
 from demitasse.layers.registry import register
@@ -32,8 +32,7 @@ class Log(NeuronLayer):
         p = self.param.log_param
         log_base = log_of_base(p.base, "log_param.base")
         if log_base == 0:
-            message = "log_param.base must not be 1: there is no logarithm to that base"
-            raise ConfigError(message)
+            raise out_of_range("log_param.base", p.base, "another number than 1")
         self.scale, self.shift, self.outer = p.scale, p.shift, 1 / log_base
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:

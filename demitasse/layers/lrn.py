@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError, ShapeError
 from demitasse.io.proto import LRNParameter
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import out_of_range, wrong_shapes
 from demitasse.layers.registry import register
 
 __all__ = ["LRN"]
@@ -37,8 +37,7 @@ class LRN(Layer):
         p = self.param.lrn_param
         self.size, self.alpha, self.beta = p.local_size, p.alpha, p.beta
         if self.size % 2 != 1:
-            message = f"lrn_param.local_size must be odd, it is {self.size}"
-            raise ConfigError(message)
+            raise out_of_range("lrn_param.local_size", self.size, "an odd number")
         self.across = p.norm_region == LRNParameter.ACROSS_CHANNELS
         self.k = p.k if self.across else 1.0
         self.sides = (1,) if self.across else (2, 3)
@@ -46,8 +45,7 @@ class LRN(Layer):
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         if bottom[0].num_axes != 4:
-            message = f"bottom {bottom[0].name!r} is {bottom[0].shape}; LRN takes (N, C, H, W)"
-            raise ShapeError(message)
+            raise wrong_shapes("LRN", "(N, C, H, W)", bottom[0])
         top[0].reshape_like(bottom[0])
         self.op = ops.LRN(
             dtype=self.dtype,

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import Any
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import wrong_shapes
 from demitasse.layers.registry import register
 
 __all__ = ["LSTMUnit", "step", "step_back"]
@@ -83,11 +83,8 @@ class LSTMUnit(Layer):
         cell, gates, cont = (blob.shape for blob in bottom)
         wanted = ((1, *cell[1:2], 4 * cell[-1]), (1, *cell[1:2])) if len(cell) == 3 else None
         if cell[:1] != (1,) or (gates, cont) != wanted:
-            message = (
-                "LSTMUnit needs a cell state (1, N, H), gate inputs (1, N, 4 * H) and sequence "
-                f"indicators (1, N), not {cell}, {gates} and {cont}"
-            )
-            raise ShapeError(message)
+            expected = "a cell state (1, N, H), gate inputs (1, N, 4 * H) and cont (1, N)"
+            raise wrong_shapes("LSTMUnit", expected, *bottom)
         for blob in top:
             blob.reshape(cell)
         self.n, self.h = cell[1:]

@@ -9,12 +9,13 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.datum import label_of
 from demitasse.io.data.sources.memory import MemoryRows
 from demitasse.io.proto import Datum
 from demitasse.layers._data_base import BaseDataLayer
-from demitasse.layers.base import Blobs, Exactly, positive
+from demitasse.layers.base import Blobs, Exactly
+from demitasse.layers.checks import positive
 from demitasse.layers.registry import register
 
 __all__ = ["MemoryData"]
@@ -112,7 +113,7 @@ class MemoryData(BaseDataLayer):
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         if self.rows is None:
             message = "there is no data yet; call reset(data, labels) on the layer first"
-            raise DataError(message)
+            raise DataError(message, code=ErrorCode.BAD_STATE)
         self.rows.need_multiple_of(self._batch_size)
         self._make_room(top)
         for blob, array in zip(top, self.rows.take(self._batch_size), strict=True):
@@ -140,7 +141,7 @@ class MemoryData(BaseDataLayer):
     def _need_used(self) -> None:
         if self.has_new_data:
             message = "the rows added before are not used yet; run forward until they are"
-            raise DataError(message)
+            raise DataError(message, code=ErrorCode.BAD_STATE)
 
     def _make_room(self, top: Blobs) -> None:
         top[0].reshape((self._batch_size, *self.row_shape))

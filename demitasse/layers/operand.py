@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from demitasse.blob import Blob
-from demitasse.errors import ConfigError, ShapeError
+from demitasse.errors import ErrorCode, ShapeError
+from demitasse.layers.checks import out_of_range
 
 __all__ = ["learned_shape", "place"]
 
@@ -23,16 +24,17 @@ def learned_shape(blob: Blob, axis: int, num_axes: int, field: str) -> tuple[int
     """
     start = blob.canonical_axis(axis)
     if num_axes < -1:
-        message = f"{field}.num_axes must be 0 or more, or -1 for all axes; it is {num_axes}"
-        raise ConfigError(message)
+        raise out_of_range(f"{field}.num_axes", num_axes, "0 or more, or -1 for all axes")
     if num_axes == -1:
         return blob.shape[start:]
     if start + num_axes > blob.num_axes:
         message = (
-            f"{field} asks for {num_axes} axes from axis {start} on, "
-            f"but bottom {blob.name!r} is {blob.shape}"
+            f"{field}.num_axes {num_axes} from axis {start} on is too large for "
+            f"bottom {blob.name!r} {blob.shape}"
         )
-        raise ShapeError(message)
+        raise ShapeError(
+            message, code=ErrorCode.OUT_OF_RANGE, field=f"{field}.num_axes", got=num_axes
+        )
     return blob.shape[start : start + num_axes]
 
 
@@ -46,8 +48,10 @@ def place(blob: Blob, operand: Blob, axis: int) -> tuple[int, int, int]:
     end = start + operand.num_axes
     if blob.shape[start:end] != operand.shape:
         message = (
-            f"the second operand is {operand.shape}, which does not match bottom {blob.name!r} "
-            f"{blob.shape} from axis {start} on"
+            f"the second operand {operand.name!r} {operand.shape} does not match "
+            f"bottom {blob.name!r} {blob.shape} from axis {start} on"
         )
-        raise ShapeError(message)
+        raise ShapeError(
+            message, code=ErrorCode.SHAPE_MISMATCH, blob=operand.name, got=operand.shape
+        )
     return blob.count_to(start), operand.count, blob.count_from(end)

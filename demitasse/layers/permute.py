@@ -6,8 +6,9 @@ Source: SSD (weiliu89/caffe), ``src/caffe/layers/permute_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.errors import ConfigError, ShapeError
+from demitasse.errors import ConfigError, ErrorCode, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import wrong_shapes
 from demitasse.layers.registry import register
 
 __all__ = ["Permute"]
@@ -35,20 +36,22 @@ class Permute(Layer):
         named, axes = list(self.param.permute_param.order), bottom[0].num_axes
         if len(set(named)) != len(named):
             message = f"permute_param.order names an axis twice: {named}"
-            raise ConfigError(message)
+            raise ConfigError(
+                message, code=ErrorCode.DUPLICATE, field="permute_param.order", got=named
+            )
         if any(axis >= axes for axis in named):
             message = f"permute_param.order {named} names axes that {bottom[0].shape} does not have"
-            raise ShapeError(message)
+            raise ShapeError(
+                message, code=ErrorCode.OUT_OF_RANGE, field="permute_param.order", got=named
+            )
         self.order = (*named, *(axis for axis in range(axes) if axis not in named))
         self.back = tuple(self.order.index(axis) for axis in range(axes))
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         if bottom[0].num_axes != len(self.order):
-            message = (
-                f"bottom {bottom[0].name!r} is {bottom[0].shape}, but the order {self.order} is "
-                f"that of {len(self.order)} axes"
+            raise wrong_shapes(
+                "Permute", f"{len(self.order)} axes for the order {self.order}", bottom[0]
             )
-            raise ShapeError(message)
         self.op = ops.Permute(dtype=self.dtype, bottom=bottom[0].shape, order=self.order)
         top[0].reshape(self.op.top)
 

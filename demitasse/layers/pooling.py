@@ -9,9 +9,10 @@ from dataclasses import replace
 
 from demitasse.backends import ops
 from demitasse.backends.windows import Shape, Window
-from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.io.proto import PoolingParameter
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import conflict, missing, out_of_range, wrong_shapes
 from demitasse.layers.helpers.columns import Canvas
 from demitasse.layers.pooling_methods import METHODS, Method
 from demitasse.layers.registry import register
@@ -51,8 +52,10 @@ class Pooling(Layer):
         p = self.param.pooling_param
         self.kind = PoolingParameter.PoolMethod.Name(p.pool)
         if len(top) > 1 and self.kind != "MAX":
-            message = f"a second top, the mask, comes with pool: MAX only, not {self.kind}"
-            raise NetError(message)
+            message = f"a second top, the mask, comes with pool: MAX only, got {self.kind}"
+            raise NetError(
+                message, code=ErrorCode.CONFLICT, field="pooling_param.pool", got=self.kind
+            )
         _check_axes(bottom)
         self.window_of(bottom[0].shape[LEAD:])
 
@@ -106,8 +109,8 @@ def pooling_window(param: PoolingParameter, spatial: Shape) -> Window:
     axes = len(spatial)
     if param.global_pooling:
         if any(map(param.HasField, ("kernel_size", "kernel_h", "kernel_w"))):
-            message = "pooling_param has global_pooling, so it takes no kernel_size; remove one"
-            raise ConfigError(message)
+            message = "pooling_param has global_pooling and a kernel_size; remove one"
+            raise conflict("pooling_param.global_pooling", message)
         kernel = spatial
     else:
         kernel = _sides(param, "kernel", "kernel_size", axes)
@@ -115,18 +118,15 @@ def pooling_window(param: PoolingParameter, spatial: Shape) -> Window:
     pad = _sides(param, "pad", "pad", axes)
     for name, values in (("kernel_size", kernel), ("stride", stride)):
         if min(values) <= 0:
-            message = f"pooling_param.{name} must be above 0, it is {values}"
-            raise ConfigError(message)
+            raise out_of_range(f"pooling_param.{name}", values, "numbers above 0")
     if param.global_pooling and (any(pad) or set(stride) != {1}):
-        message = f"global_pooling takes pad 0 and stride 1, not pad {pad} and stride {stride}"
-        raise ConfigError(message)
+        message = f"global_pooling takes pad 0 and stride 1, got pad {pad} and stride {stride}"
+        raise conflict("pooling_param.global_pooling", message)
     if any(pad):
         if param.pool == PoolingParameter.STOCHASTIC:
-            message = f"pool: STOCHASTIC takes no pad, it is given {pad}"
-            raise ConfigError(message)
+            raise conflict("pooling_param.pad", f"pool: STOCHASTIC takes no pad, got {pad}")
         if any(p >= k for p, k in zip(pad, kernel, strict=True)):
-            message = f"pooling_param.pad must be below the kernel; {pad} is not below {kernel}"
-            raise ConfigError(message)
+            raise out_of_range("pooling_param.pad", pad, f"less than the kernel {kernel}")
     return Window(kernel, stride, pad, (1,) * axes)
 
 
@@ -138,26 +138,21 @@ def _sides(param: PoolingParameter, name: str, square: str, axes: int) -> Shape:
         if len(given) < 2 and param.HasField("kernel_size"):
             given = []  # Caffe lets kernel_size win over one of the two
         elif not given:
-            message = "pooling_param needs kernel_size, or kernel_h and kernel_w"
-            raise ConfigError(message)
+            raise missing("pooling_param.kernel_size", "give kernel_size, or kernel_h and kernel_w")
     if not given:
         return (getattr(param, square),) * axes
     if param.HasField(square) or len(given) == 1:
         message = (
-            f"pooling_param takes {square}, or both {height} and {width}; it is given "
+            f"pooling_param takes {square}, or both {height} and {width}, got "
             f"{' and '.join([square] * param.HasField(square) + given)}"
         )
-        raise ConfigError(message)
+        raise conflict(f"pooling_param.{square}", message)
     if axes != 2:
         message = f"pooling_param.{height} and {width} are for 2 spatial axes, there are {axes}"
-        raise ConfigError(message)
+        raise conflict(f"pooling_param.{height}", message)
     return getattr(param, height), getattr(param, width)
 
 
 def _check_axes(bottom: Blobs) -> None:
     if bottom[0].num_axes <= LEAD:
-        message = (
-            f"bottom {bottom[0].name!r} is {bottom[0].shape}; pooling needs images, channels and "
-            "at least one spatial axis (N, C, H, W)"
-        )
-        raise ShapeError(message)
+        raise wrong_shapes("Pooling", "(N, C, H, W), or another number of spatial axes", bottom[0])

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from demitasse.backends import ops
-from demitasse.errors import ConfigError, ShapeError
 from demitasse.io.proto import PriorBoxParameter
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import conflict, missing, out_of_range, wrong_count, wrong_shapes
 from demitasse.layers.detection import boxes as detection
 from demitasse.layers.registry import register
 
@@ -47,8 +47,7 @@ class PriorBox(Layer):
         self.clip = p.clip
         self.variance = list(p.variance) or [0.1]
         if len(self.variance) not in {1, 4}:
-            message = f"prior_box_param.variance is given {len(self.variance)} times; give 1 or 4"
-            raise ConfigError(message)
+            raise wrong_count("prior_box_param.variance", len(self.variance), "1 or 4")
         _above_0("variance", self.variance)
         self.image = _sides(p, "img_size", "img_h", "img_w")
         self.step = _sides(p, "step", "step_h", "step_w")
@@ -58,12 +57,10 @@ class PriorBox(Layer):
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         for blob in bottom:
             if blob.num_axes != 4:
-                message = f"bottom {blob.name!r} is {blob.shape}; PriorBox needs (N, C, H, W)"
-                raise ShapeError(message)
+                raise wrong_shapes("PriorBox", "(N, C, H, W)", blob)
         height, width = bottom[0].shape[2:]
         if not height * width:
-            message = f"bottom {bottom[0].name!r} is {bottom[0].shape}; it has no cell"
-            raise ShapeError(message)
+            raise wrong_shapes("PriorBox", "a map with cells", bottom[0])
         each = len(self.sizes) * len(self.offsets)
         top[0].reshape((1, 2, height * width * each * 4))
         high, wide = self.image or bottom[1].shape[2:]
@@ -90,23 +87,16 @@ class PriorBox(Layer):
 
 def _check_sizes(p: PriorBoxParameter) -> None:
     if not p.min_size:
-        message = "prior_box_param needs min_size"
-        raise ConfigError(message)
+        raise missing("prior_box_param.min_size", "give the sizes of the boxes, in pixels")
     _above_0("min_size", p.min_size)
     _above_0("aspect_ratio", p.aspect_ratio)
     if p.max_size and len(p.max_size) != len(p.min_size):
-        message = (
-            f"prior_box_param has {len(p.max_size)} max_size for {len(p.min_size)} min_size; "
-            "give none, or one for each"
-        )
-        raise ConfigError(message)
+        expected = f"0, or {len(p.min_size)}, one for each min_size"
+        raise wrong_count("prior_box_param.max_size", len(p.max_size), expected)
     for small, large in zip(p.min_size, p.max_size, strict=False):
         if not small < large < math.inf:
-            message = (
-                f"prior_box_param.max_size must be a number above its min_size {small:g}, "
-                f"it is {large:g}"
-            )
-            raise ConfigError(message)
+            expected = f"a number above its min_size {small:g}"
+            raise out_of_range("prior_box_param.max_size", large, expected)
 
 
 def _sides(p: PriorBoxParameter, square: str, high: str, wide: str) -> tuple[float, float] | None:
@@ -115,13 +105,13 @@ def _sides(p: PriorBoxParameter, square: str, high: str, wide: str) -> tuple[flo
     if p.HasField(square):
         if pair:
             message = f"prior_box_param takes {square}, or {high} and {wide}; not both"
-            raise ConfigError(message)
+            raise conflict(f"prior_box_param.{square}", message)
         pair = [square, square]
     if not pair:
         return None
     if len(pair) == 1:
-        message = f"prior_box_param needs both {high} and {wide}, it has only {pair[0]}"
-        raise ConfigError(message)
+        other = wide if pair[0] == high else high
+        raise missing(f"prior_box_param.{other}", f"give both {high} and {wide}")
     _above_0(square, [getattr(p, name) for name in pair])
     return getattr(p, pair[0]), getattr(p, pair[1])
 
@@ -132,11 +122,10 @@ def _offsets(p: PriorBoxParameter) -> tuple[tuple[float, float], ...]:
         return ((p.offset, p.offset),)
     if p.HasField("offset") or len(p.offset_h) != len(p.offset_w):
         message = "prior_box_param takes offset, or as many offset_h as offset_w"
-        raise ConfigError(message)
+        raise conflict("prior_box_param.offset", message)
     return tuple(zip(p.offset_h, p.offset_w, strict=True))
 
 
 def _above_0(name: str, values: Sequence[float]) -> None:
     if not all(0 < value < math.inf for value in values):
-        message = f"prior_box_param.{name} must be a number above 0, it is {list(values)}"
-        raise ConfigError(message)
+        raise out_of_range(f"prior_box_param.{name}", list(values), "numbers above 0")

@@ -6,8 +6,8 @@ OpenVINO's and caffe-windows' ``ProposalParameter``.
 
 from __future__ import annotations
 
-from demitasse.errors import ConfigError, ShapeError
-from demitasse.layers.base import Between, Blobs, Exactly, Layer, positive
+from demitasse.layers.base import Between, Blobs, Exactly, Layer
+from demitasse.layers.checks import out_of_range, positive, wrong_shapes
 from demitasse.layers.detection.anchors import anchors
 from demitasse.layers.detection.proposals import Proposer
 from demitasse.layers.registry import register
@@ -48,11 +48,8 @@ class Proposal(Layer):
         base = positive(p.base_size, "proposal_param.base_size")
         ratios, scales = p.ratio or RATIOS, p.scale or SCALES
         if min(*ratios, *scales) <= 0:
-            message = (
-                f"proposal_param.ratio and scale must be above 0, they are {list(ratios)} and "
-                f"{list(scales)}"
-            )
-            raise ConfigError(message)
+            values = [*ratios, *scales]
+            raise out_of_range("proposal_param.ratio and scale", values, "numbers above 0")
         self.proposer = Proposer(
             anchors=anchors(base, ratios, scales),
             stride=stride,
@@ -68,12 +65,11 @@ class Proposal(Layer):
         n, _, *cells = scores.shape if scores.num_axes == 4 else (0, 0)
         fits = scores.shape == (n, 2 * count, *cells) and boxes.shape == (n, 4 * count, *cells)
         if not fits or images.count != 3 * n:
-            message = (
-                f"Proposal with {count} anchors needs scores (N, {2 * count}, H, W), boxes "
-                f"(N, {4 * count}, H, W) and images (N, 3), not {scores.shape}, {boxes.shape} and "
-                f"{images.shape}"
+            expected = (
+                f"scores (N, {2 * count}, H, W), boxes (N, {4 * count}, H, W) and images (N, 3) "
+                f"for {count} anchors"
             )
-            raise ShapeError(message)
+            raise wrong_shapes("Proposal", expected, *bottom)
         for blob, width in zip(top, (5, 1), strict=False):
             if blob.shape[1:] != (width,):  # until a pass has come here
                 blob.reshape((1, width))

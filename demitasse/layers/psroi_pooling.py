@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.regions import Region, bins_between
-from demitasse.errors import ConfigError, ShapeError
-from demitasse.layers.base import Blobs, positive
+from demitasse.layers.base import Blobs
+from demitasse.layers.checks import out_of_range, positive, wrong_shapes
 from demitasse.layers.region_pooling import RegionPooling
 from demitasse.layers.registry import register
 
@@ -38,8 +38,7 @@ class PSROIPooling(RegionPooling):
         self.group = positive(p.group_size, "psroi_pooling_param.group_size")
         self.scale = p.spatial_scale
         if self.scale <= 0:
-            message = f"psroi_pooling_param.spatial_scale must be above 0, it is {self.scale:g}"
-            raise ConfigError(message)
+            raise out_of_range("psroi_pooling_param.spatial_scale", self.scale, "a number above 0")
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
@@ -50,11 +49,8 @@ class PSROIPooling(RegionPooling):
     def top_shape(self, bottom: Blobs) -> tuple[int, ...]:
         channels = self.dim * self.group * self.group
         if bottom[0].shape[1] != channels:
-            message = (
-                f"bottom {bottom[0].name!r} is {bottom[0].shape}; it must have {channels} channels,"
-                f" output_dim {self.dim} x group_size {self.group} x {self.group}"
-            )
-            raise ShapeError(message)
+            expected = f"{channels} channels, output_dim {self.dim} x group_size {self.group}^2"
+            raise wrong_shapes("PSROIPooling", expected, bottom[0])
         return self.dim, self.group, self.group
 
     def look(self, bottom: Blobs) -> list[Region]:

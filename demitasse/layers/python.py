@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from demitasse.errors import ConfigError, DemitasseError, NetError
+from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError
 from demitasse.io.proto import LayerParameter
 from demitasse.layers.base import Blobs, Flags, Layer
+from demitasse.layers.checks import missing
 from demitasse.layers.context import LayerContext
 from demitasse.layers.registry import register
 from demitasse.layers.user_layer import BlobVec, Phase, RawBlobVec, UserLayer
@@ -107,14 +108,14 @@ def create_python_layer(param: LayerParameter, phase: str, context: LayerContext
 def _user_class(param: LayerParameter, context: LayerContext) -> Any:
     p = param.python_param
     if not p.module or not p.layer:
-        message = "python_param needs a module and a layer: the name of a class in that module"
-        raise ConfigError(message)
+        field = "layer" if p.module else "module"
+        raise missing(f"python_param.{field}", "give a module and the name of a class in it")
     if not context.python_layers:
         message = (
             f"this net would import the module {p.module!r}, but Python layers are switched off; "
-            "allow them with DEMITASSE_PYTHON_LAYERS=1 if you trust the net"
+            "set DEMITASSE_PYTHON_LAYERS=1 if you trust the net"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.UNTRUSTED, field="python_param.module")
     try:
         module = import_user_module(p.module, context.base_dir)
     except DemitasseError:
@@ -130,8 +131,10 @@ def _user_class(param: LayerParameter, context: LayerContext) -> Any:
         has = f"it has {', '.join(own)}" if own else "it has none"
         message = (
             f"python_param.layer {p.layer!r} is not a layer in module {p.module!r} "
-            f"({getattr(module, '__file__', 'built in')}): a subclass of caffe.Layer or "
-            f"demitasse.Layer is needed; {has}"
+            f"({getattr(module, '__file__', 'built in')}), expected a subclass of caffe.Layer or "
+            f"demitasse.Layer; {has}"
         )
-        raise NetError(message)
+        raise NetError(
+            message, code=ErrorCode.UNKNOWN, field="python_param.layer", got=p.layer, known=own
+        )
     return chosen

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
-from demitasse.errors import NetError, ShapeError
+from demitasse.errors import ErrorCode, NetError, ShapeError
 from demitasse.layers.base import (
     AtLeast,
     Between,
@@ -19,9 +19,8 @@ from demitasse.layers.base import (
     Exactly,
     Flags,
     Layer,
-    need_count,
-    positive,
 )
+from demitasse.layers.checks import check_row_size, positive, wrong_shapes
 from demitasse.layers.saved import Saved
 
 __all__ = ["RecurrentLayer"]
@@ -80,7 +79,13 @@ class RecurrentLayer(Layer):
         ):
             if count not in arity:
                 message = f"{self.type} takes {arity} {word} here, it is given {count}"
-                raise NetError(message)
+                raise NetError(
+                    message,
+                    code=ErrorCode.COUNT_MISMATCH,
+                    blobs=word,
+                    got=count,
+                    expected=str(arity),
+                )
 
     def allow_force_backward(self, bottom_index: int) -> bool:
         return self.has_gradient(bottom_index) and bottom_index < self.first_state
@@ -109,17 +114,22 @@ class RecurrentLayer(Layer):
         self._need_axes(bottom)
         steps, self.n = bottom[0].shape[:2]
         if steps != self.t:
-            message = f"the number of time steps was {self.t} and is now {steps}; it cannot change"
-            raise ShapeError(message)
-        need_count(bottom[0], 2, self.d, f"the weight {self.blobs[0].shape}")
+            message = (
+                f"bottom {bottom[0].name!r} has {steps} time steps, expected {self.t} as before"
+            )
+            raise ShapeError(
+                message,
+                code=ErrorCode.SHAPE_MISMATCH,
+                blob=bottom[0].name,
+                got=steps,
+                expected=self.t,
+            )
+        check_row_size(bottom[0], 2, self.d, f"the weight {self.blobs[0].shape}")
         if self.has_static:
-            need_count(bottom[2], 1, self.s, f"the weight {self.blobs[2].shape}")
+            check_row_size(bottom[2], 1, self.s, f"the weight {self.blobs[2].shape}")
         for blob in bottom[self.first_state :]:
             if blob.shape != (1, self.n, self.h):
-                message = (
-                    f"the state {blob.name!r} must be {(1, self.n, self.h)}, it is {blob.shape}"
-                )
-                raise ShapeError(message)
+                raise wrong_shapes(self.type, f"states {(1, self.n, self.h)}", blob)
         top[0].reshape((self.t, self.n, self.h))
         for blob in top[1:]:
             blob.reshape((1, self.n, self.h))
@@ -138,17 +148,10 @@ class RecurrentLayer(Layer):
     def _need_axes(self, bottom: Blobs) -> None:
         x, cont = bottom[0].shape, bottom[1].shape
         if len(x) < 3 or cont != x[:2]:
-            message = (
-                f"{self.type} needs x (T, N, ...) and sequence indicators (T, N), "
-                f"not {x} and {cont}"
-            )
-            raise ShapeError(message)
+            raise wrong_shapes(self.type, "x (T, N, ...) and cont (T, N)", *bottom[:2])
         if self.has_static and (bottom[2].num_axes < 2 or bottom[2].shape[0] != x[1]):
-            message = (
-                f"the static input {bottom[2].name!r} {bottom[2].shape} must be (N, ...), one row "
-                f"for each of the {x[1]} sequences"
-            )
-            raise ShapeError(message)
+            expected = f"a static input (N, ...) with a row for each of the {x[1]} sequences"
+            raise wrong_shapes(self.type, expected, bottom[2])
 
     # -- passes --------------------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ The regions are looked at on the host, which waits for them.
 from __future__ import annotations
 
 from demitasse.backends.regions import Region
-from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import wrong_shapes
 
 __all__ = ["RegionPooling"]
 
@@ -45,11 +45,7 @@ class RegionPooling(Layer):
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         rois = bottom[1]
         if bottom[0].num_axes != 4 or not rois.num_axes or rois.count != 5 * rois.shape[0]:
-            message = (
-                f"{self.type} needs a map (N, C, H, W) and regions (R, 5), "
-                f"not {bottom[0].shape} and {rois.shape}"
-            )
-            raise ShapeError(message)
+            raise wrong_shapes(self.type, "a map (N, C, H, W) and regions (R, 5)", *bottom)
         top[0].reshape((rois.shape[0], *self.top_shape(bottom)))
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:

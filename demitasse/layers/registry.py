@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from demitasse.core.plugins import import_plugins
 from demitasse.core.text import nearest
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.io.proto import LayerParameter, fork_of_type
 from demitasse.layers.base import Layer
 from demitasse.layers.catalog import CATALOG
@@ -46,7 +46,7 @@ def register(*names: str, facts: LayerFacts | None = None) -> Callable[[T], T]:
             taken = _creators.get(name)
             if taken is not None or (name in CATALOG and CATALOG[name] != creator.__module__):
                 message = f"layer type {name!r} is already registered; choose another name"
-                raise NetError(message)
+                raise NetError(message, code=ErrorCode.DUPLICATE, type=name)
             _creators[name] = creator
             if facts is not None:
                 describe(name, facts)
@@ -85,7 +85,7 @@ def layer_class(name: str) -> Creator:
                 loaded = point.load()
                 _creators.setdefault(name, loaded)
     if name not in _creators:
-        raise NetError(_unknown(name))
+        raise NetError(_unknown(name), code=ErrorCode.UNKNOWN, type=name)
     return _creators[name]
 
 

@@ -10,8 +10,8 @@ Source: MobileNet-YOLO (eric612), ``src/caffe/layers/reorg_layer.cpp``; Darknet,
 from __future__ import annotations
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ShapeError
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import positive, wrong_shapes
 from demitasse.layers.registry import register
 
 __all__ = ["Reorg"]
@@ -43,15 +43,13 @@ class Reorg(Layer):
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         s, shape = self.stride, bottom[0].shape
         if len(shape) != 4 or shape[1] % (s * s):
-            message = f"Reorg needs (N, C, H, W) with C a multiple of {s * s}, not {shape}"
-            raise ShapeError(message)
+            raise wrong_shapes("Reorg", f"(N, C, H, W) with C a multiple of {s * s}", bottom[0])
         n, c, h, w = shape
         if self.reverse:
             top[0].reshape((n, c // (s * s), h * s, w * s))
             return
         if h % s or w % s:
-            message = f"the height and width of {shape} are not multiples of the stride {s}"
-            raise ShapeError(message)
+            raise wrong_shapes("Reorg", f"height and width that the stride {s} divides", bottom[0])
         top[0].reshape((n, c * s * s, h // s, w // s))
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:

@@ -9,8 +9,9 @@ import math
 
 from demitasse.blob import Blob
 from demitasse.core.axes import MAX_AXES
-from demitasse.errors import ConfigError, ShapeError
+from demitasse.errors import ErrorCode, ShapeError
 from demitasse.layers.base import Blobs
+from demitasse.layers.checks import out_of_range
 from demitasse.layers.registry import register
 from demitasse.layers.view import ViewLayer
 
@@ -37,8 +38,7 @@ class Reshape(ViewLayer):
         del bottom, top
         self.dims = list(self.param.reshape_param.shape.dim)
         if self.dims.count(-1) > 1 or min(self.dims, default=0) < -1:
-            message = f"reshape_param.shape takes sizes, 0 and one -1; it is {self.dims}"
-            raise ConfigError(message)
+            raise out_of_range("reshape_param.shape", self.dims, "sizes, 0 and at most one -1")
 
     def top_shape(self, bottom: Blob) -> tuple[int, ...]:
         start, end = self._replaced(bottom)
@@ -47,24 +47,29 @@ class Reshape(ViewLayer):
         axes = len(lead) + len(dims) + len(rest)
         if axes > MAX_AXES:
             message = f"reshape_param would make {axes} axes; a blob has at most {MAX_AXES}"
-            raise ShapeError(message)
+            raise ShapeError(message, code=ErrorCode.LIMIT, field="reshape_param.shape", got=axes)
         known = math.prod(d for d in (*lead, *dims, *rest) if d != -1)
         if -1 in dims:
             if known == 0 or bottom.count % known:
                 message = (
-                    f"the -1 in reshape_param.shape cannot be worked out: the {bottom.count} "
+                    f"the -1 in reshape_param.shape cannot be inferred: the {bottom.count} "
                     f"elements of {bottom.shape} do not divide by the other axes' {known}"
                 )
-                raise ShapeError(message)
+                raise self._mismatch(message)
             dims[dims.index(-1)] = bottom.count // known
         shape = (*lead, *dims, *rest)
         if math.prod(shape) != bottom.count:
             message = (
                 f"reshape_param would make {shape} of {math.prod(shape)} elements from "
-                f"{bottom.shape} of {bottom.count}; the count must stay"
+                f"{bottom.shape} of {bottom.count}; the counts must be equal"
             )
-            raise ShapeError(message)
+            raise self._mismatch(message)
         return shape
+
+    def _mismatch(self, message: str) -> ShapeError:
+        return ShapeError(
+            message, code=ErrorCode.SHAPE_MISMATCH, field="reshape_param.shape", got=self.dims
+        )
 
     def _replaced(self, bottom: Blob) -> tuple[int, int]:
         """Return the first replaced axis and the one after the last."""
@@ -73,18 +78,22 @@ class Reshape(ViewLayer):
         start = p.axis if p.axis >= 0 else axes + p.axis + 1
         if not 0 <= start <= axes:
             message = f"reshape_param.axis {p.axis} is not in [-{axes + 1}, {axes}]"
-            raise ShapeError(message)
+            raise ShapeError(
+                message, code=ErrorCode.OUT_OF_RANGE, field="reshape_param.axis", got=p.axis
+            )
         end = axes if p.num_axes == -1 else start + p.num_axes
         if p.num_axes < -1 or end > axes:
             message = (
                 f"reshape_param.num_axes {p.num_axes} from axis {start} does not fit the {axes} "
-                "axes of the bottom; it is 0 or more, or -1 for all"
+                "axes of the bottom, expected 0 or more, or -1 for all"
             )
-            raise ShapeError(message)
+            raise ShapeError(
+                message, code=ErrorCode.OUT_OF_RANGE, field="reshape_param.num_axes", got=p.num_axes
+            )
         return start, end
 
     def _kept(self, bottom: Blob, axis: int) -> int:
         if axis >= bottom.num_axes:
-            message = f"a 0 in reshape_param.shape keeps axis {axis}, which {bottom.shape} lacks"
-            raise ShapeError(message)
+            message = f"a 0 in reshape_param.shape copies axis {axis}, which {bottom.shape} lacks"
+            raise self._mismatch(message)
         return bottom.shape[axis]

@@ -10,7 +10,8 @@ import math
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.backends.regions import Region, bins
-from demitasse.layers.base import Blobs, positive
+from demitasse.layers.base import Blobs
+from demitasse.layers.checks import positive
 from demitasse.layers.region_pooling import RegionPooling
 from demitasse.layers.registry import register
 

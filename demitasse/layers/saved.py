@@ -6,7 +6,7 @@ from typing import Protocol
 
 from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 
 __all__ = ["Saved"]
 
@@ -58,5 +58,5 @@ class Saved:
                 f"backward needs {self.name!r} from the layer's last forward pass, which did not "
                 "compute it; run forward again before backward"
             )
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.BAD_STATE, blob=self.name)
         return self.blob.read()

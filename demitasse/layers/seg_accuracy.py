@@ -6,8 +6,8 @@ Source: DeepLab (also in hszhao/PSPNet), ``src/caffe/layers/seg_accuracy_layer.c
 
 from __future__ import annotations
 
-from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly, Layer
+from demitasse.layers.checks import wrong_shapes
 from demitasse.layers.helpers.classes import ClassAxis
 from demitasse.layers.helpers.floors import at_least_one
 from demitasse.layers.registry import register
@@ -36,11 +36,8 @@ class SegAccuracy(Layer):
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         scores, labels = bottom
         if scores.num_axes != 4 or labels.shape != (scores.shape[0], 1, *scores.shape[2:]):
-            message = (
-                "SegAccuracy needs scores (N, C, H, W) and labels (N, 1, H, W), "
-                f"not {scores.shape} and {labels.shape}"
-            )
-            raise ShapeError(message)
+            expected = "scores (N, C, H, W) and labels (N, 1, H, W)"
+            raise wrong_shapes("SegAccuracy", expected, scores, labels)
         self.axis = ClassAxis.of(scores, 1, labels)
         top[0].reshape((1, 1, 1, 3))
 

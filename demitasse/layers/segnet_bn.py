@@ -6,9 +6,9 @@ Source: SegNet (alexgkendall/caffe-segnet), ``src/caffe/layers/bn_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError
 from demitasse.io.proto import BNParameter
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import conflict
 from demitasse.layers.helpers.channels import Channels, through_normalization
 
 __all__ = ["SegNetBN"]
@@ -37,7 +37,7 @@ class SegNetBN(Layer):
         self.learns = p.bn_mode == BNParameter.LEARN
         if len(top) > 1 and not self.learns:
             message = "only SegNet's BN in mode LEARN has mean and variance as further tops"
-            raise ConfigError(message)
+            raise conflict("bn_param.bn_mode", message)
         self.count = Channels.of(bottom[0], "BN").count
         for filler in (p.scale_filler, p.shift_filler):
             self.add_param((1, self.count, 1, 1), filler)

@@ -9,8 +9,8 @@ import math
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.errors import ShapeError
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import positive, wrong_shapes
 from demitasse.layers.registry import register
 
 __all__ = ["ShuffleChannel"]
@@ -40,8 +40,9 @@ class ShuffleChannel(Layer):
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         shape = bottom[0].shape
         if len(shape) < 2 or shape[1] % self.group:
-            message = f"group {self.group} does not divide the channels of {shape}"
-            raise ShapeError(message)
+            raise wrong_shapes(
+                "ShuffleChannel", f"channels that group {self.group} divides", bottom[0]
+            )
         self.op = ops.Shuffle(dtype=self.dtype, shape=shape, group=self.group)
         top[0].reshape_like(bottom[0])
 

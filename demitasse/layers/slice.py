@@ -8,9 +8,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 from demitasse.backends import ops
-from demitasse.errors import ConfigError, ShapeError
+from demitasse.errors import ErrorCode, ShapeError
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
-from demitasse.layers.legacy_axis import legacy_axis
+from demitasse.layers.checks import legacy_axis, out_of_range, wrong_count
 from demitasse.layers.registry import register
 
 __all__ = ["Slice"]
@@ -73,20 +73,22 @@ class Slice(Layer):
         if not points:
             if size % tops:
                 message = f"{size} elements of axis {self.axis} do not divide into {tops} tops"
-                raise ShapeError(message)
+                raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, axis=self.axis, got=size)
             return [size // tops * i for i in range(tops + 1)]
         if len(points) != tops - 1:
-            message = (
-                f"slice_point is given {len(points)} times for {tops} tops; it takes {tops - 1}"
-            )
-            raise ConfigError(message)
+            expected = f"{tops - 1}, one less than there are tops"
+            raise wrong_count("slice_param.slice_point", len(points), expected)
         if any(b <= a for a, b in pairwise([0, *points])):
-            message = f"slice_point must grow from above 0, it is {points}"
-            raise ConfigError(message)
+            raise out_of_range("slice_param.slice_point", points, "growing numbers above 0")
         if points[-1] >= size:
             message = (
                 f"slice_point {points[-1]} leaves nothing of the {size} elements of axis "
                 f"{self.axis} for the last top"
             )
-            raise ShapeError(message)
+            raise ShapeError(
+                message,
+                code=ErrorCode.OUT_OF_RANGE,
+                field="slice_param.slice_point",
+                got=points[-1],
+            )
         return [0, *points, size]

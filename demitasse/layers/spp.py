@@ -8,9 +8,9 @@ from __future__ import annotations
 from demitasse.backends import ops
 from demitasse.blob import Blob
 from demitasse.core.device import Device
-from demitasse.errors import ConfigError, ShapeError
 from demitasse.io.proto import LayerParameter
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import out_of_range, positive, wrong_shapes
 from demitasse.layers.pooling import Pooling
 from demitasse.layers.registry import register
 
@@ -87,18 +87,14 @@ class SPP(Layer):
     def _build(self, bottom: Blob) -> None:
         """Make the pooling layer of each level, anew when the image has another size."""
         if bottom.num_axes != 4 or 0 in bottom.shape[2:]:
-            message = f"bottom {bottom.name!r} is {bottom.shape}; SPP takes (N, C, H, W), above 0"
-            raise ShapeError(message)
+            raise wrong_shapes("SPP", "(N, C, H, W) with H and W above 0", bottom)
         if self._size == bottom.shape[2:]:
             return
         self._size = bottom.shape[2:]
         deepest = max(self._size).bit_length() + 1  # from here on a bin is smaller than a pixel
         if self.levels > deepest:
-            message = (
-                f"spp_param.pyramid_height can be at most {deepest} for an image of "
-                f"{self._size[0]} x {self._size[1]}, it is {self.levels}"
-            )
-            raise ConfigError(message)
+            expected = f"at most {deepest} for an image of {self._size[0]} x {self._size[1]}"
+            raise out_of_range("spp_param.pyramid_height", self.levels, expected)
         if not self.pooled:
             self.pooled = [
                 Blob((), self.dtype, self.device, f"{self.name}.level{i}")

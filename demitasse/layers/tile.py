@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer, positive
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import positive
 from demitasse.layers.registry import register
 
 __all__ = ["Tile"]

@@ -10,9 +10,8 @@ import math
 from collections.abc import Iterator
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
-from demitasse.layers.helpers.indices import check_indices
+from demitasse.layers.checks import check_indices, conflict, missing, out_of_range, wrong_shapes
 from demitasse.layers.registry import register
 
 __all__ = ["Upsample"]
@@ -54,7 +53,7 @@ class Upsample(Layer):
         given = [field.name for field, _ in p.ListFields() if field.name != "scale"]
         if given and not masked:
             message = f"upsample_param.{given[0]} needs a second bottom, the mask of a pooling"
-            raise ConfigError(message)
+            raise conflict(f"upsample_param.{given[0]}", message)
         self.size = self._pair("upsample_h", "upsample_w")
         scale = p.scale if p.HasField("scale") else 1 + masked
         self.scale = (scale, scale)
@@ -62,20 +61,16 @@ class Upsample(Layer):
             pair = self._pair("scale_h", "scale_w")
             if pair is not None and p.HasField("scale"):
                 message = "upsample_param takes scale, or scale_h and scale_w; not both"
-                raise ConfigError(message)
+                raise conflict("upsample_param.scale", message)
             self.scale = pair or self.scale
         self._check(masked=masked)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         shape, p = bottom[0].shape, self.param.upsample_param
         if len(bottom) > 1 and (len(shape) != 4 or bottom[1].shape != shape):
-            message = (
-                f"Upsample needs (N, C, H, W) and a mask like it, not {shape} and {bottom[1].shape}"
-            )
-            raise ShapeError(message)
+            raise wrong_shapes("Upsample", "(N, C, H, W) and a mask like it", *bottom)
         if len(shape) < 2:
-            message = f"Upsample needs a bottom (..., H, W), not {shape}"
-            raise ShapeError(message)
+            raise wrong_shapes("Upsample", "(..., H, W)", bottom[0])
         height = shape[-2] * self.scale[0] - p.pad_out_h
         width = shape[-1] * self.scale[1] - p.pad_out_w
         top[0].reshape((*shape[:-2], *(self.size or (height, width))))
@@ -142,17 +137,18 @@ class Upsample(Layer):
         p = self.param.upsample_param
         given = [name for name in (high, wide) if p.HasField(name)]
         if len(given) == 1:
-            message = f"upsample_param needs both {high} and {wide}, it has only {given[0]}"
-            raise ConfigError(message)
+            other = wide if given[0] == high else high
+            raise missing(f"upsample_param.{other}", f"give both {high} and {wide}")
         return (getattr(p, high), getattr(p, wide)) if given else None
 
     def _check(self, *, masked: bool) -> None:
         p, fewest = self.param.upsample_param, 2 if masked else 1
         if min(self.size or self.scale) < fewest:
-            what = "upsample_h and upsample_w" if self.size else "the scale"
-            message = f"{what} must be {fewest} or more, not {self.size or self.scale}"
-            raise ConfigError(message)
+            field = "upsample_h" if self.size else "scale"
+            raise out_of_range(
+                f"upsample_param.{field}", self.size or self.scale, f"{fewest} or more"
+            )
         for name, scale in (("pad_out_h", self.scale[0]), ("pad_out_w", self.scale[1])):
             if getattr(p, name) and self.size is None and scale != 2:
-                message = f"upsample_param.{name} needs a scale of 2, it is {scale}"
-                raise ConfigError(message)
+                message = f"upsample_param.{name} needs a scale of 2, got {scale}"
+                raise conflict(f"upsample_param.{name}", message)

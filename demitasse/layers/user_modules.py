@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from demitasse.compat import caffe_import_hook as caffe_name
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 
 __all__ = ["import_user_module"]
 
@@ -43,7 +43,7 @@ def import_user_module(name: str, base_dir: Path | None) -> ModuleType:
             _forget(top)
         if top not in _beside and not _on_path(top):
             if folder is None or PathFinder.find_spec(top, [str(folder)]) is None:
-                raise NetError(_missing(name, folder))
+                raise _missing(name, folder)
             _beside[top] = folder
         try:
             with _searched(_beside.get(top)):
@@ -51,7 +51,7 @@ def import_user_module(name: str, base_dir: Path | None) -> ModuleType:
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise  # the module is there; one that it imports is not
-            raise NetError(_missing(name, folder)) from None
+            raise _missing(name, folder) from None
 
 
 def _on_path(top: str) -> bool:
@@ -81,9 +81,10 @@ def _searched(folder: Path | None) -> Iterator[None]:
         sys.path.remove(str(folder))
 
 
-def _missing(name: str, folder: Path | None) -> str:
+def _missing(name: str, folder: Path | None) -> NetError:
     places = "on sys.path" + (f" and in {folder}" if folder is not None else "")
-    return (
-        f"python_param.module {name!r} was not found; it was looked for {places}. "
-        "Add its folder to PYTHONPATH, or put it beside the prototxt"
+    message = (
+        f"python_param.module {name!r} was not found {places}; "
+        "add its folder to PYTHONPATH, or put it beside the prototxt"
     )
+    return NetError(message, code=ErrorCode.NOT_FOUND, field="python_param.module", got=name)

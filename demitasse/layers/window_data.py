@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from demitasse.core.paths import resolve_path
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.data.images.window import Cut
 from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
 from demitasse.io.data.sources.window_file import read_window_file
@@ -16,7 +16,8 @@ from demitasse.io.data.sources.windows import WindowBatches, window_mean
 from demitasse.io.data.transform.augment.augmenter import FIELDS
 from demitasse.io.data.transform.random import RecordRandom
 from demitasse.layers._data_base import PrefetchingDataLayer
-from demitasse.layers.base import Blobs, Exactly, positive
+from demitasse.layers.base import Blobs, Exactly
+from demitasse.layers.checks import missing, out_of_range, positive, unsupported
 from demitasse.layers.image_data import find_image
 from demitasse.layers.registry import register
 
@@ -51,24 +52,29 @@ class WindowData(PrefetchingDataLayer):
         self.batch_size = positive(p.batch_size, "window_data_param.batch_size")
         size = positive(transform.crop_size or p.crop_size, "transform_param.crop_size")
         if not p.source:
-            message = "window_data_param has no source; name a window file"
-            raise ConfigError(message)
+            raise missing("window_data_param.source", "name a window file")
         if p.crop_mode not in MODES:
             message = f"window_data_param.crop_mode is {p.crop_mode!r}; known are warp and square"
-            raise ConfigError(message)
+            raise ConfigError(
+                message,
+                code=ErrorCode.UNKNOWN,
+                field="window_data_param.crop_mode",
+                got=p.crop_mode,
+            )
         if not 0 <= p.fg_fraction <= 1:
-            message = f"window_data_param.fg_fraction must be 0 to 1, it is {p.fg_fraction:g}"
-            raise ConfigError(message)
+            raise out_of_range(
+                "window_data_param.fg_fraction", p.fg_fraction, "a number from 0 to 1"
+            )
         if 2 * p.context_pad >= size:
-            message = f"context_pad {p.context_pad} on both sides leaves nothing of {size} pixels"
-            raise ConfigError(message)
+            expected = f"less than half of the {size} pixels of a crop"
+            raise out_of_range("window_data_param.context_pad", p.context_pad, expected)
         self.cut = Cut(size, p.context_pad, MODES[p.crop_mode])
         self.source = resolve_path(p.source, self.context.base_dir)
         self.windows = read_window_file(self.source, p.fg_threshold, p.bg_threshold)
         unused = [name for name in (*FIELDS, "crop_h", "crop_w") if transform.HasField(name)]
         if unused:
-            message = f"WindowData cuts and resizes by itself; leave out {', '.join(unused)}"
-            raise ConfigError(message)
+            message = f"WindowData crops and resizes by itself; remove {', '.join(unused)}"
+            raise unsupported(f"transform_param.{unused[0]}", message)
         file = transform.mean_file or p.mean_file
         self.mean = window_mean(
             resolve_path(file, self.context.base_dir) if file else None,

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
-from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.errors import ConfigError, ErrorCode, NetError, ShapeError
 from demitasse.testing import make_layer
 
 RNG = np.random.default_rng(0)
@@ -88,12 +89,12 @@ def test_a_label_that_is_no_class_is_wrong(backend):
 
 
 def test_top_k_above_the_number_of_classes_is_refused():
-    with pytest.raises(ConfigError, match="top_k is 6, but there are only 5 classes"):
+    with expect_error(ConfigError, ErrorCode.OUT_OF_RANGE, field="accuracy_param.top_k"):
         make_layer(text("top_k: 6"), [X, LABELS])
 
 
 def test_too_few_labels_are_refused():
-    with pytest.raises(ShapeError, match="need 4 x 3 labels"):
+    with expect_error(ShapeError, ErrorCode.SHAPE_MISMATCH, blob="bottom1", got=4, mentions="3"):
         make_layer(text(), [X, np.zeros(4)])
 
 
@@ -101,7 +102,7 @@ def test_it_has_no_gradient():
     one = make_layer(text(), [X, LABELS])
     one.forward()
 
-    with pytest.raises(NetError, match="Accuracy has no gradient"):
+    with expect_error(NetError, ErrorCode.NO_GRADIENT, type="Accuracy"):
         one.backward(1, propagate_down=[True, False])
     one.backward(1, propagate_down=[False, False])
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse.errors import ConfigError, DataError, ShapeError
 from demitasse.io.data import annotated_datum, write_annotations, write_database
@@ -201,42 +202,42 @@ def test_a_resumed_layer_goes_on_where_it_was(open_layer):
 def test_records_that_are_not_annotated_are_refused(open_layer, folder):
     write_database(folder / "datum", [(np.zeros((3, 4, 4), np.uint8), 1)])
 
-    with pytest.raises(DataError, match="holds no image; is this a database of Datum"):
+    with expect_error(DataError, mentions=["datum", "00000000"]):
         open_layer(source="datum")
 
 
 @pytest.mark.parametrize(
-    ("transform", "sampler", "message"),
+    ("transform", "sampler", "mentions"),
     [
-        ("", "batch_sampler { }", "batch_sampler makes images of many sizes"),
-        ("crop_size: 4", "batch_sampler { sampler { min_scale: 0 } }", "above 0 and at most 1"),
-        ("crop_size: 4", "batch_sampler { sampler { max_aspect_ratio: 0.5 } }", "must be in order"),
-        ("expand_param { max_expand_ratio: 2 }", "", "expand_param makes images of many sizes"),
+        ("", "batch_sampler { }", "batch_sampler"),
+        ("crop_size: 4", "batch_sampler { sampler { min_scale: 0 } }", "min_scale"),
+        ("crop_size: 4", "batch_sampler { sampler { max_aspect_ratio: 0.5 } }", "max_aspect_ratio"),
+        ("expand_param { max_expand_ratio: 2 }", "", "expand_param"),
     ],
 )
-def test_fields_that_cannot_be_are_refused(transform, sampler, message, open_layer):
-    with pytest.raises(ConfigError, match=message):
+def test_fields_that_cannot_be_are_refused(transform, sampler, mentions, open_layer):
+    with expect_error(ConfigError, mentions=mentions):
         open_layer(transform, sampler)
 
 
 @pytest.mark.parametrize(
-    ("objects", "error", "message"),
+    ("objects", "error", "mentions"),
     [
-        ([(1, 0, 0, 1, 1), (1, 0, 0, 1)], ShapeError, "numbers: "),
-        ([("cat", 0, 0, 1, 1)], ShapeError, "numbers: "),
-        ([(1, 0, 0, 1)], ShapeError, r"these are \(1, 4\)"),
-        (7, ShapeError, r"these are \(\)"),
-        ([(float("nan"), 0, 0, 1, 1)], DataError, "a class is a whole number"),
-        ([(float("inf"), 0, 0, 1, 1)], DataError, "a class is a whole number"),
-        ([(1 << 40, 0, 0, 1, 1)], DataError, "a class is a whole number"),
+        ([(1, 0, 0, 1, 1), (1, 0, 0, 1)], ShapeError, "(G, 5)"),
+        ([("cat", 0, 0, 1, 1)], ShapeError, "cat"),
+        ([(1, 0, 0, 1)], ShapeError, "(1, 4)"),
+        (7, ShapeError, "()"),
+        ([(float("nan"), 0, 0, 1, 1)], DataError, "nan"),
+        ([(float("inf"), 0, 0, 1, 1)], DataError, "inf"),
+        ([(1 << 40, 0, 0, 1, 1)], DataError, f"{1 << 40:g}"),
     ],
 )
-def test_rows_that_are_no_objects_are_refused(objects, error, message):
-    with pytest.raises(error, match=message):
+def test_rows_that_are_no_objects_are_refused(objects, error, mentions):
+    with expect_error(error, mentions=mentions):
         annotated_datum(np.zeros((1, 2, 2), np.uint8), objects)
 
 
 @pytest.mark.parametrize("box", [(0.5, 0, 0.4, 1), (0, 0, 1.1, 1), (-0.1, 0, 1, 1)])
 def test_boxes_outside_the_image_are_not_written(box):
-    with pytest.raises(DataError, match="from 0 to 1"):
+    with expect_error(DataError, mentions=["0", "1"]):
         annotated_datum(np.zeros((1, 2, 2), np.uint8), [(1, *box)])

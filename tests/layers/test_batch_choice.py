@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from gradients import expect_gradients
 
 from demitasse import Net
-from demitasse.errors import NetError, ShapeError
+from demitasse.errors import ErrorCode, NetError, ShapeError
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.testing import check_gradients, make_layer
 
@@ -55,7 +56,7 @@ def test_an_infinite_gradient_of_one_item_leaves_the_others_alone(backend):
 
 
 def test_reindex_knows_no_gradient_of_indices():
-    with pytest.raises(NetError, match="no gradient for bottom 1, 'bottom1'"):
+    with expect_error(NetError, ErrorCode.NO_GRADIENT, blob="bottom1"):
         reindex([0]).backward(propagate_down=[True, True])
 
 
@@ -63,12 +64,12 @@ def test_reindex_knows_no_gradient_of_indices():
 def test_reindex_refuses_an_index_outside_the_batch(index, backend):
     one = reindex([0, index, 1], device=backend)
 
-    with pytest.raises(ShapeError, match=rf"holds the index {index}, but there are 4 items"):
+    with expect_error(ShapeError, ErrorCode.OUT_OF_RANGE, blob="bottom1", got=index):
         one.forward()
 
 
 def test_reindex_refuses_indices_that_are_not_a_list():
-    with pytest.raises(ShapeError, match=r"indices \(M,\)"):
+    with expect_error(ShapeError, ErrorCode.SHAPE_MISMATCH, mentions="(M,)"):
         reindex([[0, 1]])
 
 
@@ -147,17 +148,17 @@ def test_filter_follows_the_selector_from_pass_to_pass(backend):
 
 
 def test_filter_refuses_another_number_of_tops():
-    with pytest.raises(NetError, match=r"one top for every bottom but the selector: 2, .* given 1"):
+    with expect_error(NetError, ErrorCode.COUNT_MISMATCH, blobs="tops", got=1):
         make_layer('type: "Filter" top: "a"', [*PAIR, np.ones(4)])
 
 
 def test_filter_refuses_batches_of_different_sizes():
-    with pytest.raises(ShapeError, match="different batch sizes"):
+    with expect_error(ShapeError, ErrorCode.SHAPE_MISMATCH, mentions="Filter"):
         filtered(np.ones(3))
 
 
 def test_filter_refuses_a_selector_with_several_values_for_an_item():
-    with pytest.raises(ShapeError, match="one value for each item"):
+    with expect_error(ShapeError, ErrorCode.SHAPE_MISMATCH, mentions="Filter"):
         filtered(np.ones((4, 2)))
 
 
@@ -165,5 +166,5 @@ def test_filter_knows_no_gradient_of_the_selector():
     one = filtered(np.ones(4))
     one.forward()
 
-    with pytest.raises(NetError, match="no gradient for bottom 2, 'bottom2'"):
+    with expect_error(NetError, ErrorCode.NO_GRADIENT, blob="bottom2"):
         one.backward(propagate_down=[True, True, True])

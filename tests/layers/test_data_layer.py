@@ -8,10 +8,11 @@ import threading
 import lmdb
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse.blob import Blob
 from demitasse.core.device import Device
-from demitasse.errors import ConfigError, DataError, NetError, ShapeError
+from demitasse.errors import ConfigError, DataError, ErrorCode, NetError, ShapeError
 from demitasse.io.data.databases.datum import array_to_datum
 from demitasse.io.data.databases.writing import write_database, write_records
 from demitasse.io.proto import DataParameter, Datum, LayerParameter, TransformationParameter
@@ -201,7 +202,7 @@ def test_a_record_of_another_number_of_labels_is_named(reading, tmp_path):
     records = [(b"%d" % i, array_to_datum(pixels, [0.5] * (2 + i))) for i in range(2)]
     write_records(tmp_path / "labels_lmdb", records)
 
-    with pytest.raises(DataError, match=r"record '1': this record has 3 labels, the first .* 2"):
+    with expect_error(DataError, mentions=["1", "3", "2"]):
         reading(source="labels_lmdb").forward()
 
 
@@ -339,7 +340,7 @@ def test_rand_skip_leaves_out_a_few_records_and_says_it_is_deprecated(reading, c
 
     assert 0 <= skipped < 5
     assert one.forward().labels()[0] == 10 * skipped
-    assert "rand_skip is deprecated" in caplog.text
+    assert [record.levelname for record in caplog.records if "rand_skip" in record.message]
     positions = {reading(rand_skip=5, seed=seed).layer.state()["position"] for seed in range(40)}
     assert positions == {0, 1, 2, 3, 4}
 
@@ -470,7 +471,7 @@ def test_a_damaged_record_is_named_when_its_batch_is_due(reading, tmp_path):
     one.forward()  # the first batch is good
 
     for _ in range(2):
-        with pytest.raises(DataError, match="the record is damaged") as caught:
+        with expect_error(DataError, mentions="bad_lmdb") as caught:
             one.forward()
         assert (caught.value.source, caught.value.key) == (str(tmp_path / "bad_lmdb"), "4")
 
@@ -480,43 +481,47 @@ def test_a_record_that_does_not_fit_its_batch_is_named(reading, tmp_path):
     write_database(tmp_path / "sizes_lmdb", ((np.zeros((1, s, s), np.uint8), s) for s in sizes))
     one = reading(source="sizes_lmdb", batch_size=2).forward()
 
-    message = r"sizes_lmdb, record '00000003': this record becomes \(1, 6, 6\), the first .* 4, 4"
-    with pytest.raises(DataError, match=message):
+    with expect_error(DataError, mentions=["sizes_lmdb", "00000003", "(1, 6, 6)", "(1, 4, 4)"]):
         one.forward()
 
 
 def test_a_record_smaller_than_the_crop_is_named(reading):
-    with pytest.raises(DataError, match="some_lmdb, record '00000000': crop_size 9 is larger"):
+    with expect_error(DataError, mentions=["some_lmdb", "00000000", "crop_size", "9"]):
         reading(transform={"crop_size": 9})
 
 
 @pytest.mark.parametrize(
-    ("fields", "error", "message"),
+    ("fields", "error", "code", "mentions"),
     [
-        ({"source": ""}, ConfigError, "data_param has no source"),
-        ({"batch_size": 0}, ConfigError, "batch_size must be above 0"),
-        ({"prefetch": 0}, ConfigError, "prefetch must be above 0"),
-        ({"source": "none_lmdb"}, DataError, "none_lmdb: there is no such database"),
-        ({"transform": {"mean_file": "m", "mean_value": [1]}}, ConfigError, "both given"),
-        ({"transform": {"mean_file": "none"}}, DataError, "none: the mean file cannot be read"),
-        ({"transform": {"mean_value": [1, 2, 3]}}, DataError, "3 times, but a record has 2"),
+        ({"source": ""}, ConfigError, ErrorCode.MISSING, "data_param.source"),
+        ({"batch_size": 0}, ConfigError, ErrorCode.OUT_OF_RANGE, "batch_size"),
+        ({"prefetch": 0}, ConfigError, ErrorCode.OUT_OF_RANGE, "prefetch"),
+        ({"source": "none_lmdb"}, DataError, None, "none_lmdb"),
+        (
+            {"transform": {"mean_file": "m", "mean_value": [1]}},
+            ConfigError,
+            None,
+            ["mean_file", "mean_value"],
+        ),
+        ({"transform": {"mean_file": "none"}}, DataError, None, "none"),
+        ({"transform": {"mean_value": [1, 2, 3]}}, DataError, None, ["3", "2"]),
     ],
     ids=str,
 )
-def test_what_cannot_be_read_is_refused_in_setup(reading, fields, error, message):
-    with pytest.raises(error, match=message):
+def test_what_cannot_be_read_is_refused_in_setup(reading, fields, error, code, mentions):
+    with expect_error(error, code, mentions=mentions):
         reading(**fields)
 
 
 def test_the_numbers_of_blobs_are_checked(folder):
     layer = Data(LayerParameter(type="Data"), "TEST", LayerContext(device=Device("numpy")))
 
-    with pytest.raises(NetError, match="Data takes 1 to 2 tops, it is given 3"):
+    with expect_error(NetError, ErrorCode.COUNT_MISMATCH, blobs="tops", got=3, mentions=["1", "2"]):
         layer.initialize([], [Blob(), Blob(), Blob()])
-    with pytest.raises(NetError, match="Data takes no bottoms, it is given 1"):
+    with expect_error(NetError, ErrorCode.COUNT_MISMATCH, blobs="bottoms", got=1):
         layer.initialize([Blob()], [Blob()])
 
 
 def test_forcing_both_kinds_of_channels_is_refused(reading):
-    with pytest.raises((ConfigError, ShapeError), match="force_color and force_gray"):
+    with expect_error((ConfigError, ShapeError), mentions=["force_color", "force_gray"]):
         reading(transform={"force_color": True, "force_gray": True})

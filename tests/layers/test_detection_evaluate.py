@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
-from demitasse.errors import ConfigError, DataError, NetError, ShapeError
+from demitasse.errors import ConfigError, DataError, ErrorCode, NetError, ShapeError
 from demitasse.testing import make_layer
 
 # image, class, instance, box, difficult
@@ -106,23 +107,28 @@ def test_boxes_in_padded_images_are_compared_where_the_image_is(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "error", "message"),
+    ("fields", "error", "code", "mentions"),
     [
-        ("overlap_threshold: 0", ConfigError, "must be above 0, it is 0"),
-        ("background_label_id: 1", NetError, "of class 1"),
-        ('name_size_file: "none.txt"', DataError, "cannot be read"),
-        ('name_size_file: "two.txt"', DataError, "must hold lines 'name height width'"),
-        ('name_size_file: "one.txt"', DataError, "image 1 has no line; there are 1"),
+        (
+            "overlap_threshold: 0",
+            ConfigError,
+            ErrorCode.OUT_OF_RANGE,
+            "detection_evaluate_param.overlap_threshold",
+        ),
+        ("background_label_id: 1", NetError, ErrorCode.OUT_OF_RANGE, "class 1"),
+        ('name_size_file: "none.txt"', DataError, ErrorCode.UNREADABLE, "none.txt"),
+        ('name_size_file: "two.txt"', DataError, ErrorCode.INVALID, "two.txt"),
+        ('name_size_file: "one.txt"', DataError, ErrorCode.COUNT_MISMATCH, ["one.txt", "image 1"]),
     ],
 )
-def test_refused(fields, error, message, tmp_path):
+def test_refused(fields, error, code, mentions, tmp_path):
     (tmp_path / "one.txt").write_text("a 8 8\n")
     (tmp_path / "two.txt").write_text("a 8\n")
 
-    with pytest.raises(error, match=message):
+    with expect_error(error, code, mentions=mentions):
         judge(fields, base_dir=tmp_path)
 
 
 def test_other_shapes_are_refused():
-    with pytest.raises(ShapeError, match=r"it must be \(1, 1, K, 7\)"):
+    with expect_error(ShapeError, ErrorCode.SHAPE_MISMATCH, mentions="(1, 1, K, 7)"):
         judge(detections=DETECTIONS[..., :6])

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from gradients import expect_gradients
 
 from demitasse import Net
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.testing import make_layer
 
@@ -150,5 +151,5 @@ def test_ratio_0_drops_nothing(backend):
 
 @pytest.mark.parametrize("ratio", [1, 1.5, -0.1])
 def test_a_ratio_outside_0_to_1_is_refused(ratio):
-    with pytest.raises(ConfigError, match=r"dropout_ratio must be in \[0, 1\)"):
+    with expect_error(ConfigError, ErrorCode.OUT_OF_RANGE, field="dropout_param.dropout_ratio"):
         make_layer(text(ratio), [X])

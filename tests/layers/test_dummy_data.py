@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
-from demitasse.errors import ConfigError, NetError
+from demitasse.errors import ConfigError, ErrorCode, NetError
 from demitasse.testing import make_layer
 
 UNIFORM = 'data_filler { type: "uniform" min: 1 max: 2 }'
@@ -95,22 +96,32 @@ def test_a_reshaped_top_is_filled_in_its_new_shape():
 
 
 @pytest.mark.parametrize(
-    ("fields", "why"),
+    ("fields", "code", "field"),
     [
-        ("", "shape is given 0 times"),
-        ("shape { dim: 1 } shape { dim: 1 }", "shape is given 2 times"),
-        ("shape { dim: 1 } data_filler { } data_filler { }", "data_filler is given 2 times"),
-        ("shape { dim: 1 } num: 1", "both shape and num"),
-        ("num: 1 channels: 1 height: 1", "width is given 0 times"),
-        ("num: 1 num: 2 channels: 1 height: 1 width: 1", "num is given 2 times"),
-        ('shape { dim: 1 } data_filler { type: "nonsense" }', "unknown filler type 'nonsense'"),
+        ("", ErrorCode.COUNT_MISMATCH, "dummy_data_param.shape"),
+        ("shape { dim: 1 } shape { dim: 1 }", ErrorCode.COUNT_MISMATCH, "dummy_data_param.shape"),
+        (
+            "shape { dim: 1 } data_filler { } data_filler { }",
+            ErrorCode.COUNT_MISMATCH,
+            "dummy_data_param.data_filler",
+        ),
+        ("shape { dim: 1 } num: 1", ErrorCode.CONFLICT, "dummy_data_param.shape"),
+        ("num: 1 channels: 1 height: 1", ErrorCode.COUNT_MISMATCH, "dummy_data_param.width"),
+        (
+            "num: 1 num: 2 channels: 1 height: 1 width: 1",
+            ErrorCode.COUNT_MISMATCH,
+            "dummy_data_param.num",
+        ),
+        ('shape { dim: 1 } data_filler { type: "nonsense" }', ErrorCode.UNKNOWN, "type"),
     ],
 )
-def test_what_does_not_fit_three_tops_is_refused(fields, why):
-    with pytest.raises(ConfigError, match=why):
+def test_what_does_not_fit_three_tops_is_refused(fields, code, field):
+    with expect_error(ConfigError, code, field=field):
         layer(fields, tops=3).forward()
 
 
 def test_bottoms_are_refused():
-    with pytest.raises(NetError, match="DummyData takes no bottoms"):
+    with expect_error(
+        NetError, ErrorCode.COUNT_MISMATCH, blobs="bottoms", got=1, mentions="DummyData"
+    ):
         make_layer('type: "DummyData" dummy_data_param { shape { dim: 1 } }', [np.zeros(1)])

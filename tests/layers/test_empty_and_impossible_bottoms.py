@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
-from demitasse.errors import NetError, ShapeError
+from demitasse.errors import ErrorCode, NetError, ShapeError
 from demitasse.testing.single_layer import make_layer
 
 
@@ -31,18 +32,18 @@ def test_channels_of_nothing_are_shuffled(shape, backend):
 def test_a_convolution_of_no_channels_is_refused(kind, backend):
     text = f'type: "{kind}" convolution_param {{ num_output: 2 kernel_size: 1 }}'
 
-    with pytest.raises(ShapeError, match=r"\(1, 0, 2, 2\) has no channels on axis 1"):
+    with expect_error(ShapeError, ErrorCode.SHAPE_MISMATCH, mentions="(1, 0, 2, 2)"):
         make_layer(text, [np.zeros((1, 0, 2, 2))], device=backend)
 
 
 @pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "MultinomialLogisticLoss"])
 def test_labels_of_no_classes_are_refused(kind):
-    with pytest.raises(ShapeError, match="no classes on axis 1, and 3 labels"):
+    with expect_error(ShapeError, ErrorCode.SHAPE_MISMATCH, axis=1, got=0):
         make_layer(f'type: "{kind}"', [np.zeros((3, 0)), np.zeros(3)])
 
 
 def test_statistics_of_nothing_are_refused(backend):
-    with pytest.raises(ShapeError, match=r"\(2, 4, 0, 3\) has no values to take the mean of"):
+    with expect_error(ShapeError, ErrorCode.SHAPE_MISMATCH, mentions="(2, 4, 0, 3)"):
         make_layer('type: "BatchNorm"', [np.zeros((2, 4, 0, 3))], device=backend)
 
 
@@ -78,7 +79,7 @@ def test_a_detection_in_an_image_that_cannot_be_is_refused(image):
         'type: "DetectionEvaluate" detection_evaluate_param { num_classes: 3 }', [detection, truth]
     )
 
-    with pytest.raises(NetError, match="image"):
+    with expect_error(NetError, mentions=f"image {image:g}"):
         layer.forward()
 
 
@@ -90,5 +91,5 @@ def test_an_object_in_an_image_that_cannot_be_is_refused(image):
         'type: "DetectionEvaluate" detection_evaluate_param { num_classes: 3 }', [detection, truth]
     )
 
-    with pytest.raises(NetError, match="image"):
+    with expect_error(NetError, mentions="in image"):
         layer.forward()

@@ -5,9 +5,10 @@ import os
 import h5py
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse import Net
-from demitasse.errors import ConfigError, DataError, ShapeError
+from demitasse.errors import ConfigError, DataError, ErrorCode, ShapeError
 from demitasse.io.data.databases import hdf5
 from demitasse.testing import make_layer
 
@@ -154,33 +155,33 @@ def test_ranks_share_the_rows_of_files_that_are_held_in_parts(open_layer, monkey
 
 
 def test_refuses_to_transform(open_layer):
-    with pytest.raises(ConfigError, match="HDF5Data does not transform data"):
+    with expect_error(ConfigError, ErrorCode.UNSUPPORTED, field="transform_param"):
         open_layer(more="transform_param { scale: 2 }")
 
 
 def test_refuses_a_missing_source_or_batch_size():
-    with pytest.raises(ConfigError, match="batch_size must be above 0"):
+    with expect_error(ConfigError, ErrorCode.OUT_OF_RANGE, field="hdf5_data_param.batch_size"):
         make_layer('type: "HDF5Data" hdf5_data_param { source: "x" }')
-    with pytest.raises(ConfigError, match="no source"):
+    with expect_error(ConfigError, ErrorCode.MISSING, field="hdf5_data_param.source"):
         make_layer('type: "HDF5Data" hdf5_data_param { batch_size: 1 }')
 
 
 def test_refuses_a_list_that_is_not_there(open_layer):
-    with pytest.raises(DataError, match=r"lost.txt: the list of HDF5 files cannot be read"):
+    with expect_error(DataError, mentions=["lost.txt", "HDF5"]):
         open_layer(source="lost.txt")
 
 
 def test_refuses_an_empty_list(open_layer, folder):
     (folder / "list.txt").write_text("\n")
 
-    with pytest.raises(DataError, match="the list names no HDF5 file"):
+    with expect_error(DataError, mentions="HDF5"):
         open_layer()
 
 
 def test_names_a_file_that_is_none(open_layer, folder):
     (folder / "a.h5").write_text("not HDF5")
 
-    with pytest.raises(DataError, match=r"a.h5: cannot be opened as an HDF5 file"):
+    with expect_error(DataError, mentions=["a.h5", "HDF5"]):
         open_layer()
 
 
@@ -188,7 +189,7 @@ def test_names_a_file_that_is_not_there_when_it_comes_to_it(open_layer, folder):
     (folder / "list.txt").write_text("a.h5 lost.h5")
     one = open_layer()
 
-    with pytest.raises(DataError, match=r"lost.h5: cannot be opened"):
+    with expect_error(DataError, mentions="lost.h5"):
         one.forward()
 
 
@@ -196,7 +197,7 @@ def test_names_a_data_set_that_is_not_there(open_layer, folder):
     with h5py.File(folder / "a.h5", "w") as file:
         file["data"], file["other"] = np.zeros(3), np.zeros(3)
 
-    with pytest.raises(DataError, match=r"a.h5: there is no data set 'label'; .* data, other"):
+    with expect_error(DataError, mentions=["a.h5", "label"]):
         open_layer()
 
 
@@ -204,21 +205,21 @@ def test_names_a_data_set_that_is_not_there(open_layer, folder):
 def test_refuses_a_data_set_that_is_not_made_of_rows_of_numbers(open_layer, folder, label):
     write(folder / "a.h5", range(4), label=label)
 
-    with pytest.raises(DataError, match=r"'label' .* is not made of rows of numbers"):
+    with expect_error(DataError, mentions="label"):
         open_layer()
 
 
 def test_refuses_data_sets_of_different_lengths(open_layer, folder):
     write(folder / "a.h5", range(4), label=np.zeros((3, 2)))
 
-    with pytest.raises(DataError, match=r"'label' has 3 rows, 'data' has 4"):
+    with expect_error(DataError, mentions=["label", "3", "data", "4"]):
         open_layer()
 
 
 def test_refuses_data_sets_without_rows(open_layer, folder):
     write(folder / "a.h5", [])
 
-    with pytest.raises(DataError, match=r"'data' has no rows"):
+    with expect_error(DataError, mentions="data"):
         open_layer()
 
 
@@ -226,14 +227,14 @@ def test_refuses_a_file_whose_rows_have_another_shape(open_layer, folder):
     write(folder / "b.h5", range(4), label=np.zeros((4, 7)))
     one = open_layer()
 
-    with pytest.raises(DataError, match=r"b.h5: its rows are \(7,\), .* comes into are \(2,\)"):
+    with expect_error(DataError, mentions=["b.h5", "(7,)", "(2,)"]):
         one.forward()
 
 
 def test_does_not_quote_a_file_that_is_no_list(open_layer, folder):
     (folder / "list.txt").write_text("root:secret\n")
 
-    with pytest.raises(DataError, match=r"list.txt: its name number 1 is of no file") as caught:
+    with expect_error(DataError, ErrorCode.INVALID, index=1, mentions="list.txt") as caught:
         open_layer()
 
     assert "secret" not in str(caught.value)
@@ -319,14 +320,14 @@ def test_nothing_is_asked_of_the_layers_before(writer):
 
 
 def test_refuses_batches_of_different_sizes(writer):
-    with pytest.raises(ShapeError, match="different batch sizes"):
+    with expect_error(ShapeError, ErrorCode.SHAPE_MISMATCH, mentions="HDF5Output"):
         writer(np.ones((2, 3)), [1.0])
 
 
 def test_refuses_more_than_four_axes(writer):
     one = writer(np.ones((2, 3)), [1.0, 2.0])
 
-    with pytest.raises(ShapeError, match="at most 4 axes"):
+    with expect_error(ShapeError, mentions="4"):
         one.forward(np.ones((2, 3, 1, 1, 1)), [1.0, 2.0])
 
 
@@ -334,19 +335,19 @@ def test_refuses_rows_of_another_shape(writer):
     one = writer(np.ones((2, 3)), [1.0, 2.0])
     one.forward()
 
-    with pytest.raises(DataError, match=r"rows of 'data' are \(3, 1, 1\), these are \(4, 1, 1\)"):
+    with expect_error(DataError, mentions=["data", "(3, 1, 1)", "(4, 1, 1)"]):
         one.forward(np.ones((2, 4)), [1.0, 2.0])
 
 
 def test_refuses_a_missing_file_name():
-    with pytest.raises(ConfigError, match="no file_name"):
+    with expect_error(ConfigError, ErrorCode.MISSING, field="hdf5_output_param.file_name"):
         make_layer('type: "HDF5Output"', [[1.0], [1.0]])
 
 
 def test_names_a_file_that_cannot_be_made(tmp_path):
     name = tmp_path / "lost" / "out.h5"
 
-    with pytest.raises(DataError, match=r"out.h5: cannot be opened"):
+    with expect_error(DataError, mentions="out.h5"):
         make_layer(
             f'type: "HDF5Output" hdf5_output_param {{ file_name: "{name}" }}', [[1.0], [1.0]]
         )
@@ -355,7 +356,7 @@ def test_names_a_file_that_cannot_be_made(tmp_path):
 def test_writes_to_no_pipe_and_no_device(tmp_path):
     os.mkfifo(tmp_path / "pipe.h5")
 
-    with pytest.raises(DataError, match=r"pipe.h5: cannot be opened .* a regular file is needed"):
+    with expect_error(DataError, mentions="pipe.h5"):
         make_layer(
             f'type: "HDF5Output" hdf5_output_param {{ file_name: "{tmp_path}/pipe.h5" }}',
             [[1.0], [1.0]],

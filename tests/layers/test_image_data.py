@@ -3,9 +3,10 @@
 import numpy as np
 import PIL.Image
 import pytest
+from expect_error import expect_error
 
 from demitasse import Net
-from demitasse.errors import ConfigError, DataError
+from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.testing import make_layer
 
 COUNT = 5
@@ -166,22 +167,22 @@ def test_ranks_share_the_images_in_train_and_not_in_test(open_layer):
 
 
 def test_refuses_one_of_height_and_width(open_layer):
-    with pytest.raises(ConfigError, match="must be given together, they are 10 and 0"):
+    with expect_error(ConfigError, ErrorCode.CONFLICT, field="new_width"):
         open_layer("new_height: 10")
 
 
 def test_refuses_a_batch_size_of_0(open_layer):
-    with pytest.raises(ConfigError, match=r"image_data_param.batch_size must be above 0"):
+    with expect_error(ConfigError, ErrorCode.OUT_OF_RANGE, field="image_data_param.batch_size"):
         open_layer("batch_size: 0")
 
 
 def test_refuses_a_missing_source():
-    with pytest.raises(ConfigError, match="no source"):
+    with expect_error(ConfigError, ErrorCode.MISSING, field="image_data_param.source"):
         make_layer('type: "ImageData"')
 
 
 def test_refuses_a_list_that_is_not_there(tmp_path):
-    with pytest.raises(DataError, match=r"nowhere.txt: the list of images cannot be read"):
+    with expect_error(DataError, mentions="nowhere.txt"):
         make_layer(
             'type: "ImageData" image_data_param { source: "nowhere.txt" }', base_dir=tmp_path
         )
@@ -190,19 +191,19 @@ def test_refuses_a_list_that_is_not_there(tmp_path):
 def test_refuses_an_empty_list(open_layer, folder):
     (folder / "list.txt").write_text("\n\n")
 
-    with pytest.raises(DataError, match="list of images is empty"):
+    with expect_error(DataError, mentions="list.txt"):
         open_layer()
 
 
 def test_refuses_lines_with_fewer_labels(open_layer, folder):
     (folder / "list.txt").write_text("p0.png 1 2 3\np1.png 1\n")
 
-    with pytest.raises(DataError, match=r"record 'p1.png 1': this line has fewer than 3 labels"):
+    with expect_error(DataError, mentions=["p1.png 1", "3"]):
         open_layer()
 
 
 def test_refuses_to_skip_more_than_there_is(open_layer):
-    with pytest.raises(ConfigError, match=r"left out \d+ images, but the list has only 5"):
+    with expect_error(ConfigError, ErrorCode.OUT_OF_RANGE, field="image_data_param.rand_skip"):
         open_layer("rand_skip: 1000000")
 
 
@@ -210,7 +211,7 @@ def test_names_an_image_that_is_not_there(open_layer, folder):
     (folder / "list.txt").write_text("p0.png 0\nlost.png 1\n")
     one = open_layer("batch_size: 2")
 
-    with pytest.raises(DataError, match=r"list.txt, record 'lost.png': No such file"):
+    with expect_error(DataError, mentions=["list.txt", "lost.png"]):
         one.forward()
 
 
@@ -218,7 +219,7 @@ def test_names_an_image_that_is_not_there(open_layer, folder):
 def test_does_not_quote_a_file_that_is_no_list_of_images(open_layer, folder, line):
     (folder / "list.txt").write_text(f"{line}\np0.png 0\n")
 
-    with pytest.raises(DataError, match=r"list.txt, record 'number 1': No such file") as caught:
+    with expect_error(DataError, mentions=["list.txt", "number 1"]) as caught:
         open_layer()
 
     assert "secret" not in str(caught.value)
@@ -227,7 +228,7 @@ def test_does_not_quote_a_file_that_is_no_list_of_images(open_layer, folder, lin
 def test_names_a_first_image_that_is_not_one(open_layer, folder):
     (folder / "list.txt").write_text("list.txt 0\n")
 
-    with pytest.raises(DataError, match=r"record 'list.txt': cannot be decoded as an image"):
+    with expect_error(DataError, mentions="list.txt"):
         open_layer()
 
 
@@ -235,7 +236,7 @@ def test_names_an_image_of_another_size_than_the_first_of_its_batch(open_layer, 
     image(0, (9, 9)).save(folder / "p1.png")
     one = open_layer("batch_size: 2")
 
-    with pytest.raises(DataError, match=r"record 'p1.png': .*3, 9, 9.* room for .*3, 6, 8"):
+    with expect_error(DataError, mentions=["p1.png", "3", "9", "6", "8"]):
         one.forward()
 
 

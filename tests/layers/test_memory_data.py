@@ -4,8 +4,9 @@ import logging
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
-from demitasse.errors import ConfigError, DataError, ShapeError
+from demitasse.errors import ConfigError, DataError, ErrorCode, ShapeError
 from demitasse.io.data.databases.datum import array_to_datum
 from demitasse.testing import make_layer
 
@@ -65,7 +66,9 @@ def test_reset_does_not_transform_and_says_so(caplog):
     with caplog.at_level(logging.WARNING):
         one.layer.reset(DATA, LABELS)
 
-    assert "does not transform" in caplog.text
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert one.layer.name in record.message
     np.testing.assert_array_equal(one.forward()[0], DATA[:2])
 
 
@@ -98,9 +101,9 @@ def test_rows_are_added_when_those_before_are_used():
     one.layer.add_mat_vector(images, LABELS)
 
     for _ in range(2):
-        with pytest.raises(DataError, match="not used yet"):
+        with expect_error(DataError, ErrorCode.BAD_STATE):
             one.layer.add_mat_vector(images, LABELS)
-        with pytest.raises(DataError, match="not used yet"):
+        with expect_error(DataError, ErrorCode.BAD_STATE):
             one.layer.set_batch_size(4)
         one.forward()
 
@@ -124,7 +127,7 @@ def test_the_batch_size_can_be_changed():
 
 
 def test_refuses_to_run_without_data():
-    with pytest.raises(DataError, match=r"call reset\(data, labels\)"):
+    with expect_error(DataError, ErrorCode.BAD_STATE):
         layer().forward()
 
 
@@ -133,29 +136,29 @@ def test_refuses_a_missing_size(name):
     sizes = {"batch_size": 2, "channels": 1, "height": 2, "width": 3, name: 0}
     fields = " ".join(f"{field}: {size}" for field, size in sizes.items())
 
-    with pytest.raises(ConfigError, match=rf"memory_data_param.{name} must be above 0"):
+    with expect_error(ConfigError, ErrorCode.OUT_OF_RANGE, field=f"memory_data_param.{name}"):
         layer(sizes=fields)
 
 
 def test_refuses_rows_that_are_not_a_multiple_of_the_batch_size():
     one = layer()
 
-    with pytest.raises(DataError, match="3 rows are not a multiple of the batch size 2"):
+    with expect_error(DataError, mentions=["3", "2"]):
         one.layer.reset(DATA[:3], LABELS[:3])
 
     one.layer.reset(DATA, LABELS)
     one.layer.set_batch_size(3)
-    with pytest.raises(DataError, match="4 rows are not a multiple of the batch size 3"):
+    with expect_error(DataError, mentions=["4", "3"]):
         one.forward()
 
 
 @pytest.mark.parametrize("data", [DATA[:, 0], DATA[..., :2], DATA[:0]])
 def test_refuses_rows_of_another_shape(data):
-    with pytest.raises(ShapeError, match=r"the data must be \(n, \*\(1, 2, 3\)\)"):
+    with expect_error(ShapeError, mentions="(n, *(1, 2, 3))"):
         layer().layer.reset(data, LABELS[: len(data)])
 
 
 @pytest.mark.parametrize("labels", [LABELS[:2], LABELS[None], np.zeros((4, 2))])
 def test_refuses_another_number_of_labels(labels):
-    with pytest.raises(ShapeError, match="there are 4 rows, but the labels are"):
+    with expect_error(ShapeError, mentions="4 rows"):
         layer().layer.reset(DATA, labels)

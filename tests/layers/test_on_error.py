@@ -6,6 +6,7 @@ import lmdb
 import numpy as np
 import PIL.Image
 import pytest
+from expect_error import expect_error
 
 from demitasse.core.config import settings
 from demitasse.errors import ConfigError, DataError
@@ -168,7 +169,7 @@ def test_an_epoch_cannot_end_with_nothing(reading, kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("fields", ["", 'on_error: "raise"'])
 def test_a_broken_record_is_an_error_by_default(reading, kind, fields):
-    with pytest.raises(DataError, match=r"record '0(\.png)?'"):
+    with expect_error(DataError, mentions="record '0"):
         reading(kind, fields)
 
 
@@ -182,7 +183,7 @@ def test_the_setting_is_for_layers_that_do_not_say(reading, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_choices_are_refused(reading, kind):
-    with pytest.raises(ConfigError, match="on_error is 'ignore'; it must be one of raise, skip"):
+    with expect_error(ConfigError, mentions=["on_error", "ignore"]):
         reading(kind, 'on_error: "ignore"')
 
 
@@ -202,7 +203,7 @@ def test_a_record_of_another_size_is_not_broken(reading, folder):
         large = array_to_datum(np.zeros((3, 9, 9), np.uint8), 2)
         transaction.put(b"2", large.SerializeToString())
 
-    with pytest.raises(DataError, match=r"record '2': this record becomes \(3, 9, 9\)"):
+    with expect_error(DataError, mentions=["2", "(3, 9, 9)"]):
         reading().forward()
 
 
@@ -239,5 +240,5 @@ def test_a_damaged_database_is_not_a_broken_record(reading, monkeypatch):
 
     monkeypatch.setattr(LmdbCursor, "next", damaged)
 
-    with pytest.raises(DataError, match="the LMDB is damaged"):
+    with expect_error(DataError, mentions="LMDB"):
         reading()

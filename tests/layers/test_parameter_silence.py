@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse import Net
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.testing import make_layer
 
@@ -75,5 +76,5 @@ def test_silenced_blobs_are_no_outputs():
 
 
 def test_silence_has_no_top():
-    with pytest.raises(NetError, match="takes no tops"):
+    with expect_error(NetError, ErrorCode.COUNT_MISMATCH, blobs="tops", got=1):
         make_layer('type: "Silence" top: "y"', [np.ones(3)])

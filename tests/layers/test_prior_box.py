@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
-from demitasse.errors import ConfigError, ShapeError
+from demitasse.errors import ConfigError, ErrorCode, ShapeError
 from demitasse.layers.detection.boxes import box_sizes, prior_boxes
 from demitasse.testing import make_layer
 
@@ -99,31 +100,43 @@ def test_gradients_are_0(backend):
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "code", "field"),
     [
-        ("", "needs min_size"),
-        ("min_size: 0", r"min_size must be a number above 0, it is \[0"),
-        ("min_size: 1 min_size: 2 max_size: 3", "has 1 max_size for 2 min_size"),
-        ("min_size: 3 max_size: 3", "max_size must be a number above its min_size 3, it is 3"),
-        ("min_size: 1 variance: 0.1 variance: 0.1", "variance is given 2 times; give 1 or 4"),
-        ("min_size: 1 variance: 0", "variance must be a number above 0"),
-        ("min_size: 1 aspect_ratio: 0", "aspect_ratio must be a number above 0"),
-        ("min_size: 1 img_size: 3 img_h: 3", "takes img_size, or img_h and img_w; not both"),
-        ("min_size: 1 step: 3 step_w: 3", "takes step, or step_h and step_w; not both"),
-        ("min_size: 1 step_w: 3", "needs both step_h and step_w, it has only step_w"),
-        ("min_size: 1 step: -1", "step must be a number above 0"),
-        ("min_size: 1 offset: 0.5 offset_h: 1 offset_w: 1", "takes offset, or as many"),
-        ("min_size: 1 offset_h: 1", "takes offset, or as many offset_h as offset_w"),
+        ("", ErrorCode.MISSING, "prior_box_param.min_size"),
+        ("min_size: 0", ErrorCode.OUT_OF_RANGE, "prior_box_param.min_size"),
+        (
+            "min_size: 1 min_size: 2 max_size: 3",
+            ErrorCode.COUNT_MISMATCH,
+            "prior_box_param.max_size",
+        ),
+        ("min_size: 3 max_size: 3", ErrorCode.OUT_OF_RANGE, "prior_box_param.max_size"),
+        (
+            "min_size: 1 variance: 0.1 variance: 0.1",
+            ErrorCode.COUNT_MISMATCH,
+            "prior_box_param.variance",
+        ),
+        ("min_size: 1 variance: 0", ErrorCode.OUT_OF_RANGE, "prior_box_param.variance"),
+        ("min_size: 1 aspect_ratio: 0", ErrorCode.OUT_OF_RANGE, "prior_box_param.aspect_ratio"),
+        ("min_size: 1 img_size: 3 img_h: 3", ErrorCode.CONFLICT, "prior_box_param.img_size"),
+        ("min_size: 1 step: 3 step_w: 3", ErrorCode.CONFLICT, "prior_box_param.step"),
+        ("min_size: 1 step_w: 3", ErrorCode.MISSING, "prior_box_param.step_h"),
+        ("min_size: 1 step: -1", ErrorCode.OUT_OF_RANGE, "prior_box_param.step"),
+        (
+            "min_size: 1 offset: 0.5 offset_h: 1 offset_w: 1",
+            ErrorCode.CONFLICT,
+            "prior_box_param.offset",
+        ),
+        ("min_size: 1 offset_h: 1", ErrorCode.CONFLICT, "prior_box_param.offset"),
     ],
 )
-def test_refused(fields, message):
-    with pytest.raises(ConfigError, match=message):
+def test_refused(fields, code, field):
+    with expect_error(ConfigError, code, field=field):
         make_layer(text(fields), [MAP, IMAGE])
 
 
 @pytest.mark.parametrize(
-    ("shape", "message"), [((2, 3, 4), r"needs \(N, C, H, W\)"), ((1, 2, 0, 3), "it has no cell")]
+    ("shape", "mentions"), [((2, 3, 4), "(N, C, H, W)"), ((1, 2, 0, 3), "PriorBox")]
 )
-def test_bottoms_that_are_no_maps_are_refused(shape, message):
-    with pytest.raises(ShapeError, match=message):
+def test_bottoms_that_are_no_maps_are_refused(shape, mentions):
+    with expect_error(ShapeError, ErrorCode.SHAPE_MISMATCH, mentions=mentions):
         make_layer(text(), [np.zeros(shape), IMAGE])

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
-from demitasse.errors import ConfigError, ShapeError
+from demitasse.errors import ConfigError, ErrorCode, ShapeError
 from demitasse.layers.detection.anchors import anchors
 from demitasse.testing import make_layer
 
@@ -90,11 +91,11 @@ class TestProposal:
     def test_fields_of_0_are_refused(self, field):
         text = f'type: "Proposal" proposal_param {{ {field} }}'
 
-        with pytest.raises(ConfigError, match="must be above 0"):
+        with expect_error(ConfigError, ErrorCode.OUT_OF_RANGE, mentions="proposal_param"):
             make_layer(text, [np.zeros((1, 18, 2, 2)), np.zeros((1, 36, 2, 2)), np.zeros((1, 3))])
 
     def test_another_number_of_anchors_is_refused(self):
-        with pytest.raises(ShapeError, match="with 2 anchors needs scores"):
+        with expect_error(ShapeError, ErrorCode.SHAPE_MISMATCH, mentions=["Proposal", "2 anchors"]):
             self.propose(scores=np.zeros((1, 6, 3, 4)))
 
 
@@ -140,7 +141,9 @@ class TestBoxAnnotatorOHEM:
     def test_refused(self):
         bottoms = [self.ROIS, self.LOSSES, self.LABELS, self.WEIGHTS]
 
-        with pytest.raises(ConfigError, match="roi_per_img must be above 0, it is missing"):
+        with expect_error(
+            ConfigError, ErrorCode.OUT_OF_RANGE, field="box_annotator_ohem_param.roi_per_img"
+        ):
             make_layer(self.text(""), bottoms)
-        with pytest.raises(ShapeError, match=r"needs regions \(R, 5\)"):
+        with expect_error(ShapeError, ErrorCode.SHAPE_MISMATCH, mentions="(R, 5)"):
             make_layer(self.text(), [self.ROIS[:, :4], *bottoms[1:]])

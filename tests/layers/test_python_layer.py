@@ -6,9 +6,10 @@ import traceback
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse import Net
-from demitasse.errors import ConfigError, NetError, ShapeError
+from demitasse.errors import ConfigError, ErrorCode, NetError, ShapeError
 from demitasse.layers.user_layer import BlobVec, UserLayer
 from demitasse.testing import check_gradients, make_layer
 
@@ -295,11 +296,12 @@ def test_an_error_of_the_user_keeps_its_type_and_traceback_and_names_the_layer(w
     path = net_file(write(code), 'layer { name: "bad" top: "y" ' + python("Breaks") + " }")
     net = Net(path, "TEST")
 
-    with pytest.raises(AttributeError, match="nothing") as caught:
+    with expect_error(AttributeError, mentions="nothing") as caught:
         net.forward()
 
     [note] = caught.value.__notes__
-    assert note == f"in layer 'bad' (Python), mine.Breaks.forward, {path.parent / 'mine.py'}:9"
+    assert "'bad'" in note
+    assert f"mine.Breaks.forward, {path.parent / 'mine.py'}:9" in note
     assert "top[0].data[...] = self.nothing" in "".join(traceback.format_exception(caught.value))
 
 
@@ -317,7 +319,7 @@ def test_an_error_while_the_net_is_built_names_the_method(method, write):
         make_layer(python("Breaks"), base_dir=write(code))
 
     [note] = caught.value.__notes__
-    assert note.startswith(f"in layer 'layer' (Python), mine.Breaks.{method}, ")
+    assert f"mine.Breaks.{method}, " in note
     assert note.endswith("mine.py:9")
 
 
@@ -329,7 +331,7 @@ def test_an_error_of_ours_is_placed_by_the_net(write):
         """
     path = net_file(write(code), 'layer { name: "bad" top: "y" ' + python("Breaks") + " }")
 
-    with pytest.raises(ShapeError, match=r"^layer 'bad' \(Python\): .*negative"):
+    with expect_error(ShapeError, mentions=["bad", "(Python)"]):
         Net(path, "TEST")
 
 
@@ -347,22 +349,24 @@ def test_a_method_that_is_missing_is_named(method, write):
         one.forward()
         one.backward()
 
-    with pytest.raises(NotImplementedError, match=rf"Lacking does not define {method}\(self"):
+    with expect_error(NotImplementedError, mentions=["Lacking", f"{method}(self"]):
         run()
 
 
 def test_refuses_a_module_that_is_not_there(tmp_path):
-    with pytest.raises(NetError, match=r"'nowhere' was not found.*sys.path and in .*PYTHONPATH"):
+    with expect_error(NetError, ErrorCode.NOT_FOUND, field="python_param.module"):
         make_layer(python("Any", "nowhere"), base_dir=tmp_path)
 
 
 def test_a_module_that_misses_another_says_which(write):
     folder = write("import quite_missing")
 
-    with pytest.raises(ModuleNotFoundError, match="quite_missing") as caught:
+    with expect_error(ModuleNotFoundError, mentions="quite_missing") as caught:
         make_layer(python("Any"), base_dir=folder)
 
-    assert caught.value.__notes__ == ["in layer 'layer' (Python), importing mine"]
+    [note] = caught.value.__notes__
+    assert "'layer'" in note
+    assert "mine" in note
 
 
 @pytest.mark.parametrize("name", ["Absent", "number", "function", "Plain"])
@@ -380,18 +384,19 @@ def test_refuses_what_is_not_a_layer(name, write):
         class Real(Layer):
             pass
         """
-    with pytest.raises(NetError, match=rf"'{name}' is not a layer in module 'mine'.* it has Real"):
+    with expect_error(NetError, ErrorCode.UNKNOWN, field="python_param.layer", got=name):
         make_layer(python(name), base_dir=write(code))
 
 
 def test_refuses_to_call_anything_in_the_standard_library():
-    with pytest.raises(NetError, match="it has none"):
+    with expect_error(NetError, ErrorCode.UNKNOWN, field="python_param.layer"):
         make_layer(python("system", "os"))
 
 
 @pytest.mark.parametrize("fields", ['module: "mine"', 'layer: "Any"', ""])
 def test_refuses_a_missing_module_or_layer(fields):
-    with pytest.raises(ConfigError, match="needs a module and a layer"):
+    field = "python_param.layer" if "module" in fields else "python_param.module"
+    with expect_error(ConfigError, ErrorCode.MISSING, field=field):
         make_layer(f'type: "Python" python_param {{ {fields} }}')
 
 
@@ -402,7 +407,7 @@ def test_refuses_everything_where_python_layers_are_switched_off(write, monkeypa
         'layer { name: "p" top: "y" ' + python("Any") + " }",
     )
 
-    with pytest.raises(ConfigError, match=r"layer 'p' \(Python\): .*DEMITASSE_PYTHON_LAYERS=1"):
+    with expect_error(ConfigError, ErrorCode.UNTRUSTED, field="python_param.module"):
         Net(path, "TEST")
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from gradients import expect_gradients
 
 from demitasse import Net
@@ -77,5 +78,5 @@ def test_follows_bottoms_of_other_shapes():
 
 
 def test_refuses_an_axis_that_is_not_there():
-    with pytest.raises(ShapeError, match="axis 3"):
+    with expect_error(ShapeError, mentions="axis 3"):
         make_layer(text("SUM", "axis: 3"), [X])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 
 __all__ = ["BoxCode"]
 
@@ -93,4 +93,4 @@ class BoxCode:
                 f"{what} {wrong} is {boxes.reshape(-1, 4)[wrong].tolist()}; with code_type "
                 f"{self.kind} it must have a width and a height above 0"
             )
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.OUT_OF_RANGE, box=what, index=wrong)

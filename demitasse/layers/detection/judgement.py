@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 from demitasse.io.proto import ResizeParameter
 from demitasse.layers.detection.boxes import overlaps
 from demitasse.layers.detection.truth import Objects
@@ -65,14 +65,14 @@ class Judge:
         good = (labels >= 0) & (labels < self.classes) & (labels != self.background)
         if not good.all():
             message = (
-                f"a detection is of class {labels[~good][0]:g}; it must be one of the "
-                f"{self.classes} classes besides the background, {self.background}"
+                f"a detection is of class {labels[~good][0]:g}, expected one of the "
+                f"{self.classes} classes except the background, {self.background}"
             )
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.OUT_OF_RANGE, label=float(labels[~good][0]))
         good = images > -1
         if not good.all():
-            message = f"a detection is in image {images[~good][0]:g}; they are counted from 0"
-            raise NetError(message)
+            message = f"a detection is in image {images[~good][0]:g}, expected 0 or more"
+            raise NetError(message, code=ErrorCode.OUT_OF_RANGE, image=float(images[~good][0]))
         kinds = [kind for kind in range(self.classes) if kind != self.background]
         rows = [np.array([[-1, kind, self._count(objects, kind), -1, -1]]) for kind in kinds]
         for number in np.unique(detections[:, 0]).astype(int):

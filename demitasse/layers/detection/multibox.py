@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 
-from demitasse.errors import ConfigError
 from demitasse.io.proto import MultiBoxLossParameter, PriorBoxParameter
-from demitasse.layers.base import positive
+from demitasse.layers.checks import conflict, out_of_range, positive
 from demitasse.layers.detection.assignment import Assigner
 from demitasse.layers.detection.coding import BoxCode
 from demitasse.layers.detection.mining import Mining, Nms
@@ -26,17 +25,11 @@ def assigner_of(p: MultiBoxLossParameter) -> Assigner:
     classes = positive(p.num_classes, "multibox_loss_param.num_classes")
     background, logistic = p.background_label_id, p.conf_loss_type == MultiBoxLossParameter.LOGISTIC
     if not logistic and background >= classes:
-        message = (
-            f"multibox_loss_param.background_label_id is {background}; with SOFTMAX it must be one "
-            f"of the {classes} classes"
-        )
-        raise ConfigError(message)
+        expected = f"one of the {classes} classes, with conf_loss_type SOFTMAX"
+        raise out_of_range("multibox_loss_param.background_label_id", background, expected)
     if p.map_object_to_agnostic and background + 1 >= classes:
-        message = (
-            "multibox_loss_param.map_object_to_agnostic needs a class after the background: "
-            f"num_classes {background + 2}, it is {classes}"
-        )
-        raise ConfigError(message)
+        expected = f"at least {background + 2}: map_object_to_agnostic needs a foreground class"
+        raise out_of_range("multibox_loss_param.num_classes", classes, expected)
     return Assigner(
         classes=classes,
         background=background,
@@ -63,20 +56,21 @@ def mining_of(p: MultiBoxLossParameter) -> Mining | None:
         name = MultiBoxLossParameter.MiningType.Name(p.mining_type)
         message = (
             f"multibox_loss_param.do_neg_mining and mining_type {name} contradict each other; "
-            "leave do_neg_mining out"
+            "remove do_neg_mining"
         )
-        raise ConfigError(message)
+        raise conflict("multibox_loss_param.do_neg_mining", message)
     if not mined:
         return None
     if not p.share_location:
         message = (
-            "multibox_loss_param.mining_type needs share_location; set mining_type: NONE, or leave "
-            "share_location out"
+            "multibox_loss_param.mining_type needs share_location; set mining_type: NONE, or "
+            "remove share_location"
         )
-        raise ConfigError(message)
+        raise conflict("multibox_loss_param.mining_type", message)
     if not 0 <= p.neg_pos_ratio < math.inf:
-        message = f"multibox_loss_param.neg_pos_ratio must be 0 or more, it is {p.neg_pos_ratio:g}"
-        raise ConfigError(message)
+        raise out_of_range(
+            "multibox_loss_param.neg_pos_ratio", p.neg_pos_ratio, "a number from 0 on"
+        )
     hard = p.mining_type == MultiBoxLossParameter.HARD_EXAMPLE
     nms = None
     if p.HasField("nms_param") and p.nms_param.nms_threshold > 0:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from demitasse.errors import NetError
+from demitasse.errors import ErrorCode, NetError
 
 __all__ = ["COLUMNS", "Objects", "objects_of"]
 
@@ -62,10 +62,16 @@ def objects_of(rows: np.ndarray, images: int, classes: int, background: int) -> 
     if not good.all():
         wrong = int(np.argmin(good))
         message = (
-            f"object {wrong} is of class {label[wrong]} in image {image[wrong]}; it must be of "
-            f"one of the {classes} classes besides the background, {background}, and in one of the "
+            f"object {wrong} is of class {label[wrong]} in image {image[wrong]}, expected one of "
+            f"the {classes} classes except the background, {background}, in one of "
             f"{images} images"
         )
-        raise NetError(message)
+        raise NetError(
+            message,
+            code=ErrorCode.OUT_OF_RANGE,
+            index=wrong,
+            label=int(label[wrong]),
+            image=int(image[wrong]),
+        )
     every = Objects(label, rows[:, 3:7], rows[:, 7] != 0)
     return [every.where(image == number) for number in range(images)]

@@ -7,7 +7,8 @@ from typing import Any
 
 from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
-from demitasse.errors import ShapeError
+from demitasse.errors import ErrorCode, ShapeError
+from demitasse.layers.checks import wrong_shapes
 
 __all__ = ["Channels", "through_normalization"]
 
@@ -32,8 +33,7 @@ class Channels:
             ShapeError: It has fewer than two axes.
         """
         if blob.num_axes < 2:
-            message = f"{needed_by} needs a bottom (N, C, ...), not {blob.shape}"
-            raise ShapeError(message)
+            raise wrong_shapes(needed_by, "a bottom (N, C, ...)", blob)
         return cls(blob.shape[1], blob.num_axes - 2)
 
     def need(self, count: int, blob: Blob, what: str) -> None:
@@ -50,9 +50,15 @@ class Channels:
         if self.count != count:
             message = (
                 f"bottom {blob.name!r} {blob.shape} has {self.count} channels, "
-                f"but the {what} are those of {count}"
+                f"but there are {what} for {count}"
             )
-            raise ShapeError(message)
+            raise ShapeError(
+                message,
+                code=ErrorCode.SHAPE_MISMATCH,
+                blob=blob.name,
+                got=self.count,
+                expected=count,
+            )
 
     @property
     def axes(self) -> tuple[int, ...]:

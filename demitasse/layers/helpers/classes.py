@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
-from demitasse.errors import ShapeError
+from demitasse.errors import ErrorCode, ShapeError
 from demitasse.layers.base import Layer
 
 __all__ = ["ClassAxis"]
@@ -37,8 +37,8 @@ class ClassAxis:
 
     def __post_init__(self) -> None:
         if not self.classes and self.positions:
-            message = f"there are no classes on axis {self.axis}, and {self.positions} labels"
-            raise ShapeError(message)
+            message = f"axis {self.axis} has no classes for {self.positions} labels"
+            raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, axis=self.axis, got=0)
 
     @classmethod
     def of(cls, scores: Blob, axis: int, labels: Blob) -> ClassAxis:
@@ -52,10 +52,16 @@ class ClassAxis:
         if labels.count != outer * inner:
             message = (
                 f"the scores {scores.shape} with their classes on axis {axis} need "
-                f"{outer} x {inner} labels, one for each position, but the labels {labels.shape} "
-                f"are {labels.count}; did you mean another axis, or is this not a blob of labels?"
+                f"{outer} x {inner} labels, one for each position, got {labels.count} in "
+                f"{labels.name!r} {labels.shape}; check the axis and the bottoms' order"
             )
-            raise ShapeError(message)
+            raise ShapeError(
+                message,
+                code=ErrorCode.SHAPE_MISMATCH,
+                blob=labels.name,
+                got=labels.count,
+                expected=outer * inner,
+            )
         return cls(axis, outer, scores.shape[axis], inner)
 
     @classmethod
@@ -69,9 +75,15 @@ class ClassAxis:
         if labels.count != n:
             message = (
                 f"the scores {scores.shape} are of {n} samples, "
-                f"but the labels {labels.shape} are {labels.count}"
+                f"but the labels {labels.name!r} {labels.shape} are {labels.count}"
             )
-            raise ShapeError(message)
+            raise ShapeError(
+                message,
+                code=ErrorCode.SHAPE_MISMATCH,
+                blob=labels.name,
+                got=labels.count,
+                expected=n,
+            )
         return cls(1, n, classes, 1)
 
     @property

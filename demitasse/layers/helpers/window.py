@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from demitasse.backends.windows import Shape, Window
-from demitasse.errors import ConfigError
 from demitasse.io.proto import ConvolutionParameter
+from demitasse.layers.checks import conflict, out_of_range, wrong_count
 
 __all__ = ["convolution_window"]
 
@@ -28,8 +28,7 @@ def convolution_window(param: ConvolutionParameter, axes: int) -> Window:
     dilation = _per_axis(axes, "dilation", "dilation", param.dilation, None, 1)
     for name, values in (("kernel_size", kernel), ("stride", stride)):
         if min(values, default=1) <= 0:
-            message = f"convolution_param.{name} must be above 0, it is {values}"
-            raise ConfigError(message)
+            raise out_of_range(f"convolution_param.{name}", values, "numbers above 0")
     return Window(kernel, stride, pad, dilation)
 
 
@@ -43,7 +42,7 @@ def _hw(param: ConvolutionParameter, name: str, axes: int) -> Shape | None:
             f"convolution_param.{height} and {width} are for 2 spatial axes, the bottom has "
             f"{axes}; give {name} once per axis instead"
         )
-        raise ConfigError(message)
+        raise conflict(f"convolution_param.{height}", message)
     return getattr(param, height), getattr(param, width)
 
 
@@ -57,17 +56,16 @@ def _per_axis(
 ) -> Shape:
     if hw is not None:
         if listed:
-            message = f"convolution_param has both {listed_name} and {name}_h or {name}_w; use one"
-            raise ConfigError(message)
+            message = (
+                f"convolution_param has both {listed_name} and {name}_h or {name}_w; remove one"
+            )
+            raise conflict(f"convolution_param.{listed_name}", message)
         return hw
     if not listed and default is not None:
         return (default,) * axes
     if len(listed) == 1:
         return (listed[0],) * axes
     if len(listed) != axes:
-        message = (
-            f"convolution_param.{listed_name} is given {len(listed)} times; give it once, "
-            f"or once for each of the {axes} spatial axes"
-        )
-        raise ConfigError(message)
+        expected = f"1, or {axes}, one for each spatial axis"
+        raise wrong_count(f"convolution_param.{listed_name}", len(listed), expected)
     return tuple(listed)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import wrong_shapes
 from demitasse.layers.losses.targets import Targets
 
 __all__ = ["LossLayer"]
@@ -44,11 +44,7 @@ class LossLayer(Layer):
         for blob in bottom[:2]:
             blob.canonical_axis(0)  # there is a batch
         if bottom[0].shape[0] != bottom[1].shape[0]:
-            message = (
-                f"the prediction {bottom[0].shape} and the target {bottom[1].shape} "
-                "have different batch sizes"
-            )
-            raise ShapeError(message)
+            raise wrong_shapes(self.type, "bottoms of one batch size", *bottom[:2])
         top[0].reshape(())
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ShapeError
-from demitasse.layers.base import Blobs, Flags, positive
-from demitasse.layers.helpers.indices import check_indices
+from demitasse.layers.base import Blobs, Flags
+from demitasse.layers.checks import check_indices, positive, wrong_shapes
 from demitasse.layers.losses.base import LossLayer
 from demitasse.layers.registry import register
 
@@ -47,11 +46,8 @@ class CenterLoss(LossLayer):
         super().reshape(bottom, top)
         n = bottom[0].shape[0]
         if bottom[0].count != n * self.size or bottom[1].count != n:
-            message = (
-                f"CenterLoss needs {self.size} features and a label for each item, "
-                f"not {bottom[0].shape} and {bottom[1].shape}"
-            )
-            raise ShapeError(message)
+            expected = f"{self.size} features and a label for each item"
+            raise wrong_shapes("CenterLoss", expected, *bottom)
 
     def losses(self, bottom: Blobs) -> Array:
         check_indices(bottom[1], self.classes, "classes")

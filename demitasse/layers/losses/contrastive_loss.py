@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly
+from demitasse.layers.checks import wrong_shapes
 from demitasse.layers.losses.base import LossLayer
 from demitasse.layers.registry import register
 
@@ -44,11 +44,9 @@ class ContrastiveLoss(LossLayer):
         a, b, similar = bottom
         n, c = a.num, a.channels
         if not a.count == b.count == n * c or b.channels != c or similar.count != n:
-            message = (
-                "features must be (N, C) and (N, C) and the similarity (N,), they are "
-                f"{a.shape}, {b.shape} and {similar.shape}"
+            raise wrong_shapes(
+                "ContrastiveLoss", "features (N, C) twice and similarity (N,)", *bottom
             )
-            raise ShapeError(message)
 
     def losses(self, bottom: Blobs) -> Array:
         xp, margin = self.xp, self.margin

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs
+from demitasse.layers.checks import wrong_shapes
 from demitasse.layers.losses.base import LossLayer
 from demitasse.layers.registry import register
 
@@ -32,11 +32,9 @@ class EuclideanLoss(LossLayer):
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
         if bottom[0].count_from(1) != bottom[1].count_from(1):
-            message = (
-                f"bottoms {bottom[0].shape} and {bottom[1].shape} differ in count per sample: "
-                f"{bottom[0].count_from(1)} and {bottom[1].count_from(1)}"
+            raise wrong_shapes(
+                "EuclideanLoss", "as many values per sample in both bottoms", *bottom
             )
-            raise ShapeError(message)
         self.op = ops.PairLoss(
             dtype=self.dtype,
             loss="euclidean",

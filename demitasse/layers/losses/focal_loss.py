@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError
 from demitasse.layers.base import Blobs
+from demitasse.layers.checks import out_of_range
 from demitasse.layers.helpers.classes import ClassAxis
 from demitasse.layers.helpers.floors import FLT_MIN
 from demitasse.layers.losses.base import LossLayer
@@ -49,8 +49,7 @@ class FocalLoss(LossLayer):
         refuse_weights(loss, self.type)
         self.alpha, self.gamma = p.alpha, p.gamma
         if self.gamma < 0:
-            message = f"focal_loss_param.gamma must be 0 or more, it is {self.gamma:g}"
-            raise ConfigError(message)
+            raise out_of_range("focal_loss_param.gamma", self.gamma, "0 or more")
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)

@@ -11,9 +11,10 @@ from demitasse.backends.arrays import Array
 from demitasse.blob import Blob
 from demitasse.core.device import Device
 from demitasse.core.paths import resolve_path
-from demitasse.errors import ConfigError, DataError, ShapeError
+from demitasse.errors import DataError
 from demitasse.io.proto import BlobProto, read_binary
 from demitasse.layers.base import Between, Blobs
+from demitasse.layers.checks import missing, unsupported, wrong_shapes
 from demitasse.layers.helpers.classes import ClassAxis
 from demitasse.layers.helpers.floors import LOG_THRESHOLD
 from demitasse.layers.losses.base import LossLayer
@@ -48,14 +49,13 @@ class InfogainLoss(LossLayer):
         p, loss = self.param.infogain_loss_param, self.param.loss_param
         refuse_weights(loss, self.type)
         if loss.HasField("normalize"):
-            message = "loss_param.normalize is deprecated and not taken here; use normalization"
-            raise ConfigError(message)
+            message = "loss_param.normalize is deprecated and not supported here; use normalization"
+            raise unsupported("loss_param.normalize", message)
         self.normalization = Normalization.of(loss, default="VALID")
         self.matrix: Blob | None = None
         if len(bottom) < 3:
             if not p.HasField("source"):
-                message = "infogain_loss_param.source must name a matrix, or a third bottom be one"
-                raise ConfigError(message)
+                raise missing("infogain_loss_param.source", "name a matrix, or give a third bottom")
             self.matrix = Blob((), self.dtype, self.device, f"{self.name}.matrix")
             path = resolve_path(p.source, self.context.base_dir)
             self.matrix.from_proto(read_binary(path, BlobProto, DataError))
@@ -65,11 +65,8 @@ class InfogainLoss(LossLayer):
         self.axis = ClassAxis.of(bottom[0], self.param.infogain_loss_param.axis, bottom[1])
         matrix = self._matrix_blob(bottom)
         if matrix.count != self.axis.classes**2:
-            message = (
-                f"the matrix {matrix.shape} must hold {self.axis.classes} x {self.axis.classes} "
-                f"values, one for each pair of classes of the scores {bottom[0].shape}"
-            )
-            raise ShapeError(message)
+            expected = f"a matrix of {self.axis.classes} x {self.axis.classes} values"
+            raise wrong_shapes("InfogainLoss", expected, matrix)
         prob = self.saved("prob", bottom[0].shape)
         if len(top) > 1:
             top[1].reshape_like(bottom[0])

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ShapeError
 from demitasse.io.proto import MultiBoxLossParameter
 from demitasse.layers.base import Blobs, Exactly
+from demitasse.layers.checks import check_predictions, wrong_shapes
 from demitasse.layers.detection.assignment import Assignment
 from demitasse.layers.detection.mining import all_count
 from demitasse.layers.detection.multibox import assigner_of, mining_of
@@ -76,22 +76,11 @@ class MultiBoxLoss(LossLayer):
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
-        location, scores, prior, objects = bottom
-        n, priors = location.shape[0], prior.count // 8
-        if prior.count != priors * 8 or prior.shape[:2] != (1, 2):
-            message = f"priors must be (1, 2, P 4), {prior.name!r} is {prior.shape}"
-            raise ShapeError(message)
-        for blob, width in ((location, self.boxes * 4), (scores, self.assign.classes)):
-            if blob.count != n * priors * width:
-                message = (
-                    f"bottom {blob.name!r} {blob.shape} must hold {width} values for each of the "
-                    f"{priors} priors of each image of {location.name!r} {location.shape}"
-                )
-                raise ShapeError(message)
+        objects = bottom[3]
+        widths = (self.boxes * 4, self.assign.classes)
+        self.sizes = check_predictions(self.type, bottom, widths)
         if objects.count % COLUMNS:
-            message = f"objects must be (1, 1, G, {COLUMNS}), {objects.name!r} is {objects.shape}"
-            raise ShapeError(message)
-        self.sizes = (n, priors)
+            raise wrong_shapes("MultiBoxLoss", f"objects (1, 1, G, {COLUMNS})", objects)
 
     def losses(self, bottom: Blobs) -> Array:
         """Return the sum of all that counts, undivided. Shape: ()."""

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs
+from demitasse.layers.checks import wrong_shapes
 from demitasse.layers.losses.base import LossLayer
 from demitasse.layers.losses.targets import Normalization, Targets, refuse_weights
 from demitasse.layers.registry import register
@@ -42,8 +42,7 @@ class SigmoidCrossEntropyLoss(LossLayer):
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
         if bottom[0].count != bottom[1].count:
-            message = f"scores {bottom[0].shape} and targets {bottom[1].shape} differ in count"
-            raise ShapeError(message)
+            raise wrong_shapes("SigmoidCrossEntropyLoss", "one target for each score", *bottom)
         rule, shape = self.normalization, bottom[0].shape
         counts_some = rule.mode == "VALID" and rule.ignore_label is not None
         self.op = ops.PairLoss(

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError, ShapeError
 from demitasse.layers.base import Between, Blobs
+from demitasse.layers.checks import out_of_range, wrong_shapes
 from demitasse.layers.losses.base import LossLayer
 from demitasse.layers.registry import register
 
@@ -43,19 +43,14 @@ class SmoothL1Loss(LossLayer):
         super().setup(bottom, top)
         sigma = self.param.smooth_l1_loss_param.sigma
         if sigma <= 0:
-            message = f"smooth_l1_loss_param.sigma must be above 0, it is {sigma:g}"
-            raise ConfigError(message)
+            raise out_of_range("smooth_l1_loss_param.sigma", sigma, "a number above 0")
         self.square = sigma * sigma
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
         for blob in bottom[1:]:
             if blob.count != bottom[0].count:
-                message = (
-                    f"bottoms {bottom[0].shape} and {blob.shape} differ in count: "
-                    f"{bottom[0].count} and {blob.count}"
-                )
-                raise ShapeError(message)
+                raise wrong_shapes(self.type, "bottoms of one count", bottom[0], blob)
 
     def losses(self, bottom: Blobs) -> Array:
         xp, diff = self.xp, self._diff(bottom)

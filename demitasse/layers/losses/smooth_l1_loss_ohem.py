@@ -7,8 +7,8 @@ Caffe, ``smooth_L1_loss_ohem_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ShapeError
 from demitasse.layers.base import Between, Blobs
+from demitasse.layers.checks import wrong_shapes
 from demitasse.layers.losses.smooth_l1_loss import SmoothL1Loss
 from demitasse.layers.losses.targets import Normalization, Targets, refuse_weights
 from demitasse.layers.registry import register
@@ -45,8 +45,7 @@ class SmoothL1LossOHEM(SmoothL1Loss):
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
         if bottom[0].num_axes < 2:
-            message = f"SmoothL1LossOHEM needs boxes (R, B, *places), not {bottom[0].shape}"
-            raise ShapeError(message)
+            raise wrong_shapes("SmoothL1LossOHEM", "boxes (R, B, *places)", bottom[0])
         if len(top) > 1:
             regions, _, *places = bottom[0].shape
             top[1].reshape((regions, 1, *places))

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.errors import ConfigError, ShapeError
+from demitasse.errors import ErrorCode, ShapeError
 from demitasse.layers.base import Between, Blobs
+from demitasse.layers.checks import conflict, out_of_range, wrong_shapes
 from demitasse.layers.helpers.classes import ClassAxis
 from demitasse.layers.helpers.floors import FLT_MIN, at_least_one
 from demitasse.layers.losses.base import LossLayer
@@ -55,10 +56,9 @@ class SoftmaxWithLoss(LossLayer):
         self.class_weights, self.smoothing = list(p.class_weighting), p.label_smoothing
         if bool(self.class_weights) != p.weight_by_label_freqs:
             message = "loss_param.class_weighting and weight_by_label_freqs: true go together"
-            raise ConfigError(message)
+            raise conflict("loss_param.class_weighting", message)
         if not 0 <= self.smoothing < 1:
-            message = f"loss_param.label_smoothing must be in [0, 1), it is {self.smoothing:g}"
-            raise ConfigError(message)
+            raise out_of_range("loss_param.label_smoothing", self.smoothing, "a number in [0, 1)")
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
@@ -117,17 +117,19 @@ class SoftmaxWithLoss(LossLayer):
 
     def _check_weights(self, bottom: Blobs) -> None:
         if len(bottom) > 2 and bottom[2].count != self.axis.positions:
-            message = (
-                f"the weights {bottom[2].shape} must be {self.axis.positions}, "
-                f"one for each label of {bottom[1].shape}"
-            )
-            raise ShapeError(message)
+            expected = f"{self.axis.positions} weights, one for each label"
+            raise wrong_shapes(self.type, expected, bottom[2])
         if self.class_weights and len(self.class_weights) != self.axis.classes:
             message = (
-                f"loss_param.class_weighting is given {len(self.class_weights)} times "
-                f"for {self.axis.classes} classes"
+                f"loss_param.class_weighting is given {len(self.class_weights)} times, "
+                f"expected {self.axis.classes}, one for each class"
             )
-            raise ShapeError(message)
+            raise ShapeError(
+                message,
+                code=ErrorCode.COUNT_MISMATCH,
+                field="loss_param.class_weighting",
+                got=len(self.class_weights),
+            )
 
     def _weights(self, bottom: Blobs, labels: Array) -> Array | None:
         """Return what each position's loss is multiplied by, if anything. Shape: (outer, inner)."""

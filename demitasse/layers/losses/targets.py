@@ -13,9 +13,9 @@ from typing import Any
 from demitasse.backends.arrays import Array
 from demitasse.backends.losses import loss_divisor
 from demitasse.blob import Blob
-from demitasse.errors import ConfigError
 from demitasse.io.proto import LossParameter
 from demitasse.layers.base import Layer
+from demitasse.layers.checks import unsupported
 from demitasse.layers.helpers.floors import at_least_one
 
 __all__ = ["Normalization", "Targets", "refuse_weights"]
@@ -132,5 +132,5 @@ def refuse_weights(param: LossParameter, layer_type: str) -> None:
     """
     for name in FORKS:
         if getattr(param, name):
-            message = f"loss_param.{name} is for SoftmaxWithLoss; {layer_type} does not know it"
-            raise ConfigError(message)
+            message = f"{layer_type} does not support loss_param.{name}; use SoftmaxWithLoss"
+            raise unsupported(f"loss_param.{name}", message)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ShapeError
 from demitasse.layers.base import Blobs, Exactly
+from demitasse.layers.checks import wrong_shapes
 from demitasse.layers.losses.base import LossLayer
 from demitasse.layers.registry import register
 
@@ -40,11 +40,7 @@ class TripletLoss(LossLayer):
         super().reshape(bottom, top)
         anchor, positive, negative = bottom
         if not anchor.shape == positive.shape == negative.shape:
-            message = (
-                "anchors, positives and negatives must have one shape, not "
-                f"{anchor.shape}, {positive.shape} and {negative.shape}"
-            )
-            raise ShapeError(message)
+            raise wrong_shapes("TripletLoss", "bottoms of one shape", *bottom)
 
     def losses(self, bottom: Blobs) -> Array:
         *_, short = self._distances(bottom)

@@ -1,0 +1,176 @@
+"""Checks of fields and bottoms; every error has a code, and details for programs.
+
+A field is named by its path in the layer's message, for instance ``crop_param.offset``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from demitasse.blob import Blob
+from demitasse.errors import ConfigError, ErrorCode, ShapeError
+from demitasse.io.proto import ConcatParameter, SliceParameter
+from demitasse.memory import Head
+
+__all__ = [
+    "check_indices",
+    "check_predictions",
+    "check_row_size",
+    "conflict",
+    "legacy_axis",
+    "missing",
+    "out_of_range",
+    "positive",
+    "unsupported",
+    "wrong_count",
+    "wrong_shapes",
+]
+
+# -- fields ------------------------------------------------------------------------------------
+
+
+def positive(value: int, field: str) -> int:
+    """Return ``value`` if it is above 0.
+
+    Raises:
+        ConfigError: It is not, or was not given.
+    """
+    if value <= 0:
+        message = f"{field} must be above 0, it is {value or 'missing'}"
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field=field, got=value)
+    return value
+
+
+def out_of_range(field: str, got: object, expected: str) -> ConfigError:
+    """Return the error for a field whose value is outside its bounds."""
+    text = f"{got:g}" if isinstance(got, float) else got
+    message = f"{field} is {text}, expected {expected}"
+    return ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field=field, got=got)
+
+
+def missing(field: str, advice: str) -> ConfigError:
+    """Return the error for a required field that is not given."""
+    return ConfigError(f"{field} is missing; {advice}", code=ErrorCode.MISSING, field=field)
+
+
+def wrong_count(field: str, got: int, expected: str) -> ConfigError:
+    """Return the error for a repeated field that is given too often or too rarely."""
+    message = f"{field} is given {got} times, expected {expected}"
+    return ConfigError(message, code=ErrorCode.COUNT_MISMATCH, field=field, got=got)
+
+
+def conflict(field: str, message: str) -> ConfigError:
+    """Return the error for a field that excludes, or requires, another one."""
+    return ConfigError(message, code=ErrorCode.CONFLICT, field=field)
+
+
+def unsupported(field: str, message: str) -> ConfigError:
+    """Return the error for a field that a layer does not implement."""
+    return ConfigError(message, code=ErrorCode.UNSUPPORTED, field=field)
+
+
+def legacy_axis(param: ConcatParameter | SliceParameter, old: str, blob: Blob) -> int:
+    """Return ``axis``, which may be negative, or the field ``old``, which may not.
+
+    Raises:
+        ConfigError: Both fields are given.
+        ShapeError: The blob has no such axis.
+    """
+    if not param.HasField(old):
+        return blob.canonical_axis(param.axis)
+    if param.HasField("axis"):
+        raise conflict(old, f"axis and {old} are the same field; remove {old}")
+    axis: int = getattr(param, old)
+    if axis >= blob.num_axes:
+        message = f"{old} {axis} is not an axis of bottom {blob.name!r} {blob.shape}"
+        raise ShapeError(message, code=ErrorCode.OUT_OF_RANGE, field=old, got=axis)
+    return axis
+
+
+# -- bottoms -----------------------------------------------------------------------------------
+
+
+def wrong_shapes(layer: str, expected: str, *blobs: Blob) -> ShapeError:
+    """Return the error for bottoms that do not have the shapes which a layer needs.
+
+    Args:
+        layer: Type of the layer.
+        expected: Shapes, e.g. ``(N, C, H, W)``.
+        blobs: Bottoms at fault.
+    """
+    given = ", ".join(f"{blob.name!r} {blob.shape}" for blob in blobs)
+    message = f"{layer} needs {expected}, got {given}"
+    shapes = [blob.shape for blob in blobs]
+    return ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, got=shapes, expected=expected)
+
+
+def check_row_size(blob: Blob, axis: int, size: int, needed_by: str) -> None:
+    """Refuse a bottom that does not have ``size`` values from ``axis`` on.
+
+    Raises:
+        ShapeError: The product of the axes is another number.
+    """
+    got = blob.count_from(axis)
+    if got != size:
+        message = (
+            f"bottom {blob.name!r} {blob.shape} has {got} values per row from axis {axis}, "
+            f"but {needed_by} needs {size}"
+        )
+        raise ShapeError(
+            message, code=ErrorCode.SHAPE_MISMATCH, blob=blob.name, got=got, expected=size
+        )
+
+
+def check_indices(blob: Blob, stop: int, counted: str, *, wait: bool = False) -> None:
+    """Refuse indices outside [0, ``stop``).
+
+    Args:
+        blob: Indices; fractions are cut off.
+        stop: First index that is too large.
+        counted: The items that the indices count, for the error.
+        wait: True copies the indices from a device. By default indices that exist on a device
+            only are not checked, since the copy would synchronize.
+
+    Raises:
+        ShapeError: An index is out of bounds, or not a number.
+    """
+    at_device = blob.data_memory.head is Head.HEAD_AT_GPU and not blob.device.shares_host
+    if not blob.count or (at_device and not wait):
+        return
+    host = blob.cpu_data()
+    low, high = host.min(), host.max()
+    if not (low > -1 and high < stop):  # also true of NaN
+        wrong = low if low <= -1 else high
+        message = (
+            f"bottom {blob.name!r} holds the index {wrong:g}, but there are {stop} {counted}, "
+            "counted from 0"
+        )
+        raise ShapeError(message, code=ErrorCode.OUT_OF_RANGE, blob=blob.name, got=float(wrong))
+
+
+def check_predictions(
+    layer: str, bottom: Sequence[Blob], widths: tuple[int, int]
+) -> tuple[int, int]:
+    """Refuse locations, scores and priors of a detector that do not belong together.
+
+    Args:
+        layer: Type of the layer.
+        bottom: Locations (N, ...), scores (N, ...), priors (1, 2, P 4).
+        widths: Values of a location, and of a score, per prior.
+
+    Returns:
+        Batch size N and the number of priors P.
+
+    Raises:
+        ShapeError: A bottom has another shape.
+    """
+    location, score, prior = bottom[:3]
+    count = prior.count // 8
+    n = location.shape[0] if location.num_axes else 0
+    if prior.count != count * 8 or prior.shape[:2] != (1, 2):
+        raise wrong_shapes(layer, "priors (1, 2, P 4)", prior)
+    for blob, width in zip((location, score), widths, strict=True):
+        if not blob.num_axes or blob.shape[0] != n or blob.count != n * count * width:
+            expected = f"{width} values for each of the {count} priors of {n} images"
+            raise wrong_shapes(layer, expected, blob)
+    return n, count
