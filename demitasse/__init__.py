@@ -1,27 +1,34 @@
 """Demitasse: Caffe's nets, solvers, files and Python interface on the Python array API.
 
-Public names are loaded when first used (PEP 562), so importing the package costs little and loads
-neither a CUDA driver nor a database nor an image library.
+Public names are imported on first use (PEP 562), so that ``import demitasse`` is fast and loads no
+CUDA driver, database or image library.
 
-PYTEST_DONT_REWRITE: programs that run pytest have loaded this file, which it would warn of.
+PYTEST_DONT_REWRITE: pytest would warn that its plugin has imported this file already.
 """
 
 import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from demitasse.core.html_repr import set_renderer as _made_by
-from demitasse.core.moved_modules import install as _answer_for_old_names
+from demitasse.core.deprecated import install_old_module_names as _install_old_module_names
+from demitasse.core.html_repr import set_renderer as _set_renderer
 from demitasse.version import __version__
 
 if TYPE_CHECKING:
-    from demitasse import testing
+    from demitasse import lint, testing
     from demitasse.backends import register as register_backend
     from demitasse.benchmark import largest_batch
     from demitasse.blob import Blob
     from demitasse.compat import cvdnn, pycaffe
-    from demitasse.core.config import settings
-    from demitasse.core.device import Device, current_device, memory_info, set_device, use_device
+    from demitasse.core.config import seed, settings
+    from demitasse.core.device import (
+        Device,
+        current_device,
+        devices,
+        memory_info,
+        set_device,
+        use_device,
+    )
     from demitasse.errors import (
         ConfigError,
         DataError,
@@ -46,6 +53,7 @@ if TYPE_CHECKING:
     from demitasse.layers.registry import register
     from demitasse.memory import transfer_guard
     from demitasse.net import Net
+    from demitasse.testing import compare
     from demitasse.training import EarlyStopping, Solver
 
 __all__ = [
@@ -71,13 +79,16 @@ __all__ = [
     "Solver",
     "WeightsError",
     "__version__",
+    "compare",
     "current_device",
     "cvdnn",
     "data",
+    "devices",
     "export_onnx",
     "export_torch",
     "import_onnx",
     "largest_batch",
+    "lint",
     "load_model",
     "load_weights",
     "memory_info",
@@ -85,6 +96,7 @@ __all__ = [
     "pycaffe",
     "register",
     "register_backend",
+    "seed",
     "set_device",
     "settings",
     "testing",
@@ -96,10 +108,11 @@ _PACKAGES = {
     "demitasse.benchmark": ["largest_batch"],
     "demitasse.blob": ["Blob"],
     "demitasse.inference.cards": ["Predictor", "load_model"],
-    "demitasse.core.config": ["settings"],
+    "demitasse.core.config": ["seed", "settings"],
     "demitasse.core.device": [
         "Device",
         "current_device",
+        "devices",
         "memory_info",
         "set_device",
         "use_device",
@@ -112,12 +125,14 @@ _PACKAGES = {
     "demitasse.layers.registry": ["register"],
     "demitasse.memory": ["transfer_guard"],
     "demitasse.net": ["Net"],
+    "demitasse.testing": ["compare"],
     "demitasse.training": ["EarlyStopping", "Solver"],
 }
 _HOME = {name: (package, name) for package, names in _PACKAGES.items() for name in names}
 _MODULES = {
     "cvdnn": "demitasse.compat.cvdnn",
     "data": "demitasse.io.data",
+    "lint": "demitasse.lint",
     "proto": "demitasse.io.proto",
     "pycaffe": "demitasse.compat.pycaffe",
     "testing": "demitasse.testing",
@@ -125,15 +140,15 @@ _MODULES = {
 _HOME["register_backend"] = ("demitasse.backends", "register")
 
 
-_made_by("demitasse.notebook", "html_of")
-_answer_for_old_names()
+_set_renderer("demitasse.notebook", "html_of")
+_install_old_module_names()
 
-# Quiet until a program asks: without any handler Python would print warnings by itself.
+# Without a handler Python would print warnings; a program opts in to the log.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from the package it lives in, and keep it."""
+    """Import a public name on first use."""
     if name in _MODULES:
         return import_module(_MODULES[name])
     if name not in _HOME:
@@ -146,4 +161,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return list(__all__)

@@ -1,14 +1,30 @@
-"""Old public names, which work for one more release and warn once per process."""
+"""Old public names of modules, attributes and arguments.
+
+Old names work for one more release and warn once per process. The public addresses
+``demitasse.pycaffe`` and ``demitasse.cvdnn`` stay for good.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import logging
+import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType
 from typing import Any, TypeVar, cast
 
-__all__ = ["deprecated_attribute", "log_once", "renamed_arguments", "warn_once"]
+__all__ = [
+    "deprecated_attribute",
+    "install_old_module_names",
+    "log_once",
+    "renamed_arguments",
+    "warn_once",
+]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -98,3 +114,83 @@ def _translated(
             raise TypeError(message)
         out[new] = value
     return out
+
+
+ADDRESSES = {
+    "demitasse.pycaffe": "demitasse.compat.pycaffe",
+    "demitasse.cvdnn": "demitasse.compat.cvdnn",
+}
+"""Public names of packages that stay for good, and the folders of their files."""
+
+MOVED = {
+    "demitasse.cards": "demitasse.inference.cards",
+    "demitasse.config": "demitasse.core.config",
+    "demitasse.data": "demitasse.io.data",
+    "demitasse.device": "demitasse.core.device",
+    "demitasse.export": "demitasse.interop.export",
+    "demitasse.intake": "demitasse.interop.onnx_import",
+    "demitasse.log": "demitasse.core.log",
+    "demitasse.parallel": "demitasse.training.distributed",
+    "demitasse.prediction": "demitasse.inference.prediction",
+    "demitasse.proto": "demitasse.io.proto",
+    "demitasse.serving": "demitasse.inference.serving",
+    "demitasse.solvers": "demitasse.training",
+    "demitasse.tracking": "demitasse.training.tracking",
+    "demitasse.weights": "demitasse.io.weights",
+}
+"""Deprecated names of packages, and the present ones."""
+
+
+def current_name(name: str) -> str | None:
+    """Return the present name of a module; None if ``name`` is not an old one."""
+    package, _, rest = name.partition(".")
+    old = f"{package}.{rest.partition('.')[0]}"
+    new = ADDRESSES.get(old) or MOVED.get(old)
+    return None if new is None else new + name.removeprefix(old)
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Imports the present module for an old name; both names refer to one module object."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        del path, target
+        new = current_name(name)
+        if new is None:
+            return None
+        found = importlib.util.find_spec(new)
+        if found is None:
+            return None
+        if name in MOVED:
+            message = f"{name} is now {new}; the old name goes with the next release"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+        spec = ModuleSpec(name, self, origin=found.origin)
+        spec.submodule_search_locations = found.submodule_search_locations
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+        new = current_name(name)
+        if new is not None:
+            sys.modules[name] = import_module(new)
+
+    def get_code(self, name: str) -> CodeType | None:
+        """Return the code of a module that ``python -m`` runs under an old name."""
+        new = current_name(name)
+        spec = None if new is None else importlib.util.find_spec(new)
+        loader: Any = None if spec is None else spec.loader
+        code: CodeType | None = loader.get_code(new) if hasattr(loader, "get_code") else None
+        return code
+
+
+_finder = _Finder()
+
+
+def install_old_module_names() -> None:
+    """Make old module names importable in this process; further calls do nothing."""
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)  # a moved package's __path__ would load a second copy

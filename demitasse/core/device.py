@@ -26,6 +26,7 @@ __all__ = [
     "available_devices",
     "choose_device",
     "current_device",
+    "devices",
     "memory_info",
     "named_device",
     "set_device",
@@ -135,6 +136,11 @@ def available_devices() -> tuple[str, ...]:
         with suppress(DeviceError):  # a broken package, which `demitasse doctor` reports
             found += devices_of(name)
     return tuple(found)
+
+
+def devices() -> tuple[str, ...]:
+    """Return the names of all usable devices of this machine, e.g. ``("cpu", "numpy")``."""
+    return available_devices()
 
 
 SOLVER_FILE = "solver file"

@@ -6,6 +6,7 @@ import sys
 from importlib.metadata import version
 
 import pytest
+from expect_error import expect_error
 
 import demitasse
 import demitasse.io.data
@@ -69,17 +70,29 @@ def test_public_name_resolves(name):
     assert name in dir(demitasse)
 
 
+def test_dir_lists_public_names_alone():
+    assert set(dir(demitasse)) == set(demitasse.__all__)
+
+
+def test_a_seed_is_set_for_the_process():
+    demitasse.seed(7)
+    try:
+        assert demitasse.settings.get("seed") == 7
+    finally:
+        demitasse.seed(None)
+
+
 def test_every_error_is_public():
     assert set(errors.__all__) <= set(demitasse.__all__)
 
 
 def test_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'Nett'"):
+    with expect_error(AttributeError, mentions="'Nett'"):
         _ = demitasse.Nett
 
 
 def test_unknown_name_of_the_data_path_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'read_imag'"):
+    with expect_error(AttributeError, mentions="'read_imag'"):
         _ = demitasse.io.data.read_imag
 
 

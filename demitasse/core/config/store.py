@@ -24,7 +24,7 @@ from demitasse.core.deprecated import log_once, warn_once
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, ErrorCode
 
-__all__ = ["Settings", "Value", "check_variables", "settings"]
+__all__ = ["Settings", "Value", "check_variables", "seed", "settings"]
 
 log = logging.getLogger(__name__)
 
@@ -222,3 +222,15 @@ def _check(names: tuple[str, ...]) -> None:
 
 
 settings = Settings()
+
+
+def seed(value: int | None) -> None:
+    """Set the seed of fillers, dropout and augmentation for nets and solvers made from now on.
+
+    Args:
+        value: The seed, at least 0; -1 for a fresh one, None for that of the settings files.
+
+    Raises:
+        ConfigError: The value is not a seed.
+    """
+    settings.set("seed", value)
