@@ -48,7 +48,7 @@ FOOT = """\
 
 - A net with few weights for its work, as GoogLeNet, needs no fast network. CaffeNet has nine tenths
   of its weights in three layers whose gradients come first and take little time: there `--overlap`
-  helps most, and `--reduce half` after that.
+  helps most, and `--allreduce fp16` after that.
 - The less a machine has to do in an iteration, the more the network counts: a larger batch for each
   machine is the first remedy, `iter_size` the second.
 - Past a joined batch of some thousand images the rate has to be chosen anew: see

@@ -40,7 +40,7 @@ Image.fromarray((digit * 15.9375).astype(np.uint8)).resize((28, 28)).save("digit
 """
 
 TRAINED = "digits/digits_iter_600.caffemodel"
-TRAIN = ["--solver", "digits/solver.prototxt", "--log_to", "jsonl:curve.jsonl"]
+TRAIN = ["--solver", "digits/solver.prototxt", "--logger", "jsonl:curve.jsonl"]
 EXPORT = ["digits/deploy.prototxt", "digits.onnx", "--weights", TRAINED, "--check"]
 COMMANDS = (
     ["demitasse", "--version"],

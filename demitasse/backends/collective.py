@@ -78,14 +78,14 @@ class Connector(Protocol):
             ParallelError: The library fails.
         """
 
-    def join(self, uid: bytes, rank: int, size: int, deadline: float) -> DeviceCollective:
+    def join(self, uid: bytes, rank: int, size: int, timeout: float) -> DeviceCollective:
         """Return the group of this name, once all its members have come.
 
         Args:
             uid: What one of them got of ``new_uid``.
             rank: The number of this member.
             size: How many there are.
-            deadline: Seconds that members wait for each other.
+            timeout: Seconds that members wait for each other.
 
         Raises:
             ParallelError: The library fails.

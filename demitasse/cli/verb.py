@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from demitasse.cli.deprecated_flags import current_flags
 from demitasse.cli.exits import faults
 from demitasse.cli.log_files import open_log
 from demitasse.cli.spelling import plain_name, plain_switches
@@ -22,6 +23,9 @@ GLOG_LEVELS = ("info", "warning", "error", "critical")
 CAFFE = {"train", "test", "time"}
 """Verbs that Caffe's program ``caffe`` has, and that log to files as it does."""
 
+OLD_FLAGS = f"{__name__}.old_flags"
+"""Key of the warnings of old flags in a context's ``meta``."""
+
 
 class Verb(click.Command):
     """A command with the flags that all have: what is logged, and what is imported."""
@@ -31,7 +35,8 @@ class Verb(click.Command):
         self.params += _shared_options()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take switches as gflags does, too."""
+        """Take switches as gflags does, too, and old names of flags."""
+        args, ctx.meta[OLD_FLAGS] = current_flags(self.params, args)
         names = [
             plain_name(option.removeprefix("--"))
             for param in self.params
@@ -49,6 +54,8 @@ class Verb(click.Command):
             _start(stack, **options, as_caffe=ctx.info_name in CAFFE)
             if old:
                 _warn_of_old_flag()
+            for warning in ctx.meta.get(OLD_FLAGS, ()):
+                logging.getLogger(__name__).warning(warning)
             _extend(stack, (*modules, *old))
             with faults():  # while the log level is still known
                 return super().invoke(ctx)

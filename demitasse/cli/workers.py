@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import click
 
+from demitasse.cli.deprecated_flags import RenamedOption
 from demitasse.cli.exits import FAILED, faults
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Workers", "train_together", "workers_options"]
 
+AllReduce = Literal["deterministic", "fast", "fp16"]
+
 Function = Callable[..., Any]
 Result = TypeVar("Result")
 
@@ -28,23 +31,23 @@ FIRST_WORD = 3.0
 
 
 class Workers(NamedTuple):
-    """What the command line says of processes.
+    """Flags of training by several processes.
 
     Attributes:
-        shards: How many shards the run has; None for as many as there are processes.
-        ranks: How many processes there must be; None for any number.
-        reduce: How gradients are added.
-        overlap: Whether they are exchanged while backward computes others.
-        deadline: Seconds that one process waits for the others.
-        survive: Whether processes go on without one that dies.
+        shards: Number of shards of the run; None for the number of processes.
+        expected: Number of processes that there must be; None for any number.
+        allreduce: How gradients are summed over processes; None for the default.
+        overlap: Whether gradients are exchanged while backward computes earlier ones.
+        timeout: Seconds that a process waits for the other processes.
+        fault_tolerant: Whether training continues when a process dies.
     """
 
     shards: int | None
-    ranks: int | None
-    reduce: Literal["exact", "fast", "half"] | None
+    expected: int | None
+    allreduce: AllReduce | None
     overlap: bool
-    deadline: float
-    survive: bool
+    timeout: float
+    fault_tolerant: bool
 
 
 def workers_options(function: Function) -> Function:
@@ -54,57 +57,66 @@ def workers_options(function: Function) -> Function:
         "--shards",
         type=click.IntRange(min=1),
         metavar="S",
-        help="Train on S shards of the data, each with the net's batch size, shared out among the "
-        "processes that mpirun starts; by default as many as there are. The numbers of a run are "
-        "the same bits for any number of processes.",
+        help="Split the data into S shards, each with the net's batch size, shared out among the "
+        "processes that mpirun starts; by default one shard for each process. The same number of "
+        "shards gives the same bits for any number of processes.",
     )
     @click.option(
-        "--ranks",
+        "--expect-processes",
+        cls=RenamedOption,
+        old="--ranks",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Refuse to train unless N processes have found each other.",
+        help="Refuse to train unless exactly N processes are connected.",
     )
     @click.option(
-        "--reduce",
-        type=click.Choice(["exact", "fast", "half"]),
-        help="How gradients of several processes are added: in one order whatever their number "
-        "is, or as MPI or NCCL likes best, or rounded to half precision on their way; by default "
-        "fast between GPUs that NCCL connects, else exact.",
+        "--allreduce",
+        cls=RenamedOption,
+        old="--reduce",
+        old_values={"exact": "deterministic", "half": "fp16"},
+        type=click.Choice(["deterministic", "fast", "fp16"]),
+        help="How gradients are summed over processes: deterministic (the same bits for any number "
+        "of processes), fast (the order that MPI or NCCL chooses) or fp16 (sent in half "
+        "precision). By default fast between GPUs that NCCL connects, else deterministic.",
     )
     @click.option(
         "--overlap",
         is_flag=True,
-        help="Exchange gradients while backward computes those of earlier layers: pays between "
-        "machines, where a core of each is left for it, and perhaps between GPUs that NCCL "
-        "connects. With --reduce exact the bits stay the same.",
+        help="Exchange gradients while backward computes those of earlier layers. Faster between "
+        "machines with a free core, and perhaps between GPUs that NCCL connects. The bits of "
+        "--allreduce deterministic stay the same.",
     )
     @click.option(
-        "--deadline",
+        "--timeout",
+        cls=RenamedOption,
+        old="--deadline",
         type=click.FloatRange(min=1),
         default=300.0,
         show_default=True,
         metavar="SECONDS",
-        help="How long processes wait for each other before the run ends: at its start, in an "
-        "iteration and at its end.",
+        help="How long a process waits for the others before the run ends: at the start, in an "
+        "iteration and at the end.",
     )
     @click.option(
-        "--survive",
+        "--fault-tolerant",
+        cls=RenamedOption,
+        old="--survive",
         is_flag=True,
-        help="Go on without a process that dies: the others take its shards, and the bits stay the "
-        "same. Needs mpirun --with-ft ulfm (Open MPI 5), and gradients that do not travel by NCCL.",
+        help="Continue when a process dies: the others take over its shards, with the same bits. "
+        "Needs mpirun --with-ft ulfm (Open MPI 5), and gradients that do not travel by NCCL.",
     )
     @wraps(function)
     def with_workers(
         *args: Any,
         shards: int | None,
-        ranks: int | None,
-        reduce: Literal["exact", "fast", "half"] | None,
+        expect_processes: int | None,
+        allreduce: AllReduce | None,
         overlap: bool,
-        deadline: float,
-        survive: bool,
+        timeout: float,
+        fault_tolerant: bool,
         **kwargs: Any,
     ) -> Any:
-        workers = Workers(shards, ranks, reduce, overlap, deadline, survive)
+        workers = Workers(shards, expect_processes, allreduce, overlap, timeout, fault_tolerant)
         return function(*args, workers=workers, **kwargs)
 
     return with_workers
@@ -131,31 +143,33 @@ def train_together(
     from demitasse.training.distributed.threads import together
 
     if launched():
-        connected = Mpi(workers.deadline, survive=workers.survive)
+        connected = Mpi(workers.timeout, fault_tolerant=workers.fault_tolerant)
         level = logging.getLogger("demitasse").level
-        _check_ranks(workers.ranks, connected.size)
+        _check_ranks(workers.expected, connected.size)
         with _one_thread(workers.shards or connected.size), _one_of_all(connected):
-            if workers.survive:
+            if workers.fault_tolerant:
                 return _surviving(connected, train, level)
             result = train(connected, None)
             connected.agree(b"")  # who does not come to the end is named
             return result
-    if workers.survive:
-        message = "--survive is for processes: start them with mpirun --with-ft ulfm"
-        raise ConfigError(message, code=ErrorCode.INVALID, flag="--survive")
-    if workers.ranks is None and started() > 1:
+    if workers.fault_tolerant:
+        message = "--fault-tolerant is for processes: start them with mpirun --with-ft ulfm"
+        raise ConfigError(message, code=ErrorCode.INVALID, flag="--fault-tolerant")
+    if workers.expected is None and started() > 1:
         message = (
             f"srun started {started()} processes that cannot find each other, so each would train "
             "by itself and write the same files; use mpirun, or srun --mpi=pmix. Where they are to "
-            "be runs of their own, give --ranks 1"
+            "be runs of their own, give --expect-processes 1"
         )
-        raise ConfigError(message, code=ErrorCode.CONFLICT, flag="--ranks", got=started())
-    _check_ranks(workers.ranks, gpus)
+        raise ConfigError(
+            message, code=ErrorCode.CONFLICT, flag="--expect-processes", got=started()
+        )
+    _check_ranks(workers.expected, gpus)
     with _one_thread(workers.shards or gpus):
         if gpus == 1:
             return train(None, None)
         with _first_thread_logs():
-            return together(gpus, lambda one: train(one, None), workers.deadline)[0]
+            return together(gpus, lambda one: train(one, None), workers.timeout)[0]
 
 
 def _surviving(
@@ -186,11 +200,15 @@ def _check_ranks(wanted: int | None, size: int) -> None:
 
     if wanted not in {None, size}:
         message = (
-            f"--ranks asks for {wanted} processes, and {size} found each other; start them with "
-            f"mpirun -n {wanted}, or with srun --mpi=pmix"
+            f"got {size} connected processes, expected --expect-processes {wanted}; start them "
+            f"with mpirun -n {wanted}, or with srun --mpi=pmix"
         )
         raise ConfigError(
-            message, code=ErrorCode.COUNT_MISMATCH, flag="--ranks", got=size, expected=wanted
+            message,
+            code=ErrorCode.COUNT_MISMATCH,
+            flag="--expect-processes",
+            got=size,
+            expected=wanted,
         )
 
 

@@ -77,7 +77,7 @@ def check_options(
     if workers > 1 and (early is not None or param.lr_policy == "plateau"):
         what = "early_stopping" if early is not None else "lr_policy 'plateau'"
         message = f"{what} cannot be used with several ranks: only the first of them tests"
-        raise ConfigError(message, code=ErrorCode.CONFLICT, ranks=workers)
+        raise ConfigError(message, code=ErrorCode.CONFLICT, world_size=workers)
 
 
 def _at_least(least: int, name: str, value: int) -> None:

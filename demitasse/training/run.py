@@ -29,8 +29,8 @@ class Run:
         watch: The best results of tests.
         nonfinite: What is done about losses and weights that are NaN or infinite.
         team: Those who train it.
-        rank: Which of ``ranks`` data-parallel workers this is, or the first of its shards.
-        ranks: How many of them there are.
+        rank: Which of ``world_size`` data-parallel workers this is, or the first of its shards.
+        world_size: How many of them there are.
     """
 
     param: SolverParameter
@@ -42,7 +42,7 @@ class Run:
     nonfinite: Nonfinite
     team: Team
     rank: int = 0
-    ranks: int = 1
+    world_size: int = 1
 
     @property
     def training_nets(self) -> Sequence[Net]:

@@ -46,7 +46,7 @@ def run_facts(run: Run) -> RunFacts:
     for layer in train.layers:
         if layer.type != "Split":  # made here, and named after others
             facts.layer.add(key=layer.name, value=_digest(layer.param))
-    for key, value in _machine(train, run.ranks).items():
+    for key, value in _machine(train, run.world_size).items():
         facts.machine.add(key=key, value=value)
     return facts
 

@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from demitasse.core.config import settings
+from demitasse.core.deprecated import renamed_arguments
 from demitasse.core.device import Device
 from demitasse.core.html_repr import html_of
 from demitasse.core.log import get_logger
@@ -24,7 +25,7 @@ from demitasse.io.weights.pairing import OnMismatch
 from demitasse.plan.liveness import Keep
 from demitasse.training.carried import Carried
 from demitasse.training.checkpointer import Checkpointer
-from demitasse.training.distributed import Communicator, Reduce
+from demitasse.training.distributed import AllReduce, Communicator
 from demitasse.training.due import (
     display_is_due,
     last_test_is_due,
@@ -88,17 +89,17 @@ class Solver:
             and outputs, or "outputs" for those alone, as in ``Net``; the others share buffers. None
             keeps all.
         lenient: Whether fields that are not known, of solver and nets, are left out with a warning.
-        rank: Which of ``ranks`` data-parallel workers this is, where somebody else adds their
-            gradients (``on_gradients_ready``); only the first tests and writes snapshots.
-        ranks: How many of them there are.
-        shards: How many shards the data of the run has, each with the net's batch size: the joined
-            batch is so many times as large. The same for the whole life of a run; the number of
-            processes may change. None for one, or as many as there are processes.
-        processes: Those that train together; None for this one alone. They share out the batches of
-            tests; only the first writes snapshots.
-        reduce: How gradients are added: "exact" gives the same bits for any number of processes,
-            "fast" as the library between them likes best, "half" rounded to half precision on
-            their way. None is "fast" between GPUs that NCCL connects, else "exact".
+        rank: Number of this solver among ``world_size`` data-parallel solvers whose gradients the
+            caller adds up in ``on_gradients_ready``. Only rank 0 tests and writes snapshots.
+        world_size: Number of those solvers.
+        num_shards: Number of shards of the data, each with the net's batch size: the joined batch
+            is so many times as large. The same for the whole life of a run, while the number of
+            processes may change. None: one shard for each process.
+        communicator: The processes that train together, e.g. ``Mpi()``; None for this process
+            alone. They share out the batches of tests; only rank 0 writes snapshots.
+        allreduce: How gradients are summed: "deterministic" gives the same bits for any number of
+            processes, "fast" uses the order of MPI or NCCL, "fp16" sends half precision. None:
+            "fast" between GPUs that NCCL connects, else "deterministic".
         overlap: Whether gradients are exchanged while backward computes those of earlier layers.
 
     Attributes:
@@ -129,6 +130,9 @@ class Solver:
         DemitasseError: A net cannot be made.
     """
 
+    @renamed_arguments(
+        ranks="world_size", shards="num_shards", processes="communicator", reduce="allreduce"
+    )
     def __init__(
         self,
         source: str | os.PathLike[str] | SolverParameter,
@@ -147,19 +151,19 @@ class Solver:
         keep: Keep = None,
         lenient: bool = False,
         rank: int = 0,
-        ranks: int = 1,
-        shards: int | None = None,
-        processes: Communicator | None = None,
-        reduce: Reduce | None = None,
+        world_size: int = 1,
+        num_shards: int | None = None,
+        communicator: Communicator | None = None,
+        allreduce: AllReduce | None = None,
         overlap: bool = False,
     ) -> None:
         self.param, folder = read_fields(source, type=type, lenient=lenient)
         rule = find_rule(self.param.type)
         check_fields(self.param, rule)
-        check_options(self.param, keep_last, early_stopping, ranks)  # of somebody else's workers
-        workers = Workers(shards, processes, reduce, overlap=overlap)
+        check_options(self.param, keep_last, early_stopping, world_size)
+        workers = Workers(num_shards, communicator, allreduce, overlap=overlap)
         if workers.several:
-            rank, ranks = workers.shards.rank, workers.shards.count
+            rank, world_size = workers.shards.rank, workers.shards.count
         if rank == 0:
             check_prefix(self.param, best=keep_best is not None)
         if seed is None and self.param.random_seed >= 0:
@@ -167,7 +171,7 @@ class Solver:
         asked_seed = settings.get("seed") if seed is None else seed
         base = folder if base_dir is None else Path(base_dir)
         options: dict[str, Any] = {
-            "device": device, "dtype": dtype, "lowered": lowered, "rank": rank, "ranks": ranks,
+            "device": device, "dtype": dtype, "lowered": lowered, "rank": rank, "ranks": world_size,
             "lenient": lenient,
         }  # fmt: skip
         self.net, self.test_nets = make_nets(
@@ -184,19 +188,19 @@ class Solver:
         self.on_snapshot: list[Callable[[Path, Path], None]] = []
         self.loggers: list[Logger] = []
         told = Broadcast(
-            self.loggers if rank == 0 else [], lambda: about_run(self.param, self.net, ranks)
+            self.loggers if rank == 0 else [], lambda: about_run(self.param, self.net, world_size)
         )
         self._run = Run(
             self.param,
             self.net,
             self.test_nets,
             Updater(self.net, rule),
-            TrainReport(self.param.average_loss, told, self.param.iter_size * ranks),
+            TrainReport(self.param.average_loss, told, self.param.iter_size * world_size),
             Watch(self.param, self.test_nets, keep_best, early_stopping),
             Nonfinite(on_nonfinite),
             workers.team(self.net),
             rank,
-            ranks,
+            world_size,
         )
         self._launcher = Launcher(self._run)
         self._requests = Requests()

@@ -50,12 +50,12 @@ class Survivors:
 
     For example::
 
-        processes = Mpi(survive=True)
+        processes = Mpi(fault_tolerant=True)
         survivors = Survivors(processes)
 
 
         def train() -> None:
-            with dm.Solver("solver.prototxt", shards=8, processes=processes) as solver:
+            with dm.Solver("solver.prototxt", num_shards=8, communicator=processes) as solver:
                 with survivors.going_on(solver):
                     solver.solve()
 

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.net import Net
-from demitasse.training.distributed import Alone, Communicator, Crew, Reduce, Shards, Single, Team
+from demitasse.training.distributed import (
+    AllReduce,
+    Alone,
+    Communicator,
+    Crew,
+    Shards,
+    Single,
+    Team,
+)
 
 __all__ = ["Workers"]
 
 SAME_DATA = {"DummyData", "HDF5Output", "Input", "MemoryData"}
 """Types of layers that know no shard: each would train on the same, or write to the same file."""
+
+OLD_ALLREDUCE: dict[str | None, AllReduce] = {"exact": "deterministic", "half": "fp16"}
+"""Present value of each old value of ``allreduce``."""
 
 
 class Workers:
@@ -18,7 +29,7 @@ class Workers:
     Args:
         shards: How many shards; None for as many as there are processes.
         processes: Those that train together; None for this one alone.
-        reduce: How gradients are added; None for what suits them.
+        allreduce: How gradients are added; None for what suits them.
         overlap: Whether gradients are exchanged while backward computes others.
 
     Raises:
@@ -29,14 +40,14 @@ class Workers:
         self,
         shards: int | None,
         processes: Communicator | None,
-        reduce: Reduce | None,
+        allreduce: AllReduce | None,
         *,
         overlap: bool = False,
     ) -> None:
         self._processes = processes if processes is not None else Single()
         size = self._processes.size
         self.shards = Shards(size if shards is None else shards, self._processes.rank, size)
-        self._reduce, self._overlap = reduce, overlap
+        self._reduce, self._overlap = allreduce, overlap
 
     @property
     def several(self) -> bool:

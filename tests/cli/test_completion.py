@@ -24,4 +24,4 @@ def test_files_are_left_to_the_shell(words):
 def test_verbs_codes_and_loggers():
     assert offered("", "expl") == [("plain", "explain")]
     assert offered("explain", "zero") == [("plain", "zero-weights")]
-    assert offered("train --log_to", "j") == [("plain", "jsonl:")]
+    assert offered("train --logger", "j") == [("plain", "jsonl:")]

@@ -18,12 +18,12 @@ def test_lone_ones_of_several_do_not_train(run, in_step, project):
     assert result.exit_code == 3
     assert "srun" in result.stderr
     assert "4" in result.stderr
-    assert "--ranks 1" in result.stderr
+    assert "--expect-processes 1" in result.stderr
     assert not list(project.glob("*.caffemodel"))
 
 
 def test_they_train_where_each_is_to_be_by_itself(run, in_step):
-    assert run("train -solver solver.prototxt -ranks 1").exit_code == 0
+    assert run("train -solver solver.prototxt -expect-processes 1").exit_code == 0
 
 
 def test_a_script_of_a_job_with_several_tasks_is_none_of_them(run, monkeypatch):

@@ -25,7 +25,7 @@ def written(path, *lines):
 
 def test_a_run_is_kept_and_shown(project, run):
     pytest.importorskip("matplotlib")
-    assert run("train -solver solver.prototxt --log_to jsonl:a.jsonl").exit_code == 0
+    assert run("train -solver solver.prototxt --logger jsonl:a.jsonl").exit_code == 0
 
     result = run("report a.jsonl -o report.html")
 
@@ -48,7 +48,7 @@ def test_images_per_second_are_written_out(project, run):
 
 def test_histograms_are_curves_of_quantiles(project, run):
     pytest.importorskip("matplotlib")
-    train = "train -solver solver.prototxt --log_to jsonl:a.jsonl --histograms 5"
+    train = "train -solver solver.prototxt --logger jsonl:a.jsonl --histograms 5"
     assert run(train).exit_code == 0
 
     result = run("report a.jsonl -o report.html")
@@ -81,12 +81,12 @@ def test_histograms_need_a_place(project, run):
 
     assert result.exit_code == 2
     assert "--histograms" in result.stderr
-    assert "--log_to" in result.stderr
+    assert "--logger" in result.stderr
 
 
 def test_runs_and_logs_are_compared_in_one_chart(project, run):
     pytest.importorskip("matplotlib")
-    result = run("train -solver solver.prototxt --log_to jsonl:a.jsonl")
+    result = run("train -solver solver.prototxt --logger jsonl:a.jsonl")
     Path("b.log").write_text(result.stderr)
 
     result = run("report a.jsonl b.log -o report.html")
@@ -101,7 +101,7 @@ def test_runs_and_logs_are_compared_in_one_chart(project, run):
 def test_a_run_that_goes_on_is_one_curve(project, run):
     text = Path("solver.prototxt").read_text()
     Path("solver.prototxt").write_text(text.replace("display: 5", "display: 5 snapshot: 10"))
-    train = "train -solver solver.prototxt --log_to jsonl:a.jsonl"
+    train = "train -solver solver.prototxt --logger jsonl:a.jsonl"
     assert run(train).exit_code == 0
     once = read_run(Path("a.jsonl")).points("loss")
 
@@ -174,7 +174,7 @@ def test_names_are_escaped_and_broken_nets_not_drawn(project, run):
 
 
 def test_a_target_of_an_unknown_kind_is_wrong(project, run):
-    result = run("train -solver solver.prototxt --log_to csv:a")
+    result = run("train -solver solver.prototxt --logger csv:a")
 
     assert result.exit_code != 0
     assert "jsonl:PATH" in result.stderr

@@ -28,7 +28,9 @@ def expected(run):
     return found
 
 
-@pytest.mark.parametrize("flags", ["-gpu 0,1", "-gpu all", "-gpu=1,0 -reduce exact -ranks 2"])
+@pytest.mark.parametrize(
+    "flags", ["-gpu 0,1", "-gpu all", "-gpu=1,0 -allreduce deterministic -expect_processes 2"]
+)
 def test_each_gpu_trains_on_a_shard(run, expected, flags):
     result = run(f"train -solver solver.prototxt {flags}")
 
@@ -71,10 +73,10 @@ def test_a_gpu_that_is_not_there_ends_all(run):
 
 
 def test_another_number_of_processes_than_asked_for_is_refused(run):
-    result = run("train -solver solver.prototxt -gpu 0,1 -ranks 3")
+    result = run("train -solver solver.prototxt -gpu 0,1 -expect-processes 3")
 
     assert result.exit_code == 3
-    failed_with(result, 3, ErrorCode.COUNT_MISMATCH, flag="--ranks", got=2, expected=3)
+    failed_with(result, 3, ErrorCode.COUNT_MISMATCH, flag="--expect-processes", got=2, expected=3)
 
 
 def test_a_failure_of_one_ends_all_and_is_told(run, monkeypatch):

@@ -305,3 +305,30 @@ def test_a_missing_database_is_bad_data(project, run):
 def test_nothing_of_a_run_stays_behind(trained):
     assert settings.where("log_level") == "default"
     assert read_state(trained / "run_iter_20.solverstate").iter == 20
+
+
+OLD_FLAGS = {
+    "-ranks 1": "--expect-processes 1",
+    "--reduce=exact": "--allreduce=deterministic",
+    "-reduce half": "--allreduce fp16",
+    "-deadline 20": "--timeout 20",
+    "-log_to jsonl:run.jsonl": "--logger jsonl:run.jsonl",
+}
+
+
+@pytest.mark.parametrize("old", OLD_FLAGS)
+def test_old_flags_are_taken_and_warned_of(project, run, old):
+    result = run(f"train -solver solver.prototxt {old}")
+
+    assert result.exit_code == 0
+    new, value, *_ = re.split("[ =]", OLD_FLAGS[old])
+    assert f"use {new}\n" in result.stderr
+    assert value not in {"deterministic", "fp16"} or f"use {new} {value}\n" in result.stderr
+    assert re.split("[ =]", old)[0].lstrip("-") not in run("train --help").stdout.split()
+
+
+def test_old_flags_of_fault_tolerance_need_processes_too(project, run):
+    result = run("train -solver solver.prototxt -survive")
+
+    assert result.exit_code == 3
+    assert "--fault-tolerant" in result.stderr

@@ -72,7 +72,7 @@ def test_as_many_processes_start_as_there_are_places():
     args = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]["args"]
     places = job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] * job["spec"]["slotsPerWorker"]
 
-    assert args[args.index("-n") + 1] == args[args.index("--ranks") + 1] == str(places)
+    assert args[args.index("-n") + 1] == args[args.index("--expect-processes") + 1] == str(places)
 
 
 def test_a_service_reaches_what_is_deployed():

@@ -57,7 +57,7 @@ class Mortal:
         number: Its number at the beginning.
     """
 
-    name, in_threads, local_rank, deadline = "threads", True, 0, 60
+    name, in_threads, local_rank, timeout = "threads", True, 0, 60
 
     def __init__(self, company, number):
         self.company, self.number = company, number

@@ -74,7 +74,7 @@ WRITERS = (
     ),
     Writer(
         "numbers of a run",
-        "train --solver in/quiet.prototxt --device numpy --log_to jsonl:out/run.jsonl",
+        "train --solver in/quiet.prototxt --device numpy --logger jsonl:out/run.jsonl",
         fresh=True, streams=("run.jsonl",),
     ),
     Writer("HDF5Output", "call hdf5_output", fresh=True, codes=BEFORE, streams=("rows.h5",)),

@@ -69,7 +69,7 @@ def test_a_run_that_goes_on_says_where_and_names_its_snapshots(fields, tmp_path)
 def test_only_the_first_rank_tells(fields, tmp_path):
     path = tmp_path / "run.jsonl"
     logger = JsonLines(path)
-    with Solver(fields("display: 1"), device="numpy", rank=1, ranks=2) as solver:
+    with Solver(fields("display: 1"), device="numpy", rank=1, world_size=2) as solver:
         solver.loggers.append(logger)
 
         solver.step(1)

@@ -74,7 +74,7 @@ def test_a_checkpoint_can_be_resumed_by_another_run(fields, tmp_path):
 
 
 def test_other_workers_than_the_first_write_no_checkpoint(run, tmp_path):
-    checkpointer = Checkpointer(replace(run, rank=1, ranks=2), keep_last=None, seed=-1)
+    checkpointer = Checkpointer(replace(run, rank=1, world_size=2), keep_last=None, seed=-1)
 
     with expect_error(SnapshotError, ErrorCode.BAD_STATE, mentions="rank 0"):
         checkpointer.write(0, 0, tmp_path / "s")

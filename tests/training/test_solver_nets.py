@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from expect_error import expect_error
+from expect_error import expect_error, expect_warning
 
 from demitasse import Net, Solver
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, ShapeError
@@ -319,3 +319,11 @@ def test_fields_that_are_not_known_are_left_out_when_asked(tmp_path):
     solver = Solver(file, lenient=True)
 
     assert solver.net.blob_names == ["x"]
+
+
+def test_old_names_of_arguments_warn(fields, monkeypatch):
+    monkeypatch.setattr("demitasse.core.deprecated._warned", set())
+
+    for old, new in ({"ranks": 2}, "world_size"), ({"shards": 1}, "num_shards"):
+        with expect_warning(DeprecationWarning, mentions=[*old, new]):
+            Solver(fields(), **old).close()

@@ -323,7 +323,7 @@ def test_only_the_first_rank_tests_and_writes(fields, tmp_path, lines):
     solver = Solver(
         fields("test_iter: 1 test_interval: 1 snapshot: 1",
                snapshot_prefix=str(tmp_path / "s"), snapshot_after_train=True),
-        rank=1, ranks=2,
+        rank=1, world_size=2,
     )  # fmt: skip
 
     solver.solve()
@@ -334,7 +334,7 @@ def test_only_the_first_rank_tests_and_writes(fields, tmp_path, lines):
 
 def test_of_ranks_that_are_asked_for_a_snapshot_only_the_first_writes_it(fields, tmp_path):
     param = fields(snapshot_prefix=str(tmp_path / "s"))
-    first, second = (Solver(param, rank=rank, ranks=2) for rank in range(2))
+    first, second = (Solver(param, rank=rank, world_size=2) for rank in range(2))
 
     second.request("snapshot")
     second.step(1)

@@ -221,8 +221,8 @@ def test_early_stopping_is_checked_before_training(fields, early, text, code, me
 
 
 def test_several_ranks_have_no_common_test(fields):
-    with expect_error(ConfigError, ErrorCode.CONFLICT, mentions="'plateau'", ranks=2):
-        Solver(fields(PLATEAU, drop="lr_policy"), ranks=2)
+    with expect_error(ConfigError, ErrorCode.CONFLICT, mentions="'plateau'", world_size=2):
+        Solver(fields(PLATEAU, drop="lr_policy"), world_size=2)
 
 
 # -- the best weights --------------------------------------------------------------------------

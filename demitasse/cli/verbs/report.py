@@ -16,7 +16,7 @@ from demitasse.cli.verb import Verb
 def command(runs: tuple[Path, ...], out: Path) -> None:
     """Write a page about training runs, with curves that compare them.
 
-    A RUN is a file that train --log_to jsonl:FILE wrote, or a training log, Caffe's or ours. The
+    A RUN is a file that train --logger jsonl:FILE wrote, or a training log, Caffe's or ours. The
     page is one file that loads nothing.
     """
     from demitasse.cli.run_history import read_run

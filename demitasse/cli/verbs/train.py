@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from demitasse.cli.completion import complete_files, complete_loggers
+from demitasse.cli.deprecated_flags import RenamedOption
 from demitasse.cli.exits import INTERRUPTED, running
 from demitasse.cli.gpus import own_gpu
 from demitasse.cli.options import (
@@ -118,18 +119,21 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
     "--min_delta", type=float, default=0.0, help="How much better is better, for --early_stopping."
 )
 @click.option(
-    "--log_to",
+    "--logger",
+    "loggers",
+    cls=RenamedOption,
+    old="--log_to",
     multiple=True,
     metavar="KIND:PLACE",
     shell_complete=complete_loggers,
-    help="Where numbers of the run go besides the log: jsonl:PATH, tensorboard:DIR, wandb:PROJECT "
-    "or mlflow:EXPERIMENT. As often as needed; `demitasse report` draws the first kind.",
+    help="Also send the numbers of the run to jsonl:PATH, tensorboard:DIR, wandb:PROJECT or "
+    "mlflow:EXPERIMENT; may be given several times. `demitasse report` draws the first kind.",
 )
 @click.option(
     "--histograms",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Every N iterations also log how weights and gradients are distributed, to --log_to.",
+    help="Every N iterations also log how weights and gradients are distributed, to --logger.",
 )
 @state_options
 @training_device_options
@@ -153,7 +157,7 @@ def command(
     early_stopping: str | None,
     patience: int,
     min_delta: float,
-    log_to: tuple[str, ...],
+    loggers: tuple[str, ...],
     histograms: int | None,
     level: int | None,
     stages: list[str],
@@ -178,8 +182,8 @@ def command(
     if (force or exact) and snapshot is None and resume is None:
         message = "--force and --exact say how to go on from a --snapshot, which is not given"
         raise click.UsageError(message)
-    if histograms is not None and not log_to:
-        message = "--histograms are written to --log_to, which is not given"
+    if histograms is not None and not loggers:
+        message = "--histograms are written to --logger, which is not given"
         raise click.UsageError(message)
     from demitasse.cli.solver_file import fields_of
     from demitasse.core.log import get_logger
@@ -214,9 +218,9 @@ def command(
                 keep_best=keep_best,
                 early_stopping=early,
                 keep="outputs",
-                shards=workers.shards or (survivors.began if survivors else None),
-                processes=connected,
-                reduce=workers.reduce,
+                num_shards=workers.shards or (survivors.began if survivors else None),
+                communicator=connected,
+                allreduce=workers.allreduce,
                 overlap=workers.overlap,
             ) as solver,
         ):
@@ -232,7 +236,7 @@ def command(
             signals = Signals(solver.request, sigint_effect, sighup_effect, sigterm_effect)
             with survivors.going_on(solver) if survivors else nullcontext():
                 if first:
-                    _log_to(solver, log_to, histograms)
+                    _log_to(solver, loggers, histograms)
                 log.info("Starting Optimization")
                 _solve(solver, signals, show=first)
             return solver.stopped, written

@@ -162,4 +162,4 @@ def _connected(net: Net, uid: bytes) -> Gradients:
             f"mpirun -n {count} demitasse train --solver SOLVER"
         )
         raise ConfigError(message)
-    return Gradients(engine, connector.join(uid, solver_rank(), count, deadline=math.inf))
+    return Gradients(engine, connector.join(uid, solver_rank(), count, timeout=math.inf))

@@ -51,7 +51,7 @@ class Solver:
         begin_log()
         rank, ranks = place()
         self._solver = solvers.Solver(
-            _source(param_file), type=self.type or None, rank=rank, ranks=ranks
+            _source(param_file), type=self.type or None, rank=rank, world_size=ranks
         )
         self.net = Net._over(self._solver.net)
         self.test_nets = NetVec(Net._over(net) for net in self._solver.test_nets)

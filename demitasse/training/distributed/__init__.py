@@ -3,9 +3,15 @@
 from demitasse.training.distributed.alone import Single
 from demitasse.training.distributed.communicator import Communicator
 from demitasse.training.distributed.shards import Shards
-from demitasse.training.distributed.team import Alone, Crew, Reduce, Team, first_request
+from demitasse.training.distributed.team import AllReduce, Alone, Crew, Team, first_request
 
 __all__ = [
-    "Alone", "Communicator", "Crew", "Reduce", "Shards", "Single", "Team",
+    "AllReduce",
+    "Alone",
+    "Communicator",
+    "Crew",
+    "Shards",
+    "Single",
+    "Team",
     "first_request",
 ]  # fmt: skip

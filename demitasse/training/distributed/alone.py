@@ -16,7 +16,7 @@ class Single:
     """The communicator of a process that is by itself."""
 
     rank, size, name = 0, 1, "one process"
-    local_rank, deadline, in_threads = 0, math.inf, True
+    local_rank, timeout, in_threads = 0, math.inf, True
 
     def agree(self, note: bytes, patience: float = 1.0) -> list[bytes]:
         del patience

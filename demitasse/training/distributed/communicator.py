@@ -20,12 +20,12 @@ class Communicator(Collective, Protocol):
     Attributes:
         in_threads: Whether another thread than the first may call them, one at a time.
         local_rank: The number of this process among those of its machine.
-        deadline: Seconds that one waits for the others in an iteration.
+        timeout: Seconds that one waits for the others in an iteration.
     """
 
     in_threads: bool
     local_rank: int
-    deadline: float
+    timeout: float
 
     def agree(self, note: bytes, patience: float = 1.0) -> list[bytes]:
         """Return everybody's note, by rank, once all have come here.

@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
+from demitasse.core.deprecated import renamed_arguments
 from demitasse.errors import ConfigError, ErrorCode, LostProcessError, ParallelError
 from demitasse.training.distributed.communicator import Value
 from demitasse.training.distributed.limit import limit
@@ -120,8 +121,8 @@ class Mpi:
     """All processes that one ``mpirun`` started.
 
     Args:
-        deadline: Seconds that one waits for the others in an iteration.
-        survive: Whether processes go on without one that dies (``shrink``).
+        timeout: Seconds that one waits for the others in an iteration.
+        fault_tolerant: Whether processes go on without one that dies (``shrink``).
 
     Attributes:
         failures: What the library raises where another process has died.
@@ -133,22 +134,23 @@ class Mpi:
         ParallelError: A process died before all had met.
     """
 
-    def __init__(self, deadline: float = 300.0, *, survive: bool = False) -> None:
-        if survive:
+    @renamed_arguments(deadline="timeout", survive="fault_tolerant")
+    def __init__(self, timeout: float = 300.0, *, fault_tolerant: bool = False) -> None:
+        if fault_tolerant:
             _need_fault_tolerance()
         self._mpi: Any = None
-        self.deadline = deadline
-        patience = 2 * LATER * deadline + ENDING  # who is named first is told to all, in vain
+        self.timeout = timeout
+        patience = 2 * LATER * timeout + ENDING  # who is named first is told to all, in vain
         self._watchdog = Watchdog(patience, _own_name(), launched=launched())
         atexit.register(self._leave)  # behind it mpi4py ends MPI, which may wait for the others
         meeting = (
-            f"the processes did not meet within {deadline:g} s: one of them has died, is stopped "
-            f"or begins slowly, for which there is --deadline; {START_AGAIN}"
+            f"the processes did not meet within {timeout:g} s: one of them has died, is stopped "
+            f"or begins slowly, for which there is --timeout; {START_AGAIN}"
         )
-        with limit(deadline, meeting, self._end, self._watchdog):
-            mpi = _begin(finalize=not survive)
+        with limit(timeout, meeting, self._end, self._watchdog):
+            mpi = _begin(finalize=not fault_tolerant)
             self._mpi = mpi
-            self.failures: tuple[type[Exception], ...] = (mpi.Exception,) if survive else ()
+            self.failures: tuple[type[Exception], ...] = (mpi.Exception,) if fault_tolerant else ()
             try:
                 self._comm: Any = mpi.COMM_WORLD.Dup()
                 self.local_rank: int = self._comm.Split_type(mpi.COMM_TYPE_SHARED).Get_rank()
@@ -184,11 +186,11 @@ class Mpi:
         """
         before = self.size
         meeting = (
-            f"the processes that are left did not meet within {self.deadline:g} s: one of them is "
+            f"the processes that are left did not meet within {self.timeout:g} s: one of them is "
             f"stopped or hangs; {START_AGAIN}"
         )
         try:
-            with limit(self.deadline, meeting, self._end, self._watchdog):
+            with limit(self.timeout, meeting, self._end, self._watchdog):
                 self.lost()
                 shrunk = self._comm.Shrink()
         except self.failures as error:
@@ -207,10 +209,10 @@ class Mpi:
         """Let the end of this process be in time, whatever it waits for."""
         if not self._watchdog.expecting:
             ending = (
-                f"it did not end within {self.deadline:g} s: another process does not end, or this "
+                f"it did not end within {self.timeout:g} s: another process does not end, or this "
                 f"one cannot close a file; where the last snapshot is missing, {START_AGAIN}"
             )
-            self._watchdog.expect(self.deadline, ending)
+            self._watchdog.expect(self.timeout, ending)
 
     @_noticing
     def agree(self, note: bytes, patience: float = 1.0) -> list[bytes]:
@@ -219,17 +221,17 @@ class Mpi:
         if self.rank == 0:
             table[1] = own
             coming = [self._comm.Irecv(table[1 + r], r, COME) for r in range(1, self.size)]
-            late = self._wait(coming, self.deadline * patience)
+            late = self._wait(coming, self.timeout * patience)
             if late:
-                text = _late((1 + i for i in late), self.deadline).message.encode()[:NOTE]
+                text = _late((1 + i for i in late), self.timeout).message.encode()[:NOTE]
                 table[0, : len(text)] = np.frombuffer(text, np.uint8)
             sent = [self._comm.Isend(table, r, TABLE) for r in range(1, self.size)]
-            self._wait([one for i, one in enumerate(sent) if i not in late], self.deadline)
+            self._wait([one for i, one in enumerate(sent) if i not in late], self.timeout)
         else:
             sent = [self._comm.Isend(own, 0, COME)]
             got = [self._comm.Irecv(table, 0, TABLE)]
-            if self._wait([*sent, *got], self.deadline * patience * LATER):
-                raise _late([0], self.deadline)
+            if self._wait([*sent, *got], self.timeout * patience * LATER):
+                raise _late([0], self.timeout)
         wrong = table[0].tobytes().rstrip(b"\0")
         if wrong:
             raise ParallelError(wrong.decode(errors="replace"), code=ErrorCode.TIMEOUT)
@@ -241,7 +243,7 @@ class Mpi:
             sent = [self._comm.isend(value, r, SHARED) for r in range(1, self.size)]
             self._need(sent, patience)
             return value
-        seconds = self.deadline * patience * LATER
+        seconds = self.timeout * patience * LATER
         now = time.monotonic()
         end, pause = now + seconds, 0.0
         with self._watched(seconds):
@@ -249,7 +251,7 @@ class Mpi:
                 now, before = time.monotonic(), now
                 end += _suspended(before, now)
                 if now > end:
-                    raise _late([0], self.deadline)
+                    raise _late([0], self.timeout)
                 time.sleep(pause)
                 pause = min(0.01, pause + 1e-5)
             shared: Value = self._comm.recv(source=0, tag=SHARED)
@@ -290,14 +292,14 @@ class Mpi:
         requests = [self._comm.Irecv(taken[r], r, tag) for r in others]
         requests += [self._comm.Isend(given[r], r, tag) for r in others]
         nbytes = sum(given[r].nbytes + taken[r].nbytes for r in others)
-        late = self._wait(requests, self.deadline, nbytes)
+        late = self._wait(requests, self.timeout, nbytes)
         if late:
-            raise _late([others[i % len(others)] for i in late], self.deadline)
+            raise _late([others[i % len(others)] for i in late], self.timeout)
 
     def _need(self, requests: Sequence[Any], patience: float = 1.0, nbytes: int = 0) -> None:
-        if self._wait(requests, self.deadline * patience, nbytes):
+        if self._wait(requests, self.timeout * patience, nbytes):
             message = (
-                f"another process was lost or hangs: nothing came for {self.deadline:g} s; "
+                f"another process was lost or hangs: nothing came for {self.timeout:g} s; "
                 f"{START_AGAIN}"
             )
             raise ParallelError(message, code=ErrorCode.TIMEOUT)
@@ -393,11 +395,11 @@ def _need_fault_tolerance() -> None:
         raise ConfigError(message, code=ErrorCode.UNAVAILABLE)
 
 
-def _late(ranks: Iterable[int], deadline: float) -> ParallelError:
+def _late(ranks: Iterable[int], timeout: float) -> ParallelError:
     late = sorted(set(ranks))
     who = ", ".join(map(str, late))
     message = (
-        f"process {who} did not come in time, {deadline:g} s: it was lost, hangs or is slow, for "
-        f"which there is --deadline; {START_AGAIN}"
+        f"process {who} did not come in time, {timeout:g} s: it was lost, hangs or is slow, for "
+        f"which there is --timeout; {START_AGAIN}"
     )
     return ParallelError(message, code=ErrorCode.TIMEOUT, late=late)

@@ -40,7 +40,7 @@ def connected(communicator: Communicator, device: Device) -> DeviceCollective | 
     uid = communicator.share(_uid(connector) if communicator.rank == 0 else b"")
     if not uid:
         return None
-    group = connector.join(uid, communicator.rank, communicator.size, communicator.deadline)
+    group = connector.join(uid, communicator.rank, communicator.size, communicator.timeout)
     if communicator.rank == 0:
         log.info("%d GPUs are connected by %s.", group.size, group.name)
     return group

@@ -26,11 +26,11 @@ from demitasse.training.distributed.shards import Shards
 from demitasse.training.distributed.waiting import Waiting, note
 from demitasse.training.distributed.where import OnDevice, OnHost, Where
 
-__all__ = ["Alone", "Crew", "Reduce", "Team", "first_request"]
+__all__ = ["AllReduce", "Alone", "Crew", "Team", "first_request"]
 
-Reduce = Literal["exact", "fast", "half"]
-"""How gradients are added: "exact" in one order whatever the number of processes is, "fast" as the
-library likes, "half" travelling in half precision."""
+AllReduce = Literal["deterministic", "fast", "fp16"]
+"""How gradients are summed: "deterministic" with the same bits for any number of processes, "fast"
+in the order of the library, "fp16" sent in half precision."""
 
 FAILED = b"!"
 
@@ -107,8 +107,8 @@ class Crew:
         nets: The nets of this process's shards, in their order; the first is the run's own.
         communicator: The processes.
         shards: Who hosts what.
-        reduce: How gradients are added; None is "fast" between GPUs that NCCL connects, else
-            "exact".
+        allreduce: How gradients are added; None is "fast" between GPUs that NCCL connects, else
+            "deterministic".
         overlap: Whether gradients are exchanged while backward computes others.
 
     Raises:
@@ -119,17 +119,19 @@ class Crew:
 
     def __init__(
         self, nets: Sequence[Net], communicator: Communicator, shards: Shards,
-        reduce: Reduce | None = None, *, overlap: bool = False,
+        allreduce: AllReduce | None = None, *, overlap: bool = False,
     ) -> None:  # fmt: skip
         self._nets = list(nets)
         self.others: Sequence[Net] = self._nets[1:]
         self._communicator, self._shards = communicator, shards
         self.rank, self.size = communicator.rank, communicator.size
-        group = None if reduce == "half" else _group(communicator, nets[0])
-        self._arrays, self._where = _exchange(communicator, nets[0], group, narrow=reduce == "half")
-        self._mean = self._mean_by(reduce)
-        self._narrow = reduce == "half"
-        self._mean_behind = self._mean_by("exact") if self._narrow else self._mean
+        group = None if allreduce == "fp16" else _group(communicator, nets[0])
+        self._arrays, self._where = _exchange(
+            communicator, nets[0], group, narrow=allreduce == "fp16"
+        )
+        self._mean = self._mean_by(allreduce)
+        self._narrow = allreduce == "fp16"
+        self._mean_behind = self._mean_by("deterministic") if self._narrow else self._mean
         for other in self.others:
             _hold_weights_of(nets[0], other)
         self._flats = [Flat(net, self._where) for net in nets]
@@ -188,14 +190,14 @@ class Crew:
         begin = 0 if gradients else end
         self._mean_behind([flat.rest(begin) for flat in self._flats])
 
-    def _mean_by(self, reduce: Reduce | None) -> Callable[[Sequence[Array]], None]:
+    def _mean_by(self, allreduce: AllReduce | None) -> Callable[[Sequence[Array]], None]:
         """Return what replaces the first array by the mean over all shards of the run."""
-        if reduce is None:
-            reduce = "exact" if isinstance(self._where, OnHost) else "fast"
-        match reduce:
-            case "exact":
+        if allreduce is None:
+            allreduce = "deterministic" if isinstance(self._where, OnHost) else "fast"
+        match allreduce:
+            case "deterministic":
                 return partial(exact_mean, self._arrays, self._shards, xp=self._where.xp)
-            case "half":
+            case "fp16":
                 return partial(half_mean, self._arrays, self._shards)
         return partial(fast_mean, self._arrays, self._shards)
 

@@ -28,31 +28,31 @@ ENDING = 5.0
 class _Board:
     """Where threads put what others take."""
 
-    def __init__(self, size: int, deadline: float) -> None:
-        self.size, self.deadline = size, deadline
+    def __init__(self, size: int, timeout: float) -> None:
+        self.size, self.timeout = size, timeout
         self.barrier = threading.Barrier(size)
         self.arrived = [0] * size
         self.values: list[object] = [None] * size
 
 
-def group(size: int, deadline: float = 60.0) -> list[Thread]:
+def group(size: int, timeout: float = 60.0) -> list[Thread]:
     """Return connected communicators, one for each thread.
 
     Args:
         size: How many.
-        deadline: Seconds that one waits for the others.
+        timeout: Seconds that one waits for the others.
     """
-    board = _Board(size, deadline)
+    board = _Board(size, timeout)
     return [Thread(board, rank) for rank in range(size)]
 
 
-def together(size: int, work: Callable[[Thread], Result], deadline: float = 300.0) -> list[Result]:
+def together(size: int, work: Callable[[Thread], Result], timeout: float = 300.0) -> list[Result]:
     """Do work in several threads at once, which talk to each other as processes do.
 
     Args:
         size: How many; the first is the calling one.
         work: What each does, with its communicator.
-        deadline: Seconds that one waits for the others.
+        timeout: Seconds that one waits for the others.
 
     Returns:
         What each work returned, by rank.
@@ -60,7 +60,7 @@ def together(size: int, work: Callable[[Thread], Result], deadline: float = 300.
     Raises:
         BaseException: What was raised first; the others end then, too.
     """
-    members = group(size, deadline)
+    members = group(size, timeout)
     results: dict[int, Result] = {}
     failures: list[BaseException] = []
 
@@ -94,7 +94,7 @@ class Thread:
 
     def __init__(self, board: _Board, rank: int) -> None:
         self._board, self.rank, self.size = board, rank, board.size
-        self.local_rank, self.deadline = rank, board.deadline
+        self.local_rank, self.timeout = rank, board.timeout
 
     def agree(self, note: bytes, patience: float = 1.0) -> list[bytes]:
         found = self._all(note, list, patience)
@@ -144,9 +144,9 @@ class Thread:
         board.values[self.rank] = value
         board.arrived[self.rank] += 1
         try:
-            board.barrier.wait(board.deadline * patience)
+            board.barrier.wait(board.timeout * patience)
             taken = take(board.values)
-            board.barrier.wait(board.deadline * patience)
+            board.barrier.wait(board.timeout * patience)
         except threading.BrokenBarrierError:
             late = [r for r, n in enumerate(board.arrived) if n < board.arrived[self.rank]]
             message = f"process {', '.join(map(str, late)) or 'unknown'} did not come in time"

@@ -103,7 +103,7 @@ def params(net):
 @pytest.fixture
 def expected(stand_in, place):
     """What a run of two shards on one GPU comes to."""
-    with Solver("solver.prototxt", device="cuda:0", shards=2) as solver:
+    with Solver("solver.prototxt", device="cuda:0", num_shards=2) as solver:
         solver.step(5)
         return params(solver.net)
 
@@ -137,7 +137,7 @@ def train(work):
 
     def one(member):
         device = Device(f"cuda:{member.rank}")
-        with Solver("solver.prototxt", device=device, rank=member.rank, ranks=2) as solver:
+        with Solver("solver.prototxt", device=device, rank=member.rank, world_size=2) as solver:
             group = device.backend.connector.join(uid, member.rank, 2, 60.0)
             gradients = Gradients(solver.net, group)
             gradients.broadcast()

@@ -61,7 +61,7 @@ def train(folder, tmp_path):
     """Train with so many threads in the place of processes; return what each comes to."""
 
     def run(
-        size, work=lambda solver: solver.step(6), shards=8, deadline=60, place=folder,
+        size, work=lambda solver: solver.step(6), num_shards=8, timeout=60, place=folder,
         devices=None, **options,
     ):  # fmt: skip
         results, errors = [None] * size, [None] * size
@@ -70,7 +70,7 @@ def train(folder, tmp_path):
             own = {"device": devices[communicator.rank]} if devices else {}
             try:
                 with Solver(
-                    place / "solver.prototxt", shards=shards, processes=communicator,
+                    place / "solver.prototxt", num_shards=num_shards, communicator=communicator,
                     **options, **own,
                 ) as solver:  # fmt: skip
                     solver.param.snapshot_prefix = str(tmp_path / "run")
@@ -79,7 +79,7 @@ def train(folder, tmp_path):
                 errors[communicator.rank] = error
 
         with settings.override(threads=1):
-            threads = [threading.Thread(target=one, args=(c,)) for c in group(size, deadline)]
+            threads = [threading.Thread(target=one, args=(c,)) for c in group(size, timeout)]
             for thread in threads:
                 thread.start()
             for thread in threads:

@@ -66,12 +66,17 @@ def lose(folder, tmp_path, monkeypatch):
     """Train by processes of which one is lost; return the job."""
     (tmp_path / "lose.py").write_text(LOSE)
 
-    def run(how, size=2, name="run", *, survive=False, deadline=15):
+    def run(how, size=2, name="run", *, fault_tolerant=False, timeout=15):
         monkeypatch.setenv("LOSE", how)
-        flags = [*FLAGS, "--deadline", str(deadline), *(["--survive"] if survive else [])]
+        flags = [
+            *FLAGS,
+            "--timeout",
+            str(timeout),
+            *(["--fault-tolerant"] if fault_tolerant else []),
+        ]
         return Job(
             folder, tmp_path / name, size, *flags,
-            program=str(tmp_path / "lose.py"), fault=FAULT if survive else "",
+            program=str(tmp_path / "lose.py"), fault=FAULT if fault_tolerant else "",
         )  # fmt: skip
 
     return run
@@ -87,16 +92,16 @@ def expected(folder, tmp_path_factory):
 
 
 def pytest_generate_tests(metafunc):
-    if "survive" in metafunc.fixturenames:
-        metafunc.parametrize("survive", [False, True], ids=["ending", "surviving"])
+    if "fault_tolerant" in metafunc.fixturenames:
+        metafunc.parametrize("fault_tolerant", [False, True], ids=["ending", "surviving"])
 
 
 class TestOverMpi:
     pytestmark = over_mpi
 
     @pytest.mark.parametrize("moment", ["begun", "meeting"])
-    def test_who_is_stopped_before_all_have_met_ends_all(self, lose, moment, survive):
-        code, printed = lose(f"1 {moment} SIGSTOP 0", survive=survive).end()
+    def test_who_is_stopped_before_all_have_met_ends_all(self, lose, moment, fault_tolerant):
+        code, printed = lose(f"1 {moment} SIGSTOP 0", fault_tolerant=fault_tolerant).end()
 
         assert code not in {0, None}
         assert "error: process 0" in printed
@@ -104,8 +109,8 @@ class TestOverMpi:
         assert "start the run again" in printed
 
     @pytest.mark.parametrize("moment", ["met", "solved"])
-    def test_who_is_stopped_behind_that_is_named(self, lose, moment, survive):
-        code, printed = lose(f"1 {moment} SIGSTOP 0", survive=survive).end()
+    def test_who_is_stopped_behind_that_is_named(self, lose, moment, fault_tolerant):
+        code, printed = lose(f"1 {moment} SIGSTOP 0", fault_tolerant=fault_tolerant).end()
 
         assert code not in {0, None}
         assert "process 1 did not come in time" in printed
@@ -113,18 +118,18 @@ class TestOverMpi:
 
     @pytest.mark.parametrize("rank", [0, 1])
     def test_who_is_stopped_when_all_is_done_does_not_keep_mpirun(
-        self, lose, tmp_path, expected, rank, survive
+        self, lose, tmp_path, expected, rank, fault_tolerant
     ):
-        code, printed = lose(f"{rank} ending SIGSTOP 0", survive=survive).end()
+        code, printed = lose(f"{rank} ending SIGSTOP 0", fault_tolerant=fault_tolerant).end()
 
         assert code is not None
         assert f"error: process {rank}" in printed
         assert weights_of(tmp_path / "run") == expected
 
-    def test_all_end_with_mpirun(self, lose, tmp_path, monkeypatch, survive):
+    def test_all_end_with_mpirun(self, lose, tmp_path, monkeypatch, fault_tolerant):
         asleep = tmp_path / "asleep"
         monkeypatch.setenv("ASLEEP", str(asleep))
-        job = lose("1 met sleep 0", survive=survive, deadline=1000)
+        job = lose("1 met sleep 0", fault_tolerant=fault_tolerant, timeout=1000)
         while not asleep.exists():
             assert job.process.poll() is None
             time.sleep(0.01)
@@ -147,7 +152,7 @@ class TestOverMpi:
             size = CHANCE.choice([2, 3, 4])
             how = f"{CHANCE.randrange(size)} meeting SIGKILL {CHANCE.uniform(100, 900):.0f}"
 
-            code, printed = lose(how, size, f"run{trial}", survive=True).end()
+            code, printed = lose(how, size, f"run{trial}", fault_tolerant=True).end()
 
             if code != 0:
                 assert "start the run again" in printed, printed

@@ -27,22 +27,22 @@ def cupy():
 
 
 @pytest.mark.parametrize(
-    ("reduce", "shards"),
+    ("allreduce", "shards"),
     [
-        ("exact", 3),
+        ("deterministic", 3),
         ("fast", 2),
         (None, 4),
         *(
             pytest.param(*case, marks=pytest.mark.exhaustive)
-            for case in product(["exact", "fast", None], [2, 3, 4])
-            if case not in {("exact", 3), ("fast", 2), (None, 4)}
+            for case in product(["deterministic", "fast", None], [2, 3, 4])
+            if case not in {("deterministic", 3), ("fast", 2), (None, 4)}
         ),
     ],
 )
-def test_two_gpus_come_to_the_bits_of_one(train, shards, reduce):
-    [(_, expected)], _ = train(1, shards=shards, device="cuda:0")
+def test_two_gpus_come_to_the_bits_of_one(train, shards, allreduce):
+    [(_, expected)], _ = train(1, num_shards=shards, device="cuda:0")
 
-    results, errors = train(2, shards=shards, devices=TWO, reduce=reduce)
+    results, errors = train(2, num_shards=shards, devices=TWO, allreduce=allreduce)
 
     assert errors == [None, None]
     assert {weights for _, weights in results} == {expected}
@@ -58,7 +58,9 @@ def test_only_losses_are_copied_to_the_host(train):
 
     for iterations in (1, 5):
         before = transfers.bytes_to_host
-        _, errors = train(2, lambda solver, n=iterations: step(solver, n), shards=2, devices=TWO)
+        _, errors = train(
+            2, lambda solver, n=iterations: step(solver, n), num_shards=2, devices=TWO
+        )
         copied.append(transfers.bytes_to_host - before)
         assert errors == [None, None]
 
@@ -67,9 +69,9 @@ def test_only_losses_are_copied_to_the_host(train):
 
 
 def test_nets_on_one_gpu_add_up_in_the_hosts_memory(train, caplog):
-    [(_, expected)], _ = train(1, shards=2, device="cuda:0")
+    [(_, expected)], _ = train(1, num_shards=2, device="cuda:0")
 
-    results, errors = train(2, shards=2, device="cuda:0")
+    results, errors = train(2, num_shards=2, device="cuda:0")
 
     assert errors == [None, None]
     assert {weights for _, weights in results} == {expected}
@@ -77,10 +79,10 @@ def test_nets_on_one_gpu_add_up_in_the_hosts_memory(train, caplog):
 
 
 def test_without_nccl_gradients_add_up_in_the_hosts_memory(train, cupy, monkeypatch, caplog):
-    [(_, expected)], _ = train(1, shards=2, device="cuda:0")
+    [(_, expected)], _ = train(1, num_shards=2, device="cuda:0")
     monkeypatch.setattr(cupy.cuda.nccl, "available", False)
 
-    results, errors = train(2, shards=2, devices=TWO)
+    results, errors = train(2, num_shards=2, devices=TWO)
 
     assert errors == [None, None]
     assert {weights for _, weights in results} == {expected}
@@ -88,15 +90,15 @@ def test_without_nccl_gradients_add_up_in_the_hosts_memory(train, cupy, monkeypa
 
 
 def test_a_run_is_taken_up_by_another_number_of_gpus(train, tmp_path):
-    [(_, expected)], _ = train(1, shards=2, device="cuda:0")
-    train(2, lambda solver: solver.step(3), shards=2, devices=TWO)
+    [(_, expected)], _ = train(1, num_shards=2, device="cuda:0")
+    train(2, lambda solver: solver.step(3), num_shards=2, devices=TWO)
 
     def go_on(solver):
         solver.restore(tmp_path / "run_iter_3.solverstate", exact=True)
         solver.step(3)
 
     for devices in (["cuda:1"], TWO):
-        results, errors = train(len(devices), go_on, shards=2, devices=devices)
+        results, errors = train(len(devices), go_on, num_shards=2, devices=devices)
 
         assert errors == [None] * len(devices)
         assert {weights for _, weights in results} == {expected}
@@ -108,12 +110,12 @@ def test_a_gpu_that_is_lost_is_told_of(train):
             return
         solver.step(6)
 
-    _, errors = train(2, leave, shards=2, deadline=0.5, devices=TWO)
+    _, errors = train(2, leave, num_shards=2, timeout=0.5, devices=TWO)
 
     assert "process 1 did not come in time" in str(errors[0])
 
 
-OVERLAP = ["fast", pytest.param("exact", marks=pytest.mark.exhaustive)]
+OVERLAP = ["fast", pytest.param("deterministic", marks=pytest.mark.exhaustive)]
 
 
 class TestGradientsBesideBackward:
@@ -124,15 +126,17 @@ class TestGradientsBesideBackward:
         monkeypatch.setattr(Overlap.__init__, "__defaults__", (200, None))
 
     @pytest.mark.parametrize("batches", [1, 3])
-    @pytest.mark.parametrize("reduce", OVERLAP)
-    def test_two_gpus_come_to_the_bits_of_one(self, train, reduce, batches):
+    @pytest.mark.parametrize("allreduce", OVERLAP)
+    def test_two_gpus_come_to_the_bits_of_one(self, train, allreduce, batches):
         def work(solver):
             solver.param.iter_size = batches
             solver.step(6)
 
-        [(_, expected)], _ = train(1, work, shards=4, device="cuda:0", overlap=True)
+        [(_, expected)], _ = train(1, work, num_shards=4, device="cuda:0", overlap=True)
 
-        results, errors = train(2, work, shards=4, devices=TWO, reduce=reduce, overlap=True)
+        results, errors = train(
+            2, work, num_shards=4, devices=TWO, allreduce=allreduce, overlap=True
+        )
 
         assert errors == [None, None]
         assert {weights for _, weights in results} == {expected}
@@ -155,11 +159,11 @@ class TestGradientsBesideBackward:
         monkeypatch.setattr(cupy.cuda.nccl.NcclCommunicator, "allReduce", noted)
         monkeypatch.setattr(Overlap, "_completed", one_by_one)
 
-        _, errors = train(2, lambda solver: solver.step(1), shards=2, devices=TWO)
+        _, errors = train(2, lambda solver: solver.step(1), num_shards=2, devices=TWO)
         assert errors == [None, None]
         [at_once] = added[0]
         added.clear()
-        _, errors = train(2, lambda solver: solver.step(1), shards=2, devices=TWO, overlap=True)
+        _, errors = train(2, lambda solver: solver.step(1), num_shards=2, devices=TWO, overlap=True)
 
         assert errors == [None, None]
         *beside, last = added[0]
@@ -174,23 +178,23 @@ class TestGradientsBesideBackward:
             if solver.net.device.name == "cuda:0":
                 solver.step(6)
 
-        _, errors = train(2, leave, shards=2, deadline=0.5, devices=TWO, overlap=True)
+        _, errors = train(2, leave, num_shards=2, timeout=0.5, devices=TWO, overlap=True)
 
         assert isinstance(errors[0], ParallelError)
 
     def test_cannot_be_where_they_travel_by_the_host(self, train):
-        _, errors = train(2, shards=2, device="cuda:0", overlap=True)
+        _, errors = train(2, num_shards=2, device="cuda:0", overlap=True)
 
         assert all(error.details["field"] == "overlap" for error in errors)
 
 
-def collectives(deadline=60.0):
+def collectives(timeout=60.0):
     """Connect the two GPUs; return the group as each of them has it."""
     from demitasse.core.device import Device
     from demitasse.training.distributed.nccl import connected
 
     def connect(one):
-        one.deadline = deadline
+        one.timeout = timeout
         return connected(one, Device(TWO[one.rank]))
 
     return together(2, connect)
@@ -245,7 +249,7 @@ class TestArraysOfTwoGpus:
 
 class TestNccl:
     def test_a_gpu_that_never_comes_is_told_of(self, cupy, monkeypatch):
-        found = collectives(deadline=0.2)
+        found = collectives(timeout=0.2)
         monkeypatch.setattr(cupy.cuda.Event, "done", False)
 
         def add(one):
@@ -302,7 +306,7 @@ def test_a_name_of_a_group_travels_with_the_processes(folder):
     def train(one):
         device = TWO[one.rank]
         with Solver(
-            folder / "solver.prototxt", device=device, processes=members[one.rank]
+            folder / "solver.prototxt", device=device, communicator=members[one.rank]
         ) as solver:
             solver.param.ClearField("snapshot")
             solver.step(1)

@@ -53,11 +53,11 @@ def test_gradients_exchanged_beside_backward_come_to_the_same_weights(
     assert weights_of(tmp_path / "run") == expected
 
 
-@pytest.mark.parametrize("reduce", ["fast", "half"])
-def test_other_ways_to_add_are_the_same_in_every_run(folder, tmp_path, reduce):
+@pytest.mark.parametrize("allreduce", ["fast", "fp16"])
+def test_other_ways_to_add_are_the_same_in_every_run(folder, tmp_path, allreduce):
     found = set()
     for name in ("one", "two"):
-        job = Job(folder, tmp_path / name, 2, "--reduce", reduce, "--device", "cpu")
+        job = Job(folder, tmp_path / name, 2, "--allreduce", allreduce, "--device", "cpu")
         code, printed = job.end()
         assert code == 0, printed
         found.add(weights_of(tmp_path / name))
@@ -83,10 +83,12 @@ def test_any_number_of_processes_finds_the_same_in_tests(folder, tmp_path):
 
 
 def test_a_missing_process_is_noticed(folder, tmp_path):
-    code, printed = Job(folder, tmp_path / "run", 2, "--ranks", "3", "--shards", "8").end()
+    code, printed = Job(
+        folder, tmp_path / "run", 2, "--expect-processes", "3", "--shards", "8"
+    ).end()
 
     assert code == 3
-    assert all(name in printed for name in ("--ranks", "3 processes", "mpirun -n 3"))
+    assert all(name in printed for name in ("--expect-processes", "3 processes", "mpirun -n 3"))
 
 
 def test_processes_of_another_library_s_launcher_do_not_train(tmp_path, monkeypatch):
@@ -124,10 +126,10 @@ def test_the_failure_of_one_ends_all(folder, tmp_path):
     assert "error: no such record" in printed
 
 
-@pytest.mark.parametrize("survive", [[], ["--survive"]], ids=["ending", "surviving"])
-def test_a_hang_ends_in_an_error_that_names_who_hangs(folder, tmp_path, survive):
-    flags = ["--deadline", "20", "--shards", "8", *survive]
-    job = Job(folder, tmp_path / "run", 2, *flags, fault=FAULT if survive else "")
+@pytest.mark.parametrize("fault_tolerant", [[], ["--fault-tolerant"]], ids=["ending", "surviving"])
+def test_a_hang_ends_in_an_error_that_names_who_hangs(folder, tmp_path, fault_tolerant):
+    flags = ["--timeout", "20", "--shards", "8", *fault_tolerant]
+    job = Job(folder, tmp_path / "run", 2, *flags, fault=FAULT if fault_tolerant else "")
     workers = []
     while len(workers) < 2 and job.process.poll() is None:  # looked for first: that takes a while
         workers = job.workers()
@@ -148,7 +150,7 @@ def test_no_kill_changes_a_bit(folder, tmp_path, expected, kills):
     for _ in range(1000):
         job = Job(
             folder, tmp_path / "run", CHANCE.choice([1, 2, 4, 8]),
-            "--shards", "8", "--device", "cpu", "--resume", "auto", "--deadline", "30",
+            "--shards", "8", "--device", "cpu", "--resume", "auto", "--timeout", "30",
         )  # fmt: skip
         if done < kills:
             seen = time.monotonic()
@@ -186,8 +188,8 @@ def test_the_others_go_on_without_who_is_killed(folder, tmp_path, expected, more
     for trial in range(KILLS):
         prefix, size = tmp_path / f"run{trial}", CHANCE.choice([2, 3, 4])
         job = Job(
-            folder, prefix, size, "--shards", "8", "--device", "cpu", "--survive", "--deadline",
-            "60", *more, fault=FAULT,
+            folder, prefix, size, "--shards", "8", "--device", "cpu", "--fault-tolerant",
+            "--timeout", "60", *more, fault=FAULT,
         )  # fmt: skip
 
         moments = sorted(CHANCE.sample(range(3, ITERATIONS, 3), CHANCE.randint(1, size - 1)))
@@ -205,7 +207,7 @@ def test_a_kill_at_any_moment_ends_in_the_same_weights_or_an_error_in_time(
     arguments = ["--shards", "8", "--device", "cpu", "--resume", "auto"]
     for trial in range(KILLS):
         prefix = tmp_path / f"run{trial}"
-        job = Job(folder, prefix, 3, *arguments, "--survive", "--deadline", "20", fault=FAULT)
+        job = Job(folder, prefix, 3, *arguments, "--fault-tolerant", "--timeout", "20", fault=FAULT)
 
         begun = time.monotonic()
         while not job.workers() and time.monotonic() < begun + 20:
@@ -223,7 +225,7 @@ def test_a_kill_at_any_moment_ends_in_the_same_weights_or_an_error_in_time(
 
 
 def test_going_on_without_a_process_needs_a_library_that_can(folder, tmp_path):
-    code, printed = Job(folder, tmp_path / "run", 2, "--shards", "8", "--survive").end()
+    code, printed = Job(folder, tmp_path / "run", 2, "--shards", "8", "--fault-tolerant").end()
 
     assert code == 3
     assert "start them with mpirun --with-ft ulfm" in printed

@@ -23,8 +23,8 @@ def poisoned(solver, last):
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("options", [
-    {}, {"overlap": True}, {"reduce": "fast"}, {"reduce": "half"},
-    {"reduce": "half", "overlap": True},
+    {}, {"overlap": True}, {"allreduce": "fast"}, {"allreduce": "fp16"},
+    {"allreduce": "fp16", "overlap": True},
 ], ids=str)  # fmt: skip
 def test_a_run_that_stops_for_it_stops_alike_and_says_where_it_was(train, size, options):
     def work(solver):
@@ -39,7 +39,7 @@ def test_a_run_that_stops_for_it_stops_alike_and_says_where_it_was(train, size, 
         return str(caught.value), solver.iter, unchanged
 
     results, errors = train(
-        size, work, shards=6, device="cpu", on_nonfinite="stop", deadline=20, **options
+        size, work, num_shards=6, device="cpu", on_nonfinite="stop", timeout=20, **options
     )
 
     assert errors == [None] * size
@@ -50,8 +50,8 @@ def test_a_run_that_stops_for_it_stops_alike_and_says_where_it_was(train, size, 
     assert unchanged
 
 
-@pytest.mark.parametrize("reduce", ["exact", "half"])
-def test_a_run_that_goes_on_has_the_same_weights_everywhere(train, caplog, reduce):
+@pytest.mark.parametrize("allreduce", ["deterministic", "fp16"])
+def test_a_run_that_goes_on_has_the_same_weights_everywhere(train, caplog, allreduce):
     def work(solver):
         solver.param.clip_gradients = -1
         solver.step(2)
@@ -59,7 +59,7 @@ def test_a_run_that_goes_on_has_the_same_weights_everywhere(train, caplog, reduc
         solver.step(2)
 
     with caplog.at_level(logging.WARNING):
-        results, errors = train(2, work, device="cpu", reduce=reduce)
+        results, errors = train(2, work, device="cpu", allreduce=allreduce)
 
     assert errors == [None, None]
     assert len({weights for _, weights in results}) == 1
@@ -87,7 +87,7 @@ def test_weights_that_are_not_finite_end_all_where_the_first_would_write_them(tr
         solver.solve()
 
     best = {"keep_best": "accuracy"} if write == "the best" else {}
-    _, errors = train(2, work, device="cpu", on_nonfinite="stop", deadline=10, **best)
+    _, errors = train(2, work, device="cpu", on_nonfinite="stop", timeout=10, **best)
 
     assert [type(one) for one in errors] == [NetError, NetError]
     assert str(errors[0]) == str(errors[1])

@@ -217,7 +217,7 @@ def test_a_process_that_fails_in_its_pass_ends_all(train, monkeypatch):
             solver.net.before_forward.append(wrong)
         solver.step(6)
 
-    _, errors = train(2, fail, device="numpy", overlap=True, deadline=20)
+    _, errors = train(2, fail, device="numpy", overlap=True, timeout=20)
 
     assert isinstance(errors[1], DataError)
     assert isinstance(errors[0], ParallelError)
@@ -238,7 +238,7 @@ def test_a_process_that_fails_outside_a_pass_exchanges_no_gradients():
             crew.gather(work)
         return str(caught.value)
 
-    told = together(2, fail, deadline=20)
+    told = together(2, fail, timeout=20)
 
     assert told == ["process 1 failed: DataError: no such record", "no such record"]
 
@@ -248,7 +248,7 @@ def test_who_does_not_come_is_named(train):
         if solver.net._context.rank != 1:
             solver.step(6)
 
-    _, errors = train(2, leave, deadline=0.5, device="numpy", overlap=True)
+    _, errors = train(2, leave, timeout=0.5, device="numpy", overlap=True)
 
     assert errors[0].code == ErrorCode.TIMEOUT
     assert errors[0].details["late"] == [1]
@@ -349,7 +349,7 @@ def test_all_have_the_same_mean_and_it_is_close(size):
 
 
 def test_a_run_in_half_precision_has_the_same_weights_everywhere(train):
-    results, errors = train(2, device="cpu", reduce="half")
+    results, errors = train(2, device="cpu", allreduce="fp16")
     [(_, alone)], _ = train(1, device="cpu")
 
     assert errors == [None, None]
@@ -359,16 +359,16 @@ def test_a_run_in_half_precision_has_the_same_weights_everywhere(train):
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_losses_and_running_averages_are_those_of_exact_sums(overlap):
-    def work(reduce):
+    def work(allreduce):
         def passes(one):
             made = net(AVERAGES).clone(rank=one.rank)
-            crew = Crew([made], one, Shards(2, one.rank, 2), reduce, overlap=overlap)
+            crew = Crew([made], one, Shards(2, one.rank, 2), allreduce, overlap=overlap)
             losses = [crew.passes(made, 1) for _ in range(3)]
             return losses, [blob.cpu_data().copy() for blob in made.layers[1].blobs]
 
         return together(2, passes)
 
-    found, expected = work("half"), work("exact")
+    found, expected = work("fp16"), work("deterministic")
 
     for (losses, averages), (wanted, means) in zip(found, expected, strict=True):
         assert losses == wanted

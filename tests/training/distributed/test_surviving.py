@@ -35,7 +35,12 @@ def run(folder, tmp_path):
                 param = read_solver_params(folder / "solver.prototxt")
                 param.snapshot_prefix = str(tmp_path / "run")
                 with Solver(
-                    param, base_dir=folder, device="cpu", shards=SHARDS, processes=member, **options
+                    param,
+                    base_dir=folder,
+                    device="cpu",
+                    num_shards=SHARDS,
+                    communicator=member,
+                    **options,
                 ) as solver:
                     with survivors.going_on(solver):
                         die(member, solver)

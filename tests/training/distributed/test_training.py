@@ -36,7 +36,7 @@ def test_shards_are_the_parts_of_one_large_batch(train, folder, tmp_path):
     with Solver(weights(nets[1]), **options) as whole:
         whole.step(6)
         expected = [blob.cpu_data().copy() for blob in whole.net.learnable_params]
-    with Solver(weights(nets[0]), shards=4, **options) as shards:
+    with Solver(weights(nets[0]), num_shards=4, **options) as shards:
         shards.step(6)
         found = [blob.cpu_data().copy() for blob in shards.net.learnable_params]
 
@@ -64,7 +64,7 @@ def test_another_number_of_shards_is_another_run(train, tmp_path):
 
     _, [error] = train(
         1, lambda solver: solver.restore(tmp_path / "run_iter_3.solverstate", exact=True),
-        shards=4, device="numpy",
+        num_shards=4, device="numpy",
     )  # fmt: skip
 
     assert error.details["differences"] == ["ranks"]
@@ -158,7 +158,7 @@ def test_who_does_not_come_in_time_is_named(train):
             return
         solver.step(6)
 
-    _, errors = train(2, leave, deadline=0.5, device="numpy")
+    _, errors = train(2, leave, timeout=0.5, device="numpy")
 
     assert "process 1 did not come in time" in str(errors[0])
 
@@ -191,7 +191,7 @@ def test_layers_that_know_no_shard_are_refused(tmp_path):
     )
 
     with expect_error(ConfigError, ErrorCode.UNSUPPORTED, mentions="DummyData", layer="data"):
-        Solver(tmp_path / "solver.prototxt", shards=2)
+        Solver(tmp_path / "solver.prototxt", num_shards=2)
 
 
 @pytest.mark.parametrize("shard", [0, 4, 5])

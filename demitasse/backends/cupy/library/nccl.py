@@ -78,10 +78,10 @@ class NcclConnector:
     def new_uid(self) -> bytes:
         return new_uid()
 
-    def join(self, uid: bytes, rank: int, size: int, deadline: float) -> Nccl:
+    def join(self, uid: bytes, rank: int, size: int, timeout: float) -> Nccl:
         nccl = import_module("cupy.cuda.nccl")
         with self._gpu.enter(), _failures(nccl):
-            return Nccl(self._cupy, nccl, nccl.NcclCommunicator(size, uid, rank), deadline)
+            return Nccl(self._cupy, nccl, nccl.NcclCommunicator(size, uid, rank), timeout)
 
 
 class Nccl:
@@ -91,12 +91,12 @@ class Nccl:
         cupy: The library.
         nccl: Its part about NCCL.
         communicator: Cupy's.
-        deadline: Seconds that one waits for the others.
+        timeout: Seconds that one waits for the others.
     """
 
-    def __init__(self, cupy: Any, nccl: Any, communicator: Any, deadline: float) -> None:
+    def __init__(self, cupy: Any, nccl: Any, communicator: Any, timeout: float) -> None:
         self._cupy, self._nccl, self._communicator = cupy, nccl, communicator
-        self._deadline = deadline
+        self._timeout = timeout
         self.rank: int = communicator.rank_id()
         self.size: int = communicator.size()
         self.name = f"NCCL {_version(nccl.get_version())}"
@@ -181,11 +181,11 @@ class Nccl:
         """
         event = self._cupy.cuda.Event(disable_timing=True)
         event.record(self._stream())
-        end, pause = time.monotonic() + self._deadline, 0.0
+        end, pause = time.monotonic() + self._timeout, 0.0
         while not event.done:
             if time.monotonic() > end:
                 self._communicator.abort()
-                message = f"another GPU was lost or hangs: nothing came for {self._deadline:g} s"
+                message = f"another GPU was lost or hangs: nothing came for {self._timeout:g} s"
                 raise ParallelError(message)
             time.sleep(pause)
             pause = min(0.001, pause + 2e-6)
