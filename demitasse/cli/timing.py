@@ -231,6 +231,6 @@ def capture_status(net: Net) -> str:
     if net.device.backend.recorder is None:
         return ""
     off = "the setting cuda_graphs is off" if settings.get("cuda_graphs") == "off" else ""
-    if why := off or net.obstacle():
+    if why := off or net.execution.capture_blocker():
         return f"Passes are queued kernel by kernel, not launched as one: {why}."
     return "Passes are launched as one once shapes and memories stay."

@@ -25,7 +25,7 @@ def test_what_stands_in_the_way_is_said(net):
 
     said = capture_status(net)
 
-    assert said.endswith("not launched as one: callbacks stand between layers.")
+    assert "callbacks" in said
 
 
 def test_the_setting_stands_in_the_way(net):
