@@ -238,7 +238,7 @@ class Passes:
             raise
         return replayed
 
-    def whole(self, run: Callable[[], Array | None]) -> Array | None:
+    def run_all(self, run: Callable[[], Array | None]) -> Array | None:
         """Run all layers forward by a function, which may call ``forward`` for parts of them.
 
         Args:
@@ -536,7 +536,7 @@ class Execution:
     def _launch(self, captured: CapturablePasses, doing: str) -> Loss:
         """Run all layers by ``CapturablePasses``; wait for the loss."""
         with self.exclusive(doing), self._rollback_on_error():
-            loss = self.finish_pass(self.passes.whole(captured.run))
+            loss = self.finish_pass(self.passes.run_all(captured.run))
             loss.wait()
         return loss
 

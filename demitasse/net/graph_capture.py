@@ -34,7 +34,7 @@ WARMUP_RUNS = 2
 the stream of the capture, and leaves all memories where they stay."""
 
 
-# -- what keeps passes from being captured -----------------------------------------------------
+# -- obstacles to a capture --------------------------------------------------------------------
 
 
 def count_sources(entries: Sequence[Entry]) -> int:
@@ -187,7 +187,7 @@ class _Captured:
 
 
 class GraphCapture:
-    """One kind of work on a net: its warm-up runs, its captured graph, and what prevents one.
+    """One kind of work on a net: warm-up runs, the captured graph, and obstacles to a capture.
 
     Args:
         execution: The execution of the net.

@@ -297,7 +297,7 @@ class Net:
 
     @property
     def debug_info(self) -> bool:
-        """Whether passes log mean absolute values of all blobs; may be set."""
+        """True if passes log mean absolute values of all blobs; may be set."""
         return self.execution.passes.debug_info
 
     @debug_info.setter

@@ -59,15 +59,15 @@ def predict(
         return _run(net, inputs)
     parts = _parts(inputs, cut, total, batch)
     outputs = {name: [array] for name, array in _run(net, next(parts)).items()}
-    joined = _joined(net, inputs, cut, batch, total % batch)
+    concatenated = _concatenated(net, inputs, cut, batch, total % batch)
     for part in parts:
         for name, array in _run(net, part).items():
-            if name in joined:
+            if name in concatenated:
                 outputs[name].append(array)
             else:
                 _check_same(name, outputs[name][0], array)
     return {
-        name: np.concatenate(arrays) if name in joined else arrays[0]
+        name: np.concatenate(arrays) if name in concatenated else arrays[0]
         for name, arrays in outputs.items()
     }
 
@@ -152,7 +152,9 @@ def _parts(inputs: Arrays, cut: Collection[str], total: int, batch: int) -> Iter
         yield {name: a[some, ...] if name in cut else a for name, a in inputs.items()}
 
 
-def _joined(net: Net, inputs: Arrays, cut: Collection[str], batch: int, rest: int) -> set[str]:
+def _concatenated(
+    net: Net, inputs: Arrays, cut: Collection[str], batch: int, rest: int
+) -> set[str]:
     """Return the names of the outputs whose first axis grows with the number of items.
 
     Args:
@@ -173,7 +175,7 @@ def _joined(net: Net, inputs: Arrays, cut: Collection[str], batch: int, rest: in
     except DemitasseError as error:
         error.at(f"a batch of {other} after one of {batch}")
         raise
-    joined = set()
+    concatenated = set()
     for name, shape in many.items():
         rows, others = shape[:1], few[name][:1]
         if rows == others:
@@ -184,8 +186,8 @@ def _joined(net: Net, inputs: Arrays, cut: Collection[str], batch: int, rest: in
                 "cannot be concatenated; predict without batch=, or batch by batch"
             )
             raise NetError(message, code=ErrorCode.SHAPE_MISMATCH, blob=name)
-        joined.add(name)
-    return joined
+        concatenated.add(name)
+    return concatenated
 
 
 def _check_same(name: str, first: np.ndarray, array: np.ndarray) -> None:

@@ -107,7 +107,7 @@ class StatefulBlobs:
 
     @property
     def any(self) -> bool:
-        """Whether a layer may have such blobs."""
+        """True if a layer may have such blobs."""
         return bool(self._layers)
 
     def savepoint(self) -> Callable[[], None]:
