@@ -16,10 +16,10 @@ Memory is passed as arrays, never as numbers: a call that is made later keeps it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from operator import index
-from typing import ClassVar, Final, Self, SupportsIndex, get_type_hints
+from typing import Final, Self, SupportsIndex, get_type_hints
 
 import numpy as np
 
@@ -29,7 +29,8 @@ from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import Word
 
 __all__ = [
-    "EACH_CALL", "Address", "Arguments", "Code", "OptionalAddress", "Scratch", "Struct", "Values",
+    "EACH_CALL", "Address", "Arguments", "Code", "OptionalAddress", "Output", "Scratch", "Struct",
+    "Values",
 ]  # fmt: skip
 
 
@@ -47,6 +48,12 @@ class OptionalAddress(Address):
 
 class Scratch(Address):
     """Kind of a field: the address of memory whose contents mean nothing before the call."""
+
+    __slots__ = ()
+
+
+class Output(Address):
+    """Kind of a field: the address of memory that the kernel writes and does not read before."""
 
     __slots__ = ()
 
@@ -134,9 +141,6 @@ class Values:
                 self.flat[name] = 0 if value is None else index(value)
 
 
-Run = Callable[["Arguments", int, int, Mapping[str, Given]], None]
-
-
 class Arguments:
     """A struct's values in memory, for a kernel to be run with.
 
@@ -145,11 +149,7 @@ class Arguments:
 
     Attributes:
         values: Values of all fields.
-        guard: Replaces :meth:`run` while it is set, for all structs: tests run kernels with their
-            memory between inaccessible pages.
     """
-
-    guard: ClassVar[Run | None] = None
 
     def __init__(self, values: Values) -> None:
         self.values = values
@@ -182,10 +182,6 @@ class Arguments:
                 f"{', '.join(self._each_call) or 'nothing'}"
             )
             raise TypeError(message)
-        guard = Arguments.guard
-        if guard is not None:
-            guard(self, kernel, threads, each)
-            return
         if later.held():
             if self._put_off == later.turn():
                 later.flush()  # the arguments of the call before are still to be used
