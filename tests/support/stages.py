@@ -17,10 +17,11 @@ from guarded_memory import call_guarded
 from demitasse.backends.kernels.language.kernel import Kernel
 
 __all__ = [
-    "WIDTH", "WIDTHS", "called", "exported", "in_memory", "normal", "of_stage", "out_of_memory", "where",
+    "WIDTH", "WIDTHS", "called", "exported", "in_memory", "normal", "of_stage", "out_of_memory",
+    "where",
 ]  # fmt: skip
 
-WIDTHS = [int(one) for one in os.environ.get("DEMITASSE_TEST_WIDTHS", "8,16").split(",")]
+WIDTHS = [int(one) for one in os.environ.get("KERNEL_TEST_WIDTHS", "8,16").split(",")]
 """Floats of the kernels' vectors: 4 for NEON, 8 for AVX2, 16 for AVX-512."""
 
 WIDTH = pytest.mark.parametrize("width", WIDTHS)
