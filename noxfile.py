@@ -309,6 +309,14 @@ def instruction_sets(session: nox.Session) -> None:
 
 
 @nox.session
+def guard(session: nox.Session) -> None:
+    """Run all kernels on memory against inaccessible pages, at every width of vectors."""
+    install(session, "test")
+    for side in ("behind", "before"):
+        pytest(session, "tests/backends/kernels", f"--guard={side}", KERNEL_TEST_WIDTHS="4,8,16")
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Time our own layers, nets, updates and input (arguments go to pytest-benchmark)."""
     install(session, "test")

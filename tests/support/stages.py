@@ -17,8 +17,8 @@ from guarded_memory import call_guarded
 from demitasse.backends.kernels.language.kernel import Kernel
 
 __all__ = [
-    "WIDTH", "WIDTHS", "called", "exported", "in_memory", "normal", "of_stage", "out_of_memory",
-    "where",
+    "WIDE", "WIDTH", "WIDTHS", "called", "exported", "in_memory", "normal", "of_stage",
+    "out_of_memory", "where",
 ]  # fmt: skip
 
 WIDTHS = [int(one) for one in os.environ.get("KERNEL_TEST_WIDTHS", "8,16").split(",")]
@@ -26,6 +26,9 @@ WIDTHS = [int(one) for one in os.environ.get("KERNEL_TEST_WIDTHS", "8,16").split
 
 WIDTH = pytest.mark.parametrize("width", WIDTHS)
 """LLVM splits vectors that the processor has no registers for."""
+
+WIDE = pytest.mark.parametrize("width", [width for width in WIDTHS if width > 4])
+"""For cases that vectors of 4 floats do not take."""
 
 
 def where(array):
