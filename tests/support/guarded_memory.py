@@ -184,14 +184,14 @@ def guarded_calls(monkeypatch, side, *, poisons=True):
     """Run every kernel that is called in the block on guarded memory, poisoned or not."""
     checked_run, update = Arguments.run, Descent.__call__
 
-    def run(self, kernel, threads, each=None):
+    def run(self, kernel, threads, each=None, needs=None):
         each = each or {}
         if each.keys() != {name for name, v in self.values.flat.items() if v is EACH_CALL} or any(
             issubclass(self.values.kinds[name], Address)
             and not isinstance(value, np.ndarray | None)
             for name, value in each.items()
         ):
-            checked_run(self, kernel, threads, each)  # raises
+            checked_run(self, kernel, threads, each, needs)  # raises
         run_guarded(self, kernel, threads, each, side, poisons=poisons)
 
     def guarded_update(self, parameters):

@@ -163,7 +163,13 @@ class Arguments:
             else:
                 self._words[place] = address(value) if isinstance(value, np.ndarray) else value
 
-    def run(self, kernel: int, threads: int, each: Mapping[str, Given] | None = None) -> None:
+    def run(
+        self,
+        kernel: int,
+        threads: int,
+        each: Mapping[str, Given] | None = None,
+        needs: object = None,
+    ) -> None:
         """Run a kernel on a team, now or with what is put off.
 
         Args:
@@ -171,6 +177,8 @@ class Arguments:
             threads: How many are asked for.
             each: Integers or arrays for the fields whose value is :data:`EACH_CALL`; None for an
                 optional array that is absent.
+            needs: Arrays whose addresses stand in one of these arrays; kept alive until the kernel
+                has run.
 
         Raises:
             TypeError: A field has no value or one of another kind, or there is no such field.
@@ -195,7 +203,7 @@ class Arguments:
                 raise TypeError(message)
             else:
                 self._words[place] = 0 if value is None else value
-        team.run(kernel, self._at, threads, (self, each), self._fixed)
+        team.run(kernel, self._at, threads, (self, each, needs), self._fixed)
 
     def _fixed(self) -> tuple[int, np.ndarray]:
         """Return the address of a copy of what the kernel is given now, and the copy."""
