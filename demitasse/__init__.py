@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from demitasse.core.deprecated import install_old_module_names as _install_old_module_names
+from demitasse.core.deprecated import warn_once as _warn_once
 from demitasse.core.html_repr import set_renderer as _set_renderer
 from demitasse.version import __version__
 
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from demitasse.io import data, proto
     from demitasse.io.weights.read import load_weights
     from demitasse.layers.base import Layer
-    from demitasse.layers.registry import register
+    from demitasse.layers.registry import register_layer
     from demitasse.memory import transfer_guard
     from demitasse.net import Net
     from demitasse.testing import compare
@@ -94,8 +95,8 @@ __all__ = [
     "memory_info",
     "proto",
     "pycaffe",
-    "register",
     "register_backend",
+    "register_layer",
     "seed",
     "set_device",
     "settings",
@@ -122,7 +123,7 @@ _PACKAGES = {
     "demitasse.interop.onnx_import": ["import_onnx"],
     "demitasse.io.weights.read": ["load_weights"],
     "demitasse.layers.base": ["Layer"],
-    "demitasse.layers.registry": ["register"],
+    "demitasse.layers.registry": ["register_layer"],
     "demitasse.memory": ["transfer_guard"],
     "demitasse.net": ["Net"],
     "demitasse.testing": ["compare"],
@@ -138,6 +139,7 @@ _MODULES = {
     "testing": "demitasse.testing",
 }
 _HOME["register_backend"] = ("demitasse.backends", "register")
+_OLD = {"register": "register_layer"}
 
 
 _set_renderer("demitasse.notebook", "html_of")
@@ -149,6 +151,9 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
+    if name in _OLD:
+        _warn_once(f"demitasse.{name}", f"demitasse.{_OLD[name]}")
+        name = _OLD[name]
     if name in _MODULES:
         return import_module(_MODULES[name])
     if name not in _HOME:

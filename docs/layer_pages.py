@@ -1,4 +1,4 @@
-"""Pages of the layer types, from the table of facts, docstrings and ``caffe.proto``."""
+"""Pages of the layer types, from the table of metadata, docstrings and ``caffe.proto``."""
 
 import ast
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from message_tables import field_tables
 
 from demitasse.io.proto import LayerParameter
-from demitasse.layers.catalog import CATALOG
-from demitasse.layers.facts import ALWAYS, FACTS, FAMILIES, LayerFacts, first_name
-from demitasse.layers.facts.examples import EXAMPLES
-from demitasse.layers.facts.support import BACKENDS, support
+from demitasse.layers.metadata import ALWAYS, FAMILIES, METADATA, LayerMetadata, canonical_type
+from demitasse.layers.metadata.backend_support import BACKENDS, support
+from demitasse.layers.metadata.examples import EXAMPLES
+from demitasse.layers.registry import CATALOG
 
 FOLDER = "reference/layers"
 INDEX = "reference/layer_types.md"
@@ -53,7 +53,7 @@ READS = {
     "signs": "the signs of its tops",
     "params": "its parameters",
 }
-JUDGES = {
+REFERENCES = {
     "Caffe": "Outputs, and gradients where there are any, are compared with those recorded from "
     "Caffe.",
     "OpenCV": "Outputs are compared with those recorded from OpenCV; no output of the original is "
@@ -72,14 +72,14 @@ OPTIONS = (
 def layer_pages() -> dict[str, str]:
     """Return the pages by path: the table of types, one for each class, the shared messages."""
     pages = {INDEX: "\n".join(_index())}
-    pages |= {page_of(name): "\n".join(_page(name, facts)) for name, facts in FACTS.items()}
+    pages |= {page_of(name): "\n".join(_page(name, facts)) for name, facts in METADATA.items()}
     pages[MESSAGES] = "\n".join(_messages())
     return pages
 
 
 def page_of(name: str) -> str:
     """Return the path of the page that describes a type."""
-    return f"{FOLDER}/{first_name(name).lower()}.md"
+    return f"{FOLDER}/{canonical_type(name).lower()}.md"
 
 
 def layer_nav() -> list[object]:
@@ -102,7 +102,7 @@ def class_of(name: str) -> str:
 
 
 def _registers(node: ast.ClassDef, name: str) -> bool:
-    calls = [d for d in node.decorator_list if ast.unparse(d).startswith("register(")]
+    calls = [d for d in node.decorator_list if ast.unparse(d).startswith("register_layer(")]
     return any(ast.literal_eval(a) == name for call in calls for a in call.args)
 
 
@@ -115,8 +115,8 @@ def _tree(module: str) -> ast.Module:
     return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
 
 
-def _sorted() -> list[tuple[str, LayerFacts]]:
-    return sorted(FACTS.items(), key=lambda item: item[0].lower())
+def _sorted() -> list[tuple[str, LayerMetadata]]:
+    return sorted(METADATA.items(), key=lambda item: item[0].lower())
 
 
 def _index() -> Iterator[str]:
@@ -131,22 +131,24 @@ def _index() -> Iterator[str]:
         yield ""
 
 
-def _row(name: str, facts: LayerFacts) -> str:
+def _row(name: str, facts: LayerMetadata) -> str:
     link = page_of(name).removeprefix("reference/")
-    cells = [f"[{name}]({link})", _yes(facts), *support(name).values(), facts.judge or "-"]
+    cells = [f"[{name}]({link})", _yes(facts), *support(name).values(), facts.reference or "-"]
     return f"| {' | '.join(cells)} |"
 
 
-def _yes(facts: LayerFacts) -> str:
+def _yes(facts: LayerMetadata) -> str:
     return {"gradient": "yes", "source": "no bottoms", "none": "no"}[facts.gradient]
 
 
-def _page(name: str, facts: LayerFacts) -> Iterator[str]:
+def _page(name: str, facts: LayerMetadata) -> Iterator[str]:
     path = class_of(name)
     yield f"# {name}\n"
     if facts.aliases:
         yield f"Also called {' and '.join(f'`{other}`' for other in facts.aliases)}.\n"
-    yield f"{ast.get_docstring(_tree(CATALOG[name]))}\n"
+    of_file = ast.get_docstring(_tree(CATALOG[name])) or ""
+    if of_file.startswith(f"{name}:"):  # in a file of several types, the class has it all
+        yield f"{of_file}\n"
     yield f"::: {path}\n{OPTIONS}"
     yield "## Example\n"
     yield from _example(name)
@@ -162,7 +164,7 @@ def _page(name: str, facts: LayerFacts) -> Iterator[str]:
     yield "## Backends\n"
     yield f"| {' | '.join(BACKENDS)} |\n{'| --- ' * len(BACKENDS)}|"
     yield f"| {' | '.join(support(name).values())} |\n"
-    yield f"{GRADIENTS[facts.gradient]} {_backward(facts)}{JUDGES[facts.judge]}\n"
+    yield f"{GRADIENTS[facts.gradient]} {_backward(facts)}{REFERENCES[facts.reference]}\n"
 
 
 def _example(name: str) -> Iterator[str]:
@@ -177,23 +179,23 @@ def _shape(shape: tuple[int, ...]) -> str:
     return ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
 
 
-def _params(facts: LayerFacts) -> Iterator[str]:
+def _params(facts: LayerMetadata) -> Iterator[str]:
     yield "| parameter | there | begins with |\n| --- | --- | --- |"
     for one in facts.params:
         begin = f"`{one.filler.partition('.')[2]}`" if one.filler else "0"
         if one.role == "average":
             begin = f"{begin}; not learned" if one.filler else "computed, not learned"
-        yield f"| {one.name} | {one.when.text} | {begin} |"
+        yield f"| {one.name} | {one.condition.text} | {begin} |"
     yield ""
 
 
-def _backward(facts: LayerFacts) -> str:
+def _backward(facts: LayerMetadata) -> str:
     """Say what the layer's own backward reads, so that nobody overwrites it in place."""
     if facts.gradient != "gradient" or not facts.known:
         return ""
     reads = [
-        READS[what] + (f" ({when.text})" if when is not ALWAYS else "")
-        for what, when in facts.reads.items()
+        READS[what] + (f" ({condition.text})" if condition is not ALWAYS else "")
+        for what, condition in facts.backward_inputs.items()
     ]
     return f"Its gradient is computed from {_listed(['that of its tops', *reads])}. "
 

@@ -105,7 +105,7 @@ class Operand(Protocol):
 
 
 class Saved(Protocol):
-    """State that is kept from forward to backward (``demitasse.layers.base.Saved``)."""
+    """State that is kept from forward to backward (``demitasse.layers.base.SavedForBackward``)."""
 
     @property
     def blob(self) -> Operand: ...

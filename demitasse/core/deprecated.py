@@ -20,6 +20,7 @@ from typing import Any, TypeVar, cast
 
 __all__ = [
     "deprecated_attribute",
+    "deprecated_names",
     "install_old_module_names",
     "log_once",
     "renamed_arguments",
@@ -79,6 +80,24 @@ def deprecated_attribute(owner: str, old: str, new: str) -> Any:
     return property(read, write, doc=f"Deprecated name of ``{new}``.")
 
 
+def deprecated_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a module that has old names of its attributes.
+
+    Args:
+        module: Name of the module.
+        names: New name of each attribute by its old name.
+    """
+
+    def find(name: str) -> Any:
+        if name not in names:
+            message = f"module {module!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        warn_once(f"{module}.{name}", f"{module}.{names[name]}")
+        return getattr(sys.modules[module], names[name])
+
+    return find
+
+
 def renamed_arguments(**names: str) -> Callable[[Function], Function]:
     """Return a decorator under which a function accepts old names of keyword arguments.
 
@@ -129,6 +148,7 @@ MOVED = {
     "demitasse.device": "demitasse.core.device",
     "demitasse.export": "demitasse.interop.export",
     "demitasse.intake": "demitasse.interop.onnx_import",
+    "demitasse.layers.facts": "demitasse.layers.metadata",
     "demitasse.log": "demitasse.core.log",
     "demitasse.parallel": "demitasse.training.distributed",
     "demitasse.prediction": "demitasse.inference.prediction",
@@ -143,10 +163,13 @@ MOVED = {
 
 def current_name(name: str) -> str | None:
     """Return the present name of a module; None if ``name`` is not an old one."""
-    package, _, rest = name.partition(".")
-    old = f"{package}.{rest.partition('.')[0]}"
-    new = ADDRESSES.get(old) or MOVED.get(old)
-    return None if new is None else new + name.removeprefix(old)
+    parts = name.split(".")
+    for length in (2, 3):
+        old = ".".join(parts[:length])
+        new = ADDRESSES.get(old) or MOVED.get(old)
+        if new is not None:
+            return new + name.removeprefix(old)
+    return None
 
 
 class _Finder(MetaPathFinder, Loader):

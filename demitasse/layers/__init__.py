@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from demitasse.core.deprecated import deprecated_names
 from demitasse.layers.base import Layer
 from demitasse.layers.context import LayerContext
-from demitasse.layers.registry import create_layer, layer_class, layer_types, register, unregister
+from demitasse.layers.registry import (
+    create_layer,
+    layer_class,
+    layer_types,
+    register_layer,
+    unregister,
+)
 
 __all__ = [
     "Layer",
@@ -12,6 +19,8 @@ __all__ = [
     "create_layer",
     "layer_class",
     "layer_types",
-    "register",
+    "register_layer",
     "unregister",
 ]
+
+__getattr__ = deprecated_names(__name__, {"register": "register_layer"})

@@ -1,27 +1,26 @@
-"""Accuracy: the share of positions whose label is among the ``top_k`` highest scores.
-
-Source: Caffe, ``src/caffe/layers/accuracy_layer.cpp``.
-"""
+"""Accuracy and SegAccuracy: metrics of class scores."""
 
 from __future__ import annotations
 
 from demitasse.backends import ops
+from demitasse.layers.axes import ClassAxis
 from demitasse.layers.base import Between, Blobs, Exactly, Layer
-from demitasse.layers.checks import out_of_range
-from demitasse.layers.helpers.classes import ClassAxis
-from demitasse.layers.helpers.floors import at_least_one
-from demitasse.layers.registry import register
-
-__all__ = ["Accuracy"]
+from demitasse.layers.checks import out_of_range, wrong_shapes
+from demitasse.layers.numerics import at_least_one
+from demitasse.layers.registry import register_layer
 
 
-@register("Accuracy")
+@register_layer("Accuracy")
 class Accuracy(Layer):
     """Count right predictions; a metric, without a gradient.
+
+    The share of positions whose label is among the ``top_k`` highest scores.
 
     Scores that equal the labelled one count as better, so ties count against the prediction. A
     label that is not a class is wrong here, and refused by nets. A labelled score that is not a
     number counts as the best, as in Caffe; ``believable`` tells.
+
+    Source: Caffe, ``src/caffe/layers/accuracy_layer.cpp``.
 
     Shapes: scores (*outer, C, *inner), labels outer x inner of any shape -> accuracy (), and, with
     a second top, the accuracy of each class (C,). C is at ``axis``. A class without labels has 0.
@@ -85,3 +84,58 @@ class Accuracy(Layer):
     def believable(self) -> bool:
         """Whether all labelled scores of the last pass were numbers; waits for the device."""
         return not self.saved("not numbers", ()).blob.cpu_data().any()
+
+
+@register_layer("SegAccuracy")
+class SegAccuracy(Layer):
+    """Compare the best class of every pixel with its label; a metric, without a gradient.
+
+    How well a segmentation fits: accuracy, mean recall, mean intersection over union.
+
+    The mean of the recall is over classes that have pixels, that of intersection over union over
+    all, where it is 1 for a class that is neither labelled nor predicted. Pixels whose label is one
+    of ``ignore_label`` do not count; any other label that is no class makes the result NaN, where
+    the original aborts. Not compared with the original.
+
+    Source: DeepLab (also in hszhao/PSPNet), ``src/caffe/layers/seg_accuracy_layer.cpp``,
+    ``src/caffe/util/confusion_matrix.cpp``.
+
+    Shapes: scores (N, C, H, W), labels (N, 1, H, W) -> (1, 1, 1, 3).
+
+    Raises:
+        ShapeError: The bottoms do not have these shapes.
+    """
+
+    bottoms = Exactly(2)
+    tops = Exactly(1)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        scores, labels = bottom
+        if scores.num_axes != 4 or labels.shape != (scores.shape[0], 1, *scores.shape[2:]):
+            expected = "scores (N, C, H, W) and labels (N, 1, H, W)"
+            raise wrong_shapes("SegAccuracy", expected, scores, labels)
+        self.axis = ClassAxis.of(scores, 1, labels)
+        top[0].reshape((1, 1, 1, 3))
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        xp, axis = self.xp, self.axis
+        scores = axis.spread(self, bottom[0].read())
+        labels = axis.labels(self, bottom[1])  # (N, pixels)
+        counted = axis.known(labels)
+        wrong = ~counted
+        for label in self.param.seg_accuracy_param.ignore_label:
+            counted = counted & (labels != label)
+            wrong = wrong & (labels != label)
+        true = self.cast(axis.matches(self, labels) & xp.expand_dims(counted, axis=1))
+        guess = self.cast(axis.matches(self, xp.argmax(scores, axis=1)))
+        guess = guess * xp.expand_dims(self.cast(counted), axis=1)
+        hits = xp.sum(true * guess, axis=(0, 2))  # (C,), as the next ones
+        labelled, guessed = xp.sum(true, axis=(0, 2)), xp.sum(guess, axis=(0, 2))
+        accuracy = xp.sum(hits) / at_least_one(self, xp.sum(labelled))
+        recall = xp.sum(hits / at_least_one(self, labelled))
+        recall = recall / at_least_one(self, xp.sum(self.cast(labelled > 0)))
+        union = labelled + guessed - hits
+        overlap = xp.mean(xp.where(union == 0, 1.0, hits / at_least_one(self, union)))
+        result = xp.stack([accuracy, recall, overlap])
+        result = xp.where(xp.any(wrong), float("nan"), result)
+        top[0].write(xp.reshape(result, (1, 1, 1, 3)))

@@ -10,12 +10,10 @@ import math
 from demitasse.backends.arrays import Array
 from demitasse.layers.base import Blobs, Exactly, Layer
 from demitasse.layers.checks import out_of_range, positive
-from demitasse.layers.registry import register
-
-__all__ = ["ArgMax"]
+from demitasse.layers.registry import register_layer
 
 
-@register("ArgMax")
+@register_layer("ArgMax")
 class ArgMax(Layer):
     """The ``top_k`` largest values of each row or, with ``axis``, along that axis.
 

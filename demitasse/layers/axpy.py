@@ -10,12 +10,10 @@ from demitasse.backends.arrays import Array
 from demitasse.errors import ErrorCode, NetError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import wrong_shapes
-from demitasse.layers.registry import register
-
-__all__ = ["Axpy"]
+from demitasse.layers.registry import register_layer
 
 
-@register("Axpy")
+@register_layer("Axpy")
 class Axpy(Layer):
     """Scale the channels of the second bottom and add the third; may run in place of the third.
 
@@ -30,7 +28,7 @@ class Axpy(Layer):
 
     bottoms = Exactly(3)
     tops = Exactly(1)
-    repeats = True
+    graph_capturable = True
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         a, x, b = bottom

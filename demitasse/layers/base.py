@@ -1,8 +1,8 @@
-"""What a layer is.
+"""Layer: base class of all layers.
 
-A layer is written once, in array API terms, and never asks where it runs: it gets ``self.xp`` and
-reads and writes blobs. ``setup`` and ``reshape`` look at shapes, ``forward`` fills the tops,
-``backward`` overwrites bottom gradients and adds to parameter gradients.
+A layer is written once, in array API terms, for all devices. ``setup`` and ``reshape`` read
+shapes, ``forward`` fills the tops, ``backward`` overwrites bottom gradients and adds to parameter
+gradients.
 
 Source: Caffe, ``include/caffe/layer.hpp``.
 """
@@ -10,13 +10,15 @@ Source: Caffe, ``include/caffe/layer.hpp``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Protocol, final
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.ops import Op
 from demitasse.backends.random import stream_of
 from demitasse.blob import Blob
+from demitasse.core.deprecated import deprecated_attribute, warn_once
 from demitasse.core.device import Device
 from demitasse.core.host import check_size
 from demitasse.core.html_repr import html_of
@@ -24,23 +26,110 @@ from demitasse.core.out_of_memory import with_location
 from demitasse.errors import ErrorCode, NetError, ShapeError
 from demitasse.io.data.sources.fingerprint import Fingerprint
 from demitasse.io.proto import FillerParameter, LayerParameter
-from demitasse.layers.arity import Arity, AtLeast, Between, Exactly
-from demitasse.layers.arrays import Arrays
-from demitasse.layers.context import LayerContext
+from demitasse.layers.context import Arrays, LayerContext
 from demitasse.layers.fillers import filling
-from demitasse.layers.saved import Saved
 
-__all__ = [
-    "AtLeast",
-    "Between",
-    "Blobs",
-    "Exactly",
-    "Flags",
-    "Layer",
-]
+__all__ = ["Arity", "AtLeast", "Between", "Blobs", "Exactly", "Flags", "Layer", "SavedForBackward"]
+
+
+@dataclass(frozen=True)
+class Arity:
+    """From ``low`` to ``high`` blobs; ``high`` None has no limit."""
+
+    low: int
+    high: int | None
+
+    def __contains__(self, count: int) -> bool:
+        return count >= self.low and (self.high is None or count <= self.high)
+
+    def __str__(self) -> str:
+        if self.high is None:
+            return f"at least {self.low}" if self.low else "any number of"
+        if self.low == self.high:
+            return f"exactly {self.low}" if self.low else "no"
+        return f"{self.low} to {self.high}"
+
+
+def Exactly(count: int) -> Arity:  # noqa: N802 - reads as a type where it is used
+    """``count`` blobs, no more and no fewer."""
+    return Arity(count, count)
+
+
+def AtLeast(low: int) -> Arity:  # noqa: N802
+    """``low`` blobs or more."""
+    return Arity(low, None)
+
+
+def Between(low: int, high: int) -> Arity:  # noqa: N802
+    """``low`` to ``high`` blobs."""
+    return Arity(low, high)
+
+
+class PassCounting(Protocol):
+    """What runs forward passes, and numbers them in ``pass_id``."""
+
+    pass_id: int
+
+
+class SavedForBackward:
+    """State that backward needs from forward, in a fixed buffer, stamped with its pass.
+
+    Reading what another pass has left is an error rather than a wrong gradient.
+
+    Args:
+        layer: Counts its forward passes.
+        name: What the state is called.
+        blob: The buffer.
+    """
+
+    def __init__(self, layer: PassCounting, name: str, blob: Blob) -> None:
+        self.blob, self.name = blob, name
+        self._layer, self._pass_id = layer, -1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the buffer."""
+        return self.blob.shape
+
+    def write(self, array: Array) -> None:
+        """Keep ``array``, which must have exactly the buffer's shape."""
+        self.blob.write(array)
+        self._pass_id = self._layer.pass_id
+
+    def buffer(self) -> Array:
+        """Return the device array, to be overwritten completely in this pass."""
+        self._pass_id = self._layer.pass_id
+        return self.blob.buffer()
+
+    def read(self) -> Array:
+        """Return what this pass's forward has kept.
+
+        Raises:
+            NetError: The layer's last forward did not write it.
+        """
+        if self._pass_id != self._layer.pass_id:
+            message = (
+                f"backward needs {self.name!r} from the layer's last forward pass, which did not "
+                "compute it; run forward again before backward"
+            )
+            raise NetError(message, code=ErrorCode.BAD_STATE, blob=self.name)
+        return self.blob.read()
+
 
 Blobs = Sequence[Blob]
 Flags = Sequence[bool]
+
+RENAMED = {
+    "carried": "state_blobs",
+    "carries": "has_state",
+    "draws": "random_in_test",
+    "only_shares": "is_alias",
+    "refuses_gradients": "strict_propagate_down",
+    "remember": "savepoint",
+    "remembers": "has_counters",
+    "repeats": "graph_capturable",
+}
+"""New names of hooks that layers of users may define by the old ones."""
 
 
 class Layer(Arrays):
@@ -68,24 +157,31 @@ class Layer(Arrays):
     dynamic_shapes: ClassVar[bool] = False
     """Whether top shapes depend on values, so that ``reshape`` is not enough to know them."""
 
-    only_shares: ClassVar[bool] = False
+    is_alias: ClassVar[bool] = False
     """Whether its passes compute nothing: tops share what bottoms hold, or there are no bottoms, or
     no tops."""
 
-    repeats: ClassVar[bool] = False
+    graph_capturable: ClassVar[bool] = False
     """Whether its passes do the same as long as shapes stay, on arrays of the device alone: they
     read no numbers on the host, and make no matrix products. A device may then record them. A class
     says it of itself: it is not inherited."""
 
-    refuses_gradients: ClassVar[bool] = True
+    strict_propagate_down: ClassVar[bool] = True
     """Whether ``propagate_down: true`` is an error for a bottom that has no gradient, and not
     without effect."""
 
     differentiable: Sequence[int] | None = None
     """The bottoms that have a gradient, in order, where not all have: labels and indices do not."""
-    draws: bool = False
+    random_in_test: bool = False
     """Whether it takes random numbers in TEST, too, so that each pass there needs others."""
     op: Op | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for old, new in RENAMED.items():
+            if old in vars(cls):
+                warn_once(f"{cls.__name__}.{old}", new, stacklevel=4)
+                setattr(cls, new, vars(cls)[old])
 
     def __init__(
         self, param: LayerParameter, phase: str = "TEST", context: LayerContext | None = None
@@ -97,9 +193,9 @@ class Layer(Arrays):
         self._stored_count = len(self.blobs)
         self._declared = 0
         self._propagate: list[bool] = []
-        self._saved: dict[str, Saved] = {}
+        self._saved: dict[str, SavedForBackward] = {}
         self.loss_weights: list[float] = []
-        self.stamp = 0
+        self.pass_id = 0
 
     # -- written by subclasses -----------------------------------------------------------------
 
@@ -131,15 +227,15 @@ class Layer(Arrays):
     def set_state(self, state: dict[str, int]) -> None:
         """Continue from what ``state`` returned."""
 
-    def remember(self) -> Callable[[], None]:
+    def savepoint(self) -> Callable[[], None]:
         """Return a function that takes back the forward passes made from now on.
 
         A pass that is cut short is taken back. By default that is the counters of ``state``; what
-        is in blobs (``carried``) is seen to by the net.
+        is in blobs (``state_blobs``) is seen to by the net.
         """
         return partial(self.set_state, self.state())
 
-    def carried(self) -> Sequence[Blob]:
+    def state_blobs(self) -> Sequence[Blob]:
         """Return the blobs that forward passes leave for later ones: averages, hidden states.
 
         They may be fewer before the first pass, when they hold nothing.
@@ -147,15 +243,15 @@ class Layer(Arrays):
         return ()
 
     @property
-    def carries(self) -> bool:
+    def has_state(self) -> bool:
         """Whether there may be such blobs."""
-        return type(self).carried is not Layer.carried
+        return type(self).state_blobs is not Layer.state_blobs
 
     @property
-    def remembers(self) -> bool:
+    def has_counters(self) -> bool:
         """Whether forward passes leave something for the next ones."""
         kind = type(self)
-        return kind.state is not Layer.state or kind.remember is not Layer.remember
+        return kind.state is not Layer.state or kind.savepoint is not Layer.savepoint
 
     def fingerprint(self) -> Fingerprint | None:
         """Return what tells the records that it reads from others; None where it reads none.
@@ -242,7 +338,7 @@ class Layer(Arrays):
             NetError: One is wanted, of a layer that does not take such a wish for nothing.
         """
         for index, (blob, want) in enumerate(zip(bottom, wanted, strict=False)):
-            if want and self.refuses_gradients and not self.has_gradient(index):
+            if want and self.strict_propagate_down and not self.has_gradient(index):
                 message = (
                     f"{self.type} has no gradient for bottom {index}, {blob.name!r}; "
                     "set its propagate_down to false"
@@ -281,7 +377,7 @@ class Layer(Arrays):
     @final
     def run_forward(self, bottom: Blobs, top: Blobs) -> None:
         """Run the portable code; state it saves carries this pass's stamp."""
-        self.stamp += 1
+        self.pass_id += 1
         self.forward(bottom, top)
 
     @final
@@ -391,13 +487,15 @@ class Layer(Arrays):
 
     # -- state, devices ------------------------------------------------------------------------
 
-    def saved(self, name: str, shape: tuple[int, ...], dtype: str | None = None) -> Saved:
+    def saved(
+        self, name: str, shape: tuple[int, ...], dtype: str | None = None
+    ) -> SavedForBackward:
         """Return the internal blob ``name`` that carries state from forward to backward."""
         dtype = dtype or self.dtype
         found = self._saved.get(name)
         if found is None or found.blob.dtype != dtype:
             blob = Blob(shape, dtype, self.device, f"{self.name}.{name}")
-            found = self._saved[name] = Saved(self, name, blob)
+            found = self._saved[name] = SavedForBackward(self, name, blob)
         if found.blob.shape != shape:
             found.blob.reshape(shape)
         return found
@@ -422,3 +520,7 @@ class Layer(Arrays):
         blob = self._blob((), self.name)
         blob.from_proto(proto)
         return blob
+
+
+for _old, _new in RENAMED.items():
+    setattr(Layer, _old, deprecated_attribute("Layer", _old, _new))

@@ -13,17 +13,16 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import FillerParameter
+from demitasse.layers.axes import Channels
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import wrong_shapes
-from demitasse.layers.helpers.channels import Channels, through_normalization
-from demitasse.layers.registry import register
-
-__all__ = ["BatchNorm"]
+from demitasse.layers.numerics import normalization_backward
+from demitasse.layers.registry import register_layer
 
 NV_EPS = 1e-5  # NVCaffe takes no smaller one
 
 
-@register("BatchNorm")
+@register_layer("BatchNorm")
 class BatchNorm(Layer):
     """Normalise each channel; may run in place.
 
@@ -115,11 +114,11 @@ class BatchNorm(Layer):
             y = y * self._spread(3) + self._spread(4)
         top[0].write(xp.reshape(y, top[0].shape))
 
-    def carried(self) -> Blobs:
+    def state_blobs(self) -> Blobs:
         return () if self.use_global_stats else self.blobs[:3]
 
     @property
-    def carries(self) -> bool:
+    def has_state(self) -> bool:
         return not self.use_global_stats
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
@@ -131,7 +130,7 @@ class BatchNorm(Layer):
         deviation = xp.reshape(self.saved("deviation", (self.channels,)).read(), self.spread)
         if not self.use_global_stats:
             y = self.saved("normalised", self.view).read()
-            dy = through_normalization(xp, dy, y, self.axes)
+            dy = normalization_backward(xp, dy, y, self.axes)
         bottom[0].write_diff(xp.reshape(dy / deviation, bottom[0].shape))
 
     def _backward_scale(self, dy: Array) -> Array:

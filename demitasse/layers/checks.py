@@ -12,20 +12,6 @@ from demitasse.errors import ConfigError, ErrorCode, ShapeError
 from demitasse.io.proto import ConcatParameter, SliceParameter
 from demitasse.memory import Head
 
-__all__ = [
-    "check_indices",
-    "check_predictions",
-    "check_row_size",
-    "conflict",
-    "legacy_axis",
-    "missing",
-    "out_of_range",
-    "positive",
-    "unsupported",
-    "wrong_count",
-    "wrong_shapes",
-]
-
 # -- fields ------------------------------------------------------------------------------------
 
 

@@ -10,12 +10,10 @@ from demitasse.blob import Blob
 from demitasse.errors import ErrorCode, ShapeError
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import legacy_axis
-from demitasse.layers.registry import register
-
-__all__ = ["Concat"]
+from demitasse.layers.registry import register_layer
 
 
-@register("Concat")
+@register_layer("Concat")
 class Concat(Layer):
     """Join bottoms along ``axis`` (once ``concat_dim``); a single bottom is shared, not copied.
 

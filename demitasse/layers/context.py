@@ -1,18 +1,21 @@
-"""What a net tells its layers about the world."""
+"""Context that a net gives to its layers: device, dtype, seed, and arrays on that device."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from demitasse.backends.arrays import Array
+from demitasse.backends.random import Draw, stream_of
 from demitasse.backends.storage import Stored
 from demitasse.core.device import Device, current_device
 
-__all__ = ["Clock", "LayerContext"]
-
 
 @dataclass
-class Clock:
+class PassCounter:
     """Counts of passes that random numbers are keyed by; kept in snapshots.
 
     Attributes:
@@ -36,7 +39,7 @@ class LayerContext:
         storage: How the device keeps what is computed, and weights: "float" as it is, or in 16
             bits, "half" or "bfloat16".
         python_layers: Whether ``Python`` layers may import modules.
-        clock: The net's pass counter.
+        pass_counter: The net's pass counter.
     """
 
     device: Device = field(default_factory=current_device)
@@ -47,4 +50,87 @@ class LayerContext:
     ranks: int = 1
     storage: Stored = "float"
     python_layers: bool = True
-    clock: Clock = field(default_factory=Clock)
+    pass_counter: PassCounter = field(default_factory=PassCounter)
+
+
+class Arrays:
+    """Makes arrays where the net runs, in the dtype that it computes in.
+
+    Args:
+        name: Name of the layer, which its random words are keyed by.
+        context: Device, dtype, seed and so on.
+    """
+
+    def __init__(self, name: str, context: LayerContext) -> None:
+        self.name, self.context = name, context
+        self._constants: dict[str, tuple[object, Array]] = {}
+
+    @property
+    def device(self) -> Device:
+        """Where the net runs."""
+        return self.context.device
+
+    @property
+    def xp(self) -> Any:
+        """The array namespace to compute with."""
+        return self.context.device.backend.xp
+
+    @property
+    def dtype(self) -> str:
+        """Name of the dtype the net computes in."""
+        return self.context.dtype
+
+    def zeros(self, shape: tuple[int, ...], dtype: str | None = None) -> Array:
+        """Return an array of zeros on the net's device."""
+        return self.full(shape, 0, dtype)
+
+    def full(self, shape: tuple[int, ...], value: float, dtype: str | None = None) -> Array:
+        """Return an array of one value on the net's device."""
+        backend = self.device.backend
+        kind = backend.dtype(dtype or self.dtype)
+        return self.xp.full(shape, value, dtype=kind, device=backend.array_device)
+
+    def arange(self, stop: int, dtype: str = "int64") -> Array:
+        """Return 0 to ``stop`` - 1 on the net's device."""
+        backend = self.device.backend
+        kind = backend.dtype(dtype)
+        return self.xp.arange(stop, dtype=kind, device=backend.array_device)
+
+    def cast(self, array: Array, dtype: str | None = None) -> Array:
+        """Return ``array`` in another dtype, by default the net's."""
+        return self.xp.astype(array, self.device.backend.dtype(dtype or self.dtype), copy=False)
+
+    def constant(self, name: str, key: object, make: Callable[[], Array]) -> Array:
+        """Return an array that depends on ``key`` alone, made once for each device."""
+        full_key = (key, self.device)
+        known = self._constants.get(name)
+        if known is None or known[0] != full_key:
+            known = self._constants[name] = (full_key, make())
+        return known[1]
+
+    def draw(self) -> Draw:
+        """Say which random words this layer draws in this pass."""
+        context = self.context
+        return Draw(context.seed, stream_of(self.name), context.pass_counter.passes, context.ranks)
+
+    def random_bits(self, count: int, first: int = 0) -> Array:
+        """Return random 32-bit words of this layer and pass, the same on every device.
+
+        Shapes: (count,), uint32.
+        """
+        draw = self.draw()
+        return self.device.backend.random_bits(draw.seed, draw.stream, draw.passes, count, first)
+
+    def random_words(self, shape: tuple[int, ...]) -> Array:
+        """Return a random 32-bit word of this layer and pass for each element of a blob.
+
+        With several data-parallel ranks a sample has the words it would have in the joined batch,
+        where rank r of n holds samples r, r + n, ...
+
+        Shapes: ``shape``, uint32.
+        """
+        count, ranks = math.prod(shape), self.context.ranks
+        if ranks == 1 or not shape:
+            return self.xp.reshape(self.random_bits(count), shape)
+        joined = self.xp.reshape(self.random_bits(count * ranks), (shape[0], ranks, *shape[1:]))
+        return joined[:, self.context.rank, ...]

@@ -1,26 +1,130 @@
-"""Convolution: y[m, o] = b[m] + sum over c, k of w[m, c, k] x[c, o * stride - pad + k * dilation].
-
-Source: Caffe, ``src/caffe/layers/conv_layer.cpp``.
-"""
+"""Convolution and Deconvolution."""
 
 from __future__ import annotations
 
+import math
+
 from demitasse.backends import ops
-from demitasse.layers.base import Blobs, Flags
-from demitasse.layers.convolution_base import ConvolutionBase
-from demitasse.layers.helpers.correlation import Correlation
-from demitasse.layers.registry import register
+from demitasse.backends.arrays import Array
+from demitasse.backends.windows import Shape
+from demitasse.errors import ErrorCode, NetError
+from demitasse.layers.base import AtLeast, Blobs, Flags, Layer
+from demitasse.layers.checks import out_of_range, positive, wrong_shapes
+from demitasse.layers.registry import register_layer
+from demitasse.layers.windows import Correlation, convolution_window
 
-__all__ = ["Convolution"]
+
+class ConvolutionBase(Layer):
+    """Several bottoms, as many tops, one weight; channels on ``axis``, spatial axes behind it.
+
+    Shapes: weight that of the correlation; bias (num_output,).
+
+    Raises:
+        ConfigError: ``num_output`` or ``kernel_size`` is missing, a window field does not fit the
+            number of spatial axes, or ``group`` does not divide both channel counts.
+        ShapeError: The bottoms differ or have no channels, or channels or axes have changed.
+        NetError: Stored parameters are not a weight and, with ``bias_term``, a bias.
+    """
+
+    bottoms = tops = AtLeast(1)
+    same_count = True
+
+    correlation: Correlation
+
+    def read_fields(self, bottom: Blobs) -> None:
+        """Read window, channels and groups."""
+        p = self.param.convolution_param
+        self.axis = bottom[0].canonical_axis(p.axis)
+        self.axes = bottom[0].num_axes
+        self.window = convolution_window(p, self.axes - self.axis - 1)
+        self.channels = bottom[0].shape[self.axis]
+        if not self.channels:
+            raise wrong_shapes(self.type, f"channels on axis {self.axis}", bottom[0])
+        self.m = positive(p.num_output, "convolution_param.num_output")
+        depthwise = self.type == "ConvolutionDepthwise"
+        self.group = self.channels if depthwise else positive(p.group, "convolution_param.group")
+        for name, count in (("bottom's channels", self.channels), ("num_output", self.m)):
+            if count % self.group:
+                expected = f"a divisor of the {name}, {count}"
+                raise out_of_range("convolution_param.group", self.group, expected)
+        self.has_bias = p.bias_term
+
+    def add_params(self) -> None:
+        """Make the weight of the correlation, and the bias."""
+        p = self.param.convolution_param
+        wanted = 2 if self.has_bias else 1
+        if self.blobs and len(self.blobs) != wanted:
+            what = "a weight and a bias" if self.has_bias else "a weight (bias_term is false)"
+            what = "a weight and a bias" if self.has_bias else "a weight (bias_term is false)"
+            message = f"got {len(self.blobs)} stored parameters, expected {what}"
+            raise NetError(
+                message, code=ErrorCode.COUNT_MISMATCH, got=len(self.blobs), expected=wanted
+            )
+        self.add_param(self.correlation.weight_shape, p.weight_filler)
+        if self.has_bias:
+            self.add_param((self.m,), p.bias_filler)
+
+    def spatial(self, bottom: Blobs) -> Shape:
+        """Return the spatial axes of the bottoms, which must be as when the weight was made."""
+        first = bottom[0]
+        if first.num_axes != self.axes or first.shape[self.axis] != self.channels:
+            expected = (
+                f"{self.axes} axes, with {self.channels} channels on axis {self.axis}, as when the "
+                "weight was made"
+            )
+            raise wrong_shapes(self.type, expected, first)
+        for blob in bottom[1:]:
+            if blob.shape != first.shape:
+                raise wrong_shapes(self.type, "bottoms of one shape", first, blob)
+        return first.shape[self.axis + 1 :]
+
+    def reshape_tops(self, bottom: Blobs, top: Blobs, spatial: Shape) -> None:
+        """Give the tops the lead axes of the bottoms, ``num_output`` channels and these axes."""
+        lead = bottom[0].shape[: self.axis]
+        for blob in top:
+            blob.reshape((*lead, self.m, *spatial))
+        self.n = math.prod(lead)
+
+    def operation(self, kind: type[ops.Conv], bottom: Blobs, top: Blobs) -> ops.Conv:
+        """Return what a backend is told of each bottom and its top."""
+        return kind(
+            dtype=self.dtype,
+            bottom=bottom[0].shape,
+            top=top[0].shape,
+            axis=self.axis,
+            kernel=self.window.kernel,
+            stride=self.window.stride,
+            pad=self.window.pad,
+            dilation=self.window.dilation,
+            group=self.group,
+            bias=self.has_bias,
+        )
+
+    def with_bias(self, y: Array) -> Array:
+        """Add the bias to (N, num_output, places)."""
+        if not self.has_bias:
+            return y
+        return y + self.xp.reshape(self.blobs[1].read(), (self.m, 1))
+
+    def accumulate(self, image: Array, maps: Array, top_diff: Array) -> None:
+        """Add the gradients of weight and bias; ``top_diff`` is (N, num_output, top's places)."""
+        if self.param_propagate_down(0):
+            self.blobs[0].add_diff(self.correlation.weight_gradient(image, maps))
+        if self.has_bias and self.param_propagate_down(1):
+            self.blobs[1].add_diff(self.xp.sum(top_diff, axis=(0, 2)))
 
 
-@register("Convolution", "ConvolutionDepthwise", "DepthwiseConvolution")
+@register_layer("Convolution", "ConvolutionDepthwise", "DepthwiseConvolution")
 class Convolution(ConvolutionBase):
     """Slide a window over any number of spatial axes and multiply by a weight.
+
+    y[m, o] = b[m] + sum over c, k of w[m, c, k] x[c, o * stride - pad + k * dilation].
 
     Forks of Caffe know two more names of it: DepthwiseConvolution is the same layer, and
     ConvolutionDepthwise takes every channel as a group, whatever ``group`` is. The two are not
     compared with the originals.
+
+    Source: Caffe, ``src/caffe/layers/conv_layer.cpp``.
 
     Shapes: every bottom (*lead, C, *spatial) -> its top (*lead, num_output, *places), ``axis`` is
     that of C; weight (num_output, C/group, *kernel); bias (num_output,).
@@ -59,4 +163,55 @@ class Convolution(ConvolutionBase):
             self.accumulate(product.image(x.read()), dy, dy)
             if wanted:
                 dx = product.to_image(dy, weight.read())
+                x.write_diff(self.xp.reshape(dx, x.shape))
+
+
+@register_layer("Deconvolution")
+class Deconvolution(ConvolutionBase):
+    """Spread every element of the bottom over a window of the top.
+
+    The gradient of a Convolution with respect to its bottom, plus a bias.
+
+    Source: Caffe, ``src/caffe/layers/deconv_layer.cpp``.
+
+    Shapes: every bottom (*lead, C, *places) -> its top (*lead, num_output, *spatial) with
+    spatial = stride * (places - 1) + dilation * (kernel - 1) + 1 - 2 * pad;
+    weight (C, num_output/group, *kernel); bias (num_output,).
+
+    Raises:
+        ConfigError, ShapeError, NetError: See ``ConvolutionBase``; also when nothing is left
+            between the pads.
+    """
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del top
+        self.read_fields(bottom)
+        self.correlation = Correlation(
+            self, self.window, self.group, image=self.m, maps=self.channels
+        )
+        self.add_params()
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        places = self.spatial(bottom)
+        spatial = self.window.deconvolved(places)
+        self.reshape_tops(bottom, top, spatial)
+        self.correlation.fit(self.n, image=spatial, places=places)
+        self.op = self.operation(ops.Deconv, bottom, top)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        product, weight = self.correlation, self.blobs[0]
+        for x, y in zip(bottom, top, strict=True):
+            image = product.to_image(product.map(x.read()), weight.read())
+            flat = self.xp.reshape(image, (self.n, self.m, y.count_from(self.axis + 1)))
+            y.write(self.xp.reshape(self.with_bias(flat), y.shape))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        self.refuse_overwritten(bottom, top, propagate_down)
+        product, weight = self.correlation, self.blobs[0]
+        for x, y, wanted in zip(bottom, top, propagate_down, strict=True):
+            dy = product.image(y.read_diff())
+            flat = self.xp.reshape(dy, (self.n, self.m, y.count_from(self.axis + 1)))
+            self.accumulate(dy, product.map(x.read()), flat)
+            if wanted:
+                dx = product.to_map(dy, weight.read())
                 x.write_diff(self.xp.reshape(dx, x.shape))

@@ -9,12 +9,10 @@ from demitasse.backends import ops
 from demitasse.errors import ErrorCode, ShapeError
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import wrong_count, wrong_shapes
-from demitasse.layers.registry import register
-
-__all__ = ["Crop"]
+from demitasse.layers.registry import register_layer
 
 
-@register("Crop")
+@register_layer("Crop")
 class Crop(Layer):
     """Keep, from ``axis`` on, as much as the second bottom has, starting at ``offset``.
 
@@ -29,7 +27,7 @@ class Crop(Layer):
 
     bottoms = Exactly(2)
     tops = Exactly(1)
-    repeats = True
+    graph_capturable = True
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         del top

@@ -8,17 +8,15 @@ Source: Caffe, ``src/caffe/layers/dropout_layer.cpp`` and ``.cu``; the same of F
 from __future__ import annotations
 
 from demitasse.backends import ops
+from demitasse.layers.activations import NeuronLayer
 from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.checks import out_of_range
-from demitasse.layers.neuron import NeuronLayer
-from demitasse.layers.registry import register
-
-__all__ = ["Dropout"]
+from demitasse.layers.registry import register_layer
 
 LARGEST = 0xFFFFFFFF
 
 
-@register("Dropout")
+@register_layer("Dropout")
 class Dropout(NeuronLayer):
     """y = x * mask / (1 - ratio) in TRAIN, y = x in TEST; may run in place.
 
@@ -43,7 +41,7 @@ class Dropout(NeuronLayer):
         if not 0 <= ratio < 1:
             raise out_of_range("dropout_param.dropout_ratio", ratio, "a number in [0, 1)")
         self.threshold = int(LARGEST * ratio)
-        self.drops = self.draws = train and ratio > 0
+        self.drops = self.random_in_test = train and ratio > 0
         self.factor = 1.0
         if train == p.scale_train:
             self.factor = 1 / (1 - ratio) if train else 1 - ratio

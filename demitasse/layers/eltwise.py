@@ -12,9 +12,7 @@ from demitasse.backends.arrays import Array
 from demitasse.io.proto import EltwiseParameter
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import conflict, wrong_count, wrong_shapes
-from demitasse.layers.registry import register
-
-__all__ = ["Eltwise"]
+from demitasse.layers.registry import register_layer
 
 OPERATIONS: dict[int, Literal["PROD", "SUM", "MAX"]] = {
     EltwiseParameter.PROD: "PROD",
@@ -23,7 +21,7 @@ OPERATIONS: dict[int, Literal["PROD", "SUM", "MAX"]] = {
 }
 
 
-@register("Eltwise")
+@register_layer("Eltwise")
 class Eltwise(Layer):
     """PROD, SUM with ``coeff``, or MAX; may run in place of its first bottom.
 

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import check_indices, positive
-from demitasse.layers.registry import register
-
-__all__ = ["Embed"]
+from demitasse.layers.registry import register_layer
 
 
-@register("Embed")
+@register_layer("Embed")
 class Embed(Layer):
     """Look words up: a fully connected layer whose input is one-hot, given as indices.
 

@@ -20,8 +20,6 @@ from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import FillerParameter
 
-__all__ = ["FILLERS", "fill", "filling"]
-
 Draw = Callable[[int], np.ndarray]  # n -> n doubles in [0, 1)
 Shape = tuple[int, ...]
 Make = Callable[[Draw], np.ndarray]

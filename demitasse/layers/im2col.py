@@ -9,14 +9,11 @@ import math
 
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import wrong_shapes
-from demitasse.layers.helpers.columns import Canvas
-from demitasse.layers.helpers.window import convolution_window
-from demitasse.layers.registry import register
-
-__all__ = ["Im2col"]
+from demitasse.layers.registry import register_layer
+from demitasse.layers.windows import PaddedImage, convolution_window
 
 
-@register("Im2col")
+@register_layer("Im2col")
 class Im2col(Layer):
     """Lay every tap of the window beside the others; beyond the image there are zeros.
 
@@ -47,16 +44,16 @@ class Im2col(Layer):
                 "Im2col", f"spatial axes for the window {self.window.kernel}", bottom[0]
             )
         out = self.window.convolved(spatial)
-        self.canvas = Canvas(self, self.window, spatial, out)
+        self.padded = PaddedImage(self, self.window, spatial, out)
         self.image_shape = (math.prod(lead), channels, *spatial)
         self.column_shape = (math.prod(lead), channels * self.window.size, math.prod(out))
         top[0].reshape((*lead, channels * self.window.size, *out))
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         image = self.xp.reshape(bottom[0].read(), self.image_shape)
-        top[0].write(self.xp.reshape(self.canvas.columns(image), top[0].shape))
+        top[0].write(self.xp.reshape(self.padded.columns(image), top[0].shape))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             columns = self.xp.reshape(top[0].read_diff(), self.column_shape)
-            bottom[0].write_diff(self.xp.reshape(self.canvas.image(columns), bottom[0].shape))
+            bottom[0].write_diff(self.xp.reshape(self.padded.image(columns), bottom[0].shape))

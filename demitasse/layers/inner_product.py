@@ -9,12 +9,10 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import check_row_size, positive
-from demitasse.layers.registry import register
-
-__all__ = ["InnerProduct"]
+from demitasse.layers.registry import register_layer
 
 
-@register("InnerProduct")
+@register_layer("InnerProduct")
 class InnerProduct(Layer):
     """Multiply each flattened row by a weight matrix and add a bias.
 

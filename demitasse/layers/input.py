@@ -1,20 +1,19 @@
-"""Input: blobs that the caller fills.
-
-Source: Caffe, ``src/caffe/layers/input_layer.cpp``.
-"""
+"""Input and Parameter: blobs that the caller fills, or that are learned."""
 
 from __future__ import annotations
 
-from demitasse.layers.base import AtLeast, Blobs, Exactly, Layer
+from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import wrong_count
-from demitasse.layers.registry import register
-
-__all__ = ["Input"]
+from demitasse.layers.registry import register_layer
 
 
-@register("Input")
+@register_layer("Input")
 class Input(Layer):
     """Net inputs: one shape for all tops, or one for each.
+
+    Blobs that the caller fills.
+
+    Source: Caffe, ``src/caffe/layers/input_layer.cpp``.
 
     Shapes: no bottom -> tops as given.
 
@@ -24,7 +23,7 @@ class Input(Layer):
 
     bottoms = Exactly(0)
     tops = AtLeast(1)
-    only_shares = True
+    is_alias = True
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         del bottom
@@ -45,3 +44,36 @@ class Input(Layer):
 
     def backward(self, top: Blobs, propagate_down: list[bool], bottom: Blobs) -> None:  # type: ignore[override]
         """Nothing: there is nobody above."""
+
+
+@register_layer("Parameter")
+class Parameter(Layer):
+    """Hand out a parameter that starts as zeros; the data is shared, not copied.
+
+    A learned blob of its own, as a top.
+
+    The top's gradient is added to the parameter's, so that several passes add up. (In Caffe the two
+    share their memory, so only the last pass counts.)
+
+    Source: Caffe, ``src/caffe/layers/parameter_layer.cpp``.
+
+    Shapes: no bottom -> top and parameter of ``shape``.
+    """
+
+    bottoms = Exactly(0)
+    tops = Exactly(1)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom
+        self.add_param(tuple(self.param.parameter_param.shape.dim))
+        top[0].reshape(self.blobs[0].shape)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        """Nothing: the shape is given."""
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        top[0].share_data(self.blobs[0])
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if self.param_propagate_down(0):
+            self.blobs[0].add_diff(top[0].read_diff())

@@ -11,12 +11,10 @@ from demitasse.backends.arrays import Array
 from demitasse.errors import ErrorCode, NetError
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import missing, out_of_range, wrong_shapes
-from demitasse.layers.registry import register
-
-__all__ = ["Interp"]
+from demitasse.layers.registry import register_layer
 
 
-@register("Interp")
+@register_layer("Interp")
 class Interp(Layer):
     """Resize every channel to ``height`` and ``width``, or by ``zoom_factor``, ``shrink_factor``.
 
@@ -38,7 +36,7 @@ class Interp(Layer):
     bottoms, tops = Between(1, 2), Exactly(1)
     in_place = False
     differentiable = (0,)
-    refuses_gradients = False
+    strict_propagate_down = False
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.interp_param

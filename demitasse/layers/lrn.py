@@ -13,12 +13,10 @@ from demitasse.backends.arrays import Array
 from demitasse.io.proto import LRNParameter
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import out_of_range, wrong_shapes
-from demitasse.layers.registry import register
-
-__all__ = ["LRN"]
+from demitasse.layers.registry import register_layer
 
 
-@register("LRN")
+@register_layer("LRN")
 class LRN(Layer):
     """Local response normalisation; beyond the edges there are zeros.
 

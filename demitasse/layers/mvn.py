@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
-from demitasse.layers.helpers.channels import through_normalization
-from demitasse.layers.registry import register
-
-__all__ = ["MVN"]
+from demitasse.layers.numerics import normalization_backward
+from demitasse.layers.registry import register_layer
 
 
-@register("MVN")
+@register_layer("MVN")
 class MVN(Layer):
     """Normalise each channel of each item or, with ``across_channels``, each item.
 
@@ -61,7 +59,7 @@ class MVN(Layer):
         if self.divides:
             y = xp.reshape(top[0].read(), self.view)
             deviation = self.saved("deviation", (self.view[0], 1)).read()
-            dx = through_normalization(xp, dy, y, (1,)) / deviation
+            dx = normalization_backward(xp, dy, y, (1,)) / deviation
         else:
             dx = dy - xp.mean(dy, axis=1, keepdims=True)
         bottom[0].write_diff(xp.reshape(dx, bottom[0].shape))

@@ -8,14 +8,12 @@ from __future__ import annotations
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.io.proto import FillerParameter
+from demitasse.layers.axes import Channels
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
-from demitasse.layers.helpers.channels import Channels
-from demitasse.layers.registry import register
-
-__all__ = ["Normalize"]
+from demitasse.layers.registry import register_layer
 
 
-@register("Normalize")
+@register_layer("Normalize")
 class Normalize(Layer):
     """Divide by the length of an item, or of each position, and scale; may run in place.
 
@@ -30,7 +28,7 @@ class Normalize(Layer):
     """
 
     bottoms = tops = Exactly(1)
-    repeats = True
+    graph_capturable = True
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         del top

@@ -1,26 +1,30 @@
-"""Python: a layer written by the user, with numpy, the way Caffe's Python layers are written.
+"""Python: a layer written by the user, with numpy, as Caffe's Python layers are.
 
 Source: Caffe, ``include/caffe/layers/python_layer.hpp`` and ``python/caffe/_caffe.cpp``.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from demitasse.compat import caffe_import_hook as caffe_name
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError
 from demitasse.io.proto import LayerParameter
 from demitasse.layers.base import Blobs, Flags, Layer
 from demitasse.layers.checks import missing
 from demitasse.layers.context import LayerContext
-from demitasse.layers.registry import register
+from demitasse.layers.registry import register_layer
 from demitasse.layers.user_layer import BlobVec, Phase, RawBlobVec, UserLayer
-from demitasse.layers.user_modules import import_user_module
-
-__all__ = ["Python"]
 
 
 class Python(Layer):
@@ -91,7 +95,7 @@ def _place(error: Exception, module: str) -> str:
     return f", {file}:{frames[-1].lineno}" if frames else ""
 
 
-@register("Python")
+@register_layer("Python")
 def create_python_layer(param: LayerParameter, phase: str, context: LayerContext) -> Layer:
     """Make the layer that ``python_param`` names.
 
@@ -138,3 +142,76 @@ def _user_class(param: LayerParameter, context: LayerContext) -> Any:
             message, code=ErrorCode.UNKNOWN, field="python_param.layer", got=p.layer, known=own
         )
     return chosen
+
+
+_beside: dict[str, Path] = {}  # top-level modules that were found beside a prototxt, and where
+_lock = threading.RLock()
+
+
+def import_user_module(name: str, base_dir: Path | None) -> ModuleType:
+    """Import the module that a ``python_param`` names.
+
+    A module on ``sys.path`` wins. Two nets in different folders may each have a module of one name
+    beside them: each gets its own. What modules import as ``caffe`` is ours.
+
+    Args:
+        name: As Python writes it, e.g. ``pyloss`` or ``layers.pyloss``.
+        base_dir: Folder of the prototxt, or None.
+
+    Raises:
+        NetError: There is no such module; says where it was looked for.
+        Exception: Whatever the module raises while it is imported.
+    """
+    caffe_name.install()
+    top = name.partition(".")[0]
+    folder = None if base_dir is None else base_dir.resolve()
+    with _lock:
+        if _beside.get(top, folder) != folder:  # another net's
+            _forget(top)
+        if top not in _beside and not _on_path(top):
+            if folder is None or PathFinder.find_spec(top, [str(folder)]) is None:
+                raise _missing(name, folder)
+            _beside[top] = folder
+        try:
+            with _searched(_beside.get(top)):
+                return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise  # the module is there; one that it imports is not
+            raise _missing(name, folder) from None
+
+
+def _on_path(top: str) -> bool:
+    try:
+        return top in sys.modules or importlib.util.find_spec(top) is not None
+    except ValueError:
+        return False
+
+
+def _forget(top: str) -> None:
+    del _beside[top]
+    for known in [one for one in list(sys.modules) if one == top or one.startswith(f"{top}.")]:
+        del sys.modules[known]
+    importlib.invalidate_caches()
+
+
+@contextmanager
+def _searched(folder: Path | None) -> Iterator[None]:
+    """Search ``folder``, too, while a module and what it imports are imported."""
+    if folder is None:
+        yield
+        return
+    sys.path.append(str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+def _missing(name: str, folder: Path | None) -> NetError:
+    places = "on sys.path" + (f" and in {folder}" if folder is not None else "")
+    message = (
+        f"python_param.module {name!r} was not found {places}; "
+        "add its folder to PYTHONPATH, or put it beside the prototxt"
+    )
+    return NetError(message, code=ErrorCode.NOT_FOUND, field="python_param.module", got=name)

@@ -1,12 +1,9 @@
-"""What recurrent layers share: sequences of T steps, computed inside one layer.
-
-Source: Caffe, ``src/caffe/layers/recurrent_layer.cpp``, which builds a net of single steps instead.
-"""
+"""Recurrent layers: sequences of T steps, computed inside one layer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
@@ -19,11 +16,10 @@ from demitasse.layers.base import (
     Exactly,
     Flags,
     Layer,
+    SavedForBackward,
 )
 from demitasse.layers.checks import check_row_size, positive, wrong_shapes
-from demitasse.layers.saved import Saved
-
-__all__ = ["RecurrentLayer"]
+from demitasse.layers.registry import register_layer
 
 
 class RecurrentLayer(Layer):
@@ -159,7 +155,7 @@ class RecurrentLayer(Layer):
         xp = self.xp
         y, states = self.unroll(self._inputs(bottom), self._cont(bottom), self._begin(bottom))
         top[0].write(y)
-        kept = top[1:] if self.exposed else self._carried()
+        kept = top[1:] if self.exposed else self._state()
         for blob, state in zip(kept, states, strict=True):
             blob.write(xp.reshape(state, blob.shape))
 
@@ -196,14 +192,14 @@ class RecurrentLayer(Layer):
             ds = xp.matmul(total, self.blobs[2].read())
             static.write_diff(xp.reshape(ds, static.shape))
 
-    def steps(self, name: str, parts: int = 1) -> Saved:
+    def steps(self, name: str, parts: int = 1) -> SavedForBackward:
         """Return state of all steps for backward: (T, N, parts * H).
 
         ``before`` is each step's hidden state before it, times cont; ``unroll`` writes it.
         """
         return self.saved(name, (self.t, self.n, parts * self.h))
 
-    def carried(self) -> Sequence[Blob]:
+    def state_blobs(self) -> Sequence[Blob]:
         """Return the states that the next pass begins with, where there was a pass."""
         names = [] if self.exposed else [f"state {i}" for i in range(self.states)]
         return [self._saved[name].blob for name in names if name in self._saved]
@@ -223,9 +219,226 @@ class RecurrentLayer(Layer):
         return self.xp.reshape(bottom[1].read(), (self.t, self.n, 1))
 
     def _begin(self, bottom: Blobs) -> list[Array]:
-        blobs = bottom[self.first_state :] if self.exposed else self._carried()
+        blobs = bottom[self.first_state :] if self.exposed else self._state()
         return [self.xp.reshape(blob.read(), (self.n, self.h)) for blob in blobs]
 
-    def _carried(self) -> list[Blob]:
+    def _state(self) -> list[Blob]:
         """Return the blobs that carry the states from pass to pass."""
         return [self.saved(f"state {i}", (self.n, self.h)).blob for i in range(self.states)]
+
+
+@register_layer("RNN")
+class RNN(RecurrentLayer):
+    """Sequences through a plain recurrent layer and an output layer; the state is h.
+
+    h = tanh(W_x x + b_h (+ W_s static) + W_h (cont * h_before)), o = tanh(W_o h + b_o).
+
+    Source: Caffe, ``src/caffe/layers/rnn_layer.cpp``.
+
+    Shapes: bottoms x (T, N, ...), cont (T, N), optionally static (N, ...), optionally h (1, N, H)
+    -> tops o (T, N, H), optionally last h (1, N, H). Parameters W_x (H, D), b_h (H,), W_s (H, S)
+    where there is a static bottom, W_h (H, H), W_o (H, H), b_o (H,).
+    """
+
+    gates, states = 1, 1
+    cell = "RNN"
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        super().setup(bottom, top)
+        p = self.param.recurrent_param
+        self.add_param((self.h, self.h), p.weight_filler)
+        self.add_param((self.h,), p.bias_filler)
+        self.output_index = self.recurrent_index + 1
+
+    def unroll(self, z: Array, cont: Array, states: list[Array]) -> tuple[Array, list[Array]]:
+        xp, weight = self.xp, self.blobs[self.recurrent_index].read().T
+        [h] = states
+        before, hidden = [], []
+        for t in range(self.t):
+            before.append(cont[t, ...] * h)
+            h = xp.tanh(z[t, ...] + xp.matmul(before[t], weight))
+            hidden.append(h)
+        all_h = xp.stack(hidden)
+        outputs, bias = (self.blobs[self.output_index + i].read() for i in range(2))
+        y = xp.tanh(xp.matmul(all_h, outputs.T) + bias)
+        self.steps("before").write(xp.stack(before))
+        self.steps("hidden").write(all_h)
+        self.steps("output").write(y)
+        return y, [h]
+
+    def unroll_back(self, dy: Array, cont: Array) -> Array:
+        xp, many = self.xp, self.t * self.n
+        hidden, y = self.steps("hidden").read(), self.steps("output").read()
+        dy = dy * (1 - y * y)
+        flat = xp.reshape(dy, (many, self.h))
+        if self.param_propagate_down(self.output_index):
+            rows = xp.reshape(hidden, (many, self.h))
+            self.blobs[self.output_index].add_diff(xp.matmul(flat.T, rows))
+        if self.param_propagate_down(self.output_index + 1):
+            self.blobs[self.output_index + 1].add_diff(xp.sum(flat, axis=0))
+        d_hidden = xp.matmul(dy, self.blobs[self.output_index].read())  # (T, N, H)
+        weight = self.blobs[self.recurrent_index].read()
+        dh = self.zeros((self.n, self.h))
+        gradients = []
+        for t in reversed(range(self.t)):
+            h = hidden[t, ...]
+            dz = (d_hidden[t, ...] + dh) * (1 - h * h)
+            dh = cont[t, ...] * xp.matmul(dz, weight)
+            gradients.append(dz)
+        return xp.stack(gradients[::-1])
+
+
+def step(xp: Any, inputs: Array, c_before: Array, cont: Array) -> tuple[Array, Array, Array]:
+    """Compute one step.
+
+    Returns:
+        The gates i, f, o and g beside each other, (N, 4H), and c and h, each (N, H).
+
+    Shapes: inputs of the gates (N, 4H), c_before (N, H), cont (N, 1).
+    """
+    size = c_before.shape[1]
+    # sigmoid by way of tanh, which cannot overflow
+    opened = 0.5 * xp.tanh(0.5 * inputs[:, : 3 * size]) + 0.5
+    gates = xp.concat([opened, xp.tanh(inputs[:, 3 * size :])], axis=1)
+    i, f, o, g = quarters(gates)
+    c = cont * f * c_before + i * g
+    return gates, c, o * xp.tanh(c)
+
+
+def step_back(
+    xp: Any, gates: Array, c: Array, c_before: Array, cont: Array, dc: Array, dh: Array
+) -> tuple[Array, Array]:
+    """Return the gradients of the gates' inputs, (N, 4H), and of c_before, (N, H)."""
+    i, f, o, g = quarters(gates)
+    squashed = xp.tanh(c)
+    dc = dc + dh * o * (1 - squashed * squashed)
+    d_gates = [
+        dc * g * i * (1 - i),
+        dc * cont * c_before * f * (1 - f),
+        dh * squashed * o * (1 - o),
+        dc * i * (1 - g * g),
+    ]
+    return xp.concat(d_gates, axis=1), dc * cont * f
+
+
+def quarters(gates: Array) -> tuple[Array, Array, Array, Array]:
+    """Return i, f, o and g. Shapes: (N, 4H) -> four (N, H)."""
+    size = gates.shape[1] // 4
+    return (
+        gates[:, :size],
+        gates[:, size : 2 * size],
+        gates[:, 2 * size : 3 * size],
+        gates[:, 3 * size :],
+    )
+
+
+@register_layer("LSTMUnit")
+class LSTMUnit(Layer):
+    """One step of an LSTM.
+
+    One time step of an LSTM, without the products with its weights.
+
+    With gate inputs i', f', o', g' beside each other and cont 0 where a sequence begins, else 1::
+
+        i, f, o = sigmoid(i', f', o')    g = tanh(g')
+        c = cont * f * c_before + i * g  h = o * tanh(c)
+
+    Source: Caffe, ``src/caffe/layers/lstm_unit_layer.cpp``.
+
+    Shapes: bottoms c_before (1, N, H), gate inputs (1, N, 4H), cont (1, N) -> tops c (1, N, H),
+    h (1, N, H).
+
+    Raises:
+        ShapeError: The bottoms do not have these shapes.
+    """
+
+    bottoms = Exactly(3)
+    tops = Exactly(2)
+    differentiable = (0, 1)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        cell, gates, cont = (blob.shape for blob in bottom)
+        wanted = ((1, *cell[1:2], 4 * cell[-1]), (1, *cell[1:2])) if len(cell) == 3 else None
+        if cell[:1] != (1,) or (gates, cont) != wanted:
+            expected = "a cell state (1, N, H), gate inputs (1, N, 4 * H) and cont (1, N)"
+            raise wrong_shapes("LSTMUnit", expected, *bottom)
+        for blob in top:
+            blob.reshape(cell)
+        self.n, self.h = cell[1:]
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        cell, gates, cont = self._rows(bottom)
+        opened, c, h = step(self.xp, gates, cell, cont)
+        self.saved("gates", (self.n, 4 * self.h)).write(opened)
+        for blob, value in zip(top, (c, h), strict=True):
+            blob.write(self.xp.reshape(value, blob.shape))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        xp, shape = self.xp, (self.n, self.h)
+        cell, _, cont = self._rows(bottom)
+        gates = self.saved("gates", (self.n, 4 * self.h)).read()
+        c = xp.reshape(top[0].read(), shape)
+        dc, dh = (xp.reshape(blob.read_diff(), shape) for blob in top)
+        d_gates, d_cell = step_back(xp, gates, c, cell, cont, dc, dh)
+        for blob, value, wanted in zip(bottom, (d_cell, d_gates), propagate_down, strict=False):
+            if wanted:
+                blob.write_diff(xp.reshape(value, blob.shape))
+
+    def _rows(self, bottom: Blobs) -> list[Array]:
+        """Return the bottoms without the time axis, cont as (N, 1)."""
+        widths = (self.h, 4 * self.h, 1)
+        return [
+            self.xp.reshape(blob.read(), (self.n, width))
+            for blob, width in zip(bottom, widths, strict=True)
+        ]
+
+
+@register_layer("LSTM")
+class LSTM(RecurrentLayer):
+    """Sequences through memory cells; a state is h and c.
+
+    Long short-term memory; see LSTMUnit for one step. The gate inputs of step t are
+    W_x x + b (+ W_s static) + W_h (cont * h_before), in the order input, forget, output, new value.
+
+    Source: Caffe, ``src/caffe/layers/lstm_layer.cpp``.
+
+    Shapes: bottoms x (T, N, ...), cont (T, N), optionally static (N, ...), optionally h (1, N, H)
+    and c (1, N, H) -> tops h (T, N, H), optionally last h (1, N, H) and last c (1, N, H).
+    Parameters W_x (4H, D), b (4H,), W_s (4H, S) where there is a static bottom, W_h (4H, H).
+    """
+
+    gates, states = 4, 2
+    cell = "LSTM"
+
+    def unroll(self, z: Array, cont: Array, states: list[Array]) -> tuple[Array, list[Array]]:
+        xp, weight = self.xp, self.blobs[self.recurrent_index].read().T
+        h, c = states
+        before, cells_before, gates, cells, hidden = [], [], [], [], []
+        for t in range(self.t):
+            before.append(cont[t, ...] * h)
+            cells_before.append(c)
+            inputs = z[t, ...] + xp.matmul(before[t], weight)
+            opened, c, h = step(xp, inputs, c, cont[t, ...])
+            gates.append(opened)
+            cells.append(c)
+            hidden.append(h)
+        self.steps("before").write(xp.stack(before))
+        self.steps("cells before").write(xp.stack(cells_before))
+        self.steps("cells").write(xp.stack(cells))
+        self.steps("gates", 4).write(xp.stack(gates))
+        return xp.stack(hidden), [h, c]
+
+    def unroll_back(self, dy: Array, cont: Array) -> Array:
+        xp, weight = self.xp, self.blobs[self.recurrent_index].read()
+        before, cells = self.steps("cells before").read(), self.steps("cells").read()
+        gates = self.steps("gates", 4).read()
+        dh = dc = self.zeros((self.n, self.h))
+        gradients = []
+        for t in reversed(range(self.t)):
+            gate = cont[t, ...]
+            dz, dc = step_back(
+                xp, gates[t, ...], cells[t, ...], before[t, ...], gate, dc, dy[t, ...] + dh
+            )
+            dh = gate * xp.matmul(dz, weight)
+            gradients.append(dz)
+        return xp.stack(gradients[::-1])

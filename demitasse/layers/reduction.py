@@ -8,12 +8,10 @@ from __future__ import annotations
 from demitasse.backends.arrays import Array
 from demitasse.io.proto import ReductionParameter
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
-from demitasse.layers.registry import register
-
-__all__ = ["Reduction"]
+from demitasse.layers.registry import register_layer
 
 
-@register("Reduction")
+@register_layer("Reduction")
 class Reduction(Layer):
     """SUM of x, ASUM of abs(x), SUMSQ of x * x, or MEAN of x; with a loss weight it is a loss.
 

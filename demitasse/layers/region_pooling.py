@@ -1,15 +1,18 @@
-"""What layers that pool regions of interest share: which bins there are.
+"""ROIPooling and PSROIPooling: pooling over regions of interest.
 
-The regions are looked at on the host, which waits for them.
+The bins of the regions are computed on the host, which synchronizes with the device.
 """
 
 from __future__ import annotations
 
-from demitasse.backends.regions import Region
-from demitasse.layers.base import Blobs, Exactly, Flags, Layer
-from demitasse.layers.checks import wrong_shapes
+import math
 
-__all__ = ["RegionPooling"]
+from demitasse.backends import ops
+from demitasse.backends.arrays import Array
+from demitasse.backends.regions import Region, bins, bins_between
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import out_of_range, positive, wrong_shapes
+from demitasse.layers.registry import register_layer
 
 
 class RegionPooling(Layer):
@@ -29,7 +32,7 @@ class RegionPooling(Layer):
     tops = Exactly(1)
     in_place = False
     differentiable = (0,)
-    refuses_gradients = False
+    strict_propagate_down = False
     dynamic_shapes = True  # the regions are looked at on the host
 
     found: list[Region]
@@ -66,3 +69,158 @@ class RegionPooling(Layer):
     def spread(self, bottom: Blobs, top: Blobs) -> None:
         """Write the gradient of the map."""
         raise NotImplementedError(type(self).__name__)
+
+
+@register_layer("ROIPooling")
+class ROIPooling(RegionPooling):
+    """Turn regions of any size into maps of one size, by maxima.
+
+    The largest value in each bin of a region of interest.
+
+    A region has pooled_h x pooled_w bins, which overlap where its size does not divide. An empty
+    bin gives 0. The gradient goes to the first of equal values. Not compared with the original.
+
+    Source: Fast R-CNN (rbgirshick/caffe-fast-rcnn), ``src/caffe/layers/roi_pooling_layer.cpp``.
+
+    Shapes: bottoms map (N, C, H, W), regions of R x 5 values: item, x1, y1, x2, y2 in pixels of the
+    image, of which ``spatial_scale`` make one of the map -> top (R, C, pooled_h, pooled_w).
+
+    Raises:
+        ConfigError: ``pooled_h`` or ``pooled_w`` is missing or 0.
+        ShapeError: The bottoms do not have these shapes, or a region's image is not in the batch.
+        NetError: The top is a bottom.
+    """
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom, top
+        p = self.param.roi_pooling_param
+        self.pooled = (
+            positive(p.pooled_h, "roi_pooling_param.pooled_h"),
+            positive(p.pooled_w, "roi_pooling_param.pooled_w"),
+        )
+        self.scale = p.spatial_scale
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.op = ops.RegionPool(
+            dtype=self.dtype, bottom=bottom[0].shape, top=top[0].shape, scale=self.scale
+        )
+
+    def top_shape(self, bottom: Blobs) -> tuple[int, ...]:
+        return (bottom[0].shape[1], *self.pooled)
+
+    def look(self, bottom: Blobs) -> list[Region]:
+        n, _, height, width = bottom[0].shape
+        rois = bottom[1].cpu_data().reshape(-1, 5)
+        return bins(rois, self.scale, self.pooled, n, (height, width)).each()
+
+    def pool(self, bottom: Blobs, top: Blobs) -> None:
+        x = bottom[0].read()
+        top[0].write(self.xp.stack([self._one(x[r.item, ...], r) for r in self.found]))
+
+    def _one(self, x: Array, region: Region) -> Array:
+        """Return the maxima of one region, rows first. Shapes: (C, H, W) -> (C, height, width)."""
+        xp, nothing = self.xp, self.zeros((x.shape[0],))
+        pooled = []
+        for top, bottom in region.rows:
+            strip = xp.max(x[:, top:bottom, :], axis=1) if top < bottom else None  # (C, W)
+            bins = [
+                nothing if strip is None or left >= right else xp.max(strip[:, left:right], axis=1)
+                for left, right in region.columns
+            ]
+            pooled.append(xp.stack(bins, axis=1))
+        return xp.stack(pooled, axis=1)
+
+    def spread(self, bottom: Blobs, top: Blobs) -> None:
+        xp, x, dy = self.xp, bottom[0].read(), top[0].read_diff()
+        total = self.zeros(x.shape)
+        for number, region in enumerate(self.found):
+            for i, (y0, y1) in enumerate(region.rows):
+                for j, (x0, x1) in enumerate(region.columns):
+                    if y0 == y1 or x0 == x1:
+                        continue
+                    seen = x[region.item, :, y0:y1, x0:x1]
+                    flat = xp.reshape(seen, (seen.shape[0], math.prod(seen.shape[1:])))
+                    best = xp.expand_dims(xp.argmax(flat, axis=1), axis=1)  # (C, 1)
+                    chosen = self.cast(best == self.arange(flat.shape[1]))
+                    share = chosen * xp.expand_dims(dy[number, :, i, j], axis=1)
+                    total[region.item, :, y0:y1, x0:x1] += xp.reshape(share, seen.shape)
+        bottom[0].write_diff(total)
+
+
+@register_layer("PSROIPooling")
+class PSROIPooling(RegionPooling):
+    """Average the bins of regions of position-sensitive score maps.
+
+    The mean of each bin of a region of interest, each bin from channels of its own.
+
+    Bin (i, j) of channel d is taken from channel (d G + i) G + j of the map, where G is
+    ``group_size``. An empty bin gives 0. Not compared with the original, which runs on GPUs only.
+
+    Source: R-FCN (daijifeng001/caffe-rfcn), ``src/caffe/layers/psroi_pooling_layer.cpp``, ``.cu``.
+
+    Shapes: bottoms map (N, output_dim G G, H, W), regions of R x 5 values: item, x1, y1, x2, y2 in
+    pixels of the image -> top (R, output_dim, G, G). ``spatial_scale`` is that of the map.
+
+    Raises:
+        ConfigError: A field is missing, or not above 0.
+        ShapeError: The bottoms do not have these shapes, or a region's image is not in the batch.
+        NetError: The top is a bottom.
+    """
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom, top
+        p = self.param.psroi_pooling_param
+        self.dim = positive(p.output_dim, "psroi_pooling_param.output_dim")
+        self.group = positive(p.group_size, "psroi_pooling_param.group_size")
+        self.scale = p.spatial_scale
+        if self.scale <= 0:
+            raise out_of_range("psroi_pooling_param.spatial_scale", self.scale, "a number above 0")
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.op = ops.RegionMeans(
+            dtype=self.dtype, bottom=bottom[0].shape, top=top[0].shape, scale=self.scale
+        )
+
+    def top_shape(self, bottom: Blobs) -> tuple[int, ...]:
+        channels = self.dim * self.group * self.group
+        if bottom[0].shape[1] != channels:
+            expected = f"{channels} channels, output_dim {self.dim} x group_size {self.group}^2"
+            raise wrong_shapes("PSROIPooling", expected, bottom[0])
+        return self.dim, self.group, self.group
+
+    def look(self, bottom: Blobs) -> list[Region]:
+        n, _, height, width = bottom[0].shape
+        rois = bottom[1].cpu_data().reshape(-1, 5)
+        return bins_between(rois, self.scale, (self.group, self.group), n, (height, width)).each()
+
+    def pool(self, bottom: Blobs, top: Blobs) -> None:
+        xp, nothing = self.xp, self.zeros((self.dim,))
+        x = xp.reshape(bottom[0].read(), self._parts(bottom))
+        means = [
+            nothing
+            if y0 == y1 or x0 == x1
+            else xp.mean(x[region.item, :, i, j, y0:y1, x0:x1], axis=(1, 2))
+            for region in self.found
+            for i, (y0, y1) in enumerate(region.rows)
+            for j, (x0, x1) in enumerate(region.columns)
+        ]
+        bins = xp.reshape(xp.stack(means), (len(self.found), self.group, self.group, self.dim))
+        top[0].write(xp.permute_dims(bins, (0, 3, 1, 2)))
+
+    def spread(self, bottom: Blobs, top: Blobs) -> None:
+        xp, dy = self.xp, top[0].read_diff()
+        total = self.zeros(self._parts(bottom))
+        for number, region in enumerate(self.found):
+            for i, (y0, y1) in enumerate(region.rows):
+                for j, (x0, x1) in enumerate(region.columns):
+                    share = dy[number, :, i, j] / max(1, (y1 - y0) * (x1 - x0))
+                    share = xp.reshape(share, (self.dim, 1, 1))
+                    total[region.item, :, i, j, y0:y1, x0:x1] += share
+        bottom[0].write_diff(xp.reshape(total, bottom[0].shape))
+
+    def _parts(self, bottom: Blobs) -> tuple[int, ...]:
+        """Return the map's shape with an axis each for channels, rows and columns of bins."""
+        n, _, height, width = bottom[0].shape
+        return n, self.dim, self.group, self.group, height, width

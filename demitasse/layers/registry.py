@@ -1,4 +1,4 @@
-"""Layer types by name: ours, users' and those of installed packages."""
+"""Layer types by name: built-in types, users' types and those of installed packages."""
 
 from __future__ import annotations
 
@@ -8,19 +8,100 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
+from demitasse.core.deprecated import deprecated_names, renamed_arguments
 from demitasse.core.plugins import import_plugins
 from demitasse.core.text import nearest
 from demitasse.errors import ErrorCode, NetError
 from demitasse.io.proto import LayerParameter, fork_of_type
 from demitasse.layers.base import Layer
-from demitasse.layers.catalog import CATALOG
 from demitasse.layers.context import LayerContext
-from demitasse.layers.facts import LayerFacts, describe, forget
+from demitasse.layers.metadata import LayerMetadata, register_metadata, unregister_metadata
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["create_layer", "layer_class", "layer_types", "register", "unregister"]
+__all__ = ["CATALOG", "create_layer", "layer_class", "layer_types", "register_layer", "unregister"]
+
+_MODULES = {
+    "accuracy": ("Accuracy", "SegAccuracy"),
+    "activations": (
+        "AbsVal",
+        "BNLL",
+        "Clip",
+        "ELU",
+        "GELU",
+        "PReLU",
+        "ReLU",
+        "ReLU6",
+        "Sigmoid",
+        "Swish",
+        "TanH",
+        "Threshold",
+    ),
+    "argmax": ("ArgMax",),
+    "axpy": ("Axpy",),
+    "batch_norm": ("BatchNorm",),
+    "batch_selection": ("BatchReindex", "Filter"),
+    "bn": ("BN",),
+    "concat": ("Concat",),
+    "convolution": ("Convolution", "ConvolutionDepthwise", "Deconvolution", "DepthwiseConvolution"),
+    "crop": ("Crop",),
+    "data_layers.data": ("AnnotatedData", "Data"),
+    "data_layers.dummy_data": ("DummyData",),
+    "data_layers.hdf5": ("HDF5Data", "HDF5Output"),
+    "data_layers.image_data": ("ImageData",),
+    "data_layers.image_seg_data": ("DenseImageData", "ImageSegData"),
+    "data_layers.memory_data": ("MemoryData",),
+    "data_layers.window_data": ("WindowData",),
+    "detection.detection_evaluate": ("DetectionEvaluate",),
+    "detection.detection_output": ("DetectionOutput",),
+    "detection.mining": ("BoxAnnotatorOHEM",),
+    "detection.prior_box": ("PriorBox",),
+    "detection.proposal": ("Proposal",),
+    "dropout": ("Dropout",),
+    "eltwise": ("Eltwise",),
+    "embed": ("Embed",),
+    "exp_log_power": ("Exp", "Log", "Power"),
+    "im2col": ("Im2col",),
+    "inner_product": ("InnerProduct",),
+    "input": ("Input", "Parameter"),
+    "interp": ("Interp",),
+    "losses.center_loss": ("CenterLoss",),
+    "losses.contrastive_loss": ("ContrastiveLoss",),
+    "losses.euclidean_loss": ("EuclideanLoss",),
+    "losses.focal_loss": ("FocalLoss",),
+    "losses.hinge_loss": ("HingeLoss",),
+    "losses.infogain_loss": ("InfogainLoss",),
+    "losses.multibox_loss": ("MultiBoxLoss",),
+    "losses.multinomial_logistic_loss": ("MultinomialLogisticLoss",),
+    "losses.sigmoid_cross_entropy_loss": ("SigmoidCrossEntropyLoss",),
+    "losses.smooth_l1_loss": ("SmoothL1Loss", "SmoothL1LossOHEM"),
+    "losses.softmax_loss": ("SoftmaxWithLoss", "SoftmaxWithLossOHEM"),
+    "losses.triplet_loss": ("TripletLoss",),
+    "lrn": ("LRN",),
+    "mvn": ("MVN",),
+    "normalize": ("Normalize",),
+    "permute": ("Permute", "Reorg", "ShuffleChannel"),
+    "pooling": ("Pooling",),
+    "python": ("Python",),
+    "recurrent": ("LSTM", "LSTMUnit", "RNN"),
+    "reduction": ("Reduction",),
+    "region_pooling": ("PSROIPooling", "ROIPooling"),
+    "reshape": ("Flatten", "Reshape"),
+    "scale_bias": ("Bias", "Scale"),
+    "silence": ("Silence",),
+    "slice": ("Slice",),
+    "softmax": ("Softmax",),
+    "split": ("Split",),
+    "spp": ("SPP",),
+    "tile": ("Tile",),
+    "upsample": ("Upsample",),
+}
+
+CATALOG = {
+    name: f"demitasse.layers.{module}" for module, names in _MODULES.items() for name in names
+}
+
 
 Creator = Callable[[LayerParameter, str, LayerContext], Layer]
 T = TypeVar("T", bound=Creator)
@@ -29,12 +110,13 @@ _creators: dict[str, Creator] = {}
 GROUP = "demitasse.layers"
 
 
-def register(*names: str, facts: LayerFacts | None = None) -> Callable[[T], T]:
+@renamed_arguments(facts="metadata")
+def register_layer(*names: str, metadata: LayerMetadata | None = None) -> Callable[[T], T]:
     """Make a class, or a function that chooses one by its message, creatable by type name.
 
     Args:
         names: The types.
-        facts: What ``lint``, ``summary`` and others are to know of a type that is not in the
+        metadata: What ``lint``, ``summary`` and others are to know of a type that is not in the
             catalogue: its parameters, what its backward reads, and so on.
 
     Raises:
@@ -48,8 +130,8 @@ def register(*names: str, facts: LayerFacts | None = None) -> Callable[[T], T]:
                 message = f"layer type {name!r} is already registered; choose another name"
                 raise NetError(message, code=ErrorCode.DUPLICATE, type=name)
             _creators[name] = creator
-            if facts is not None:
-                describe(name, facts)
+            if metadata is not None:
+                register_metadata(name, metadata)
         if isinstance(creator, type) and issubclass(creator, Layer):
             creator.type = names[0]
         return creator
@@ -58,9 +140,9 @@ def register(*names: str, facts: LayerFacts | None = None) -> Callable[[T], T]:
 
 
 def unregister(name: str) -> None:
-    """Take back what :func:`register` noted under a name."""
+    """Take back what :func:`register_layer` noted under a name."""
     _creators.pop(name, None)
-    forget(name)
+    unregister_metadata(name)
 
 
 def layer_types() -> list[str]:
@@ -118,3 +200,6 @@ def _unknown(name: str) -> str:
         parts.append(f"did you mean {' or '.join(near)}?")
     parts.append(f"demitasse.layers.layer_types() lists the {len(known)} that are known")
     return "; ".join(parts)
+
+
+__getattr__ = deprecated_names(__name__, {"register": "register_layer"})

@@ -1,7 +1,4 @@
-"""Reshape: other axes over the same elements; nothing is copied.
-
-Source: Caffe, ``src/caffe/layers/reshape_layer.cpp``.
-"""
+"""Reshape and Flatten: other axes over the same elements; nothing is copied."""
 
 from __future__ import annotations
 
@@ -10,20 +7,49 @@ import math
 from demitasse.blob import Blob
 from demitasse.core.axes import MAX_AXES
 from demitasse.errors import ErrorCode, ShapeError
-from demitasse.layers.base import Blobs
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import out_of_range
-from demitasse.layers.registry import register
-from demitasse.layers.view import ViewLayer
-
-__all__ = ["Reshape"]
+from demitasse.layers.registry import register_layer
 
 
-@register("Reshape")
+class ViewLayer(Layer):
+    """Give the bottom's data and gradient another shape, without copying.
+
+    Raises:
+        NetError: The top is the bottom.
+    """
+
+    bottoms = tops = Exactly(1)
+    in_place = False
+    is_alias = True
+
+    def top_shape(self, bottom: Blob) -> tuple[int, ...]:
+        """Return the top's shape, which holds as many elements as the bottom's."""
+        raise NotImplementedError(type(self).__name__)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        top[0].reshape(self.top_shape(bottom[0]))
+        top[0].share_data(bottom[0])
+        top[0].share_diff(bottom[0])
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        top[0].share_data(bottom[0])
+        top[0].share_diff(bottom[0])
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        """Do nothing: the gradient is the bottom's already."""
+
+
+@register_layer("Reshape")
 class Reshape(ViewLayer):
     """Replace ``num_axes`` axes from ``axis`` on by ``shape``.
 
+    Other axes over the same elements; nothing is copied.
+
     In ``shape``, 0 keeps the bottom's axis of that place and one -1 is worked out from the rest. A
     negative ``axis`` counts from the end, where -1 appends.
+
+    Source: Caffe, ``src/caffe/layers/reshape_layer.cpp``.
 
     Shapes: bottom (*lead, *replaced, *rest) -> top (*lead, *shape, *rest), the same data.
 
@@ -97,3 +123,25 @@ class Reshape(ViewLayer):
             message = f"a 0 in reshape_param.shape copies axis {axis}, which {bottom.shape} lacks"
             raise self._mismatch(message)
         return bottom.shape[axis]
+
+
+@register_layer("Flatten")
+class Flatten(ViewLayer):
+    """Join the axes ``axis`` to ``end_axis``, both included.
+
+    Several axes made one; nothing is copied.
+
+    Source: Caffe, ``src/caffe/layers/flatten_layer.cpp``.
+
+    Shapes: bottom (*lead, *joined, *rest) -> top (*lead, product of joined, *rest), the same data.
+
+    Raises:
+        ShapeError: There are no such axes, or the last comes before the first.
+        NetError: The top is the bottom.
+    """
+
+    def top_shape(self, bottom: Blob) -> tuple[int, ...]:
+        p = self.param.flatten_param
+        first, last = bottom.canonical_axis(p.axis), bottom.canonical_axis(p.end_axis)
+        joined = bottom.count_between(first, last + 1)
+        return (*bottom.shape[:first], joined, *bottom.shape[last + 1 :])

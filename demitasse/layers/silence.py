@@ -6,12 +6,10 @@ Source: Caffe, ``src/caffe/layers/silence_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
-from demitasse.layers.registry import register
-
-__all__ = ["Silence"]
+from demitasse.layers.registry import register_layer
 
 
-@register("Silence")
+@register_layer("Silence")
 class Silence(Layer):
     """Take any blobs and do nothing with them; their gradients are 0.
 
@@ -20,7 +18,7 @@ class Silence(Layer):
 
     bottoms = AtLeast(1)
     tops = Exactly(0)
-    only_shares = True
+    is_alias = True
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         """Nothing: there are no tops."""

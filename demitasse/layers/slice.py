@@ -11,12 +11,10 @@ from demitasse.backends import ops
 from demitasse.errors import ErrorCode, ShapeError
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import legacy_axis, out_of_range, wrong_count
-from demitasse.layers.registry import register
-
-__all__ = ["Slice"]
+from demitasse.layers.registry import register_layer
 
 
-@register("Slice")
+@register_layer("Slice")
 class Slice(Layer):
     """Cut along ``axis`` (once ``slice_dim``), at each ``slice_point`` or into equal parts.
 
@@ -33,7 +31,7 @@ class Slice(Layer):
 
     bottoms = Exactly(1)
     tops = AtLeast(1)
-    repeats = True
+    graph_capturable = True
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.slice_param

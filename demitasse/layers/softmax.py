@@ -6,14 +6,12 @@ Source: Caffe, ``src/caffe/layers/softmax_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.arrays import Array
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
-from demitasse.layers.registry import register
+from demitasse.layers.numerics import softmax
+from demitasse.layers.registry import register_layer
 
-__all__ = ["Softmax"]
 
-
-@register("Softmax")
+@register_layer("Softmax")
 class Softmax(Layer):
     """Turn scores into probabilities along ``axis``; may run in place.
 
@@ -38,18 +36,3 @@ class Softmax(Layer):
             y, dy = top[0].read(), top[0].read_diff()
             along = self.xp.sum(dy * y, axis=self.axis, keepdims=True)
             bottom[0].write_diff((dy - along) * y)
-
-
-def softmax(layer: Layer, x: Array, axis: int) -> Array:
-    """Return the softmax of ``x`` along ``axis``; the largest value is subtracted first.
-
-    Of nothing it is nothing: an axis of length 0 has no largest value.
-
-    Shapes: x any -> the same.
-    """
-    xp = layer.xp
-    if 0 in x.shape:
-        return x
-    y = xp.exp(x - xp.max(x, axis=axis, keepdims=True))
-    y /= xp.sum(y, axis=axis, keepdims=True)
-    return y

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Flags, Layer
-from demitasse.layers.registry import register
-
-__all__ = ["Split"]
+from demitasse.layers.registry import register_layer
 
 
-@register("Split")
+@register_layer("Split")
 class Split(Layer):
     """Give each reader its own gradient; the data is shared, not copied.
 

@@ -12,12 +12,10 @@ from demitasse.io.proto import LayerParameter
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import out_of_range, positive, wrong_shapes
 from demitasse.layers.pooling import Pooling
-from demitasse.layers.registry import register
-
-__all__ = ["SPP"]
+from demitasse.layers.registry import register_layer
 
 
-@register("SPP")
+@register_layer("SPP")
 class SPP(Layer):
     """Spatial pyramid pooling: level i has 2^i by 2^i bins, and the levels are joined.
 

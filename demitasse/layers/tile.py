@@ -9,12 +9,10 @@ import math
 
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import positive
-from demitasse.layers.registry import register
-
-__all__ = ["Tile"]
+from demitasse.layers.registry import register_layer
 
 
-@register("Tile")
+@register_layer("Tile")
 class Tile(Layer):
     """Repeat the bottom ``tiles`` times along ``axis``.
 
@@ -27,7 +25,7 @@ class Tile(Layer):
     """
 
     bottoms = tops = Exactly(1)
-    repeats = True
+    graph_capturable = True
     in_place = False
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:

@@ -12,15 +12,13 @@ from collections.abc import Iterator
 from demitasse.backends.arrays import Array
 from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import check_indices, conflict, missing, out_of_range, wrong_shapes
-from demitasse.layers.registry import register
-
-__all__ = ["Upsample"]
+from demitasse.layers.registry import register_layer
 
 AT_ONCE = 1 << 18
 """Elements of the top that are put back at once; with their places they stay in a core's cache."""
 
 
-@register("Upsample")
+@register_layer("Upsample")
 class Upsample(Layer):
     """Enlarge by whole factors; a second bottom, the mask of a MAX pooling, says where values go.
 
@@ -45,7 +43,7 @@ class Upsample(Layer):
     tops = Exactly(1)
     in_place = False
     differentiable = (0,)
-    refuses_gradients = False
+    strict_propagate_down = False
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.upsample_param

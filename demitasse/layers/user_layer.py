@@ -12,8 +12,6 @@ from demitasse.blob import Blob
 from demitasse.io.proto import LayerParameter
 from demitasse.layers.base import Layer
 
-__all__ = ["BlobVec", "Phase", "RawBlobVec", "UserLayer"]
-
 
 class Phase(IntEnum):
     """A phase as Python code sees it: a number, as in Caffe's messages, that prints its name."""

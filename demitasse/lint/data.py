@@ -5,7 +5,7 @@ from __future__ import annotations
 from demitasse.core.paths import resolve_path
 from demitasse.errors import ConfigError
 from demitasse.io.proto import LayerParameter, TransformationParameter
-from demitasse.layers.facts import field_of, given
+from demitasse.layers.metadata import field_value, given
 from demitasse.lint.peek import Peek, mean_shape, peek
 from demitasse.lint.view import View
 
@@ -20,7 +20,7 @@ def missing_files(view: View) -> None:
         path = view.facts[index].source
         if not path:
             continue
-        source = field_of(layer, path)
+        source = field_value(layer, path)
         names = {"source": source, "mean_file": layer.transform_param.mean_file}
         for field, name in names.items():
             if not name:
@@ -106,7 +106,7 @@ def label_range(view: View) -> None:
     """Labels for which the scores have no place."""
     looked: dict[int, Peek] = {}
     for index, layer in enumerate(view.layers):
-        if view.facts[index].holds.get(1) != "classes" or len(layer.bottom) < 2:
+        if view.facts[index].bottom_kinds.get(1) != "classes" or len(layer.bottom) < 2:
             continue
         scores, labels = view.through(view.sources[index][0]), view.sources[index][1]
         classes = _outputs(view, scores)
@@ -132,14 +132,14 @@ def _outputs(view: View, index: int | None) -> int | None:
     if index is None or not path:
         return None
     layer = view.layers[index]
-    on_axis_1 = field_of(layer, f"{path.partition('.')[0]}.axis") == 1
-    return int(field_of(layer, path)) or None if on_axis_1 else None
+    on_axis_1 = field_value(layer, f"{path.partition('.')[0]}.axis") == 1
+    return int(field_value(layer, path)) or None if on_axis_1 else None
 
 
 def _ignored(layer: LayerParameter) -> set[int]:
     """Return the labels that do not count."""
     paths = ("loss_param.ignore_label", "accuracy_param.ignore_label")
-    ignored = {int(field_of(layer, path)) for path in paths if given(layer, path)}
+    ignored = {int(field_value(layer, path)) for path in paths if given(layer, path)}
     return ignored | set(layer.seg_accuracy_param.ignore_label)
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from demitasse.core.text import suggestion
 from demitasse.graph import moved_weight
 from demitasse.io.proto import LayerParameter, fork_of_type
-from demitasse.layers.facts import given
+from demitasse.layers.metadata import given
 from demitasse.lint.view import IN_PHASE, View
 
 __all__ = ["RULES"]
@@ -141,10 +141,10 @@ def overwritten_outputs(view: View) -> None:
 
 def _needs(view: View, writer: int, top: int, index: int) -> bool:
     """Whether the backward of a layer needs what another overwrites in place."""
-    reads = view.facts[writer].backward_reads(view.layers[writer], view.phase)
+    reads = view.facts[writer].reads_in_backward(view.layers[writer], view.phase)
     if reads & {"tops", ("first top", "second top", "")[min(top, 2)]}:
         return True
-    kept = view.facts[index].keeps_signs.holds(view.layers[index], view.phase)
+    kept = view.facts[index].preserves_sign.is_met(view.layers[index], view.phase)
     return "signs" in reads and not kept
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from demitasse.core.text import suggestion
 from demitasse.graph import filter_net
 from demitasse.io.proto import LayerParameter, NetParameter, NetState, Phase, ReadNet
-from demitasse.layers.facts import facts_of
+from demitasse.layers.metadata import layer_metadata
 from demitasse.lint.codes import Code
 from demitasse.lint.finding import Finding, Severity
 
@@ -60,7 +60,7 @@ class View:
         whole.state.CopyFrom(state)
         filtered, kept = filter_net(whole)
         self.layers: list[LayerParameter] = list(filtered.layer)
-        self.facts = [facts_of(layer.type) for layer in self.layers]
+        self.facts = [layer_metadata(layer.type) for layer in self.layers]
         self.phase, self.base, self.name = Phase.Name(state.phase), base, net.source
         self._origins = [net.origin(index) for index in kept]
         self.told: list[Told] = []
@@ -113,7 +113,7 @@ class View:
             layer = self.layers[source]
             yield source, list(layer.top).index(blob)
             if blob not in layer.bottom:
-                if not layer.bottom or not self.facts[source].shares.holds(layer, self.phase):
+                if not layer.bottom or not self.facts[source].shares.is_met(layer, self.phase):
                     return
                 blob = layer.bottom[0]
             source = self.sources[source][list(layer.bottom).index(blob)]

@@ -1,4 +1,4 @@
-"""Nets: structure, construction and execution."""
+"""Nets: what they are, how they are built, and their passes."""
 
 from demitasse.net.net import Net
 

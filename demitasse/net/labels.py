@@ -1,4 +1,4 @@
-"""Label check: labels that are no classes, for which losses are NaN and accuracies wrong."""
+"""Labels that are no classes: a loss is NaN for them, and an accuracy counts them as wrong."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ import numpy as np
 from demitasse.core.log import number
 from demitasse.errors import DataError, ErrorCode
 from demitasse.layers.accuracy import Accuracy
+from demitasse.layers.axes import ClassAxis
 from demitasse.layers.base import Layer
-from demitasse.layers.helpers.classes import ClassAxis
-from demitasse.layers.losses.base import LossLayer
-from demitasse.layers.losses.targets import Normalization
+from demitasse.layers.losses.base import LossLayer, Normalization
 from demitasse.memory.two_sides import Head
 from demitasse.net.structure import Structure
 
 __all__ = ["LabelCheck"]
 
 LABELS = 1
-"""Index of the bottom with the labels, of losses and accuracies."""
+"""Which bottom of a loss or an accuracy is the labels."""
 
 AT_HOST = (Head.HEAD_AT_CPU, Head.SYNCED)
 
 
 class LabelCheck:
-    """Checks the labels of a net after a forward pass.
+    """Looks at the labels of a net after a forward pass.
 
     Args:
-        structure: The parts of the net.
+        structure: The net's parts.
     """
 
     def __init__(self, structure: Structure) -> None:
@@ -39,19 +38,19 @@ class LabelCheck:
         self._metrics = [index for index, layer in layers if isinstance(layer, Accuracy)]
 
     def after_pass(self, first: int, last: int, loss: float) -> None:
-        """Check the labels of losses, if the loss is NaN, and the labels of accuracies.
+        """Check what was computed: the labels of losses if one is NaN, and those of accuracies.
 
-        Labels of accuracies are checked if they are on the host, where data layers and users put
-        them. Thus the check never waits for a device.
+        The latter are looked at where the host has them, as it has what data layers and users
+        bring in; so nothing waits for a device.
 
         Args:
             first: The first layer that ran.
-            last: The last layer that ran.
+            last: The last one.
             loss: The sum of the losses.
 
         Raises:
-            DataError: A label is neither a class nor ignored. The error names the label, and its
-                image or record.
+            DataError: A label is neither a class nor ignored; says which, and of which image or
+                record.
         """
         if not math.isfinite(loss):
             for index in self._losses:
@@ -71,7 +70,7 @@ class LabelCheck:
         labels = self._structure.blob_list[blob].cpu_data().reshape(-1)
         if not labels.size or (labels.min() > -1 and labels.max() < axis.classes):
             return
-        whole = np.trunc(labels)  # as in the layers
+        whole = np.trunc(labels)  # as the layers do
         fine = (whole >= 0) & (whole < axis.classes)
         ignored = _ignored(layer)
         if ignored is not None:
@@ -80,13 +79,13 @@ class LabelCheck:
             raise self._fault(index, blob, int(fine.argmin()), axis.classes)
 
     def _fault(self, index: int, blob: int, first: int, classes: int) -> DataError:
-        """Return the error for a label.
+        """Return the error that names a label.
 
         Args:
-            index: Index of the layer.
-            blob: Index of the blob of labels.
-            first: Index of the label in the blob.
-            classes: Number of classes.
+            index: The layer.
+            blob: The blob of labels.
+            first: Which of its elements it is.
+            classes: How many classes there are.
         """
         structure = self._structure
         layer, labels = structure.layers[index], structure.blob_list[blob]
@@ -95,9 +94,10 @@ class LabelCheck:
         field = "accuracy_param" if isinstance(layer, Accuracy) else "loss_param"
         name = list(structure.blobs)[blob]
         message = (
-            f"got label {label} for image {image} of the batch (blob {name!r}), expected a class "
-            f"of the scores, 0 to {classes - 1}; correct the labels, give the layer before one "
-            f"output per class, or set {field}.ignore_label"
+            f"label {label} of image {image} of the batch (blob {name!r}) is "
+            f"none of the classes 0 to {classes - 1} that the scores have; mend the labels, give "
+            "the layer before as many outputs as there are classes, or name a label to pass over "
+            f"with {field}.ignore_label"
         )
         error = DataError(
             message,
@@ -111,9 +111,9 @@ class LabelCheck:
         return error.at(f"layer {layer.name!r} ({layer.type})", layer=layer.name)
 
     def _record(self, blob: int, image: int) -> Sequence[str]:
-        """Return the database or list of an image of a blob, and the key of its record.
+        """Return the database or list that an image of a blob comes from, and its key there.
 
-        Empty if the blob is not the top of a data layer with records.
+        Nothing where the blob is not what a data layer gives, or that does not know.
         """
         structure = self._structure
         for index in reversed(range(len(structure.layers))):
@@ -127,7 +127,7 @@ class LabelCheck:
 
 
 def _ignored(layer: Layer) -> int | None:
-    """Return the label that a layer ignores, or None."""
+    """Return the label that a layer passes over."""
     if isinstance(layer, Accuracy):
         return layer.ignore_label
     normalization = getattr(layer, "normalization", None)

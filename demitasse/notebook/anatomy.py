@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from demitasse.layers.facts.work import multiply_adds, values_moved
+from demitasse.layers.metadata.cost import multiply_adds, values_moved
 from demitasse.net import Net
 
 __all__ = ["anatomy", "shapes_text"]

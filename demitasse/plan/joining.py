@@ -137,7 +137,7 @@ def _uses(places: Sequence[Place], blobs: Sequence[Blob]) -> _Uses:
         written = {blob.data_memory.serial for blob in place.top}
         if wanted.isdisjoint(read | written):
             continue
-        shares = layer.only_shares or isinstance(layer.op, ops.Split)
+        shares = layer.is_alias or isinstance(layer.op, ops.Split)
         shapes = {(b.data_memory.serial, b.shape) for b in (*place.bottom, *place.top)}
         for serial, shape in shapes:
             writes = serial in written and not (shares and serial in read)

@@ -22,7 +22,7 @@ from demitasse.blob import Blob, Changes
 from demitasse.core.frozen_struct import FrozenStruct
 from demitasse.core.text import suggestion
 from demitasse.errors import ErrorCode, NetError
-from demitasse.layers.facts import facts_of
+from demitasse.layers.metadata import layer_metadata
 from demitasse.memory import SyncedMemory
 from demitasse.memory.arena import Arena, Assignment, Slot
 from demitasse.plan import Place
@@ -162,7 +162,7 @@ def accesses(places: Sequence[Place], *, backward: bool) -> list[Access]:
 
 def _is_opaque(place: Place) -> bool:
     """Whether a layer may keep or change its blobs' memories at will, as data and Python layers."""
-    return not place.bottom or facts_of(place.layer.type).opaque
+    return not place.bottom or layer_metadata(place.layer.type).opaque
 
 
 def hidden_blobs(places: Sequence[Place], kept: Iterable[Blob]) -> frozenset[int]:

@@ -180,7 +180,7 @@ class Plan:
         """Say in an error which layers it is of, unless it does."""
         if not error.place:
             entries = self.entries[part.first : part.last + 1]
-            called = [entry.place.called for entry in entries if not entry.layer.only_shares]
+            called = [entry.place.called for entry in entries if not entry.layer.is_alias]
             error.at(" to ".join(dict.fromkeys([called[0], called[-1]])))
 
     def _one_by_one(
@@ -387,12 +387,12 @@ class Plan:
     def _may_wait(self, index: int, group: Group | None) -> bool:
         entry = self.entries[index]
         step = entry.step if group is None else group.step
-        return entry.layer.only_shares if step is None else step.may_wait
+        return entry.layer.is_alias if step is None else step.may_wait
 
     def _repeats(self, index: int, group: Group | None) -> bool:
         entry = self.entries[index]
         step = entry.step if group is None else group.step
-        return entry.layer.only_shares if step is None else step.repeats
+        return entry.layer.is_alias if step is None else step.repeats
 
     def _parts(self, first: int, last: int) -> Sequence[Part]:
         """Cut a range of prepared layers into stretches and what lies between them."""

@@ -137,7 +137,7 @@ class Stretch:
         written: set[int] = set()
         for entry in self._entries:
             place = entry.place
-            if entry.layer.only_shares:
+            if entry.layer.is_alias:
                 continue
             read |= {
                 blob.data_memory.serial for blob in (*place.bottom, *entry.layer.blobs)

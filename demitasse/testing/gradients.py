@@ -78,7 +78,7 @@ def check_gradients(
 
     Example::
 
-        @register("Square")
+        @register_layer("Square")
         class Square(NeuronLayer):
             def forward(self, bottom, top):
                 x = bottom[0].read()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from demitasse.layers.facts import facts_of
+from demitasse.layers.metadata import layer_metadata
 from demitasse.net import Net
 
 __all__ = ["random_inputs"]
@@ -35,11 +35,11 @@ def _held(net: Net) -> dict[str, set[str]]:
     """Return, for each blob, what layers take its values for, other than plain values."""
     held: dict[str, set[str]] = {name: set() for name in net.blob_names}
     for index, layer in reversed(list(enumerate(net.layers))):
-        facts = facts_of(layer.type)
+        facts = layer_metadata(layer.type)
         bottoms = [net.blob_names[i] for i in net.structure.bottom_ids(index)]
         for name, kind in zip(bottoms, facts.kinds_of_bottoms(len(bottoms)), strict=True):
             held[name] |= {kind} if kind else set()
-        if facts.shares.holds(layer.param, layer.phase):  # the same values under other names
+        if facts.shares.is_met(layer.param, layer.phase):  # the same values under other names
             for top in net.structure.top_ids(index):
                 held[bottoms[0]] |= held[net.blob_names[top]]
     return held

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from demitasse.errors import ConfigError, ErrorCode
-from demitasse.layers._data_base import EpochDataLayer
-from demitasse.layers.facts import facts_of
+from demitasse.layers.data_layers.base import EpochDataLayer
+from demitasse.layers.metadata import layer_metadata
 from demitasse.net import Net
 
 __all__ = ["Epoch", "passes"]
@@ -31,7 +31,7 @@ class Epoch:
         for index, layer in enumerate(net.layers):
             if isinstance(layer, EpochDataLayer):
                 self._sources.append(layer)
-            elif not net.structure.bottom_ids(index) and facts_of(layer.type).records:
+            elif not net.structure.bottom_ids(index) and layer_metadata(layer.type).records:
                 message = (
                     f"layer {layer.name!r} ({layer.type}) has no last record, so there is no "
                     "whole epoch; give the number of batches"

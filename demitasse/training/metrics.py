@@ -13,7 +13,7 @@ from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import ResumeState
 from demitasse.layers import Layer
 from demitasse.layers.accuracy import Accuracy
-from demitasse.layers.facts import facts_of
+from demitasse.layers.metadata import layer_metadata
 from demitasse.net import Net
 
 __all__ = ["Best", "Metric", "find_metric"]
@@ -93,7 +93,7 @@ def _larger(net: Net, name: str) -> bool:
     kind = _maker(net, name).type
     if weights[name] > 0:
         return False
-    if better := facts_of(kind).better:
+    if better := layer_metadata(kind).better:
         return better == "larger"
     message = f"is more of {name!r} (of a {kind} layer) better? Say {name}:max or {name}:min"
     raise ConfigError(message, code=ErrorCode.INVALID, output=name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from time import perf_counter
 
-from demitasse.layers._data_base import PrefetchingDataLayer
+from demitasse.layers.data_layers.base import PrefetchingDataLayer
 from demitasse.net import Net
 
 __all__ = ["Measured", "Pace", "images_of_a_pass"]

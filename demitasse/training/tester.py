@@ -10,8 +10,8 @@ from typing import Generic, Protocol, TypeVar
 from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.sources.turns import Turn
 from demitasse.layers import Layer
-from demitasse.layers._data_base import PrefetchingDataLayer
-from demitasse.layers.facts import facts_of
+from demitasse.layers.data_layers.base import PrefetchingDataLayer
+from demitasse.layers.metadata import layer_metadata
 from demitasse.net import Net
 from demitasse.training.distributed import Team, first_request
 from demitasse.training.epoch import Epoch, passes
@@ -189,14 +189,14 @@ def _why_alone(layer: Layer) -> str:
     if layer.type == "DetectionOutput":
         folder = layer.param.detection_output_param.save_output_param.output_directory
         return "writes files" if folder else ""
-    facts = facts_of(layer.type)
+    facts = layer_metadata(layer.type)
     if layer.type == "Python" or not facts.known:
         return "may do anything"
     if facts.records or layer.type == "Input":
         return "knows no shard"
-    if layer.remembers or layer.carries:
+    if layer.has_counters or layer.has_state:
         return "carries something from one batch to the next"
-    return "draws random numbers" if layer.draws else ""
+    return "draws random numbers" if layer.random_in_test else ""
 
 
 def _sources(net: Net) -> list[PrefetchingDataLayer]:

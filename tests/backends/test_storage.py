@@ -14,7 +14,7 @@ from demitasse.backends.storage import ARRAYS, narrowed, widen_into
 from demitasse.core.config import settings
 from demitasse.errors import ConfigError, NetError
 from demitasse.io.proto import NetParameter, parse_text
-from demitasse.layers.catalog import CATALOG
+from demitasse.layers.registry import CATALOG
 from demitasse.testing import make_layer
 from demitasse.testing.layer_cases import CASES, OTHER_CASES
 

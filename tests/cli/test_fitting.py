@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from demitasse.cli.render import fitted_lines, shortened, table
+from demitasse.cli.fitting import fitted_lines, shortened
+from demitasse.cli.output import table
 
 HEAD = ("layer", "type", "tops", "shape", "parameters", "multiply-adds")
 ROWS = [

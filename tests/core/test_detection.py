@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from demitasse.errors import NetError
-from demitasse.layers.detection.boxes import Detector, box_sizes, overlaps, prior_boxes, suppress
+from demitasse.layers.detection.boxes import overlaps, suppress
+from demitasse.layers.detection.detection_output import Detector
+from demitasse.layers.detection.prior_box import box_sizes, prior_boxes
 
 RNG = np.random.default_rng(0)
 

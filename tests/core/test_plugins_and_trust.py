@@ -21,7 +21,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes of POSIX
 LAYER = '''
 import demitasse as dm
 
-@dm.register("Twice{name}")
+@dm.register_layer("Twice{name}")
 class Twice(dm.Layer):
     """Double a blob."""
 

@@ -44,7 +44,7 @@ def test_fixed_statistics_leave_nothing_for_later_passes(phase, carries):
     layer { name: "bn" type: "BatchNorm" bottom: "x" top: "x" }"""
     net = Net(parse_text(text, NetParameter), phase, device="numpy")
 
-    assert net.layer_by_name("bn").carries == carries
+    assert net.layer_by_name("bn").has_state == carries
 
 
 def test_remembers_sums_of_means_and_of_unbiased_variances(backend):

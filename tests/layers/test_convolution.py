@@ -10,7 +10,7 @@ from gradients import expect_gradients
 from demitasse import Net
 from demitasse.errors import ConfigError, ErrorCode, NetError, ShapeError
 from demitasse.io.proto import LayerParameter, NetParameter, parse_text
-from demitasse.layers.helpers import correlation
+from demitasse.layers import windows
 from demitasse.testing import make_layer
 
 RNG = np.random.default_rng(0)
@@ -119,7 +119,7 @@ def test_the_work_may_be_cut_into_groups_of_images(monkeypatch, backend):
     whole = layer("num_output: 3 kernel_size: 3", x, device=backend)
     dy = np.ones_like(whole.forward()[0])
     want = (*whole.forward(), *whole.backward(dy), np.array(whole.params[0].diff))
-    monkeypatch.setattr(correlation, "CHUNK", 2 * 18 * 4)
+    monkeypatch.setattr(windows, "CHUNK", 2 * 18 * 4)
 
     cut = layer("num_output: 3 kernel_size: 3", x, device=backend)
     cut.forward()

@@ -17,7 +17,7 @@ from demitasse.io.data.databases.datum import array_to_datum
 from demitasse.io.data.databases.writing import write_database, write_records
 from demitasse.io.proto import DataParameter, Datum, LayerParameter, TransformationParameter
 from demitasse.layers import LayerContext
-from demitasse.layers.data import Data
+from demitasse.layers.data_layers.data import Data
 from demitasse.memory import transfers
 
 RECORDS = 7
@@ -25,7 +25,7 @@ RECORDS = 7
 
 @pytest.fixture
 def folder(tmp_path):
-    """Holds some_lmdb: record i is an image full of i, with label 10 i."""
+    """BottomKind some_lmdb: record i is an image full of i, with label 10 i."""
     write_database(
         tmp_path / "some_lmdb",
         ((np.full((2, 5, 6), i, np.uint8), 10 * i) for i in range(RECORDS)),
@@ -433,7 +433,7 @@ def test_an_interpreter_that_ends_is_not_held_up(folder):
 import sys
 sys.path[:0] = {sys.path!r}
 from demitasse.layers import LayerContext
-from demitasse.layers.data import Data
+from demitasse.layers.data_layers.data import Data
 from demitasse.blob import Blob
 from demitasse.core.device import Device
 from demitasse.io.proto import LayerParameter

@@ -8,7 +8,7 @@ from expect_error import expect_error
 
 from demitasse.errors import ConfigError, ErrorCode, NetError, ShapeError
 from demitasse.io.proto import NetParameter, parse_text
-from demitasse.layers.detection.boxes import Detector
+from demitasse.layers.detection.detection_output import Detector
 from demitasse.net import Net
 from demitasse.testing import make_layer
 

@@ -24,7 +24,7 @@ def mask(ratio=0.5, rows=20, device="numpy", **changes):
     one = make_layer(text(ratio), [X[:rows]], device=device)
     for name, value in changes.items():
         if name == "passes":
-            one.layer.context.clock.passes = value
+            one.layer.context.pass_counter.passes = value
         else:
             setattr(one.layer.context, name, value)
     return one.forward()[0] != 0

@@ -14,7 +14,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from gradients import expect_gradients, expect_portable_values
 
 from demitasse.io.proto import LayerParameter, parse_text
-from demitasse.layers.facts import FACTS
+from demitasse.layers.metadata import METADATA
 from demitasse.testing.layer_cases import CASES, OTHER_CASES
 
 ELSEWHERE = {
@@ -77,8 +77,8 @@ def test_a_layer_without_a_gradient_computes_the_same_everywhere(case, backend):
     )
 
 
-ALIASES = {alias for facts in FACTS.values() for alias in facts.aliases}
-WITH_GRADIENT = sorted(name for name, facts in FACTS.items() if facts.gradient == "gradient")
+ALIASES = {alias for facts in METADATA.values() for alias in facts.aliases}
+WITH_GRADIENT = sorted(name for name, facts in METADATA.items() if facts.gradient == "gradient")
 
 
 def test_every_type_with_a_gradient_has_a_case():
@@ -88,7 +88,7 @@ def test_every_type_with_a_gradient_has_a_case():
 
 def options_of(name):
     """Yield what a type's cases should set: fields, and the values of those that have few."""
-    for message in FACTS[name].fields:
+    for message in METADATA[name].fields:
         for field in LayerParameter.DESCRIPTOR.fields_by_name[message].message_type.fields:
             if field.enum_type:
                 for value in field.enum_type.values:
@@ -104,7 +104,7 @@ def test_every_option_has_a_case(name):
     seen = defaultdict(list)
     for case in CASES[name]:
         param = parse_text(case.fields, LayerParameter)
-        for message in FACTS[name].fields:
+        for message in METADATA[name].fields:
             group = getattr(param, message)
             for field in group.DESCRIPTOR.fields:
                 given = not is_repeated(field) and group.HasField(field.name)

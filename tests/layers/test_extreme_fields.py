@@ -17,8 +17,8 @@ from google.protobuf.descriptor import FieldDescriptor as Field
 from demitasse import Net
 from demitasse.errors import DemitasseError, DeviceError, ErrorCode
 from demitasse.io.proto import LayerParameter, NetParameter
-from demitasse.layers.facts import FACTS, facts_of
-from demitasse.layers.facts.examples import EXAMPLES
+from demitasse.layers.metadata import METADATA, layer_metadata
+from demitasse.layers.metadata.examples import EXAMPLES
 from demitasse.testing.conformance.files import FILES
 
 resource = pytest.importorskip("resource", reason="limits of memory need a Unix")
@@ -61,7 +61,7 @@ def numeric(message, path=()):
 
 def fields_of(name):
     """Yield the paths of the numeric fields that a layer type reads."""
-    for spec in (*FACTS[name].fields, "loss_weight", "param"):
+    for spec in (*METADATA[name].fields, "loss_weight", "param"):
         first, _, second = spec.partition(".")
         field = LayerParameter.DESCRIPTOR.fields_by_name[first]
         if field.cpp_type != Field.CPPTYPE_MESSAGE:
@@ -159,14 +159,14 @@ def test_many_values_end_well_or_in_an_error_of_ours(name, tmp_path, monkeypatch
 def run(name, path, value, device, change=put):
     param = NetParameter()
     param.CopyFrom(net_of(name))
-    layer = next(one for one in param.layer if one.type in {name, *FACTS[name].aliases})
+    layer = next(one for one in param.layer if one.type in {name, *METADATA[name].aliases})
     change(layer, path, value)
     where, told = ".".join(field.name for field in path), ""
     try:
         with Net(param, device=device, base_dir=Path.cwd()) as net:
             if sum(blob.count for blob in net.blobs.values()) < 1e7:
                 net.forward()
-                if facts_of(name).gradient == "gradient":
+                if layer_metadata(name).gradient == "gradient":
                     net.backward()
     except DemitasseError as error:
         told = str(error)

@@ -10,10 +10,10 @@ from example_nets import example_net
 
 from demitasse import Net
 from demitasse.io.proto import LayerParameter, parse_text
-from demitasse.layers import layer_class, register, unregister
+from demitasse.layers import layer_class, register_layer, unregister
 from demitasse.layers.base import Exactly, Layer
-from demitasse.layers.facts import ALWAYS, FACTS, IN_PLACE, LayerFacts, facts_of
-from demitasse.layers.facts.examples import EXAMPLES
+from demitasse.layers.metadata import ALWAYS, IN_PLACE, METADATA, LayerMetadata, layer_metadata
+from demitasse.layers.metadata.examples import EXAMPLES
 from demitasse.testing import make_layer
 from demitasse.testing.conformance.files import FILES
 from demitasse.testing.layer_cases import (
@@ -155,16 +155,16 @@ def test_backward_reads_what_the_facts_say(case):
     if changes(one, case, one.params, other):
         found.add("params")
 
-    assert found == facts_of(case.type).backward_reads(one.layer.param, case.phase)
+    assert found == layer_metadata(case.type).reads_in_backward(one.layer.param, case.phase)
 
 
 # -- parameters --------------------------------------------------------------------------------
 
 
-@of_each_type([case for case in EVERY_CASE if facts_of(case.type).known])
+@of_each_type([case for case in EVERY_CASE if layer_metadata(case.type).known])
 def test_parameters_are_as_many_as_the_facts_say_and_filled_as_they_say(case):
     param = named(case)
-    said = facts_of(case.type).params_of(param, case.phase)
+    said = layer_metadata(case.type).params_of(param, case.phase)
     for number, one in enumerate(said):
         if one.filler:
             message, _, name = one.filler.partition(".")
@@ -186,7 +186,7 @@ def test_parameters_are_as_many_as_the_facts_say_and_filled_as_they_say(case):
 @of_each_type(WITH_GRADIENT)
 def test_averages_are_not_learned_and_all_else_is(case):
     one = made(case)
-    said = facts_of(case.type).params_of(one.layer.param, case.phase)
+    said = layer_metadata(case.type).params_of(one.layer.param, case.phase)
     if not said:
         return
 
@@ -213,7 +213,7 @@ def test_tops_have_the_shape_of_the_bottom_where_the_facts_say_so(name):
 
     same = bool(ones) and all(one.top and one.top[0].shape == one.bottom[0].shape for one in ones)
 
-    assert facts_of(name).same_shape == same or name in MORE_AXES
+    assert layer_metadata(name).same_shape == same or name in MORE_AXES
 
 
 @of_each_type(EVERY_CASE)
@@ -225,23 +225,24 @@ def test_memory_is_shared_where_the_facts_say_so(case):
 
     shared = np.shares_memory(one.top[0].data, one.bottom[0].data)
 
-    assert shared == facts_of(case.type).shares.holds(one.layer.param, case.phase)
+    assert shared == layer_metadata(case.type).shares.is_met(one.layer.param, case.phase)
 
 
 @of_each_type(EVERY_CASE)
 def test_bottoms_that_are_no_values_have_no_gradient(case):
     one = made(case)
 
-    kinds = list(facts_of(case.type).kinds_of_bottoms(len(one.bottom)))
+    kinds = list(layer_metadata(case.type).kinds_of_bottoms(len(one.bottom)))
 
     for index, kind in enumerate(kinds):
         if kind is not None:
             assert (
-                not one.layer.allow_force_backward(index) or facts_of(case.type).gradient == "none"
+                not one.layer.allow_force_backward(index)
+                or layer_metadata(case.type).gradient == "none"
             )
 
 
-SIGNED = [name for name, facts in FACTS.items() if facts.keeps_signs.text != "never"]
+SIGNED = [name for name, facts in METADATA.items() if facts.preserves_sign.text != "never"]
 
 
 @of_each_type([case for case in WITH_GRADIENT if case.type in SIGNED])
@@ -252,20 +253,22 @@ def test_signs_are_kept_where_the_facts_say_so(case):
 
     kept = ((y > 0) == (x > 0)) | ((x > 0) & (dx == 0))
 
-    if facts_of(case.type).keeps_signs.holds(one.layer.param, case.phase):
+    if layer_metadata(case.type).preserves_sign.is_met(one.layer.param, case.phase):
         assert kept.all()
 
 
-@pytest.mark.parametrize("name", sorted(FACTS))
+@pytest.mark.parametrize("name", sorted(METADATA))
 def test_a_loss_counts_and_a_source_has_no_bottoms(name):
-    facts, kind = FACTS[name], layer_class(name)
+    facts, kind = METADATA[name], layer_class(name)
 
     if isinstance(kind, type):
         assert facts.is_loss == kind.auto_tops  # type: ignore[attr-defined]
     assert facts.records <= (facts.gradient == "source" or not facts.known)
 
 
-@pytest.mark.parametrize("name", [n for n, facts in FACTS.items() if "Softmax" in facts.contains])
+@pytest.mark.parametrize(
+    "name", [n for n, facts in METADATA.items() if "Softmax" in facts.contains]
+)
 def test_a_loss_with_a_softmax_does_not_mind_what_all_scores_share(name):
     bottoms = [SCORES, CLASSES, abs(RNG.normal(size=(4, 4)))]
     bottoms = bottoms[: 3 if name == "InfogainLoss" else 2]
@@ -290,13 +293,13 @@ class Halves(caffe.Layer):
 
 
 def test_every_type_has_an_example():
-    assert EXAMPLES.keys() == FACTS.keys()
+    assert EXAMPLES.keys() == METADATA.keys()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    example, facts = EXAMPLES[name], FACTS[name]
+    example, facts = EXAMPLES[name], METADATA[name]
     tried = FILES.get(name)
     if tried is not None:
         for library in tried.needs:
@@ -340,7 +343,7 @@ def values_of(net, blob):
         kind
         for layer in net.layers
         for name, kind in zip(
-            layer.param.bottom, facts_of(layer.type).kinds_of_bottoms(9), strict=False
+            layer.param.bottom, layer_metadata(layer.type).kinds_of_bottoms(9), strict=False
         )
         if name == blob or name.startswith(f"{blob}_{blob}_split")
     ]
@@ -365,18 +368,25 @@ class Doubles(Layer):
 
 
 def test_a_user_may_say_what_is_so_of_a_type_of_his():
-    facts = LayerFacts(same_shape=True, keeps_signs=ALWAYS, reads={"tops": IN_PLACE})
+    facts = LayerMetadata(
+        same_shape=True, preserves_sign=ALWAYS, backward_inputs={"tops": IN_PLACE}
+    )
 
-    register("Doubles", facts=facts)(Doubles)
-    said = facts_of("Doubles")
+    register_layer("Doubles", metadata=facts)(Doubles)
+    said = layer_metadata("Doubles")
     unregister("Doubles")
 
     assert said is facts
-    assert not facts_of("Doubles").known
+    assert not layer_metadata("Doubles").known
 
 
 def test_of_a_type_that_nobody_described_little_is_known():
-    facts = facts_of("MineLoss")
+    facts = layer_metadata("MineLoss")
 
-    assert (facts.known, facts.is_loss, facts.reads, facts.params) == (False, True, {}, ())
-    assert not facts_of("Mine").is_loss
+    assert (facts.known, facts.is_loss, facts.backward_inputs, facts.params) == (
+        False,
+        True,
+        {},
+        (),
+    )
+    assert not layer_metadata("Mine").is_loss

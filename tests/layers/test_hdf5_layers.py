@@ -18,7 +18,7 @@ ALL = sum(SIZES.values())
 
 @pytest.fixture
 def folder(tmp_path):
-    """Holds a.h5, b.h5 and c.h5, whose rows are numbered through, and list.txt."""
+    """BottomKind a.h5, b.h5 and c.h5, whose rows are numbered through, and list.txt."""
     first = 0
     for name, count in SIZES.items():
         write(tmp_path / name, range(first, first + count))

@@ -21,7 +21,7 @@ def image(number, size=(6, 8)):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Holds p0.png to p4.png; the blue channel of image k is k, its label 10 k."""
+    """BottomKind p0.png to p4.png; the blue channel of image k is k, its label 10 k."""
     for k in range(COUNT):
         image(k).save(tmp_path / f"p{k}.png")
     (tmp_path / "list.txt").write_text("".join(f"p{k}.png {10 * k}\n" for k in range(COUNT)))

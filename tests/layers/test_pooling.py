@@ -207,7 +207,7 @@ def test_stochastic_draws_anew_in_every_pass_and_alike_on_every_device(backend):
     one, other = (layer(STOCHASTIC, x, device=device) for device in (backend, "numpy"))
 
     first, again = one.forward()[0], one.forward()[0]
-    one.layer.context.clock.passes = other.layer.context.clock.passes = 1
+    one.layer.context.pass_counter.passes = other.layer.context.pass_counter.passes = 1
     later = one.forward()[0]
 
     np.testing.assert_array_equal(first, again)

@@ -5,7 +5,7 @@ import pytest
 from expect_error import expect_error
 
 from demitasse.errors import ConfigError, ErrorCode, ShapeError
-from demitasse.layers.detection.boxes import box_sizes, prior_boxes
+from demitasse.layers.detection.prior_box import box_sizes, prior_boxes
 from demitasse.testing import make_layer
 
 MAP, IMAGE = np.zeros((2, 8, 3, 4)), np.zeros((2, 3, 60, 100))

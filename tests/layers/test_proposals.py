@@ -5,14 +5,14 @@ import pytest
 from expect_error import expect_error
 
 from demitasse.errors import ConfigError, ErrorCode, ShapeError
-from demitasse.layers.detection.anchors import anchors
+from demitasse.layers.detection.proposal import base_anchors
 from demitasse.testing import make_layer
 
 RNG = np.random.default_rng(0)
 
 
 def test_anchors_are_those_of_faster_rcnn():
-    made = anchors(16, (0.5, 1, 2), (8, 16, 32))
+    made = base_anchors(16, (0.5, 1, 2), (8, 16, 32))
 
     expected = [
         [-84, -40, 99, 55], [-176, -88, 191, 103], [-360, -184, 375, 199],

@@ -10,6 +10,7 @@ from expect_error import expect_error
 
 from demitasse import Net
 from demitasse.errors import ConfigError, ErrorCode, NetError, ShapeError
+from demitasse.layers import python as python_layer
 from demitasse.layers.user_layer import BlobVec, UserLayer
 from demitasse.testing import check_gradients, make_layer
 
@@ -42,9 +43,8 @@ class SquaredDistance(Layer):
 
 @pytest.fixture(autouse=True)
 def _modules_are_forgotten(monkeypatch):
-    from demitasse.layers import user_modules
 
-    monkeypatch.setattr(user_modules, "_beside", {})
+    monkeypatch.setattr(python_layer, "_beside", {})
     yield
     for name in list(sys.modules):
         if name.partition(".")[0] in {"mine", "myloss", "mylayers", "helper"}:
@@ -210,7 +210,7 @@ def test_parameters_are_made_with_add_blob(write, backend):
 
 def test_a_layer_of_the_engine_can_be_named_too(write, backend):
     code = """
-        from demitasse.layers.neuron import NeuronLayer
+        from demitasse.layers.activations import NeuronLayer
 
         class Twice(NeuronLayer):
             def forward(self, bottom, top):

@@ -17,17 +17,17 @@ from demitasse import Net
 from demitasse.backends.onednn import status
 from demitasse.io.proto import LayerParameter, NetParameter, parse_text
 from demitasse.layers.base import Layer
-from demitasse.layers.catalog import CATALOG
-from demitasse.layers.facts import FACTS, FAMILIES, facts_of, first_name
-from demitasse.layers.facts.examples import EXAMPLES
-from demitasse.layers.facts.support import BACKENDS, lowered_by, support
+from demitasse.layers.metadata import FAMILIES, METADATA, canonical_type, layer_metadata
+from demitasse.layers.metadata.backend_support import BACKENDS, lowered_by, support
+from demitasse.layers.metadata.examples import EXAMPLES
+from demitasse.layers.registry import CATALOG
 from demitasse.testing import make_layer
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-NAMES = sorted(FACTS)
+NAMES = sorted(METADATA)
 KERNELS_ALONE = {"AbsVal", "BNLL", "Clip", "ELU", "Exp", "MVN", "Power", "ReLU6", "Swish"}
 """Types that have no Step on ``cpu`` but those of kernels that are made at run time."""
-ALIASES = [alias for facts in FACTS.values() for alias in facts.aliases]
+ALIASES = [alias for facts in METADATA.values() for alias in facts.aliases]
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +63,8 @@ def key_of(op: object) -> str:
 
 
 def parts_of(module, classes):
-    """The syntax of a module and of what it has of some classes, or of these alone."""
+    """The syntax of some classes of a module."""
     tree = ast.parse(inspect.getsource(module))
-    if module is inspect.getmodule(classes[0]):
-        return [tree]
     names = {each.__name__ for each in classes if inspect.getmodule(each) is module}
     return [node for node in tree.body if getattr(node, "name", "") in names]
 
@@ -110,13 +108,13 @@ def recorded_types() -> frozenset[str]:
 
 
 def test_every_type_of_the_catalogue_is_described_once():
-    assert sorted([*FACTS, *ALIASES]) == sorted(CATALOG)
-    assert {facts.family for facts in FACTS.values()} == set(FAMILIES)
+    assert sorted([*METADATA, *ALIASES]) == sorted(CATALOG)
+    assert {facts.family for facts in METADATA.values()} == set(FAMILIES)
 
 
 @pytest.mark.parametrize("name", ALIASES)
 def test_further_names_are_of_the_same_class(name):
-    assert CATALOG[name] == CATALOG[first_name(name)]
+    assert CATALOG[name] == CATALOG[canonical_type(name)]
 
 
 @pytest.mark.parametrize("name", sorted(CATALOG))
@@ -125,9 +123,9 @@ def test_every_type_has_a_page_with_all_its_fields(name, pages, written):
 
     assert f"({pages.page_of(name).removeprefix('reference/')})" in written[pages.INDEX]
     assert name in page
-    assert f"::: {pages.class_of(first_name(name))}" in page
-    assert EXAMPLES[first_name(name)].text in page
-    for path in facts_of(name).fields:
+    assert f"::: {pages.class_of(canonical_type(name))}" in page
+    assert EXAMPLES[canonical_type(name)].text in page
+    for path in layer_metadata(name).fields:
         message, _, single = path.partition(".")
         described = LayerParameter.DESCRIPTOR.fields_by_name[message].message_type
         where = written[pages.MESSAGES] if described.name in pages.SHARED else page
@@ -154,7 +152,7 @@ def test_fields_are_those_that_the_code_reads(name):
         for tree in trees
         for path in params_read(tree)
     }
-    declared = set(FACTS[name].fields)
+    declared = set(METADATA[name].fields)
     if "data_param" in declared:
         read.discard("data_param.prefetch")
 
@@ -163,7 +161,7 @@ def test_fields_are_those_that_the_code_reads(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_are_where_the_reference_says(name):
-    kind, said = layer_of(name), FACTS[name].gradient
+    kind, said = layer_of(name), METADATA[name].gradient
 
     if said == "source":
         assert (kind.bottoms.low, kind.bottoms.high) == (0, 0)
@@ -194,7 +192,7 @@ def test_where_a_gradient_ends_it_is_zero(layer, shapes):
 
 
 def test_what_is_recorded_from_caffe_is_marked_as_compared():
-    marked = {name for name in recorded_types() if facts_of(name).judge == "Caffe"}
+    marked = {name for name in recorded_types() if layer_metadata(name).reference == "Caffe"}
 
     assert marked == recorded_types()
 
@@ -205,8 +203,8 @@ def test_what_is_marked_as_compared_is_recorded(reference_data):
     models = (reference_data / "models").glob("*/*.prototxt")
     seen = {name for net in models for name in re.findall(r'type: *"(\w+)"', net.read_text())}
 
-    caffe = {name for name in NAMES if FACTS[name].judge == "Caffe"}
-    opencv = {name for name in NAMES if FACTS[name].judge == "OpenCV"}
+    caffe = {name for name in NAMES if METADATA[name].reference == "Caffe"}
+    opencv = {name for name in NAMES if METADATA[name].reference == "OpenCV"}
 
     assert caffe == {*recorded_types(), *data} & CATALOG.keys()
     assert opencv <= seen
@@ -217,7 +215,7 @@ def test_docstrings_say_what_is_not_compared(name):
     kind = layer_of(name)
     said = " ".join(f"{kind.__doc__} {inspect.getmodule(kind).__doc__}".split())
 
-    judge = FACTS[name].judge
+    judge = METADATA[name].reference
 
     assert judge != "" or "ot compared with the original" in said
     assert judge != "OpenCV" or "Compared with OpenCV" in said
@@ -226,7 +224,7 @@ def test_docstrings_say_what_is_not_compared(name):
 def test_operations_of_the_reference_are_those_that_backends_have():
     found = frozenset().union(*(lowered_by(name) for name in BACKENDS))
 
-    assert {facts.op for facts in FACTS.values()} - {""} == found
+    assert {facts.op for facts in METADATA.values()} - {""} == found
 
 
 @pytest.mark.parametrize("name", ["numpy", "cpu"])
@@ -237,9 +235,9 @@ def test_recorded_cases_run_as_the_reference_says(name):
     for net in recorded_nets(name):
         net.forward()
         for layer, step in zip(net.layers, net.plan.steps(), strict=True):
-            assert key_of(layer.op) in ("", facts_of(layer.type).op)
-            seen.add(first_name(layer.type))
-            lowered |= {first_name(layer.type)} if step is not None else set()
+            assert key_of(layer.op) in ("", layer_metadata(layer.type).op)
+            seen.add(canonical_type(layer.type))
+            lowered |= {canonical_type(layer.type)} if step is not None else set()
 
     wanted = {kind for kind in seen if support(kind)[name] == "lowered"}
     if name == "cpu" and not kernels_width():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from demitasse.backends.windows import Window
 from demitasse.errors import ConfigError, ErrorCode, ShapeError
 from demitasse.io.proto import ConvolutionParameter, parse_text
-from demitasse.layers.helpers.window import convolution_window
+from demitasse.layers.windows import convolution_window
 
 
 def window(kernel, stride=1, pad=0, dilation=1):

@@ -4,7 +4,7 @@ import gc
 
 import numpy as np
 import pytest
-from expect_error import expect_error, expect_warning
+from expect_error import expect_error
 
 from demitasse import Net, settings
 from demitasse.errors import (
@@ -16,7 +16,7 @@ from demitasse.errors import (
     WeightsError,
 )
 from demitasse.io.proto import NetParameter, parse_text
-from demitasse.layers import Layer, register, unregister
+from demitasse.layers import Layer, register_layer, unregister
 from demitasse.layers.base import Exactly
 from demitasse.memory import transfers
 
@@ -462,14 +462,14 @@ def test_what_one_pass_saved_is_refused_by_another():
     net = small()
     layer = net.layer_by_name("drop")
     net.forward()
-    layer.stamp += 1  # as if another path had run the forward
+    layer.pass_id += 1  # as if another path had run the forward
 
     with expect_error(NetError, place="layer 'drop' (Dropout)", mentions="'mask'"):
         net.backward()
 
 
 def test_an_error_inside_a_pass_names_the_layer():
-    @register("Complains")
+    @register_layer("Complains")
     class Complains(Layer):
         bottoms = tops = Exactly(1)
 
@@ -484,7 +484,7 @@ def test_an_error_inside_a_pass_names_the_layer():
         with expect_error(ShapeError, place="layer 'relu' (Complains)", mentions="too long"):
             net.forward()
         with expect_error(NetError, mentions="Complains"):
-            register("Complains")(Complains)
+            register_layer("Complains")(Complains)
     finally:
         unregister("Complains")
 
@@ -500,15 +500,3 @@ def test_a_dropped_net_frees_its_memory():
     gc.collect()
 
     assert memory() is None
-
-
-@pytest.mark.parametrize(("old", "new"), [("turn", "lock"), ("remember", "savepoint")])
-def test_old_names_work_and_warn_once(monkeypatch, old, new):
-    monkeypatch.setattr("demitasse.core.deprecated._warned", set())
-    net = small()
-
-    with expect_warning(DeprecationWarning, mentions=[f"Net.{old}", f"Net.{new}"]):
-        found = getattr(net, old)
-
-    assert found == getattr(net, new)
-    assert getattr(net, old) == found

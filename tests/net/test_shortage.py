@@ -14,7 +14,7 @@ import demitasse as dm
 from demitasse.core import host
 from demitasse.core.config import settings
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
-from demitasse.layers.tanh import TanH
+from demitasse.layers.activations import TanH
 from demitasse.memory import SyncedMemory
 
 MIB = 1 << 20
@@ -141,7 +141,7 @@ def test_where_not_even_one_fits_it_is_said(backend):
     with (
         room_for(backend, MIB // 8),
         expect_error(dm.OutOfMemoryError, largest_batch=0),
-        net.exclusive("forward"),
+        net.at_work("forward"),
     ):
         net.blobs["x"].buffer()
 

@@ -88,9 +88,10 @@ def published(reference_data, tmp_path):
 @pytest.fixture
 def _user_modules(monkeypatch):
     """Forget the modules of Python layers afterwards."""
-    from demitasse.layers import user_modules
 
-    monkeypatch.setattr(user_modules, "_beside", {})
+    from demitasse.layers import python as python_layer
+
+    monkeypatch.setattr(python_layer, "_beside", {})
     yield
     for name in ("pyloss", "sequence_input_layer"):
         sys.modules.pop(name, None)

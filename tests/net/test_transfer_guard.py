@@ -23,7 +23,7 @@ NET = """
 """
 
 
-@dm.register("OnHostInTests")
+@dm.register_layer("OnHostInTests")
 class OnHost(dm.Layer):
     """Takes its bottom to the host, and brings its top from there."""
 

@@ -7,7 +7,7 @@ from expect_error import expect_error
 from demitasse import Net
 from demitasse.errors import NetError
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
-from demitasse.layers import Layer, register, unregister
+from demitasse.layers import Layer, register_layer, unregister
 from demitasse.layers.base import Exactly
 from demitasse.training import Solver
 
@@ -35,7 +35,7 @@ def build(text, device="numpy", **options):
 def propose():
     """Makes ``Propose`` a layer type: regions from a map, with a gradient of 1 for the map."""
 
-    @register("Propose")
+    @register_layer("Propose")
     class Propose(Layer):
         bottoms = tops = Exactly(1)
 

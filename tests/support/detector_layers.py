@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from demitasse.layers.detection.anchors import anchors, spread
+from demitasse.layers.detection.proposal import base_anchors, tile_anchors
 from demitasse.layers.user_layer import UserLayer
 
 SIDE, STRIDE = 48, 4
-ANCHORS = anchors(4, (1,), (3, 5))
+ANCHORS = base_anchors(4, (1,), (3, 5))
 
 
 def overlaps(boxes, others):
@@ -19,7 +19,7 @@ def overlaps(boxes, others):
 
 
 def deltas(boxes, wanted):
-    """What moves boxes to others; the inverse of ``moved``."""
+    """What moves boxes to others; the inverse of ``apply_deltas``."""
     size, other = boxes[:, 2:] - boxes[:, :2] + 1, wanted[:, 2:] - wanted[:, :2] + 1
     shift = (wanted[:, :2] + other / 2 - boxes[:, :2] - size / 2) / size
     return np.concatenate([shift, np.log(other / size)], axis=1)
@@ -69,7 +69,7 @@ class AnchorTargets(Filling):
             blob.reshape(1, 4 * count, *cells)
 
     def make(self, scores, objects):
-        boxes = spread(ANCHORS, scores.shape[2:], STRIDE)  # (H, W, A, 4)
+        boxes = tile_anchors(ANCHORS, scores.shape[2:], STRIDE)  # (H, W, A, 4)
         best = overlaps(boxes.reshape(-1, 4), objects[:, :4])[:, 0]
         labels = np.where(best >= 0.5, 1.0, np.where(best < 0.3, 0, -1))
         labels[best.argmax()] = 1

@@ -1,8 +1,8 @@
 """The nets in which the examples of the layer types stand."""
 
 from demitasse.io.proto import NetParameter, parse_text
-from demitasse.layers.facts import FACTS
-from demitasse.layers.facts.examples import EXAMPLES
+from demitasse.layers.metadata import METADATA
+from demitasse.layers.metadata.examples import EXAMPLES
 
 
 def example_net(name: str) -> NetParameter:
@@ -16,5 +16,5 @@ def example_net(name: str) -> NetParameter:
     )
     param = parse_text(inputs + example.text, NetParameter)
     param.state.phase = 1 if "phase: TEST" in example.text else 0
-    param.force_backward = FACTS[name].gradient == "gradient"
+    param.force_backward = METADATA[name].gradient == "gradient"
     return param

@@ -2,16 +2,16 @@
 
 import pytest
 
-from demitasse.net.graph_capture import GraphReplay
+from demitasse.net.replay import Replay
 
 
-def played_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[GraphReplay]:
+def played_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[Replay]:
     """Return a list that grows by one for each work that is launched as one."""
-    play, played = GraphReplay.play, list[GraphReplay]()
+    play, played = Replay.play, list[Replay]()
 
-    def noted(self: GraphReplay) -> None:
+    def noted(self: Replay) -> None:
         played.append(self)
         play(self)
 
-    monkeypatch.setattr(GraphReplay, "play", noted)
+    monkeypatch.setattr(Replay, "play", noted)
     return played

@@ -16,7 +16,7 @@ from demitasse import Solver
 from demitasse.errors import DataError
 from demitasse.io.data import write_annotations, write_database
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
-from demitasse.layers.memory_data import MemoryData
+from demitasse.layers.data_layers.memory_data import MemoryData
 
 RECORDS, SIDE, BATCH = 13, 8, 4
 STEPS = 100

@@ -21,7 +21,7 @@ from reader import Reader
 from demitasse import Net
 from demitasse.errors import DemitasseError
 from demitasse.io.proto import LayerParameter, NetParameter, parse_text
-from demitasse.layers.facts import FACTS
+from demitasse.layers.metadata import METADATA
 from demitasse.testing.layer_cases import CASES, OTHER_CASES
 
 __all__ = ["TYPES", "changes_of", "run", "wrong", "wrong_layers_reader"]
@@ -30,7 +30,7 @@ DEVICES = ("numpy", "cpu")
 LARGE = 10**6
 """Elements from which on a net is made and not run."""
 
-TYPES = tuple(name for name in {**CASES, **OTHER_CASES} if name in FACTS)
+TYPES = tuple(name for name in {**CASES, **OTHER_CASES} if name in METADATA)
 
 WHOLE = (0, 1, 2, 3, 7, 13, -1, -2, 100, 2**31 - 1, -(2**31), 2**31, 2**32 - 1, 2**63 - 1)
 REAL = (0.0, -1.0, 1.0, float("nan"), float("inf"), -float("inf"), 1e38, 1e-45)
@@ -64,7 +64,7 @@ def _net_with(name: str) -> tuple[NetParameter, dict[str, np.ndarray]]:
         layer.bottom.append(f"in{index}")
     if not layer.top and name != "Silence":
         layer.top.append("out")
-    net = NetParameter(force_backward=FACTS[name].gradient == "gradient")
+    net = NetParameter(force_backward=METADATA[name].gradient == "gradient")
     net.state.phase = int(case.phase == "TEST")
     arrays = [np.asarray(array, np.float32) for array in case.bottoms]
     values: dict[str, np.ndarray] = {}
@@ -93,7 +93,7 @@ def _fields(name: str) -> Iterator[tuple[str, Change]]:
 def _paths(name: str) -> Iterator[Path]:
     """Yield the ways to all fields that a type reads, and to those that every type has."""
     common = ("loss_weight", "param", "propagate_down", "phase", "include", "blobs")
-    for spec in (*FACTS[name].fields, *common):
+    for spec in (*METADATA[name].fields, *common):
         first, _, second = spec.partition(".")
         field = LayerParameter.DESCRIPTOR.fields_by_name[first]
         yield (field,)

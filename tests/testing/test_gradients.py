@@ -5,9 +5,9 @@ import pytest
 from expect_error import expect_error
 
 from demitasse.errors import ErrorCode, NetError
-from demitasse.layers import register, unregister
+from demitasse.layers import register_layer, unregister
+from demitasse.layers.activations import NeuronLayer
 from demitasse.layers.base import Exactly, Layer
-from demitasse.layers.neuron import NeuronLayer
 from demitasse.testing import GradientError, check_gradients, make_layer
 
 X = np.random.default_rng(0).normal(0, 1, (2, 3))
@@ -18,7 +18,7 @@ def layer_type():
     """Register a layer class as "Mine" for one test."""
 
     def use(cls):
-        register("Mine")(cls)
+        register_layer("Mine")(cls)
         return 'type: "Mine"'
 
     yield use

@@ -49,7 +49,7 @@ import demitasse as dm
 from demitasse.layers.base import Exactly
 
 
-@dm.register("Cube")
+@dm.register_layer("Cube")
 class Cube(dm.Layer):
     '''y = x^3.'''
 

@@ -191,5 +191,4 @@ class Descent:
             "parameters": len(rows),
             "elements": first,
         }
-        threads = self.tuning.threads if first > ALONE else 1
-        self._arguments.run(self._kernel, threads, each, needs=parameters)
+        self._arguments.run(self._kernel, self.tuning.threads if first > ALONE else 1, each)

@@ -14,13 +14,7 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
-    Address,
-    Arguments,
-    Output,
-    Struct,
-)
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     Word,
@@ -43,7 +37,7 @@ class LengthFields(Struct):
 
     x: Address
     """Address of the first image."""
-    y: Output
+    y: Address
     """Address of the first result; it may be the same."""
     scales: Address
     """Address of one scale for each channel."""

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from demitasse.inference.cards.card import Anchors
-from demitasse.layers.detection.boxes import prior_boxes
+from demitasse.layers.detection.prior_box import prior_boxes
 
 __all__ = ["priors"]
 

@@ -11,7 +11,7 @@ from demitasse.inference.cards.anchors import priors
 from demitasse.inference.cards.answers import Answer, Box, Boxes, Classes, Features, Segments
 from demitasse.inference.cards.card import Card, Detect
 from demitasse.inference.cards.preparing import View
-from demitasse.layers.detection.boxes import Detector
+from demitasse.layers.detection.detection_output import Detector
 
 __all__ = ["Outputs", "Reader", "reader_of"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from demitasse.interop.export.data_shapes import shapes_of_data
 from demitasse.io.proto import BlobShape, LayerParameter
-from demitasse.layers.facts import facts_of
+from demitasse.layers.metadata import layer_metadata
 
 __all__ = ["comes_in", "input_layer", "with_inputs"]
 
@@ -16,7 +16,7 @@ def comes_in(layer: LayerParameter) -> bool:
     """Whether a layer's tops come from outside."""
     if layer.type == "Python":
         return not layer.bottom
-    return facts_of(layer.type).gradient == "source" and layer.type != "Parameter"
+    return layer_metadata(layer.type).gradient == "source" and layer.type != "Parameter"
 
 
 def input_layer(name: str, blob: str, shape: Sequence[int]) -> LayerParameter:

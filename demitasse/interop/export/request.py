@@ -12,9 +12,9 @@ from demitasse.graph import filter_net, listed
 from demitasse.interop.export.inputs import comes_in, input_layer, with_inputs
 from demitasse.interop.export.known_python import as_known
 from demitasse.io.proto import BlobShape, LayerParameter, NetParameter, Phase
-from demitasse.layers.facts import facts_of
+from demitasse.layers.metadata import layer_metadata
 from demitasse.net import Net
-from demitasse.net.build import read_source
+from demitasse.net.given import read_source
 
 __all__ = ["KEPT", "Reason", "Reduced", "Shapes", "is_left_out", "reduce_net"]
 
@@ -214,7 +214,7 @@ def _leading_to(layers: Located, outputs: Collection[str]) -> Located:
 
 def is_left_out(kind: str) -> bool:
     """Whether layers of a type are left out where no layer reads what they compute."""
-    return bool(facts_of(kind).better) or kind in FOR_TRAINING
+    return bool(layer_metadata(kind).better) or kind in FOR_TRAINING
 
 
 def _without_training(layers: Located, outputs: Collection[str], result: Reduced) -> Located:

@@ -16,7 +16,7 @@ from typing import TypeVar
 from demitasse.interop.export.sizes import Size, Sizes
 from demitasse.layers import Layer
 from demitasse.layers.dropout import Dropout
-from demitasse.layers.scale import Scale
+from demitasse.layers.scale_bias import Scale
 from demitasse.net import Net
 from demitasse.plan import Place
 

@@ -1,111 +1,100 @@
-"""Boxes of single-shot detectors: priors, detections, and suppression of overlapping ones.
+"""Boxes of detectors: overlaps, non-maximum suppression, and codes relative to priors.
 
-Host code on numpy arrays: which boxes stay depends on their values. A box is (xmin, ymin, xmax,
-ymax), in units of the image's width and height.
+Host code on numpy arrays: the boxes that stay depend on values. A box is (xmin, ymin, xmax, ymax),
+in units of the image's width and height.
 
-Source: SSD (weiliu89/caffe), ``src/caffe/layers/prior_box_layer.cpp``,
-``detection_output_layer.cpp``, ``src/caffe/util/bbox_util.cpp``.
+Source: SSD (weiliu89/caffe), ``src/caffe/util/bbox_util.cpp``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
-from demitasse.layers.detection.coding import BoxCode
-
-__all__ = ["Detector", "box_sizes", "overlaps", "prior_boxes", "prior_values", "suppress"]
-
-SAME = 1e-6  # aspect ratios that differ by less are one
+from demitasse.errors import ErrorCode, NetError
 
 
-def box_sizes(
-    min_sizes: Sequence[float],
-    max_sizes: Sequence[float],
-    aspect_ratios: Sequence[float],
-    *,
-    flip: bool,
-) -> tuple[tuple[float, float], ...]:
-    """Return the (width, height) of every prior of a cell, in pixels.
+@dataclass(frozen=True)
+class BoxCoder:
+    """A code of boxes.
 
-    For each smallest size, whose fraction is cut off: a square of it, a square between it and its
-    largest size, and one box for each aspect ratio other than 1.
-
-    Args:
-        min_sizes: Smallest sizes.
-        max_sizes: Largest sizes; none, or one for each of ``min_sizes``.
-        aspect_ratios: Width over height; repetitions do not count.
-        flip: Whether every ratio stands for its inverse, too.
+    Attributes:
+        kind: "CORNER" (offsets of the corners), "CORNER_SIZE" (the same in proportion to the prior)
+            or "CENTER_SIZE" (offset of the centre in proportion, and logarithms of the sides').
+        variance_in_target: Whether codes are not divided by the priors' variances.
     """
-    ratios: list[float] = [1.0]
-    for ratio in aspect_ratios:
-        if all(abs(ratio - known) >= SAME for known in ratios):
-            ratios += [ratio, 1 / ratio] if flip else [ratio]
-    sizes: list[tuple[float, float]] = []
-    for i, size in enumerate(map(int, min_sizes)):
-        sizes.append((size, size))
-        if max_sizes:
-            between = (size * int(max_sizes[i])) ** 0.5
-            sizes.append((between, between))
-        sizes += [(size * r**0.5, size / r**0.5) for r in ratios if abs(r - 1) >= SAME]
-    return tuple(sizes)
 
+    kind: str
+    variance_in_target: bool
 
-def prior_boxes(
-    cells: tuple[int, int],
-    image: tuple[int, int],
-    step: tuple[float, float],
-    offsets: Sequence[tuple[float, float]],
-    sizes: Sequence[tuple[float, float]],
-) -> np.ndarray:
-    """Return boxes of all sizes around the centres of all cells of a map.
+    def encode(self, boxes: np.ndarray, prior: np.ndarray, variance: np.ndarray) -> np.ndarray:
+        """Return what a net should predict for boxes. Shapes: (..., 4), all alike -> the same.
 
-    Args:
-        cells: Height and width of the map.
-        image: Height and width of the image, in pixels.
-        step: Height and width of a cell, in pixels.
-        offsets: Where centres lie in a cell, (y, x), in steps; several make several boxes.
-        sizes: (width, height) of the boxes, in pixels.
+        Raises:
+            NetError: A prior is empty, or a box is where its logarithm is needed.
+        """
+        if self.kind == "CENTER_SIZE":
+            size = self._size(prior)
+            sides = boxes[..., 2:] - boxes[..., :2]
+            self._need_sides(sides, boxes, "object")
+            shift = (boxes[..., :2] + boxes[..., 2:] - prior[..., :2] - prior[..., 2:]) / 2
+            code = np.concatenate([shift / size, np.log(sides / size)], axis=-1)
+        else:
+            code = boxes - prior
+            if self.kind == "CORNER_SIZE":
+                size = self._size(prior)
+                code = code / np.concatenate([size, size], axis=-1)
+        return code if self.variance_in_target else code / variance
 
-    Returns:
-        Shape (height, width, boxes, 4), float64; the offsets of a size are next to each other.
-    """
-    centre = [
-        (np.arange(n)[:, None] + np.array([offset[i] for offset in offsets])) * step[i]
-        for i, n in enumerate(cells)
-    ]
-    y = centre[0].astype(np.float32)[:, None, None, :]  # (height, 1, 1, offsets)
-    x = centre[1].astype(np.float32)[None, :, None, :]
-    half = np.array(sizes, np.float32).astype(np.float64)[:, None, :] / 2  # (sizes, 1, 2)
-    width, height = half[..., 0], half[..., 1]
-    low = ((x - width) / image[1], (y - height) / image[0])
-    high = ((x + width) / image[1], (y + height) / image[0])
-    boxes = np.stack(np.broadcast_arrays(*low, *high), axis=-1)
-    return boxes.reshape(*cells, len(sizes) * len(offsets), 4)
+    def decode(self, code: np.ndarray, prior: np.ndarray, variance: np.ndarray) -> np.ndarray:
+        """Return the boxes that were predicted. Shapes: (..., 4) that broadcast -> (..., 4).
 
+        Raises:
+            NetError: A prior is empty.
+        """
+        offset = code if self.variance_in_target else variance * code
+        if self.kind == "CORNER":
+            corners: np.ndarray = prior + offset
+            return corners
+        size = self._size(prior)
+        if self.kind == "CENTER_SIZE":
+            boxes = np.empty(np.broadcast_shapes(offset.shape, prior.shape), offset.dtype)
+            for low, high in ((0, 2), (1, 3)):  # axes of two elements make numpy slow
+                side = size[..., low]
+                centre = offset[..., low] * side + (prior[..., low] + prior[..., high]) / 2
+                half = np.exp(offset[..., high]) * side / 2
+                boxes[..., low], boxes[..., high] = centre - half, centre + half
+            return boxes
+        moved: np.ndarray = prior + offset * np.concatenate([size, size], axis=-1)
+        return moved
 
-def prior_values(
-    boxes: np.ndarray, variance: Sequence[float], dtype: str, *, clip: bool
-) -> np.ndarray:
-    """Return boxes and their variances as a detector reads them.
+    def check(self, prior: np.ndarray) -> None:
+        """Refuse priors that nothing can be in proportion to. Shapes: (P, 4).
 
-    Args:
-        boxes: Shape (..., 4).
-        variance: One for all numbers of a box, or four.
-        dtype: Of the result.
-        clip: Whether boxes end where the image does.
+        Raises:
+            NetError: One is empty, where what is predicted is relative to its size.
+        """
+        if self.kind != "CORNER":
+            self._size(prior)
 
-    Returns:
-        Shape (1, 2, 4 * boxes).
-    """
-    corners = boxes.reshape(-1).astype(dtype)
-    if clip:
-        corners = np.minimum(np.maximum(corners, 0), 1)
-    variances = np.array((list(variance) * 4)[:4], dtype)
-    return np.stack([corners, np.tile(variances, corners.size // 4)])[np.newaxis]
+    def _size(self, prior: np.ndarray) -> np.ndarray:
+        """Return width and height of priors. Shapes: (..., 4) -> (..., 2)."""
+        size: np.ndarray = prior[..., 2:] - prior[..., :2]
+        self._need_sides(size, prior, "prior")
+        return size
+
+    def _need_sides(self, sides: np.ndarray, boxes: np.ndarray, what: str) -> None:
+        """Refuse boxes without an inside."""
+        good = sides > 0
+        if not good.all():
+            good = good.all(axis=-1).reshape(-1)
+            wrong = int(np.argmin(good))
+            message = (
+                f"{what} {wrong} is {boxes.reshape(-1, 4)[wrong].tolist()}; with code_type "
+                f"{self.kind} it must have a width and a height above 0"
+            )
+            raise NetError(message, code=ErrorCode.OUT_OF_RANGE, box=what, index=wrong)
 
 
 def overlaps(some: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -194,101 +183,6 @@ def _suppress_by_falling_limit(boxes: np.ndarray, limit: np.floating, eta: float
         stays = worst <= limit
         rest, worst = rest[stays], worst[stays]
     return kept
-
-
-Decoded = Callable[[int, int, np.ndarray], np.ndarray]
-"""Returns the boxes of an image and a class that some priors predict."""
-
-
-@dataclass(frozen=True)
-class Detector:
-    """Turns predictions for priors into detections.
-
-    Attributes:
-        classes: Number of classes.
-        background: The class that is no object; -1 for none.
-        code: How boxes are predicted; see :class:`BoxCode`.
-        variance_in_target: Whether predictions need not be multiplied by the priors' variances.
-        confidence: A score must be above it.
-        overlap: See :func:`suppress`.
-        eta: See :func:`suppress`.
-        top_k: Boxes of a class that are looked at; -1 for all.
-        keep: Boxes of an image that stay; -1 for all.
-    """
-
-    classes: int
-    background: int
-    code: str
-    variance_in_target: bool
-    confidence: float
-    overlap: float
-    eta: float
-    top_k: int
-    keep: int
-
-    def __call__(self, location: np.ndarray, score: np.ndarray, prior: np.ndarray) -> np.ndarray:
-        """Return rows of image, class, score and box, by image and class, the best first.
-
-        An image without detections has no row; where no image has one, each has a row of its index
-        and -1.
-
-        Shapes: location (N, P, L, 4), where L is 1 or the number of classes, score (N, P, classes),
-        prior (2, P, 4): boxes and variances -> (K, 7).
-
-        Raises:
-            NetError: A prior is empty, so that nothing can be in proportion to it.
-        """
-        code = BoxCode(self.code, self.variance_in_target)
-        code.check(prior[0])
-
-        def decoded(image: int, label: int, index: np.ndarray) -> np.ndarray:
-            """Return the boxes of some priors, which are few of them. Shapes: (K,) -> (K, 4)."""
-            place = label if location.shape[2] > 1 else 0
-            with np.errstate(all="ignore"):
-                return code.decode(location[image, index, place], prior[0][index], prior[1][index])
-
-        rows = [row for image in range(len(score)) for row in self._image(image, decoded, score)]
-        if rows:
-            return np.concatenate(rows)
-        nothing = np.full((len(score), 7), -1, score.dtype)
-        nothing[:, 0] = np.arange(len(score))
-        return nothing
-
-    def _image(self, image: int, decoded: Decoded, score: np.ndarray) -> Iterator[np.ndarray]:
-        found = [
-            (c, *self._kept(partial(decoded, image, c), score[image, :, c]))
-            for c in range(self.classes)
-            if c != self.background
-        ]
-        if 0 <= self.keep < sum(len(index) for _, index, _ in found):
-            label = np.concatenate([np.full(len(index), c) for c, index, _ in found])
-            index = np.concatenate([index for _, index, _ in found])
-            boxes = np.concatenate([boxes for _, _, boxes in found])
-            best = np.argsort(-score[image, index, label], kind="stable")[: self.keep]
-            label, index, boxes = label[best], index[best], boxes[best]
-            found = [(c, index[label == c], boxes[label == c]) for c, _, _ in found]
-        for c, index, boxes in found:
-            rows = np.empty((len(index), 7), score.dtype)
-            rows[:, 0], rows[:, 1] = image, c
-            rows[:, 2] = score[image, index, c]
-            rows[:, 3:] = boxes
-            if len(index):
-                yield rows
-
-    def _kept(
-        self, decoded: Callable[[np.ndarray], np.ndarray], score: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the indices of the boxes of one class that stay, the best first, and the boxes."""
-        candidates = np.flatnonzero(score > self.confidence)
-        if 0 < self.top_k < len(candidates):  # most need not be put in order
-            last = np.partition(score[candidates], -self.top_k)[-self.top_k]
-            candidates = candidates[score[candidates] >= last]
-        order = candidates[np.argsort(-score[candidates], kind="stable")]
-        if self.top_k > -1:
-            order = order[: self.top_k]
-        boxes = decoded(order)
-        kept = suppress(boxes, self.overlap, self.eta)
-        return order[kept], boxes[kept]
 
 
 def _areas(boxes: np.ndarray) -> np.ndarray:

@@ -1,9 +1,8 @@
-"""Which priors, or regions, of a batch are trained on: those that lose most.
+"""Hard example mining: the priors, or regions, of greatest loss are trained on.
 
 Host code on numpy arrays.
 
-Source: SSD (weiliu89/caffe), ``MineHardExamples`` in ``src/caffe/util/bbox_util.cpp``; R-FCN
-(daijifeng001/caffe-rfcn), ``src/caffe/layers/box_annotator_ohem_layer.cu``.
+Source: SSD (weiliu89/caffe), ``MineHardExamples`` in ``src/caffe/util/bbox_util.cpp``.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from demitasse.layers.detection.assignment import Assignment
+from demitasse.layers.base import Blobs, Exactly, Layer
+from demitasse.layers.checks import positive, wrong_shapes
 from demitasse.layers.detection.boxes import suppress
-from demitasse.layers.detection.matching import UNMATCHED
-
-__all__ = ["Mining", "Nms", "all_count", "hardest"]
+from demitasse.layers.detection.matching import UNMATCHED, Assignment
+from demitasse.layers.registry import register_layer
 
 SMALL = 1e-5
 """A box of a smaller area is not mined where overlapping ones are suppressed."""
@@ -27,7 +26,7 @@ Chosen = tuple[np.ndarray, np.ndarray]
 
 def all_count(made: Assignment) -> Chosen:
     """Return all matched priors, and all for their classes."""
-    n, _, priors = made.found.shape
+    n, _, priors = made.matched_gt.shape
     return _matched(made), np.ones((n, priors), bool)
 
 
@@ -98,8 +97,8 @@ class Mining:
         if self.hard:
             losses = losses + np.where(matched, of_boxes, 0)[:, :, 0]
         boxes = np.broadcast_to(boxes, (*of_classes.shape, 4))
-        for i in np.flatnonzero(made.some):
-            found, most = made.found[i, 0], made.most[i, 0]
+        for i in np.flatnonzero(made.has_gt):
+            found, most = made.matched_gt[i, 0], made.max_iou[i, 0]
             yes, no = self.choose(found, most, losses[i], boxes[i])
             matched[i, :, 0], counted[i] = yes, yes | no
         return matched, counted
@@ -136,5 +135,61 @@ class Mining:
 
 def _matched(made: Assignment) -> np.ndarray:
     """Return which boxes have an object. Shape: (N, P, L)."""
-    matched: np.ndarray = np.ascontiguousarray((made.found >= 0).transpose(0, 2, 1))
+    matched: np.ndarray = np.ascontiguousarray((made.matched_gt >= 0).transpose(0, 2, 1))
     return matched
+
+
+@register_layer("BoxAnnotatorOHEM")
+class BoxAnnotatorOHEM(Layer):
+    """Keep labels and weights of the ``roi_per_img`` regions of greatest loss in each image.
+
+    Of many regions, those that lose most are trained on.
+
+    The other labels become ``ignore_label``, the other weights 0. Works on the host; no gradient
+    passes, as in R-FCN. Of equal losses the first counts. Not compared with the original, which
+    runs on GPUs only.
+
+    Source: R-FCN (daijifeng001/caffe-rfcn), ``src/caffe/layers/box_annotator_ohem_layer.cu``;
+    Shrivastava et al., Training Region-based Object Detectors with Online Hard Example Mining.
+
+    Shapes: bottoms regions (R, 5, *places): image, x1, y1, x2, y2; losses and labels (R, 1,
+    *places), weights (R, B, *places) -> labels and weights, like those bottoms. There may be no
+    places.
+
+    Raises:
+        ConfigError: ``roi_per_img`` is missing.
+        ShapeError: The bottoms do not belong together.
+    """
+
+    bottoms = Exactly(4)
+    tops = Exactly(2)
+    differentiable = ()
+    strict_propagate_down = False
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom, top
+        p = self.param.box_annotator_ohem_param
+        self.count = positive(p.roi_per_img, "box_annotator_ohem_param.roi_per_img")
+        self.ignored = p.ignore_label
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        regions, losses, labels, weights = bottom
+        r = regions.shape[0] if regions.num_axes > 1 else 0
+        places = regions.count_from(2) if regions.num_axes > 1 else 0
+        fits = regions.shape[1:2] == (5,) and losses.count == labels.count == r * places
+        if not fits or weights.num_axes < 2 or weights.count % max(r * places, 1):
+            expected = "regions (R, 5), losses and labels (R, 1), and weights (R, B)"
+            raise wrong_shapes("BoxAnnotatorOHEM", expected, *bottom)
+        top[0].reshape(labels.shape)
+        top[1].reshape(weights.shape)
+        self.sizes = (r, places)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        r, places = self.sizes
+        image = bottom[0].cpu_data().reshape(r, 5, places)[:, 0].reshape(-1)
+        left = ~hardest(image, bottom[1].cpu_data().reshape(-1), self.count)
+        labels, weights = top[0].mutable_cpu_data(), top[1].mutable_cpu_data()
+        labels[...] = bottom[2].cpu_data()
+        labels.reshape(-1)[left] = self.ignored
+        weights[...] = bottom[3].cpu_data()
+        weights.reshape(r, -1, places).transpose(0, 2, 1)[left.reshape(r, places)] = 0

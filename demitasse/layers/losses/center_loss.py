@@ -14,12 +14,10 @@ from demitasse.backends.arrays import Array
 from demitasse.layers.base import Blobs, Flags
 from demitasse.layers.checks import check_indices, positive, wrong_shapes
 from demitasse.layers.losses.base import LossLayer
-from demitasse.layers.registry import register
-
-__all__ = ["CenterLoss"]
+from demitasse.layers.registry import register_layer
 
 
-@register("CenterLoss")
+@register_layer("CenterLoss")
 class CenterLoss(LossLayer):
     """Pull the features of a class towards its centre, a parameter.
 
@@ -54,7 +52,7 @@ class CenterLoss(LossLayer):
         distance = self._distance(bottom)
         return self.xp.sum(distance * distance) / 2
 
-    def slopes(self, bottom: Blobs) -> Iterator[Array]:
+    def gradients(self, bottom: Blobs) -> Iterator[Array]:
         yield self._distance(bottom)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:

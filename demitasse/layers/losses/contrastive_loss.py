@@ -11,14 +11,12 @@ from demitasse.backends.arrays import Array
 from demitasse.layers.base import Blobs, Exactly
 from demitasse.layers.checks import wrong_shapes
 from demitasse.layers.losses.base import LossLayer
-from demitasse.layers.registry import register
-
-__all__ = ["ContrastiveLoss"]
+from demitasse.layers.registry import register_layer
 
 EPSILON = 1e-4  # added to the distance that the gradient divides by
 
 
-@register("ContrastiveLoss")
+@register_layer("ContrastiveLoss")
 class ContrastiveLoss(LossLayer):
     """Pull the features of similar pairs together, push those of others apart up to ``margin``.
 
@@ -58,7 +56,7 @@ class ContrastiveLoss(LossLayer):
             apart = xp.maximum(margin - xp.sqrt(square), 0.0) ** 2
         return xp.sum(xp.where(similar, square, apart)) / 2
 
-    def slopes(self, bottom: Blobs) -> Iterator[Array]:
+    def gradients(self, bottom: Blobs) -> Iterator[Array]:
         xp, diff = self.xp, self._diff(bottom)
         square = xp.sum(diff * diff, axis=1, keepdims=True)  # (N, 1)
         if self.legacy:

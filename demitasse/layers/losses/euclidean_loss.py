@@ -12,12 +12,10 @@ from demitasse.backends.arrays import Array
 from demitasse.layers.base import Blobs
 from demitasse.layers.checks import wrong_shapes
 from demitasse.layers.losses.base import LossLayer
-from demitasse.layers.registry import register
-
-__all__ = ["EuclideanLoss"]
+from demitasse.layers.registry import register_layer
 
 
-@register("EuclideanLoss")
+@register_layer("EuclideanLoss")
 class EuclideanLoss(LossLayer):
     """Half the mean squared distance of two batches, with a gradient for both.
 
@@ -47,7 +45,7 @@ class EuclideanLoss(LossLayer):
         diff = self._diff(bottom)
         return self.xp.sum(diff * diff) / 2
 
-    def slopes(self, bottom: Blobs) -> Iterator[Array]:
+    def gradients(self, bottom: Blobs) -> Iterator[Array]:
         diff = self._diff(bottom)
         yield diff
         yield -diff

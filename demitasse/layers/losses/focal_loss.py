@@ -12,20 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from demitasse.backends.arrays import Array
+from demitasse.layers.axes import ClassAxis
 from demitasse.layers.base import Blobs
 from demitasse.layers.checks import out_of_range
-from demitasse.layers.helpers.classes import ClassAxis
-from demitasse.layers.helpers.floors import FLT_MIN
-from demitasse.layers.losses.base import LossLayer
-from demitasse.layers.losses.targets import Normalization, Targets, refuse_weights
-from demitasse.layers.registry import register
-from demitasse.layers.sigmoid import sigmoid
-from demitasse.layers.softmax import softmax
-
-__all__ = ["FocalLoss"]
+from demitasse.layers.losses.base import LossLayer, Normalization, Targets, refuse_weights
+from demitasse.layers.numerics import FLT_MIN, sigmoid, softmax
+from demitasse.layers.registry import register_layer
 
 
-@register("FocalLoss")
+@register_layer("FocalLoss")
 class FocalLoss(LossLayer):
     """Cross entropy that down-weights easy examples.
 
@@ -65,7 +60,7 @@ class FocalLoss(LossLayer):
         loss, _ = self._terms(bottom)
         return loss
 
-    def slopes(self, bottom: Blobs) -> Iterator[Array]:
+    def gradients(self, bottom: Blobs) -> Iterator[Array]:
         _, slope = self._terms(bottom)
         yield slope
 

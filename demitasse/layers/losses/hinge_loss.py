@@ -9,15 +9,13 @@ from collections.abc import Iterator
 
 from demitasse.backends.arrays import Array
 from demitasse.io.proto import HingeLossParameter
+from demitasse.layers.axes import ClassAxis
 from demitasse.layers.base import Blobs
-from demitasse.layers.helpers.classes import ClassAxis
 from demitasse.layers.losses.base import LossLayer
-from demitasse.layers.registry import register
-
-__all__ = ["HingeLoss"]
+from demitasse.layers.registry import register_layer
 
 
-@register("HingeLoss")
+@register_layer("HingeLoss")
 class HingeLoss(LossLayer):
     """One-against-all margin loss of class scores; ``norm`` L1 (p = 1) or L2 (p = 2).
 
@@ -44,7 +42,7 @@ class HingeLoss(LossLayer):
         loss = short * short if self.squared else short
         return xp.where(xp.expand_dims(axis.known(labels), axis=1), loss, float("nan"))
 
-    def slopes(self, bottom: Blobs) -> Iterator[Array]:
+    def gradients(self, bottom: Blobs) -> Iterator[Array]:
         xp, axis = self.xp, self.axis
         labels = axis.labels(self, bottom[1])
         short = self._short(bottom, labels)

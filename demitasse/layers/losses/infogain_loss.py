@@ -13,19 +13,15 @@ from demitasse.core.device import Device
 from demitasse.core.paths import resolve_path
 from demitasse.errors import DataError
 from demitasse.io.proto import BlobProto, read_binary
+from demitasse.layers.axes import ClassAxis
 from demitasse.layers.base import Between, Blobs
 from demitasse.layers.checks import missing, unsupported, wrong_shapes
-from demitasse.layers.helpers.classes import ClassAxis
-from demitasse.layers.helpers.floors import LOG_THRESHOLD
-from demitasse.layers.losses.base import LossLayer
-from demitasse.layers.losses.targets import Normalization, Targets, refuse_weights
-from demitasse.layers.registry import register
-from demitasse.layers.softmax import softmax
-
-__all__ = ["InfogainLoss"]
+from demitasse.layers.losses.base import LossLayer, Normalization, Targets, refuse_weights
+from demitasse.layers.numerics import LOG_THRESHOLD, softmax
+from demitasse.layers.registry import register_layer
 
 
-@register("InfogainLoss")
+@register_layer("InfogainLoss")
 class InfogainLoss(LossLayer):
     """Softmax loss that weighs every pair of true and predicted class by a matrix.
 
@@ -86,7 +82,7 @@ class InfogainLoss(LossLayer):
         loss = -xp.sum(self._rows(bottom, labels) * log, axis=1)  # (outer, inner)
         return xp.where(axis.known(labels), loss, float("nan"))
 
-    def slopes(self, bottom: Blobs) -> Iterator[Array]:
+    def gradients(self, bottom: Blobs) -> Iterator[Array]:
         prob = self.axis.spread(self, self.saved("prob", bottom[0].shape).read())
         rows = self._rows(bottom, self.axis.labels(self, bottom[1]))
         yield prob * self.xp.sum(rows, axis=1, keepdims=True) - rows

@@ -1,4 +1,4 @@
-"""MultiBoxLoss: what a single-shot detector loses in its boxes and in its classes.
+"""MultiBoxLoss: loss of a single-shot detector, of its boxes and its classes.
 
 loss = (loc_weight * sum over matched priors of the loss of the box
         + sum over priors that count of the loss of the class) / normalizer
@@ -8,31 +8,96 @@ Source: SSD (weiliu89/caffe), ``src/caffe/layers/multibox_loss_layer.cpp``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from demitasse.backends.arrays import Array
-from demitasse.io.proto import MultiBoxLossParameter
+from demitasse.io.proto import MultiBoxLossParameter, PriorBoxParameter
 from demitasse.layers.base import Blobs, Exactly
-from demitasse.layers.checks import check_predictions, wrong_shapes
-from demitasse.layers.detection.assignment import Assignment
-from demitasse.layers.detection.mining import all_count
-from demitasse.layers.detection.multibox import assigner_of, mining_of
-from demitasse.layers.detection.truth import COLUMNS, objects_of
-from demitasse.layers.helpers.floors import FLT_MIN
-from demitasse.layers.losses.base import LossLayer
-from demitasse.layers.losses.targets import Normalization, Targets, refuse_weights
-from demitasse.layers.registry import register
-from demitasse.layers.sigmoid import sigmoid
-from demitasse.layers.softmax import softmax
+from demitasse.layers.checks import (
+    check_predictions,
+    conflict,
+    out_of_range,
+    positive,
+    wrong_shapes,
+)
+from demitasse.layers.detection.boxes import BoxCoder
+from demitasse.layers.detection.matching import COLUMNS, Assigner, Assignment, parse_ground_truth
+from demitasse.layers.detection.mining import Mining, Nms, all_count
+from demitasse.layers.losses.base import LossLayer, Normalization, Targets, refuse_weights
+from demitasse.layers.numerics import FLT_MIN, sigmoid, softmax
+from demitasse.layers.registry import register_layer
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["MultiBoxLoss"]
+
+def assigner_of(p: MultiBoxLossParameter) -> Assigner:
+    """Return what gives objects to priors.
+
+    Raises:
+        ConfigError: A field has a value it cannot have.
+    """
+    classes = positive(p.num_classes, "multibox_loss_param.num_classes")
+    background, logistic = p.background_label_id, p.conf_loss_type == MultiBoxLossParameter.LOGISTIC
+    if not logistic and background >= classes:
+        expected = f"one of the {classes} classes, with conf_loss_type SOFTMAX"
+        raise out_of_range("multibox_loss_param.background_label_id", background, expected)
+    if p.map_object_to_agnostic and background + 1 >= classes:
+        expected = f"at least {background + 2}: map_object_to_agnostic needs a foreground class"
+        raise out_of_range("multibox_loss_param.num_classes", classes, expected)
+    return Assigner(
+        classes=classes,
+        background=background,
+        shared=p.share_location,
+        code=BoxCoder(PriorBoxParameter.CodeType.Name(p.code_type), p.encode_variance_in_target),
+        threshold=None if p.match_type == MultiBoxLossParameter.BIPARTITE else p.overlap_threshold,
+        inside=p.ignore_cross_boundary_bbox,
+        by_prediction=not p.use_prior_for_matching,
+        inside_only=p.bp_inside,
+        agnostic=p.map_object_to_agnostic,
+        several=logistic,
+    )
 
 
-@register("MultiBoxLoss")
+def mining_of(p: MultiBoxLossParameter) -> Mining | None:
+    """Return how priors are chosen, or None where all count.
+
+    Raises:
+        ConfigError: A field has a value it cannot have, or mining is asked for without
+            ``share_location``.
+    """
+    mined = p.mining_type != MultiBoxLossParameter.NONE
+    if p.HasField("do_neg_mining") and p.do_neg_mining != mined:
+        name = MultiBoxLossParameter.MiningType.Name(p.mining_type)
+        message = (
+            f"multibox_loss_param.do_neg_mining and mining_type {name} contradict each other; "
+            "remove do_neg_mining"
+        )
+        raise conflict("multibox_loss_param.do_neg_mining", message)
+    if not mined:
+        return None
+    if not p.share_location:
+        message = (
+            "multibox_loss_param.mining_type needs share_location; set mining_type: NONE, or "
+            "remove share_location"
+        )
+        raise conflict("multibox_loss_param.mining_type", message)
+    if not 0 <= p.neg_pos_ratio < math.inf:
+        raise out_of_range(
+            "multibox_loss_param.neg_pos_ratio", p.neg_pos_ratio, "a number from 0 on"
+        )
+    hard = p.mining_type == MultiBoxLossParameter.HARD_EXAMPLE
+    nms = None
+    if p.HasField("nms_param") and p.nms_param.nms_threshold > 0:
+        top_k = p.nms_param.top_k if p.nms_param.HasField("top_k") else -1
+        nms = Nms(p.nms_param.nms_threshold, top_k)
+    count = positive(p.sample_size, "multibox_loss_param.sample_size") if hard else 0
+    return Mining(hard, p.neg_pos_ratio, p.neg_overlap, count, nms)
+
+
+@register_layer("MultiBoxLoss")
 class MultiBoxLoss(LossLayer):
     """Match priors with objects, and lose where they predict another box or another class.
 
@@ -59,7 +124,7 @@ class MultiBoxLoss(LossLayer):
 
     bottoms = Exactly(4)
     differentiable = (0, 1)
-    refuses_gradients = False  # as SSD's, it does not look who asks for those of the others
+    strict_propagate_down = False  # as SSD's, it does not look who asks for those of the others
     dynamic_shapes = True  # matches are looked at on the host
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
@@ -86,7 +151,9 @@ class MultiBoxLoss(LossLayer):
         """Return the sum of all that counts, undivided. Shape: ()."""
         xp = self.xp
         made = self._assign(bottom)
-        self.code, self.scale, self.kinds = map(self._put, (made.code, made.scale, made.kinds))
+        self.code, self.scale, self.kinds = map(
+            self._put, (made.box_targets, made.scale, made.class_targets)
+        )
         difference = self._difference(bottom)
         each = 0.5 * difference * difference
         if not self.squared:
@@ -103,7 +170,7 @@ class MultiBoxLoss(LossLayer):
         )
         return sum(part * weight for part, weight in zip(parts, self.weights, strict=True))
 
-    def slopes(self, bottom: Blobs) -> Iterator[Array]:
+    def gradients(self, bottom: Blobs) -> Iterator[Array]:
         xp = self.xp
         slope = self._difference(bottom)
         if not self.squared:
@@ -118,7 +185,7 @@ class MultiBoxLoss(LossLayer):
     def targets(self, bottom: Blobs) -> Targets:
         n, priors = self.sizes
         labels = self.matches if self.normalization.mode == "VALID" else n * priors
-        return Targets(None, self.normalization.divisor(n, labels))
+        return Targets(None, self.normalization.normalizer(n, labels))
 
     def _difference(self, bottom: Blobs) -> Array:
         """Return predicted boxes less those that are wanted, in the code. Shape: (N, P, L, 4)."""
@@ -142,7 +209,9 @@ class MultiBoxLoss(LossLayer):
         """Say what every prior should predict."""
         p = self.param.multibox_loss_param
         rows = bottom[3].cpu_data().reshape(-1, COLUMNS)
-        objects = objects_of(rows, self.sizes[0], self.assign.classes, self.assign.background)
+        objects = parse_ground_truth(
+            rows, self.sizes[0], self.assign.classes, self.assign.background
+        )
         if not p.use_difficult_gt:
             objects = [some.where(~some.difficult) for some in objects]
         return self.assign(objects, self._predicted(bottom), self._priors(bottom))

@@ -6,16 +6,14 @@ Source: Caffe, ``src/caffe/layers/multinomial_logistic_loss_layer.cpp``.
 from __future__ import annotations
 
 from demitasse.backends.arrays import Array
+from demitasse.layers.axes import ClassAxis
 from demitasse.layers.base import Blobs, Flags
-from demitasse.layers.helpers.classes import ClassAxis
-from demitasse.layers.helpers.floors import LOG_THRESHOLD
 from demitasse.layers.losses.base import LossLayer
-from demitasse.layers.registry import register
+from demitasse.layers.numerics import LOG_THRESHOLD
+from demitasse.layers.registry import register_layer
 
-__all__ = ["MultinomialLogisticLoss"]
 
-
-@register("MultinomialLogisticLoss")
+@register_layer("MultinomialLogisticLoss")
 class MultinomialLogisticLoss(LossLayer):
     """Compare probabilities with class labels; after a Softmax prefer SoftmaxWithLoss.
 

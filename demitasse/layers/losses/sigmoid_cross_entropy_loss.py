@@ -11,15 +11,12 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.layers.base import Blobs
 from demitasse.layers.checks import wrong_shapes
-from demitasse.layers.losses.base import LossLayer
-from demitasse.layers.losses.targets import Normalization, Targets, refuse_weights
-from demitasse.layers.registry import register
-from demitasse.layers.sigmoid import sigmoid
-
-__all__ = ["SigmoidCrossEntropyLoss"]
+from demitasse.layers.losses.base import LossLayer, Normalization, Targets, refuse_weights
+from demitasse.layers.numerics import sigmoid
+from demitasse.layers.registry import register_layer
 
 
-@register("SigmoidCrossEntropyLoss")
+@register_layer("SigmoidCrossEntropyLoss")
 class SigmoidCrossEntropyLoss(LossLayer):
     """Compare scores with target probabilities, each on its own; stable for large scores.
 
@@ -49,7 +46,7 @@ class SigmoidCrossEntropyLoss(LossLayer):
             dtype=self.dtype,
             loss="sigmoid",
             count=bottom[0].count,
-            divisor=None if counts_some else rule.divisor(shape[0], bottom[0].count),
+            divisor=None if counts_some else rule.normalizer(shape[0], bottom[0].count),
             ignore_label=rule.ignore_label,
         )
 
@@ -58,7 +55,7 @@ class SigmoidCrossEntropyLoss(LossLayer):
         # log(1 + exp(-|x|)) + max(x, 0) - x t
         return xp.log1p(xp.exp(-xp.abs(x))) + xp.maximum(x, 0.0) - x * self._target(bottom)
 
-    def slopes(self, bottom: Blobs) -> Iterator[Array]:
+    def gradients(self, bottom: Blobs) -> Iterator[Array]:
         yield sigmoid(self, bottom[0].read()) - self._target(bottom)
 
     def targets(self, bottom: Blobs) -> Targets:

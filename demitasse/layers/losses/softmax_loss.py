@@ -1,9 +1,4 @@
-"""SoftmaxWithLoss: the multinomial logistic loss of a softmax, -sum log(p_label) / normaliser.
-
-Source: Caffe, ``src/caffe/layers/softmax_loss_layer.cpp``. Class weights: caffe-segnet-cudnn5
-(TimoSaemann), the same file; sample weights: pull request 5828 of BVLC/caffe; label smoothing:
-Szegedy et al., Rethinking the Inception Architecture for Computer Vision.
-"""
+"""SoftmaxWithLoss and SoftmaxWithLossOHEM: multinomial logistic losses of a softmax."""
 
 from __future__ import annotations
 
@@ -12,21 +7,19 @@ from collections.abc import Iterator
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.errors import ErrorCode, ShapeError
+from demitasse.layers.axes import ClassAxis
 from demitasse.layers.base import Between, Blobs
 from demitasse.layers.checks import conflict, out_of_range, wrong_shapes
-from demitasse.layers.helpers.classes import ClassAxis
-from demitasse.layers.helpers.floors import FLT_MIN, at_least_one
-from demitasse.layers.losses.base import LossLayer
-from demitasse.layers.losses.targets import Normalization, Targets
-from demitasse.layers.registry import register
-from demitasse.layers.softmax import softmax
-
-__all__ = ["SoftmaxWithLoss"]
+from demitasse.layers.losses.base import LossLayer, Normalization, Targets
+from demitasse.layers.numerics import FLT_MIN, at_least_one, softmax
+from demitasse.layers.registry import register_layer
 
 
-@register("SoftmaxWithLoss")
+@register_layer("SoftmaxWithLoss")
 class SoftmaxWithLoss(LossLayer):
     """Compare scores with class labels, stably: the gradient needs no logarithm.
+
+    The multinomial logistic loss of a softmax, -sum log(p_label) / normaliser.
 
     A label that is neither a class nor ``ignore_label`` makes the loss NaN.
 
@@ -34,6 +27,10 @@ class SoftmaxWithLoss(LossLayer):
     then the normaliser VALID. ``class_weighting`` with ``weight_by_label_freqs`` weighs classes,
     without changing the normaliser. ``label_smoothing`` e makes the target 1 - e + e / C for the
     labelled class and e / C for others. These three are not compared with the originals.
+
+    Source: Caffe, ``src/caffe/layers/softmax_loss_layer.cpp``. Class weights: caffe-segnet-cudnn5
+    (TimoSaemann), the same file; sample weights: pull request 5828 of BVLC/caffe; label smoothing:
+    Szegedy et al., Rethinking the Inception Architecture for Computer Vision.
 
     Shapes: scores (*outer, C, *inner), labels outer x inner of any shape[, weights of as many] ->
     loss (), and, with a second top, the probabilities, shaped like the scores. C is at
@@ -93,7 +90,7 @@ class SoftmaxWithLoss(LossLayer):
         weights = self._weights(bottom, labels)
         return loss if weights is None else loss * weights
 
-    def slopes(self, bottom: Blobs) -> Iterator[Array]:
+    def gradients(self, bottom: Blobs) -> Iterator[Array]:
         axis, labels = self.axis, self.axis.labels(self, bottom[1])
         target = self.cast(axis.matches(self, labels))
         if self.smoothing:
@@ -151,3 +148,37 @@ class SoftmaxWithLoss(LossLayer):
 
     def _sample_weights(self, bottom: Blobs) -> Array:
         return self.xp.reshape(bottom[2].read(), (self.axis.outer, self.axis.inner))
+
+
+@register_layer("SoftmaxWithLossOHEM")
+class SoftmaxWithLossOHEM(SoftmaxWithLoss):
+    """Compare scores with class labels as SoftmaxWithLoss does, and say what each label loses.
+
+    SoftmaxWithLoss whose third top is what each position loses.
+
+    The third top is not divided, is 0 where a label is ignored, and no gradient comes back through
+    it. With three tops the second one holds the probabilities, too, where the original leaves it
+    unwritten. Not compared with the original.
+
+    Source: R-FCN (daijifeng001/caffe-rfcn), ``src/caffe/layers/softmax_loss_ohem_layer.cpp``; Intel
+    Caffe, the same file.
+
+    Shapes: scores (*outer, C, *inner), labels outer x inner of any shape[, weights of as many] ->
+    loss ()[, probabilities, shaped like the scores[, losses, shaped like the labels]].
+
+    Raises:
+        ConfigError: As SoftmaxWithLoss.
+        ShapeError: As SoftmaxWithLoss.
+    """
+
+    tops = Between(1, 3)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        if len(top) > 2:
+            top[2].reshape_like(bottom[1])
+            self.op = None  # backends know Caffe's loss only
+
+    def write_each(self, losses: Array, top: Blobs) -> None:
+        if len(top) > 2:
+            top[2].write(self.xp.reshape(losses, top[2].shape))

@@ -12,12 +12,10 @@ from demitasse.backends.arrays import Array
 from demitasse.layers.base import Blobs, Exactly
 from demitasse.layers.checks import wrong_shapes
 from demitasse.layers.losses.base import LossLayer
-from demitasse.layers.registry import register
-
-__all__ = ["TripletLoss"]
+from demitasse.layers.registry import register_layer
 
 
-@register("TripletLoss")
+@register_layer("TripletLoss")
 class TripletLoss(LossLayer):
     """Pull an anchor nearer to a positive than to a negative by ``margin``, in squared distance.
 
@@ -46,7 +44,7 @@ class TripletLoss(LossLayer):
         *_, short = self._distances(bottom)
         return self.xp.sum(self.xp.maximum(short, 0.0)) / 2
 
-    def slopes(self, bottom: Blobs) -> Iterator[Array]:
+    def gradients(self, bottom: Blobs) -> Iterator[Array]:
         near, far, short = self._distances(bottom)
         counts = self.cast(short > 0)  # (N, 1)
         yield (near - far) * counts

@@ -5,8 +5,8 @@ import pytest
 
 from demitasse.core.device import Device
 from demitasse.io.proto import LayerParameter, NetParameter, parse_text
-from demitasse.layers.catalog import CATALOG
-from demitasse.layers.facts import facts_of
+from demitasse.layers.metadata import layer_metadata
+from demitasse.layers.registry import CATALOG
 from demitasse.testing import make_layer
 from demitasse.testing.conformance.files import FILES
 from demitasse.testing.conformance.runs import run_on_both
@@ -40,7 +40,7 @@ def test_layer_that_knows_the_host(name, device, dtype, tmp_path, monkeypatch):
 def net_of(case: LayerCase) -> tuple[NetParameter, dict[str, np.ndarray]]:
     """Return a net of one layer with an input for each bottom, and the inputs."""
     param = NetParameter()
-    param.force_backward = facts_of(case.type).gradient == "gradient"
+    param.force_backward = layer_metadata(case.type).gradient == "gradient"
     layer = parse_text(case.text, LayerParameter)
     layer.name = "layer"
     if not layer.bottom:

@@ -17,7 +17,7 @@ __all__ = ["Flat", "broadcast", "carried_params"]
 def carried_params(net: Net) -> list[Blob]:
     """Return the parameters that forward passes change: running averages."""
     own = {id(blob) for blob in net.structure.params_list}
-    return [blob for layer in net.layers for blob in layer.carried() if id(blob) in own]
+    return [blob for layer in net.layers for blob in layer.state_blobs() if id(blob) in own]
 
 
 class Flat:

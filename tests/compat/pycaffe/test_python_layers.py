@@ -7,7 +7,7 @@ import pytest
 
 import demitasse.compat.pycaffe as caffe
 from demitasse.compat.pycaffe import _caffe
-from demitasse.layers import user_modules
+from demitasse.layers import python as python_layer
 
 LAYERS = """
 import queue
@@ -87,7 +87,7 @@ class Seen(caffe.Layer):
 @pytest.fixture
 def net_of(tmp_path, monkeypatch):
     """Make a net of Python layers in a folder of its own."""
-    monkeypatch.setattr(user_modules, "_beside", {})
+    monkeypatch.setattr(python_layer, "_beside", {})
     (tmp_path / "rcnn_layers.py").write_text(LAYERS)
 
     def make(text, phase=caffe.TRAIN):

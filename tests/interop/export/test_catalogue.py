@@ -9,7 +9,7 @@ from demitasse.interop.export.request import KEPT, is_left_out
 from demitasse.interop.export.torch import table as torch
 from demitasse.io.proto import LayerParameter
 from demitasse.layers import layer_types
-from demitasse.layers.catalog import CATALOG
+from demitasse.layers.registry import CATALOG
 
 
 @pytest.fixture(params=[onnx, torch], ids=["onnx", "torch"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.export.onnx.table import CONVERTERS
-from demitasse.layers.facts.examples import EXAMPLES
+from demitasse.layers.metadata.examples import EXAMPLES
 
 MAPS = {"x": (2, 6, 7, 5)}
 UNLIKE_RANDOM = {"DetectionOutput", "Dropout", "Proposal", "PSROIPooling", "ROIPooling"}

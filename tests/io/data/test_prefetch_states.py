@@ -16,8 +16,8 @@ from interruptions import Interrupt
 from demitasse import Blob
 from demitasse.errors import DataError
 from demitasse.io.proto import LayerParameter
-from demitasse.layers._data_base import EpochDataLayer
 from demitasse.layers.context import LayerContext
+from demitasse.layers.data_layers.base import EpochDataLayer
 
 SOON = 60  # seconds that anything may take before the test fails
 NAME = "prefetch of numbers"
@@ -81,7 +81,7 @@ class Reading(RuleBasedStateMachine):
         return self.pool.submit(act).result(SOON)
 
     def forward(self):
-        take_back = self.layer.remember()
+        take_back = self.layer.savepoint()
         try:
             self.layer.forward([], self.top)
         except BaseException:
@@ -106,7 +106,7 @@ class Reading(RuleBasedStateMachine):
     @rule(count=st.integers(2, 6))
     def take_and_go_back(self, count):
         before = self.position
-        take_back = self.layer.remember()
+        take_back = self.layer.savepoint()
         for _ in range(count):
             self.take()
         self.soon(take_back)

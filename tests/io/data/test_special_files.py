@@ -29,7 +29,7 @@ from demitasse.io.proto import (
     read_net_params,
     read_solver_params,
 )
-from demitasse.layers.detection_evaluate import _read_sizes
+from demitasse.layers.detection.detection_evaluate import _read_sizes
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="files of POSIX systems")
 

@@ -130,7 +130,7 @@ def test_the_table_speaks_of_messages_that_exist_and_fields_that_do_not():
 
 
 def test_the_table_has_no_layer_type_that_is_implemented():
-    from demitasse.layers.catalog import CATALOG
+    from demitasse.layers.registry import CATALOG
 
     named = {name for names in dialects._table()["types"].values() for name in names.split()}
 

@@ -17,7 +17,6 @@ from demitasse.backends.kernels.language.structs import (
     Address,
     Arguments,
     OptionalAddress,
-    Output,
     Struct,
 )
 from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, choose, fma
@@ -107,9 +106,9 @@ class BackwardFields(Struct):
     """Address of the channels' means."""
     inverse: Address
     """Address of their inverse deviations."""
-    factor_gradients: Output
+    factor_gradients: Address
     """Address of the gradients of factors, which are written."""
-    offset_gradients: Output
+    offset_gradients: Address
     """Address of those of offsets."""
     behind: OptionalAddress
     """Address of the first gradient behind the norm, before factors and offsets, which is written

@@ -17,7 +17,6 @@ from demitasse.backends.kernels.language.structs import (
     Address,
     Arguments,
     OptionalAddress,
-    Output,
     Scratch,
     Struct,
 )
@@ -64,7 +63,7 @@ class PointwiseFields(Struct):
     """Address of the first pixel of the input."""
     x_stride: Word
     """Elements from one of its pixels to the next."""
-    y: Output
+    y: Address
     """Address of the first pixel of the output."""
     y_stride: Word
     """Elements from one of its pixels to the next."""

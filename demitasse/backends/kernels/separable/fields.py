@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseFields
-from demitasse.backends.kernels.language.structs import (
-    Address,
-    Code,
-    OptionalAddress,
-    Output,
-    Struct,
-)
+from demitasse.backends.kernels.language.structs import Address, Code, OptionalAddress, Struct
 from demitasse.backends.kernels.language.words import Word
 
 __all__ = ["SeparableFields"]
@@ -20,7 +14,7 @@ class SeparableFields(Struct):
 
     depthwise: DepthwiseFields
     """The first; its output is the scratch memory."""
-    y: Output
+    y: Address
     """Address of the first pixel of the output."""
     y_stride: Word
     """Elements from one of its pixels to the next."""

@@ -11,10 +11,8 @@ from demitasse.interop.export.onnx.graph import Graph
 from demitasse.interop.export.sizes import Size
 from demitasse.interop.export.walk import Step
 from demitasse.io.proto import LayerParameter
-from demitasse.layers.detection.anchors import spread
-from demitasse.layers.detection.boxes import Detector
-from demitasse.layers.detection_output import DetectionOutput
-from demitasse.layers.proposal import Proposal
+from demitasse.layers.detection.detection_output import DetectionOutput, Detector
+from demitasse.layers.detection.proposal import Proposal, tile_anchors
 
 __all__ = ["CONVERTERS", "detection_refusal"]
 
@@ -168,7 +166,7 @@ def proposal(step: Step, graph: Graph) -> None:
     score = graph.reshape(graph.add("Transpose", score, perm=[0, 2, 3, 1]), [n, count])
     code = graph.reshape(graph.add("Transpose", deltas, perm=[0, 2, 3, 1]), [n, count, 4])
     sides = graph.reshape(images, [n, 1, 3])
-    boxes = _moved(graph, spread(proposer.anchors, (height, width), proposer.stride), code)
+    boxes = _moved(graph, tile_anchors(proposer.anchors, (height, width), proposer.stride), code)
     high, wide = graph.slice(sides, 2, 0, 1), graph.slice(sides, 2, 1, 2)
     ends = graph.add("Sub", graph.add("Concat", wide, high, wide, high, axis=2), graph.number(1))
     boxes = graph.add("Min", graph.add("Max", boxes, graph.number(0)), ends)

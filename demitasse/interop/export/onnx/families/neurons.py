@@ -9,9 +9,7 @@ from demitasse.interop.export.onnx.converter import Converter
 from demitasse.interop.export.onnx.graph import Graph
 from demitasse.interop.export.walk import Step, Value
 from demitasse.layers.dropout import Dropout
-from demitasse.layers.exp import Exp
-from demitasse.layers.log import Log
-from demitasse.layers.power import Power
+from demitasse.layers.exp_log_power import Exp, Log, Power
 
 __all__ = ["CONVERTERS"]
 

@@ -12,10 +12,7 @@ from collections.abc import Mapping, Sequence
 from demitasse.interop.export.onnx.converter import Converter
 from demitasse.interop.export.onnx.graph import Graph, OneStep
 from demitasse.interop.export.walk import Step
-from demitasse.layers.lstm import LSTM
-from demitasse.layers.lstm_unit import LSTMUnit
-from demitasse.layers.recurrent import RecurrentLayer
-from demitasse.layers.rnn import RNN
+from demitasse.layers.recurrent import LSTM, RNN, LSTMUnit, RecurrentLayer
 
 __all__ = ["CONVERTERS"]
 

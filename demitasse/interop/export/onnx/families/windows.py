@@ -10,7 +10,7 @@ from demitasse.backends.windows import Shape, Window
 from demitasse.interop.export.onnx.converter import Converter
 from demitasse.interop.export.onnx.graph import Graph
 from demitasse.interop.export.walk import Step, Value
-from demitasse.layers.convolution_base import ConvolutionBase
+from demitasse.layers.convolution import ConvolutionBase
 from demitasse.layers.im2col import Im2col
 from demitasse.layers.interp import Interp
 from demitasse.layers.upsample import Upsample

@@ -10,8 +10,8 @@ from demitasse.interop.export.torch.code import Code
 from demitasse.interop.export.torch.converter import Converter
 from demitasse.interop.export.torch.names import literal, number
 from demitasse.interop.export.walk import Step, Value
-from demitasse.layers.detection_output import DetectionOutput
-from demitasse.layers.proposal import Proposal
+from demitasse.layers.detection.detection_output import DetectionOutput
+from demitasse.layers.detection.proposal import Proposal
 
 __all__ = ["CONVERTERS"]
 

@@ -10,9 +10,7 @@ from demitasse.interop.export.torch.converter import Converter
 from demitasse.interop.export.torch.names import number
 from demitasse.interop.export.walk import Step
 from demitasse.layers.dropout import Dropout
-from demitasse.layers.exp import Exp
-from demitasse.layers.log import Log
-from demitasse.layers.power import Power
+from demitasse.layers.exp_log_power import Exp, Log, Power
 
 __all__ = ["CONVERTERS"]
 

@@ -13,9 +13,8 @@ from demitasse.interop.export.torch.converter import Converter
 from demitasse.interop.export.torch.names import number
 from demitasse.interop.export.walk import Step, Value
 from demitasse.layers.batch_norm import BatchNorm
-from demitasse.layers.bn import BN
+from demitasse.layers.bn import BN, EPS, SegNetBN
 from demitasse.layers.lrn import LRN
-from demitasse.layers.segnet_bn import EPS, SegNetBN
 from demitasse.layers.softmax import Softmax
 
 __all__ = ["CONVERTERS"]

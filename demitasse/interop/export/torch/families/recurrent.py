@@ -9,10 +9,7 @@ import numpy as np
 from demitasse.interop.export.torch.code import Code
 from demitasse.interop.export.torch.converter import Converter
 from demitasse.interop.export.walk import Step, Value
-from demitasse.layers.lstm import LSTM
-from demitasse.layers.lstm_unit import LSTMUnit
-from demitasse.layers.recurrent import RecurrentLayer
-from demitasse.layers.rnn import RNN
+from demitasse.layers.recurrent import LSTM, RNN, LSTMUnit, RecurrentLayer
 
 __all__ = ["CONVERTERS"]
 

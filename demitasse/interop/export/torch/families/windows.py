@@ -11,7 +11,7 @@ from demitasse.interop.export.torch.converter import Converter
 from demitasse.interop.export.torch.names import sizes
 from demitasse.interop.export.walk import Step
 from demitasse.io.proto import PoolingParameter
-from demitasse.layers.convolution_base import ConvolutionBase
+from demitasse.layers.convolution import ConvolutionBase
 from demitasse.layers.im2col import Im2col
 from demitasse.layers.interp import Interp
 from demitasse.layers.pooling import pooling_window

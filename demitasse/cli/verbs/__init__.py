@@ -1,0 +1,1 @@
+"""The verbs, one to a module; each module's ``command`` is the verb."""

@@ -1,0 +1,422 @@
+"""Activations: elementwise functions with one bottom and one top of equal shapes.
+
+Source: Caffe, ``src/caffe/layers``; other sources are named in the classes.
+"""
+
+from __future__ import annotations
+
+from demitasse.backends import normal, ops
+from demitasse.backends.arrays import Array
+from demitasse.io.proto import FillerParameter
+from demitasse.layers.axes import Channels
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import missing
+from demitasse.layers.numerics import sigmoid
+from demitasse.layers.registry import register_layer
+
+
+class NeuronLayer(Layer):
+    """A function of every element.
+
+    Shapes: bottom any -> top the same.
+    """
+
+    bottoms = tops = Exactly(1)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        top[0].reshape_like(bottom[0])
+
+    def activation(self, function: str, bottom: Blobs, *parameters: float) -> ops.Activation:
+        """Return the descriptor of an elementwise function with these constants."""
+        return ops.Activation(
+            dtype=self.dtype, function=function, count=bottom[0].count, parameters=parameters
+        )
+
+    def save_input(self, bottom: Blobs, top: Blobs) -> None:
+        """In place, save the input, for a layer whose backward needs it: ``saved_input``."""
+        if top[0] is bottom[0]:
+            self.saved("input", bottom[0].shape).write(bottom[0].read())
+
+    def saved_input(self, bottom: Blobs, top: Blobs) -> Array:
+        """Return the input of the last forward, also when the output has overwritten it."""
+        if top[0] is bottom[0]:
+            return self.saved("input", bottom[0].shape).read()
+        return bottom[0].read()
+
+
+@register_layer("AbsVal")
+class AbsVal(NeuronLayer):
+    """Absolute value of every element; the gradient at 0 is 0.
+
+    y = |x|.
+
+    Source: Caffe, ``src/caffe/layers/absval_layer.cpp``.
+
+    Shapes: bottom any -> top the same.
+
+    Raises:
+        NetError: It is to run in place, which would lose the signs.
+    """
+
+    in_place = False
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.op = self.activation("abs", bottom)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        top[0].write(self.xp.abs(bottom[0].read()))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            bottom[0].write_diff(top[0].read_diff() * self.xp.sign(bottom[0].read()))
+
+
+LARGEST = 50.0  # no exponential of more is taken in the gradient
+
+
+@register_layer("BNLL")
+class BNLL(NeuronLayer):
+    """Softplus of every element, stable for large values; may run in place.
+
+    y = log(1 + exp(x)), the binomial negative log likelihood.
+
+    Source: Caffe, ``src/caffe/layers/bnll_layer.cpp``.
+
+    Shapes: bottom any -> top the same.
+    """
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.op = self.activation("bnll", bottom)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        self.save_input(bottom, top)
+        xp, x = self.xp, bottom[0].read()
+        top[0].write(xp.maximum(x, 0.0) + xp.log1p(xp.exp(-xp.abs(x))))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            xp, x = self.xp, self.saved_input(bottom, top)
+            e = xp.exp(xp.minimum(x, LARGEST))
+            bottom[0].write_diff(top[0].read_diff() * (e / (e + 1)))
+
+
+@register_layer("Clip")
+class Clip(NeuronLayer):
+    """Limit every element to [min, max]; the gradient passes there, ends included.
+
+    y = max(min, min(x, max)).
+
+    May run in place.
+
+    Source: Caffe, ``src/caffe/layers/clip_layer.cpp``.
+
+    Shapes: bottom any -> top the same.
+
+    Raises:
+        ConfigError: ``clip_param`` lacks ``min`` or ``max``.
+    """
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom, top
+        p = self.param.clip_param
+        if not (p.HasField("min") and p.HasField("max")):
+            field = "max" if p.HasField("min") else "min"
+            raise missing(f"clip_param.{field}", "Clip needs both min and max")
+        self.min, self.max = p.min, p.max
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.op = self.activation("clip", bottom, self.min, self.max)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        self.save_input(bottom, top)
+        xp = self.xp
+        top[0].write(xp.maximum(xp.minimum(bottom[0].read(), self.max), self.min))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            x = self.saved_input(bottom, top)
+            inside = self.cast((x >= self.min) & (x <= self.max))
+            bottom[0].write_diff(top[0].read_diff() * inside)
+
+
+@register_layer("ELU")
+class ELU(NeuronLayer):
+    """Exponential linear unit of every element; may run in place.
+
+    y = x where x > 0, else alpha (exp(x) - 1).
+
+    Source: Caffe, ``src/caffe/layers/elu_layer.cpp``.
+
+    Shapes: bottom any -> top the same.
+    """
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.alpha = self.param.elu_param.alpha
+        self.op = self.activation("elu", bottom, self.alpha)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        if self.alpha < 0:  # otherwise the output has the sign of the input
+            self.save_input(bottom, top)
+        xp, x = self.xp, bottom[0].read()
+        below = xp.expm1(xp.minimum(x, 0.0))  # right for small x, too, unlike exp(x) - 1
+        top[0].write(xp.maximum(x, 0.0) + self.alpha * below)
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            x = self.saved_input(bottom, top) if self.alpha < 0 else bottom[0].read()
+            above = self.cast(x > 0)
+            slope = above + (1 - above) * (top[0].read() + self.alpha)
+            bottom[0].write_diff(top[0].read_diff() * slope)
+
+
+@register_layer("GELU")
+class GELU(NeuronLayer):
+    """Gaussian error linear unit of every element; may run in place.
+
+    y = x Phi(x), where Phi is the distribution function of a standard normal variable.
+
+    On ``cpu``, oneDNN's code for float32 is right to six digits after the point, and gives NaN for
+    infinite inputs; the layer's own code gives their limits.
+
+    Source: Hendrycks and Gimpel, Gaussian Error Linear Units, arXiv:1606.08415; the exact form, by
+    erf, as ``torch.nn.GELU`` computes it. Caffe does not have it.
+
+    Shapes: bottom any -> top the same.
+    """
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.op = self.activation("gelu", bottom)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        self.save_input(bottom, top)
+        top[0].write(normal.gelu(self.xp, bottom[0].read()))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            slope = normal.gelu_slope(self.xp, self.saved_input(bottom, top))
+            bottom[0].write_diff(top[0].read_diff() * slope)
+
+
+@register_layer("PReLU")
+class PReLU(NeuronLayer):
+    """Leaky rectified linear unit whose slope is learned; may run in place.
+
+    y = max(x, 0) + slope min(x, 0), with a learned slope.
+
+    Source: Caffe, ``src/caffe/layers/prelu_layer.cpp``.
+
+    Shapes: bottom (N, C, ...) -> top the same. Slope (C,), or () with ``channel_shared``.
+
+    Raises:
+        ShapeError: The bottom has fewer than two axes, or other channels than the slope.
+    """
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del top
+        p = self.param.prelu_param
+        self.shared = p.channel_shared
+        self.channels = Channels.of(bottom[0], self.type).count
+        filler = p.filler if p.HasField("filler") else FillerParameter(value=0.25)
+        self.add_param(() if self.shared else (self.channels,), filler)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        channels = Channels.of(bottom[0], self.type)
+        if not self.shared:
+            channels.need(self.channels, bottom[0], "slopes")
+        self.spread = () if self.shared else channels.spread
+        super().reshape(bottom, top)
+        self.op = ops.PReLU(dtype=self.dtype, bottom=bottom[0].shape, shared=self.shared)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        self.save_input(bottom, top)
+        xp, x = self.xp, bottom[0].read()
+        top[0].write(xp.maximum(x, 0.0) + self._slope() * xp.minimum(x, 0.0))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        xp, x, dy = self.xp, self.saved_input(bottom, top), top[0].read_diff()
+        if self.param_propagate_down(0):
+            axes = [i for i in range(bottom[0].num_axes) if self.shared or i != 1]
+            slope_diff = xp.sum(dy * xp.minimum(x, 0.0), axis=tuple(axes))
+            self.blobs[0].add_diff(xp.reshape(slope_diff, self.blobs[0].shape))
+        if propagate_down[0]:
+            above = self.cast(x > 0)
+            bottom[0].write_diff(dy * (above + (1 - above) * self._slope()))
+
+    def _slope(self) -> Array:
+        """Return the slope, to be multiplied with a blob."""
+        return self.xp.reshape(self.blobs[0].read(), self.spread)
+
+
+@register_layer("ReLU")
+class ReLU(NeuronLayer):
+    """Rectified linear unit of every element, leaky with ``negative_slope``; may run in place.
+
+    y = max(x, 0) + negative_slope * min(x, 0).
+
+    Source: Caffe, ``src/caffe/layers/relu_layer.cpp``.
+
+    Shapes: bottom any -> top the same.
+    """
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.slope = self.param.relu_param.negative_slope
+        self.op = self.activation("relu", bottom, self.slope)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        if self.slope < 0:  # otherwise the output has the sign of the input
+            self.save_input(bottom, top)
+        xp, x = self.xp, bottom[0].read()
+        top[0].write(xp.maximum(x, 0.0) + self.slope * xp.minimum(x, 0.0))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            x = self.saved_input(bottom, top) if self.slope < 0 else bottom[0].read()
+            factor = self.cast(x > 0)  # a product is several times as fast as a choice
+            if self.slope:
+                factor = factor + self.slope * self.cast(x <= 0)
+            bottom[0].write_diff(top[0].read_diff() * factor)
+
+
+TOP = 6.0
+
+
+@register_layer("ReLU6")
+class ReLU6(NeuronLayer):
+    """Rectified linear unit that ends at 6; may run in place.
+
+    y = min(max(x, 0) + negative_slope min(x, 0), 6).
+
+    Not compared with the original.
+
+    Source: MobileNet-YOLO (eric612), ``src/caffe/layers/relu6_layer.cpp``.
+
+    Shapes: bottom any -> top the same.
+    """
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom, top
+        self.slope = self.param.relu6_param.negative_slope
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.op = self.activation("relu6", bottom, self.slope)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        if self.slope < 0:  # otherwise the output tells where the input was
+            self.save_input(bottom, top)
+        xp, x = self.xp, bottom[0].read()
+        y = xp.maximum(x, 0.0)
+        if self.slope:
+            y = y + self.slope * xp.minimum(x, 0.0)
+        top[0].write(xp.minimum(y, TOP))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            x = self.saved_input(bottom, top) if self.slope < 0 else bottom[0].read()
+            factor = self.cast((x > 0) & (x < TOP))
+            if self.slope:
+                factor = factor + self.slope * self.cast(x <= 0)
+            bottom[0].write_diff(top[0].read_diff() * factor)
+
+
+@register_layer("Sigmoid")
+class Sigmoid(NeuronLayer):
+    """Logistic function of every element; may run in place.
+
+    y = 1 / (1 + exp(-x)).
+
+    Source: Caffe, ``src/caffe/layers/sigmoid_layer.cpp``.
+
+    Shapes: bottom any -> top the same.
+    """
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.op = self.activation("sigmoid", bottom)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        top[0].write(sigmoid(self, bottom[0].read()))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            y = top[0].read()
+            bottom[0].write_diff(top[0].read_diff() * y * (1 - y))
+
+
+@register_layer("Swish")
+class Swish(NeuronLayer):
+    """Self-gated unit of every element; may run in place.
+
+    y = x sigmoid(beta x).
+
+    Source: Caffe, ``src/caffe/layers/swish_layer.cpp``.
+
+    Shapes: bottom any -> top the same.
+    """
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.beta = self.param.swish_param.beta
+        self.op = self.activation("swish", bottom, self.beta)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        x = bottom[0].read()
+        gate = sigmoid(self, x * self.beta)
+        self.saved("gate", x.shape).write(gate)
+        top[0].write(x * gate)
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            gate = self.saved("gate", top[0].shape).read()
+            by = self.beta * top[0].read()
+            bottom[0].write_diff(top[0].read_diff() * (by + gate * (1 - by)))
+
+
+@register_layer("TanH")
+class TanH(NeuronLayer):
+    """Hyperbolic tangent of every element; may run in place.
+
+    y = tanh(x).
+
+    Source: Caffe, ``src/caffe/layers/tanh_layer.cpp``.
+
+    Shapes: bottom any -> top the same.
+    """
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.op = self.activation("tanh", bottom)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        top[0].write(self.xp.tanh(bottom[0].read()))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            y = top[0].read()
+            bottom[0].write_diff(top[0].read_diff() * (1 - y * y))
+
+
+@register_layer("Threshold")
+class Threshold(NeuronLayer):
+    """Return 1 where an element is above ``threshold``, else 0; no gradient; may run in place.
+
+    y = 1 where x > threshold, else 0.
+
+    Source: Caffe, ``src/caffe/layers/threshold_layer.cpp``.
+
+    Shapes: bottom any -> top the same.
+    """
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.threshold = self.param.threshold_param.threshold
+        self.op = self.activation("threshold", bottom, self.threshold)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        top[0].write(self.cast(bottom[0].read() > self.threshold))

@@ -1,0 +1,408 @@
+"""Base classes of data layers: transformer, batches made ahead of time, databases.
+
+Source: Caffe, ``src/caffe/layers/base_data_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable
+from contextlib import closing
+
+from demitasse.backends.pixels import Feed, Sent
+from demitasse.backends.random import bits, stream_of
+from demitasse.blob import Blob
+from demitasse.core.device import Device
+from demitasse.core.paths import resolve_path
+from demitasse.core.threads import Uninterrupted
+from demitasse.io.data.broken import Broken, skips
+from demitasse.io.data.prefetch import Prefetcher
+from demitasse.io.data.sources.database import DatabaseBatches, Maker
+from demitasse.io.data.sources.fingerprint import Fingerprint, database_fingerprint
+from demitasse.io.data.sources.source import ALONE, Batch, BatchSource, Reading, Shard
+from demitasse.io.data.sources.turns import EVERY, Turn, Turns
+from demitasse.io.data.transform.augment.draws import WORDS
+from demitasse.io.data.transform.random import RecordRandom
+from demitasse.io.data.transform.transformer import DataTransformer
+from demitasse.io.proto import DataParameter, TransformationParameter
+from demitasse.layers.base import Between, Blobs, Exactly, Layer
+from demitasse.layers.checks import missing, out_of_range, positive
+from demitasse.memory import transfers
+
+MOST_BATCHES = 1024
+"""How many batches may be made ahead of their use."""
+
+POSITION, SKIPPED = "position", "skipped"
+"""Names of the records used and of those skipped so far, in a snapshot."""
+
+
+class BaseDataLayer(Layer):
+    """A layer that brings data into the net, and labels when it has a second top."""
+
+    bottoms = Exactly(0)
+    tops = Between(1, 2)
+    dynamic_shapes = True
+
+    def make_transformer(self, param: TransformationParameter) -> DataTransformer:
+        """Return what a ``transform_param`` asks for.
+
+        Raises:
+            ConfigError: Fields contradict each other.
+            DataError: The mean file cannot be read.
+        """
+        context = self.context
+        return DataTransformer(
+            param,
+            self.phase,
+            context.base_dir,
+            RecordRandom(lambda: context.seed, self.name),  # a snapshot may bring another seed
+            RecordRandom(lambda: context.seed, self.name, "augment", WORDS),
+            dtype=self.dtype,
+        )
+
+
+class PrefetchingDataLayer(BaseDataLayer):
+    """A data layer whose batches are made in a thread, ahead of their use.
+
+    As in Caffe, ``prefetch`` batches circulate, the one in use included. The thread is started by
+    the first forward pass and stopped by ``close``, or when the layer is deleted. A batch is handed
+    to the tops without being copied; it is valid until the next forward. Some devices take images
+    as bytes (``Backend.feed``): those of the next batch are sent while this one is used.
+
+    Attributes:
+        batch_size: Records in a batch.
+        skipped: Broken records that were skipped on the way to the batch in the tops.
+        skips_broken: Whether broken records are skipped.
+        turn: Which of the batches are made here; others are passed over.
+        whole_epochs: Whether a batch ends where a round does, and may then be smaller.
+    """
+
+    _prefetcher: Prefetcher | None = None
+    _abandon: weakref.finalize[..., PrefetchingDataLayer] | None = None
+    _current: Batch | None = None
+    _ahead: tuple[Batch, Sent | None] | None = None  # the next batch, on its way to the device
+    _feed: Feed | None = None
+    _sent: Sent | None = None  # the images of the batch in the tops, if they came as bytes
+    _adopted = False  # whether the first top works on the memory of a batch
+    _position = 0
+    _at_end = True
+    _taking = False  # a batch, which is lost when that is cut short
+    batch_size: int
+    skipped = 0
+    skips_broken = False
+    turn = EVERY
+    whole_epochs = False
+
+    def open_source(self, position: int) -> BatchSource:
+        """Return what fills batches, after ``position`` records have been used.
+
+        It must not refer to the layer: it lives as long as the thread, and the thread ends when
+        the layer does.
+        """
+        raise NotImplementedError(type(self).__name__)
+
+    def reading(self, position: int, on_error: str = "raise") -> Reading:
+        """Return where a source begins, and which records it takes.
+
+        In phase TRAIN ranks share the records; in phase TEST every rank reads all.
+
+        Args:
+            position: Records that have been used.
+            on_error: The field of that name; an empty string for what the setting says.
+
+        Raises:
+            ConfigError: ``on_error`` is neither ``raise`` nor ``skip``.
+        """
+        context = self.context
+        shard = Shard(context.rank, context.ranks) if self.phase == "TRAIN" else ALONE
+        self.skips_broken = skips(on_error)
+        broken = Broken(self.name, skip=self.skips_broken, count=self.skipped)
+        return Reading(position, shard, self.whole_epochs, broken)
+
+    def shape_tops(self, top: Blobs) -> None:
+        """Give the tops the shapes of the first batch."""
+        with closing(self.open_source(self._position)) as source:
+            for blob, shape in zip(top, source.shapes(), strict=False):
+                blob.reshape(shape)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        """Do nothing: ``setup`` and ``forward`` give the tops their shapes."""
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        prefetcher, batch, sent = self._next()
+        if batch.left_out:  # somebody wants it after all
+            self.take_turns(EVERY)
+            prefetcher, batch, sent = self._next()
+        used, used_sent, self._ahead = self._current, self._sent, None
+        self._current, self._sent = batch, sent
+        self._note(batch)
+        moved = False
+        for index, (blob, array) in enumerate(zip(top, batch.arrays, strict=False)):
+            moved |= blob.shape != array.shape
+            blob.reshape(array.shape)
+            if sent is not None and index == 0:
+                self._unpack(sent, blob)
+                continue
+            blob.set_cpu_data(array)  # waits for a copy of the last batch still under way
+            blob.data_memory.async_push()
+            self._adopted |= index == 0
+        if moved:  # the memory that would have waited may be gone
+            self.device.backend.synchronize()
+        if used is not None:
+            if used_sent is not None:
+                used_sent.wait()
+            prefetcher.recycle(used)
+        if self._feed is not None and (following := prefetcher.ready()) is not None:
+            self._ahead = self._on_its_way(following)
+        self._taking = False
+
+    def take_turns(self, turn: Turn) -> None:
+        """From the next batch on, make those of one reader alone; all batches by default."""
+        if turn != self.turn:
+            self.turn = turn
+            self.set_state(self.state())
+
+    def has_turn(self) -> bool:
+        """Whether the next batch is made here, for ``forward``; else it is to be passed over."""
+        _, batch, sent = self._next()
+        self._ahead, self._taking = (batch, sent), False
+        return not batch.left_out
+
+    def pass_over(self) -> None:
+        """Go on to the batch after the next one; the tops stay as they are."""
+        _, batch, _ = self._next()
+        self._ahead = None
+        self._note(batch)
+        self._taking = False
+
+    def _next(self) -> tuple[Prefetcher, Batch, Sent | None]:
+        """Return the next batch, and its images if they are on their way to the device.
+
+        Until it has been used, ``_taking`` says that it may be lost.
+        """
+        if self._prefetcher is not None and self._prefetcher.was_left_behind:
+            self.close()
+        self._taking = True
+        prefetcher = self._prefetcher or self._start()
+        return prefetcher, *(self._ahead or self._on_its_way(prefetcher.next()))
+
+    def _note(self, batch: Batch) -> None:
+        """Take note of where a batch ends."""
+        self._position, self.skipped = batch.position, batch.skipped
+        self._at_end = batch.last
+
+    def _unpack(self, sent: Sent, blob: Blob) -> None:
+        """Make numbers of a batch of bytes on the device."""
+        if self._adopted:  # the host side is an array of a batch that is filled again
+            own = self.device.backend.empty_host(blob.count, self.dtype)
+            blob.set_cpu_data(own.reshape(blob.shape))
+            self._adopted = False
+        sent.unpack(blob.data_memory.mutable_gpu_data(discard=True))
+
+    def _on_its_way(self, batch: Batch) -> tuple[Batch, Sent | None]:
+        """Return a batch, and its images on their way to the device if they are bytes."""
+        if self._feed is None or batch.pixels is None:
+            return batch, None
+        transfers.note(up=batch.pixels.nbytes)
+        return batch, self._feed.send(batch.pixels)
+
+    def record_of(self, place: int) -> tuple[str, str] | None:
+        """Return the source of a record of the batch in the tops and its key there, for messages.
+
+        None where that is not known; after broken records, others are in their places.
+
+        Args:
+            place: Which record of the batch.
+        """
+        if self._current is None or self.skipped:
+            return None
+        from_end = self._current.arrays[0].shape[0] - place
+        shard = self.reading(self._current.position).shard
+        return self.record(self._current.position - from_end * shard.ranks + shard.rank)
+
+    def record(self, number: int) -> tuple[str, str] | None:
+        """Return the source and the key of a record, counted through all rounds; None if unknown.
+
+        Raises:
+            DataError: The source cannot be read any more.
+        """
+
+    @property
+    def waited(self) -> float:
+        """Time forward passes have spent waiting for batches, in seconds, since the last start."""
+        return self._prefetcher.waited if self._prefetcher else 0.0
+
+    def state(self) -> dict[str, int]:
+        """Return how many records all ranks have used, and this one has skipped if it did."""
+        state = {POSITION: self._position}
+        return {**state, SKIPPED: self.skipped} if self.skipped else state
+
+    def set_state(self, state: dict[str, int]) -> None:
+        """Go on after so many records; at the first one where the state does not say."""
+        self._position, self.skipped = state.get(POSITION, 0), state.get(SKIPPED, 0)
+        self.close()
+
+    def savepoint(self) -> Callable[[], None]:
+        """Return what opens the source again where it is now, if the position is another then."""
+        state, batch = self.state(), self._current
+
+        def take_back() -> None:
+            if self._taking or self._current is not batch or self.state() != state:
+                self.set_state(state)
+
+        return take_back
+
+    def to(self, device: Device) -> None:
+        """Follow the net to another device, which may take batches in another form."""
+        super().to(device)
+        if self._feed is not None or device.backend.feed() is not None:
+            self.close()
+
+    def close(self) -> None:
+        """Stop the thread and close files; a later forward pass opens them again."""
+        prefetcher, abandon = self._prefetcher, self._abandon
+        self._prefetcher = self._abandon = self._feed = None
+        self._current = self._ahead = self._sent = None
+        self._taking, self._at_end = False, True
+        if abandon is not None:
+            abandon.detach()
+        if prefetcher is not None:
+            prefetcher.close()
+
+    def _start(self) -> Prefetcher:
+        memory = self.device.backend.empty_host
+        # At least two: one is in use while the next is made.
+        batches = max(2, prefetched(self.param.data_param.prefetch))
+        feed = self.device.backend.feed()
+        if feed is not None:
+            batches += 1  # the one on its way
+        takes_bytes = feed is not None
+        source: BatchSource | None = None
+        prefetcher: Prefetcher | None = None
+        filled = [Batch(memory, self.dtype, takes_bytes=takes_bytes) for _ in range(batches)]
+        try:  # whatever happens from the moment that there is something to close
+            source = self.open_source(self._position)
+            turns = Turns(source, self.turn, self.batch_size) if self.turn != EVERY else None
+            prefetcher = Prefetcher(
+                source,
+                filled,
+                name=f"prefetch of {self.name}",
+                log_on_wait=f"Waiting for data (layer {self.name!r})",  # Caffe's words
+                others=turns.others if turns is not None else tuple,
+            )
+            with Uninterrupted():
+                self._abandon = weakref.finalize(self, prefetcher.abandon)
+                self._abandon.atexit = False  # running threads are stopped at exit anyway
+                prefetcher.start()
+                self._feed = feed
+                self._prefetcher = prefetcher  # only now: nobody waits for one not started
+        except BaseException:
+            opened = prefetcher or source
+            if opened is not None:
+                opened.close()
+            raise
+        return prefetcher
+
+
+def prefetched(batches: int) -> int:
+    """Return ``data_param.prefetch`` if it is a number of batches that a machine can hold.
+
+    Raises:
+        ConfigError: It is 0 or very large.
+    """
+    positive(batches, "prefetch")
+    if batches > MOST_BATCHES:
+        raise out_of_range("data_param.prefetch", batches, f"at most {MOST_BATCHES} batches")
+    return batches
+
+
+class EpochDataLayer(PrefetchingDataLayer):
+    """A data layer that reads a set of records from the first to the last, again and again.
+
+    Batches run on from one round into the next, as in Caffe, until ``begin_epoch`` is called.
+    """
+
+    def begin_epoch(self) -> None:
+        """Start at the first record; from now on a batch ends where the records end."""
+        if not self.whole_epochs or not self.epoch_ended:
+            self.whole_epochs = True
+            self.set_state(self.state())  # whole epochs begin at the beginning of a round
+
+    @property
+    def batch_records(self) -> int:
+        """Records in the batch that is in the tops."""
+        return self._current.arrays[0].shape[0] if self._current else 0
+
+    @property
+    def epoch_ended(self) -> bool:
+        """Whether the last batch held the last record, or there was none yet."""
+        return self._at_end
+
+
+logger = logging.getLogger(__name__)
+
+
+class DatabaseLayer(EpochDataLayer):
+    """Reads the records of a database in order, and begins again after the last.
+
+    In phase TRAIN rank r of n reads records r, r + n, ...; in phase TEST every rank reads all.
+
+    Raises:
+        ConfigError: ``source`` or ``batch_size`` is missing; ``on_error`` is unknown.
+        DataError: The database or a record cannot be read; names it.
+    """
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        p = self.param.data_param
+        self.batch_size = positive(p.batch_size, "batch_size")
+        prefetched(p.prefetch)
+        if not p.source:
+            raise missing("data_param.source", "name the folder of a database")
+        self.source = resolve_path(p.source, self.context.base_dir)
+        transform = TransformationParameter()
+        transform.CopyFrom(self.param.transform_param)
+        transform.force_color |= p.force_encoded_color and not transform.force_gray
+        self.labels = len(top) > 1
+        self.prepare(transform)
+        self._position = self._skipped(p.rand_skip)
+        self.shape_tops(top)
+
+    def prepare(self, transform: TransformationParameter) -> None:
+        """Keep what ``make_maker`` needs.
+
+        Args:
+            transform: What ``transform_param`` asks for; a copy.
+        """
+        raise NotImplementedError(type(self).__name__)
+
+    def make_maker(self) -> Maker:
+        """Return what makes batches of the records; it must not refer to the layer."""
+        raise NotImplementedError(type(self).__name__)
+
+    def fingerprint(self) -> Fingerprint:
+        return database_fingerprint(
+            self.source, DataParameter.DB.Name(self.param.data_param.backend)
+        )
+
+    def open_source(self, position: int) -> DatabaseBatches:
+        p = self.param.data_param
+        return DatabaseBatches(
+            self.source,
+            DataParameter.DB.Name(p.backend),
+            self.make_maker(),
+            self.batch_size,
+            reading=self.reading(position, p.on_error),
+        )
+
+    def record(self, number: int) -> tuple[str, str] | None:
+        with closing(self.open_source(0)) as source:
+            return str(self.source), source.key_of(number)
+
+    def _skipped(self, most: int) -> int:
+        """Return how many records ``rand_skip`` leaves out, fewer than ``most``."""
+        if not most:
+            return 0
+        skipped = int(bits(self.context.seed, stream_of(f"{self.name}/rand_skip"), 0, 1)[0]) % most
+        logger.warning("rand_skip is deprecated; the first %d records are left out", skipped)
+        return skipped

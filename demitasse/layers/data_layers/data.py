@@ -1,0 +1,85 @@
+"""Data and AnnotatedData: batches of records from an LMDB or a LevelDB."""
+
+from __future__ import annotations
+
+from demitasse.io.data.sources.annotated_batch import AnnotatedMaker
+from demitasse.io.data.sources.datum_batch import DatumMaker
+from demitasse.io.data.transform.augment.annotated import AnnotatedAugmenter
+from demitasse.io.data.transform.augment.draws import WORDS
+from demitasse.io.data.transform.boxes import Keeping
+from demitasse.io.data.transform.random import RecordRandom
+from demitasse.io.proto import TransformationParameter
+from demitasse.layers.data_layers.base import DatabaseLayer
+from demitasse.layers.registry import register_layer
+
+
+@register_layer("Data")
+class Data(DatabaseLayer):
+    """Reads the records of a database in order, and begins again after the last.
+
+    Batches of records from an LMDB or a LevelDB.
+
+    In phase TRAIN rank r of n reads records r, r + n, ...; in phase TEST every rank reads all.
+
+    Source: Caffe, ``src/caffe/layers/data_layer.cpp``.
+
+    Shapes: top[0] (N, C, H, W), taken from the first record of each batch; top[1] (N,), labels,
+    or (N, n) where a record holds n of them.
+
+    Raises:
+        ConfigError: ``source`` or ``batch_size`` is missing; ``on_error`` is unknown.
+        DataError: The database or a record cannot be read; names it.
+    """
+
+    def prepare(self, transform: TransformationParameter) -> None:
+        self.transformer = self.make_transformer(transform)
+
+    def make_maker(self) -> DatumMaker:
+        return DatumMaker(self.transformer, labels=self.labels)
+
+
+@register_layer("AnnotatedData")
+class AnnotatedData(DatabaseLayer):
+    """Reads AnnotatedDatum records in order, and begins again after the last.
+
+    Batches of images and of the boxes of the objects in them, from a database.
+
+    An image is distorted and expanded, a part of it is cut out (``batch_sampler``), that is
+    resized, cropped and mirrored; boxes follow, cut off at the edges. What happens to a record
+    depends on the seed, the layer's name and the record's number alone. ``resize_param`` counts in
+    boxes as its pixels say, so ``height_scale`` and ``width_scale`` change nothing. Not compared
+    with the original.
+
+    In phase TRAIN rank r of n reads records r, r + n, ...; in phase TEST every rank reads all.
+
+    Source: SSD (weiliu89/caffe), ``src/caffe/layers/annotated_data_layer.cpp``.
+
+    Shapes: top[0] (N, C, H, W); top[1], if there is one, (1, 1, G, 8): place in the batch, class,
+    instance, xmin, ymin, xmax, ymax in units of the image, difficult; one row of -1 where there
+    is no object. Records without a type have labels instead, (N,).
+
+    Raises:
+        ConfigError: ``source`` or ``batch_size`` is missing; ``on_error`` is unknown; a sampler's
+            range is empty; or images would come in many sizes.
+        DataError: The database or a record cannot be read; names it.
+    """
+
+    def prepare(self, transform: TransformationParameter) -> None:
+        self.keeping = Keeping()
+        if transform.HasField("emit_constraint"):
+            self.keeping = Keeping.of(transform.emit_constraint)
+            transform.ClearField("emit_constraint")  # the rest is about pixels
+        samplers = list(self.param.annotated_data_param.batch_sampler)
+        self.augmenter = AnnotatedAugmenter(transform, samplers, self.keeping)
+        self.transformer = self.make_transformer(transform)
+
+    def make_maker(self) -> AnnotatedMaker:
+        context = self.context
+        return AnnotatedMaker(
+            self.augmenter,
+            self.transformer,
+            self.keeping,
+            RecordRandom(context.seed, self.name, "augment", WORDS),
+            labels=self.labels,
+            boxes=self.param.annotated_data_param.HasField("anno_type"),
+        )

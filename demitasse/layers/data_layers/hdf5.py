@@ -1,0 +1,125 @@
+"""HDF5Data and HDF5Output: rows of HDF5 files, read or written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from demitasse.core.paths import resolve_path
+from demitasse.errors import DataError, ErrorCode
+from demitasse.io.data.databases.hdf5 import Hdf5Writer, read_list
+from demitasse.io.data.quoting import quoted
+from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
+from demitasse.io.data.sources.hdf5 import Hdf5Batches
+from demitasse.layers.base import AtLeast, Blobs, Exactly, Layer
+from demitasse.layers.checks import missing, positive, unsupported, wrong_shapes
+from demitasse.layers.data_layers.base import EpochDataLayer
+from demitasse.layers.registry import register_layer
+
+
+@register_layer("HDF5Data")
+class HDF5Data(EpochDataLayer):
+    """Reads the data sets that its tops are named after, in an endless loop.
+
+    Batches of rows of HDF5 files.
+
+    ``source`` lists the files, one in a line; each is looked for in the working directory and
+    beside the prototxt. With ``shuffle`` every round has its own order of files, and of the rows in
+    each. Files read in order are never in memory as a whole.
+
+    In phase TRAIN rank r of n reads rows r, r + n, ...; in phase TEST every rank reads all.
+
+    Source: Caffe, ``src/caffe/layers/hdf5_data_layer.cpp``.
+
+    Shapes: tops (N, ...), rows as in the files, which must agree.
+
+    Raises:
+        ConfigError: ``source`` or ``batch_size`` is missing; ``transform_param`` is given.
+        DataError: The list or a file cannot be read, or lacks a data set; names it.
+    """
+
+    tops = AtLeast(1)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom
+        p = self.param.hdf5_data_param
+        self.batch_size = positive(p.batch_size, "hdf5_data_param.batch_size")
+        if not p.source:
+            raise missing("hdf5_data_param.source", "name a text file that lists HDF5 files")
+        if self.param.HasField("transform_param"):
+            message = "HDF5Data does not transform data; remove transform_param"
+            raise unsupported("transform_param", message)
+        base_dir = self.context.base_dir
+        self.names = [blob.name for blob in top]
+        self.source = resolve_path(p.source, base_dir)
+        names = read_list(self.source)
+        self.paths = [resolve_path(name, base_dir) for name in names]
+        for number, (name, path) in enumerate(zip(names, self.paths, strict=True), 1):
+            if quoted(name, number, path) != name:
+                message = f"entry {number} names no file; list paths of HDF5 files"
+                raise DataError(message, str(self.source), code=ErrorCode.INVALID, index=number)
+        self.shape_tops(top)
+
+    def fingerprint(self) -> Fingerprint:
+        return list_fingerprint(self.source, files=self.paths)
+
+    def open_source(self, position: int) -> Hdf5Batches:
+        context = self.context
+        return Hdf5Batches(
+            self.paths,
+            self.names,
+            self.batch_size,
+            shuffle=self.param.hdf5_data_param.shuffle,
+            seed=context.seed,
+            name=self.name,
+            reading=self.reading(position),
+        )
+
+
+@register_layer("HDF5Output")
+class HDF5Output(Layer):
+    """Appends its first bottom to the data set ``data`` and its second to ``label``.
+
+    Store the bottoms of every pass in an HDF5 file.
+
+    A file that is there is replaced when the net is made. (Caffe can store one batch; a second
+    forward pass ends it.) Not compared with the original.
+
+    Source: Caffe, ``src/caffe/layers/hdf5_output_layer.cpp``.
+
+    Shapes: bottoms (N, ...), (N, ...), each of at most 4 axes and stored with 4 -> no top.
+
+    Raises:
+        ConfigError: ``file_name`` is missing.
+        DataError: The file cannot be written.
+        ShapeError: The bottoms have different batch sizes, or more than 4 axes.
+    """
+
+    bottoms = Exactly(2)
+    tops = Exactly(0)
+    dynamic_shapes = True  # works on the host
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom, top
+        name = self.param.hdf5_output_param.file_name
+        if not name:
+            raise missing("hdf5_output_param.file_name", "name the file to write")
+        self.writer = Hdf5Writer(Path(name))
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        del top
+        if bottom[0].num != bottom[1].num:
+            raise wrong_shapes("HDF5Output", "bottoms of one batch size", *bottom)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        del top
+        data, label = (
+            blob.cpu_data().reshape(blob.num, blob.channels, blob.height, blob.width)
+            for blob in bottom
+        )
+        self.writer.append(data=data, label=label)
+
+    def backward(self, top: Blobs, propagate_down: object, bottom: Blobs) -> None:
+        """Nothing: what is stored has no influence on a loss."""
+
+    def close(self) -> None:
+        self.writer.close()

@@ -1,0 +1,146 @@
+"""MemoryData: batches of arrays that a caller hands over.
+
+Source: Caffe, ``src/caffe/layers/memory_data_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from demitasse.errors import DataError, ErrorCode
+from demitasse.io.data.databases.datum import label_of
+from demitasse.io.data.sources.memory import MemoryRows
+from demitasse.io.proto import Datum
+from demitasse.layers.base import Blobs, Exactly
+from demitasse.layers.checks import positive
+from demitasse.layers.data_layers.base import BaseDataLayer
+from demitasse.layers.registry import register_layer
+
+logger = logging.getLogger(__name__)
+
+
+@register_layer("MemoryData")
+class MemoryData(BaseDataLayer):
+    """Gives what ``reset``, ``add_datum_vector`` or ``add_mat_vector`` brought, in an endless loop.
+
+    Arrays given to ``reset`` are neither copied nor transformed; datums and images are.
+    Not compared with the original.
+
+    Shapes: top[0] (N, C, H, W) as the message says, top[1] (N,).
+
+    Raises:
+        ConfigError: A size is missing or 0.
+        DataError: A forward pass comes before there is data; the rows are not a multiple of the
+            batch size; or rows are added before those there were used.
+    """
+
+    tops = Exactly(2)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom
+        p = self.param.memory_data_param
+        self._batch_size = positive(p.batch_size, "memory_data_param.batch_size")
+        self.row_shape = (
+            positive(p.channels, "memory_data_param.channels"),
+            positive(p.height, "memory_data_param.height"),
+            positive(p.width, "memory_data_param.width"),
+        )
+        self.transformer = self.make_transformer(self.param.transform_param)
+        self.rows: MemoryRows | None = None
+        self.has_new_data = False
+        self._make_room(top)
+
+    @property
+    def batch_size(self) -> int:
+        """Rows in a batch."""
+        return self._batch_size
+
+    def set_batch_size(self, size: int) -> None:
+        """Use batches of another size from now on.
+
+        Raises:
+            ConfigError: It is not above 0.
+            DataError: Rows that were added are not used yet.
+        """
+        self._need_used()
+        self._batch_size = positive(size, "the batch size")
+
+    def reset(self, data: Any, labels: Any) -> None:
+        """Use the rows of two arrays, which are not copied if they have the net's dtype.
+
+        Args:
+            data: Shape: (n, C, H, W), n a multiple of the batch size.
+            labels: Shape: (n,), or (n, 1, 1, 1).
+
+        Raises:
+            DataError: n is not a multiple of the batch size.
+            ShapeError: The arrays have other shapes.
+        """
+        if self.param.HasField("transform_param"):
+            logger.warning("%s does not transform arrays given to reset", self.name)
+        self._use(data, labels)
+
+    def add_datum_vector(self, datums: Sequence[Datum]) -> None:
+        """Transform some records and use them.
+
+        Raises:
+            DataError: Rows added before are not used yet; or their number is not a multiple of the
+                batch size.
+            ShapeError: Records do not become (C, H, W).
+        """
+        self._need_used()
+        self._use(self.transformer.transform(datums), [label_of(datum) for datum in datums])
+        self.has_new_data = True
+
+    def add_mat_vector(self, images: Sequence[Any], labels: Sequence[float]) -> None:
+        """Transform some images (C, H, W), arrays of bytes or numbers, and use them.
+
+        Raises:
+            DataError: As for ``add_datum_vector``.
+            ShapeError: Images do not become (C, H, W).
+        """
+        self._need_used()
+        self._use(self.transformer.transform(images), labels)
+        self.has_new_data = True
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        """Do nothing: ``setup`` and ``forward`` give the tops their shapes."""
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        if self.rows is None:
+            message = "there is no data yet; call reset(data, labels) on the layer first"
+            raise DataError(message, code=ErrorCode.BAD_STATE)
+        self.rows.need_multiple_of(self._batch_size)
+        self._make_room(top)
+        for blob, array in zip(top, self.rows.take(self._batch_size), strict=True):
+            blob.set_cpu_data(array)
+            blob.data_memory.async_push()
+        if not self.rows.at:
+            self.has_new_data = False
+
+    def savepoint(self) -> Callable[[], None]:
+        """Return what goes back to the row that comes next now."""
+        rows, new = self.rows, self.has_new_data
+        at = 0 if rows is None else rows.at
+
+        def take_back() -> None:
+            if rows is not None and rows is self.rows:
+                rows.at, self.has_new_data = at, new
+
+        return take_back
+
+    def _use(self, data: Any, labels: Any) -> None:
+        rows = MemoryRows(data, labels, self.row_shape, self.dtype)
+        rows.need_multiple_of(self._batch_size)
+        self.rows = rows
+
+    def _need_used(self) -> None:
+        if self.has_new_data:
+            message = "the rows added before are not used yet; run forward until they are"
+            raise DataError(message, code=ErrorCode.BAD_STATE)
+
+    def _make_room(self, top: Blobs) -> None:
+        top[0].reshape((self._batch_size, *self.row_shape))
+        top[1].reshape((self._batch_size,))

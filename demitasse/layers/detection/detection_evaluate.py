@@ -1,0 +1,259 @@
+"""DetectionEvaluate: true and false positives, for the mean average precision of a test.
+
+Source: SSD (weiliu89/caffe), ``src/caffe/layers/detection_evaluate_layer.cpp`` and ``OutputBBox``
+in ``src/caffe/util/bbox_util.cpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from demitasse.core.paths import read_text, resolve_path
+from demitasse.errors import DataError, ErrorCode, NetError
+from demitasse.io.proto import ResizeParameter
+from demitasse.layers.base import Blobs, Exactly, Layer
+from demitasse.layers.checks import out_of_range, positive, wrong_shapes
+from demitasse.layers.detection.boxes import overlaps
+from demitasse.layers.detection.matching import COLUMNS, GroundTruth, parse_ground_truth
+from demitasse.layers.registry import register_layer
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Place = Callable[[np.ndarray, int], np.ndarray]
+"""Turns boxes (K, 4) in units of an image of some number into those that are compared."""
+
+
+@dataclass(frozen=True)
+class DetectionMatcher:
+    """Compares detections with objects.
+
+    Attributes:
+        classes: Number of classes, with the background.
+        background: The class that is no object; -1 for none.
+        overlap: From where a detection is right.
+        difficult: Whether difficult objects count as others do; if not, whoever finds one is
+            neither right nor wrong.
+    """
+
+    classes: int
+    background: int
+    overlap: float
+    difficult: bool
+
+    def __call__(
+        self, detections: np.ndarray, objects: Sequence[GroundTruth], place: Place
+    ) -> np.ndarray:
+        """Return a row for each class, and one for each detection.
+
+        The first rows hold -1, the class, how many objects of it there are, -1 and -1; the others
+        image, class, score, whether the detection is right and whether it is wrong.
+
+        Args:
+            detections: Rows as DetectionOutput makes them; class -1 for none. Shape: (K, 7).
+            objects: Those of each image.
+            place: Turns boxes into those that are compared.
+
+        Returns:
+            Shape: (classes + detections, 5).
+
+        Raises:
+            NetError: A detection is of no class or in no image there is.
+        """
+        detections = detections[detections[:, 1] != -1]
+        labels, images = detections[:, 1], detections[:, 0]
+        good = (labels >= 0) & (labels < self.classes) & (labels != self.background)
+        if not good.all():
+            message = (
+                f"a detection is of class {labels[~good][0]:g}, expected one of the "
+                f"{self.classes} classes except the background, {self.background}"
+            )
+            raise NetError(message, code=ErrorCode.OUT_OF_RANGE, label=float(labels[~good][0]))
+        good = images > -1
+        if not good.all():
+            message = f"a detection is in image {images[~good][0]:g}, expected 0 or more"
+            raise NetError(message, code=ErrorCode.OUT_OF_RANGE, image=float(images[~good][0]))
+        kinds = [kind for kind in range(self.classes) if kind != self.background]
+        rows = [np.array([[-1, kind, self._count(objects, kind), -1, -1]]) for kind in kinds]
+        for number in np.unique(detections[:, 0]).astype(int):
+            own = detections[detections[:, 0] == number]
+            truth = objects[number] if number < len(objects) else None
+            for kind in np.unique(own[:, 1]).astype(int):
+                rows.append(self._image(own[own[:, 1] == kind], truth, kind, number, place))
+        return np.concatenate(rows)
+
+    def _count(self, objects: Sequence[GroundTruth], kind: int) -> int:
+        """Return how many objects of a class count."""
+        return sum(
+            int(np.count_nonzero((some.labels == kind) & (self.difficult | ~some.difficult)))
+            for some in objects
+        )
+
+    def _image(
+        self, found: np.ndarray, truth: GroundTruth | None, kind: int, number: int, place: Place
+    ) -> np.ndarray:
+        """Return the rows of one image's detections of one class. Shapes: (K, 7) -> (K, 5)."""
+        found = found[np.argsort(-found[:, 2], kind="stable")]
+        rows = np.concatenate([found[:, :3], np.zeros((len(found), 2))], axis=1)
+        rows[:, 4] = 1
+        some = None if truth is None else truth.where(truth.labels == kind)
+        if some is None or not len(some):
+            return rows
+        boxes, wanted = place(found[:, 3:], number), place(some.boxes, number)
+        taken = np.zeros(len(some), bool)
+        for row, box in zip(rows, boxes, strict=True):
+            share = overlaps(box, wanted)
+            best = int(np.argmax(share))
+            if share[best] < self.overlap:
+                continue
+            if some.difficult[best] and not self.difficult:
+                row[4] = 0
+            elif not taken[best]:
+                row[3], row[4], taken[best] = 1, 0, True
+        return rows
+
+
+def in_pixels(
+    boxes: np.ndarray, size: tuple[int, int], param: ResizeParameter | None
+) -> np.ndarray:
+    """Return boxes in pixels of an image as it was before it was resized, the last ones included.
+
+    Args:
+        boxes: In units of the resized image. Shape: (K, 4).
+        size: Height and width of the image, in pixels.
+        param: How it was resized, or None.
+    """
+    height, width = size
+    low, shown = np.zeros(4), np.ones(4)  # where the image lies in the resized one
+    if param is not None and param.resize_mode == ResizeParameter.FIT_LARGE_SIZE_AND_PAD:
+        aspect, wanted = width / height, param.width / param.height
+        used = np.array([1.0, wanted / aspect] if aspect > wanted else [aspect / wanted, 1.0])
+        low, shown = np.tile((1 - used) / 2, 2), np.tile(used, 2)
+    scale = np.array([width, height] * 2, float)
+    placed: np.ndarray
+    if (
+        param is not None
+        and param.resize_mode == ResizeParameter.FIT_SMALL_SIZE
+        and param.height_scale
+        and param.width_scale
+    ):
+        units = np.array([param.width_scale, param.height_scale] * 2, float)
+        placed = np.clip(boxes * units, 0, scale)
+    else:
+        placed = np.clip((boxes - low) / shown, 0, 1) * scale
+    placed[:, 2:] += 1
+    return placed
+
+
+MOST_IMAGES = 100_000
+"""In a batch; what is larger is no number of an image."""
+
+
+@register_layer("DetectionEvaluate")
+class DetectionEvaluate(Layer):
+    """Compare detections with objects; a solver with ``eval_type: "detection"`` averages.
+
+    Works on the host. With ``name_size_file`` boxes are compared in pixels of the images, of which
+    that file names height and width in the order of the records; the next batch goes on behind the
+    last image of this one that has a detection or an object. Not compared with the original.
+
+    Shapes: bottoms detections (1, 1, K, 7) as DetectionOutput makes them, objects (1, 1, G, 8) as
+    AnnotatedData does -> top (1, 1, M, 5): for each class but the background -1, class, number of
+    objects, -1, -1; then for each detection image, class, score, right (1 or 0), wrong (1 or 0).
+
+    Raises:
+        ConfigError: ``num_classes`` is missing, or ``overlap_threshold`` is not above 0.
+        DataError: The file of sizes cannot be read, or names fewer images than there are.
+        ShapeError: The bottoms do not have these shapes.
+        NetError: A detection or an object is of no class there is.
+    """
+
+    bottoms = Exactly(2)
+    tops = Exactly(1)
+    dynamic_shapes = True
+    differentiable = ()
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom, top
+        p = self.param.detection_evaluate_param
+        if p.overlap_threshold <= 0:
+            raise out_of_range(
+                "detection_evaluate_param.overlap_threshold",
+                p.overlap_threshold,
+                "a number above 0",
+            )
+        self.matcher = DetectionMatcher(
+            classes=positive(p.num_classes, "detection_evaluate_param.num_classes"),
+            background=p.background_label_id,
+            overlap=p.overlap_threshold,
+            difficult=p.evaluate_difficult_gt,
+        )
+        self.sizes: list[tuple[int, int]] = []
+        if p.name_size_file:
+            self.sizes = _read_sizes(resolve_path(p.name_size_file, self.context.base_dir))
+        self.resized = p.resize_param if p.HasField("resize_param") else None
+        self.seen = 0  # images, of those that the file names
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        for blob, width in ((bottom[0], 7), (bottom[1], COLUMNS)):
+            if blob.num_axes != 4 or blob.shape != (1, 1, blob.shape[2], width):
+                raise wrong_shapes("DetectionEvaluate", f"(1, 1, K, {width})", blob)
+        if top[0].shape[3:] != (5,):  # until a pass has come here
+            top[0].reshape((1, 1, 1, 5))
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        detections = bottom[0].cpu_data()[0, 0]
+        rows = bottom[1].cpu_data()[0, 0]
+        images = 1 + _last_image(detections, rows)
+        objects = parse_ground_truth(rows, images, self.matcher.classes, self.matcher.background)
+        judged = self.matcher(detections, objects, self._place)
+        if self.sizes:
+            self.seen = (self.seen + images) % len(self.sizes)
+        top[0].reshape((1, 1, *judged.shape))
+        top[0].mutable_cpu_data()[...] = judged
+
+    def _place(self, boxes: np.ndarray, image: int) -> np.ndarray:
+        """Return boxes as they are compared. Shapes: (K, 4) -> the same."""
+        if not self.sizes:
+            return boxes
+        if self.seen + image >= len(self.sizes):
+            source = self.param.detection_evaluate_param.name_size_file
+            number = self.seen + image
+            message = f"image {number} has no line; the file has {len(self.sizes)}"
+            raise DataError(message, source, code=ErrorCode.COUNT_MISMATCH, got=len(self.sizes))
+        return in_pixels(boxes, self.sizes[self.seen + image], self.resized)
+
+
+def _last_image(*tables: np.ndarray) -> int:
+    """Return the largest number of an image, the first value of a row; -1 where there are none."""
+    last = max(float(table[:, 0].max(initial=-1)) for table in tables)
+    if not last < MOST_IMAGES:
+        message = f"a row is in image {last:g}, expected at most {MOST_IMAGES} images in a batch"
+        raise NetError(message, code=ErrorCode.LIMIT, image=last)
+    return int(last)
+
+
+def _read_sizes(source: Path) -> list[tuple[int, int]]:
+    """Read lines ``name height width``."""
+    try:
+        words = read_text(source).split()
+    except OSError as error:
+        message = f"the file of sizes cannot be read: {error.strerror}"
+        raise DataError(message, str(source), code=ErrorCode.UNREADABLE) from error
+    try:
+        sizes = [
+            (int(height), int(width))
+            for height, width in zip(words[1::3], words[2::3], strict=True)
+        ]
+    except ValueError as error:
+        message = "the file of sizes must have lines 'name height width'"
+        raise DataError(message, str(source), code=ErrorCode.INVALID) from error
+    if not sizes:
+        message = "the file of sizes is empty"
+        raise DataError(message, str(source), code=ErrorCode.MISSING)
+    return sizes

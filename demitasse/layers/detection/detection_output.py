@@ -1,0 +1,199 @@
+"""DetectionOutput: boxes that a single-shot detector has found.
+
+Source: SSD (weiliu89/caffe), ``src/caffe/layers/detection_output_layer.cpp``,
+``src/caffe/util/bbox_util.cpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from demitasse.backends.ops import LOWEST
+from demitasse.core.log import get_logger
+from demitasse.io.proto import DetectionOutputParameter, PriorBoxParameter
+from demitasse.layers.base import Between, Blobs, Exactly, Layer
+from demitasse.layers.checks import check_predictions, out_of_range, positive, unsupported
+from demitasse.layers.detection.boxes import BoxCoder, suppress
+from demitasse.layers.registry import register_layer
+
+Decoded = Callable[[int, int, np.ndarray], np.ndarray]
+"""Returns the boxes of an image and a class that some priors predict."""
+
+
+@dataclass(frozen=True)
+class Detector:
+    """Turns predictions for priors into detections.
+
+    Attributes:
+        classes: Number of classes.
+        background: The class that is no object; -1 for none.
+        code: How boxes are predicted; see :class:`BoxCoder`.
+        variance_in_target: Whether predictions need not be multiplied by the priors' variances.
+        confidence: A score must be above it.
+        overlap: See :func:`suppress`.
+        eta: See :func:`suppress`.
+        top_k: Boxes of a class that are looked at; -1 for all.
+        keep: Boxes of an image that stay; -1 for all.
+    """
+
+    classes: int
+    background: int
+    code: str
+    variance_in_target: bool
+    confidence: float
+    overlap: float
+    eta: float
+    top_k: int
+    keep: int
+
+    def __call__(self, location: np.ndarray, score: np.ndarray, prior: np.ndarray) -> np.ndarray:
+        """Return rows of image, class, score and box, by image and class, the best first.
+
+        An image without detections has no row; where no image has one, each has a row of its index
+        and -1.
+
+        Shapes: location (N, P, L, 4), where L is 1 or the number of classes, score (N, P, classes),
+        prior (2, P, 4): boxes and variances -> (K, 7).
+
+        Raises:
+            NetError: A prior is empty, so that nothing can be in proportion to it.
+        """
+        code = BoxCoder(self.code, self.variance_in_target)
+        code.check(prior[0])
+
+        def decoded(image: int, label: int, index: np.ndarray) -> np.ndarray:
+            """Return the boxes of some priors, which are few of them. Shapes: (K,) -> (K, 4)."""
+            place = label if location.shape[2] > 1 else 0
+            with np.errstate(all="ignore"):
+                return code.decode(location[image, index, place], prior[0][index], prior[1][index])
+
+        rows = [row for image in range(len(score)) for row in self._image(image, decoded, score)]
+        if rows:
+            return np.concatenate(rows)
+        nothing = np.full((len(score), 7), -1, score.dtype)
+        nothing[:, 0] = np.arange(len(score))
+        return nothing
+
+    def _image(self, image: int, decoded: Decoded, score: np.ndarray) -> Iterator[np.ndarray]:
+        found = [
+            (c, *self._kept(partial(decoded, image, c), score[image, :, c]))
+            for c in range(self.classes)
+            if c != self.background
+        ]
+        if 0 <= self.keep < sum(len(index) for _, index, _ in found):
+            label = np.concatenate([np.full(len(index), c) for c, index, _ in found])
+            index = np.concatenate([index for _, index, _ in found])
+            boxes = np.concatenate([boxes for _, _, boxes in found])
+            best = np.argsort(-score[image, index, label], kind="stable")[: self.keep]
+            label, index, boxes = label[best], index[best], boxes[best]
+            found = [(c, index[label == c], boxes[label == c]) for c, _, _ in found]
+        for c, index, boxes in found:
+            rows = np.empty((len(index), 7), score.dtype)
+            rows[:, 0], rows[:, 1] = image, c
+            rows[:, 2] = score[image, index, c]
+            rows[:, 3:] = boxes
+            if len(index):
+                yield rows
+
+    def _kept(
+        self, decoded: Callable[[np.ndarray], np.ndarray], score: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the indices of the boxes of one class that stay, the best first, and the boxes."""
+        candidates = np.flatnonzero(score > self.confidence)
+        if 0 < self.top_k < len(candidates):  # most need not be put in order
+            last = np.partition(score[candidates], -self.top_k)[-self.top_k]
+            candidates = candidates[score[candidates] >= last]
+        order = candidates[np.argsort(-score[candidates], kind="stable")]
+        if self.top_k > -1:
+            order = order[: self.top_k]
+        boxes = decoded(order)
+        kept = suppress(boxes, self.overlap, self.eta)
+        return order[kept], boxes[kept]
+
+
+@register_layer("DetectionOutput")
+class DetectionOutput(Layer):
+    """Decode boxes, drop those that overlap a better one of their class, keep the best.
+
+    How many there are is known when a pass comes here. They are read from the top; nothing is
+    written to files. Works on the host. Compared with OpenCV's output.
+
+    Shapes: bottoms location (N, P L 4), where L is 1 or, without ``share_location``, the number of
+    classes, scores (N, P classes), priors (1, 2, P 4) as PriorBox makes them[, image]
+    -> top (1, 1, K, 7): image, class, score, xmin, ymin, xmax, ymax. Where nothing is found, a row
+    of the image's index and -1 for each image.
+
+    Raises:
+        ConfigError: ``num_classes`` is missing, a threshold is out of range, or ``visualize`` is
+            asked for.
+        ShapeError: Locations, scores and priors do not belong together.
+        NetError: A prior is empty (a prediction is in proportion to it).
+    """
+
+    bottoms = Between(3, 4)
+    tops = Exactly(1)
+    dynamic_shapes = True
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom, top
+        p = self.param.detection_output_param
+        if p.visualize:
+            message = "detection_output_param.visualize shows windows, which is not supported"
+            raise unsupported("detection_output_param.visualize", message)
+        if p.save_output_param.output_directory:
+            get_logger(__name__).warning(
+                "layer %r: detections are not written to %s; read its top",
+                self.name,
+                p.save_output_param.output_directory,
+            )
+        self.detector = detector(p)
+        self.boxes = 1 if p.share_location else self.detector.classes
+
+    def allow_force_backward(self, bottom_index: int) -> bool:
+        del bottom_index
+        return False
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        widths = (self.boxes * 4, self.detector.classes)
+        self.sizes = check_predictions(self.type, bottom, widths)
+        if top[0].shape[3:] != (7,):  # until a pass has come here
+            top[0].reshape((1, 1, 1, 7))
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        n, priors = self.sizes
+        rows = self.detector(
+            bottom[0].cpu_data().reshape(n, priors, self.boxes, 4),
+            bottom[1].cpu_data().reshape(n, priors, self.detector.classes),
+            bottom[2].cpu_data().reshape(2, priors, 4),
+        )
+        top[0].reshape((1, 1, *rows.shape))
+        top[0].mutable_cpu_data()[...] = rows
+
+
+def detector(p: DetectionOutputParameter) -> Detector:
+    """Return what a message describes.
+
+    Raises:
+        ConfigError: See ``DetectionOutput``.
+    """
+    nms = p.nms_param
+    if nms.nms_threshold < 0:
+        raise out_of_range("nms_param.nms_threshold", nms.nms_threshold, "0 or more")
+    if not 0 < nms.eta <= 1:
+        raise out_of_range("nms_param.eta", nms.eta, "a number above 0 and at most 1")
+    return Detector(
+        classes=positive(p.num_classes, "detection_output_param.num_classes"),
+        background=p.background_label_id,
+        code=PriorBoxParameter.CodeType.Name(p.code_type),
+        variance_in_target=p.variance_encoded_in_target,
+        # without a threshold every score exceeds it
+        confidence=p.confidence_threshold if p.HasField("confidence_threshold") else LOWEST,
+        overlap=nms.nms_threshold,
+        eta=nms.eta,
+        top_k=nms.top_k if nms.HasField("top_k") else -1,
+        keep=p.keep_top_k,
+    )

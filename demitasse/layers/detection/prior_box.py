@@ -1,0 +1,218 @@
+"""PriorBox: prior boxes of a single-shot detector, for every cell of a map.
+
+Source: SSD (weiliu89/caffe), ``src/caffe/layers/prior_box_layer.cpp``; ``offset_h`` and
+``offset_w``: OpenCV, ``modules/dnn/src/layers/prior_box_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.io.proto import PriorBoxParameter
+from demitasse.layers.base import Blobs, Exactly, Flags, Layer
+from demitasse.layers.checks import conflict, missing, out_of_range, wrong_count, wrong_shapes
+from demitasse.layers.registry import register_layer
+
+SAME = 1e-6  # aspect ratios that differ by less are one
+
+
+def box_sizes(
+    min_sizes: Sequence[float],
+    max_sizes: Sequence[float],
+    aspect_ratios: Sequence[float],
+    *,
+    flip: bool,
+) -> tuple[tuple[float, float], ...]:
+    """Return the (width, height) of every prior of a cell, in pixels.
+
+    For each smallest size, whose fraction is cut off: a square of it, a square between it and its
+    largest size, and one box for each aspect ratio other than 1.
+
+    Args:
+        min_sizes: Smallest sizes.
+        max_sizes: Largest sizes; none, or one for each of ``min_sizes``.
+        aspect_ratios: Width over height; repetitions do not count.
+        flip: Whether every ratio stands for its inverse, too.
+    """
+    ratios: list[float] = [1.0]
+    for ratio in aspect_ratios:
+        if all(abs(ratio - known) >= SAME for known in ratios):
+            ratios += [ratio, 1 / ratio] if flip else [ratio]
+    sizes: list[tuple[float, float]] = []
+    for i, size in enumerate(map(int, min_sizes)):
+        sizes.append((size, size))
+        if max_sizes:
+            between = (size * int(max_sizes[i])) ** 0.5
+            sizes.append((between, between))
+        sizes += [(size * r**0.5, size / r**0.5) for r in ratios if abs(r - 1) >= SAME]
+    return tuple(sizes)
+
+
+def prior_boxes(
+    cells: tuple[int, int],
+    image: tuple[int, int],
+    step: tuple[float, float],
+    offsets: Sequence[tuple[float, float]],
+    sizes: Sequence[tuple[float, float]],
+) -> np.ndarray:
+    """Return boxes of all sizes around the centres of all cells of a map.
+
+    Args:
+        cells: Height and width of the map.
+        image: Height and width of the image, in pixels.
+        step: Height and width of a cell, in pixels.
+        offsets: Where centres lie in a cell, (y, x), in steps; several make several boxes.
+        sizes: (width, height) of the boxes, in pixels.
+
+    Returns:
+        Shape (height, width, boxes, 4), float64; the offsets of a size are next to each other.
+    """
+    centre = [
+        (np.arange(n)[:, None] + np.array([offset[i] for offset in offsets])) * step[i]
+        for i, n in enumerate(cells)
+    ]
+    y = centre[0].astype(np.float32)[:, None, None, :]  # (height, 1, 1, offsets)
+    x = centre[1].astype(np.float32)[None, :, None, :]
+    half = np.array(sizes, np.float32).astype(np.float64)[:, None, :] / 2  # (sizes, 1, 2)
+    width, height = half[..., 0], half[..., 1]
+    low = ((x - width) / image[1], (y - height) / image[0])
+    high = ((x + width) / image[1], (y + height) / image[0])
+    boxes = np.stack(np.broadcast_arrays(*low, *high), axis=-1)
+    return boxes.reshape(*cells, len(sizes) * len(offsets), 4)
+
+
+def prior_values(
+    boxes: np.ndarray, variance: Sequence[float], dtype: str, *, clip: bool
+) -> np.ndarray:
+    """Return boxes and their variances as a detector reads them.
+
+    Args:
+        boxes: Shape (..., 4).
+        variance: One for all numbers of a box, or four.
+        dtype: Of the result.
+        clip: Whether boxes end where the image does.
+
+    Returns:
+        Shape (1, 2, 4 * boxes).
+    """
+    corners = boxes.reshape(-1).astype(dtype)
+    if clip:
+        corners = np.minimum(np.maximum(corners, 0), 1)
+    variances = np.array((list(variance) * 4)[:4], dtype)
+    return np.stack([corners, np.tile(variances, corners.size // 4)])[np.newaxis]
+
+
+@register_layer("PriorBox")
+class PriorBox(Layer):
+    """Lay boxes of several sizes and aspect ratios around the centre of every cell.
+
+    Only the shapes of the bottoms matter, so their gradients are 0. A fraction of ``min_size`` or
+    ``max_size`` is cut off, as SSD does. Compared with OpenCV's output.
+
+    Shapes: bottoms map (N, C, H, W), image (N, C, height, width) -> top (1, 2, H W K 4): corners of
+    K boxes for each cell, in units of the image, and their variances.
+
+    Raises:
+        ConfigError: A size, step or variance is missing or not above 0, there are not as many
+            ``max_size`` as ``min_size``, or a field is given in two ways.
+        ShapeError: A bottom does not have four axes, or the map is empty.
+    """
+
+    bottoms = Exactly(2)
+    tops = Exactly(1)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom, top
+        p = self.param.prior_box_param
+        _check_sizes(p)
+        self.sizes = box_sizes(p.min_size, p.max_size, p.aspect_ratio, flip=p.flip)
+        self.clip = p.clip
+        self.variance = list(p.variance) or [0.1]
+        if len(self.variance) not in {1, 4}:
+            raise wrong_count("prior_box_param.variance", len(self.variance), "1 or 4")
+        _above_0("variance", self.variance)
+        self.image = _sides(p, "img_size", "img_h", "img_w")
+        self.step = _sides(p, "step", "step_h", "step_w")
+        self.offsets = _offsets(p)
+        self.made: tuple[tuple[int, int], tuple[int, int]] | None = None
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        for blob in bottom:
+            if blob.num_axes != 4:
+                raise wrong_shapes("PriorBox", "(N, C, H, W)", blob)
+        height, width = bottom[0].shape[2:]
+        if not height * width:
+            raise wrong_shapes("PriorBox", "a map with cells", bottom[0])
+        each = len(self.sizes) * len(self.offsets)
+        top[0].reshape((1, 2, height * width * each * 4))
+        high, wide = self.image or bottom[1].shape[2:]
+        image = (int(high), int(wide))
+        made = (height, width), image
+        if made != self.made:
+            step = self.step or (image[0] / height, image[1] / width)
+            boxes = prior_boxes(made[0], image, step, self.offsets, self.sizes)
+            self.values = prior_values(boxes, self.variance, self.dtype, clip=self.clip)
+            self.op = ops.Fixed(dtype=self.dtype, values=self.values.tobytes())
+            self.made = made
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom
+        make = partial(self.device.backend.asarray, self.values)
+        top[0].write(self.constant("priors", self.made, make))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        del top
+        for blob, wanted in zip(bottom, propagate_down, strict=True):
+            if wanted:
+                blob.set_diff(0)
+
+
+def _check_sizes(p: PriorBoxParameter) -> None:
+    if not p.min_size:
+        raise missing("prior_box_param.min_size", "give the sizes of the boxes, in pixels")
+    _above_0("min_size", p.min_size)
+    _above_0("aspect_ratio", p.aspect_ratio)
+    if p.max_size and len(p.max_size) != len(p.min_size):
+        expected = f"0, or {len(p.min_size)}, one for each min_size"
+        raise wrong_count("prior_box_param.max_size", len(p.max_size), expected)
+    for small, large in zip(p.min_size, p.max_size, strict=False):
+        if not small < large < math.inf:
+            expected = f"a number above its min_size {small:g}"
+            raise out_of_range("prior_box_param.max_size", large, expected)
+
+
+def _sides(p: PriorBoxParameter, square: str, high: str, wide: str) -> tuple[float, float] | None:
+    """Return height and width from one field or from two; None where nothing is given."""
+    pair = [name for name in (high, wide) if p.HasField(name)]
+    if p.HasField(square):
+        if pair:
+            message = f"prior_box_param takes {square}, or {high} and {wide}; not both"
+            raise conflict(f"prior_box_param.{square}", message)
+        pair = [square, square]
+    if not pair:
+        return None
+    if len(pair) == 1:
+        other = wide if pair[0] == high else high
+        raise missing(f"prior_box_param.{other}", f"give both {high} and {wide}")
+    _above_0(square, [getattr(p, name) for name in pair])
+    return getattr(p, pair[0]), getattr(p, pair[1])
+
+
+def _offsets(p: PriorBoxParameter) -> tuple[tuple[float, float], ...]:
+    """Return where the centres lie in a cell, (y, x), in steps."""
+    if not p.offset_h and not p.offset_w:
+        return ((p.offset, p.offset),)
+    if p.HasField("offset") or len(p.offset_h) != len(p.offset_w):
+        message = "prior_box_param takes offset, or as many offset_h as offset_w"
+        raise conflict("prior_box_param.offset", message)
+    return tuple(zip(p.offset_h, p.offset_w, strict=True))
+
+
+def _above_0(name: str, values: Sequence[float]) -> None:
+    if not all(0 < value < math.inf for value in values):
+        raise out_of_range(f"prior_box_param.{name}", list(values), "numbers above 0")

@@ -1,0 +1,170 @@
+"""Exp, Log and Power: elementwise functions of shift + scale x."""
+
+from __future__ import annotations
+
+import math
+
+from demitasse.backends.arrays import Array
+from demitasse.layers.activations import NeuronLayer
+from demitasse.layers.base import Blobs, Flags
+from demitasse.layers.checks import out_of_range
+from demitasse.layers.registry import register_layer
+
+
+@register_layer("Exp")
+class Exp(NeuronLayer):
+    """Exponential of a linear function of every element; may run in place.
+
+    y = base^(shift + scale x).
+
+    ``base`` -1, the default, stands for e.
+
+    Source: Caffe, ``src/caffe/layers/exp_layer.cpp``.
+
+    Shapes: bottom any -> top the same.
+
+    Raises:
+        ConfigError: ``base`` is not positive.
+    """
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom, top
+        p = self.param.exp_param
+        log_base = log_of_base(p.base, "exp_param.base")
+        self.inner = log_base * p.scale
+        self.outer = _exp(log_base * p.shift) if p.shift else 1.0
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.op = self.activation("exp", bottom, self.inner, self.outer)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        x = bottom[0].read()
+        y = self.xp.exp(x if self.inner == 1 else x * self.inner)
+        top[0].write(y if self.outer == 1 else y * self.outer)
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            bottom[0].write_diff(top[0].read_diff() * top[0].read() * self.inner)
+
+
+def log_of_base(base: float, field_name: str) -> float:
+    """Return the natural logarithm of a base; -1 stands for e.
+
+    Raises:
+        ConfigError: The base is not a positive finite number.
+    """
+    if base == -1:
+        return 1.0
+    if not 0 < base < math.inf:
+        raise out_of_range(field_name, base, "a positive number, or -1 for e")
+    return math.log(base)
+
+
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
+
+
+@register_layer("Log")
+class Log(NeuronLayer):
+    """Logarithm of a linear function of every element; may run in place.
+
+    y = log(shift + scale x) to a base.
+
+    ``base`` -1, the default, stands for e.
+
+    Source: Caffe, ``src/caffe/layers/log_layer.cpp``.
+
+    Shapes: bottom any -> top the same.
+
+    Raises:
+        ConfigError: ``base`` is not positive, or 1.
+    """
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom, top
+        p = self.param.log_param
+        log_base = log_of_base(p.base, "log_param.base")
+        if log_base == 0:
+            raise out_of_range("log_param.base", p.base, "another number than 1")
+        self.scale, self.shift, self.outer = p.scale, p.shift, 1 / log_base
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.op = self.activation("log", bottom, self.scale, self.shift, self.outer)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        self.save_input(bottom, top)
+        y = self.xp.log(self._inner(bottom[0].read()))
+        top[0].write(y if self.outer == 1 else y * self.outer)
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            inner = self._inner(self.saved_input(bottom, top))
+            bottom[0].write_diff(top[0].read_diff() * (self.scale * self.outer) / inner)
+
+    def _inner(self, x: Array) -> Array:
+        x = x if self.scale == 1 else x * self.scale
+        return x if self.shift == 0 else x + self.shift
+
+
+@register_layer("Power")
+class Power(NeuronLayer):
+    """A power of a linear function of every element; may run in place.
+
+    y = (shift + scale x)^power.
+
+    Where ``power`` is 0 the top is 1 whatever the input. The gradient is
+    power * scale * (shift + scale x)^(power - 1), so that it is right at 0, too.
+
+    Source: Caffe, ``src/caffe/layers/power_layer.cpp``.
+
+    Shapes: bottom any -> top the same.
+    """
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del bottom, top
+        p = self.param.power_param
+        self.power, self.scale, self.shift = p.power, p.scale, p.shift
+        self.slope = p.power * p.scale  # of the outer function; 0: the input does not matter
+        self.needs_input = self.slope != 0 and self.power != 1
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        super().reshape(bottom, top)
+        self.op = self.activation("power", bottom, self.power, self.scale, self.shift)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        if self.needs_input:
+            self.save_input(bottom, top)
+        if self.slope == 0:
+            value = self._raised(self.full((), self.shift), self.power)
+            top[0].write(self.xp.broadcast_to(value, top[0].shape))
+        else:
+            top[0].write(self._raised(self._inner(bottom[0].read()), self.power))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if not propagate_down[0]:
+            return
+        slope: Array | float = self.slope
+        if self.needs_input:
+            slope = slope * self._raised(self._inner(self.saved_input(bottom, top)), self.power - 1)
+        bottom[0].write_diff(top[0].read_diff() * slope)
+
+    def _inner(self, x: Array) -> Array:
+        x = x if self.scale == 1 else x * self.scale
+        return x if self.shift == 0 else x + self.shift
+
+    @staticmethod
+    def _raised(x: Array, power: float) -> Array:
+        match power:
+            case 0:
+                return x**0.0  # 1, also of NaN
+            case 1:
+                return x
+            case 2:
+                return x * x
+            case _:
+                return x**power

@@ -1,1 +1,0 @@
-"""The facts about the layer types of the catalogue, one file for each family of them."""

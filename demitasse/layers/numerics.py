@@ -1,0 +1,53 @@
+"""Numerical limits and functions that several layers share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from demitasse.backends.arrays import Array
+from demitasse.layers.base import Layer
+
+FLT_MIN = 1.1754943508222875e-38
+"""The smallest normal number in single precision."""
+
+LOG_THRESHOLD = 1e-20
+"""The smallest probability whose logarithm older losses take, as Caffe calls it."""
+
+
+def at_least_one(layer: Layer, value: Array) -> Array:
+    """Return ``value``, and 1 where it is smaller, so that nothing is divided by 0.
+
+    Shapes: value any -> the same.
+    """
+    return layer.xp.maximum(value, 1.0)
+
+
+def sigmoid(layer: Layer, x: Array) -> Array:
+    """Return the logistic function of ``x``, by way of tanh, which cannot overflow."""
+    return 0.5 * layer.xp.tanh(0.5 * x) + 0.5
+
+
+def softmax(layer: Layer, x: Array, axis: int) -> Array:
+    """Return the softmax of ``x`` along ``axis``; the largest value is subtracted first.
+
+    Of nothing it is nothing: an axis of length 0 has no largest value.
+
+    Shapes: x any -> the same.
+    """
+    xp = layer.xp
+    if 0 in x.shape:
+        return x
+    y = xp.exp(x - xp.max(x, axis=axis, keepdims=True))
+    y /= xp.sum(y, axis=axis, keepdims=True)
+    return y
+
+
+def normalization_backward(xp: Any, dy: Array, y: Array, axes: tuple[int, ...]) -> Array:
+    """Return the gradient of y = (x - mean) / deviation by x, times the deviation.
+
+    Mean and deviation are those of x over ``axes``, and depend on it, too.
+
+    Shapes: dy, y any -> the same.
+    """
+    along = xp.mean(dy * y, axis=axes, keepdims=True)
+    return dy - xp.mean(dy, axis=axes, keepdims=True) - along * y

@@ -1,0 +1,152 @@
+"""Scale and Bias: a product or a sum with an operand that is broadcast over other axes."""
+
+from __future__ import annotations
+
+from demitasse.backends import ops
+from demitasse.backends.arrays import Array
+from demitasse.blob import Blob
+from demitasse.errors import ErrorCode, ShapeError
+from demitasse.io.proto import FillerParameter
+from demitasse.layers.axes import broadcast_dims, learned_shape
+from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
+from demitasse.layers.registry import register_layer
+
+
+@register_layer("Scale")
+class Scale(Layer):
+    """Multiply by a learned scale, or by a second bottom, and add a learned bias if asked to.
+
+    y = x * s (+ b), where s and b span some axes of x and repeat over the others.
+
+    May run in place.
+
+    Source: Caffe, ``src/caffe/layers/scale_layer.cpp``.
+
+    Shapes: bottoms x (*outer, *dims, *inner)[, s dims] -> top as x; ``dims`` begin at ``axis``.
+    Parameters s dims, unless it is a bottom, and with ``bias_term`` b dims.
+
+    Raises:
+        ConfigError: ``num_axes`` is below -1.
+        ShapeError: The scale does not fit the first bottom.
+    """
+
+    bottoms = Between(1, 2)
+    tops = Exactly(1)
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del top
+        p = self.param.scale_param
+        self.axis, self.has_bias = p.axis, p.bias_term
+        if len(bottom) == 1:
+            shape = learned_shape(bottom[0], p.axis, p.num_axes, "scale_param")
+            ones = FillerParameter(type="constant", value=1)
+            self.add_param(shape, p.filler if p.HasField("filler") else ones)
+        else:
+            shape = bottom[1].shape
+        if self.has_bias:
+            self.add_param(shape, p.bias_filler)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        scale = self._scale(bottom)
+        self.view = broadcast_dims(bottom[0], scale, self.axis)
+        if self.has_bias and self.blobs[-1].shape != scale.shape:
+            message = (
+                f"the scale {scale.name!r} is now {scale.shape}, but the learned bias is "
+                f"{self.blobs[-1].shape}; give the scale the shape it had when the net was made"
+            )
+            raise ShapeError(
+                message, code=ErrorCode.SHAPE_MISMATCH, blob=scale.name, got=scale.shape
+            )
+        top[0].reshape_like(bottom[0])
+        outer, dim, inner = self.view
+        self.op = ops.Scale(dtype=self.dtype, outer=outer, dim=dim, inner=inner, bias=self.has_bias)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        xp, x = self.xp, bottom[0].read()
+        if top[0] is bottom[0]:
+            self.saved("x", bottom[0].shape).write(x)
+        y = xp.reshape(x, self.view) * self._spread(self._scale(bottom))
+        if self.has_bias:
+            y = y + self._spread(self.blobs[-1])
+        top[0].write(xp.reshape(y, top[0].shape))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        xp, learned = self.xp, len(bottom) == 1
+        scale = self._scale(bottom)
+        dy = xp.reshape(top[0].read_diff(), self.view)
+        if self.has_bias and self.param_propagate_down(len(self.blobs) - 1):
+            bias = self.blobs[-1]
+            bias.add_diff(xp.reshape(xp.sum(dy, axis=(0, 2)), bias.shape))
+        if self.param_propagate_down(0) if learned else propagate_down[1]:
+            x = self.saved("x", bottom[0].shape) if top[0] is bottom[0] else bottom[0]
+            product = dy * xp.reshape(x.read(), self.view)
+            ds = xp.reshape(xp.sum(product, axis=(0, 2)), scale.shape)
+            if learned:
+                scale.add_diff(ds)
+            else:
+                scale.write_diff(ds)
+        if propagate_down[0]:
+            dx = dy * self._spread(scale)
+            bottom[0].write_diff(xp.reshape(dx, bottom[0].shape))
+
+    def _scale(self, bottom: Blobs) -> Blob:
+        return bottom[1] if len(bottom) > 1 else self.blobs[0]
+
+    def _spread(self, blob: Blob) -> Array:
+        return self.xp.reshape(blob.read(), (1, blob.count, 1))
+
+
+@register_layer("Bias")
+class Bias(Layer):
+    """Add a learned bias, or a second bottom; may run in place.
+
+    y = x + b, where b spans some axes of x and repeats over the others.
+
+    Source: Caffe, ``src/caffe/layers/bias_layer.cpp``.
+
+    Shapes: bottoms x (*outer, *dims, *inner)[, b dims] -> top as x; ``dims`` begin at ``axis``.
+    Parameter b dims, unless it is a bottom.
+
+    Raises:
+        ConfigError: ``num_axes`` is below -1.
+        ShapeError: The bias does not fit the first bottom.
+    """
+
+    bottoms = Between(1, 2)
+    tops = Exactly(1)
+    graph_capturable = True
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        del top
+        p = self.param.bias_param
+        self.axis = p.axis
+        if len(bottom) == 1:
+            shape = learned_shape(bottom[0], p.axis, p.num_axes, "bias_param")
+            self.add_param(shape, p.filler)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        self.view = broadcast_dims(bottom[0], self._bias(bottom), self.axis)
+        top[0].reshape_like(bottom[0])
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        xp, bias = self.xp, self._bias(bottom)
+        x = xp.reshape(bottom[0].read(), self.view)
+        y = x + xp.reshape(bias.read(), (1, bias.count, 1))
+        top[0].write(xp.reshape(y, top[0].shape))
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        xp, learned = self.xp, len(bottom) == 1
+        dy = top[0].read_diff()
+        if self.param_propagate_down(0) if learned else propagate_down[1]:
+            bias = self._bias(bottom)
+            total = xp.sum(xp.reshape(dy, self.view), axis=(0, 2))
+            db = xp.reshape(total, bias.shape)
+            if learned:
+                bias.add_diff(db)
+            else:
+                bias.write_diff(db)
+        if propagate_down[0] and bottom[0] is not top[0]:
+            bottom[0].write_diff(dy)
+
+    def _bias(self, bottom: Blobs) -> Blob:
+        return bottom[1] if len(bottom) > 1 else self.blobs[0]

@@ -1,0 +1,6 @@
+"""Caffe's ``classify.py``."""
+
+from demitasse.tools._run import run
+
+if __name__ == "__main__":
+    run("classify")
