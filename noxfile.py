@@ -302,10 +302,29 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session
+def nets(session: nox.Session) -> None:
+    """Run 2,000 generated nets and all pairs of layers on two instruction sets (`-- --jobs 4`)."""
+    install(session, "test")
+    run = "tests/fuzz/nets.py"
+    for most in (None, "AVX2"):
+        environment = {**PLAIN_BLAS, "ONEDNN_MAX_CPU_ISA": most}
+        session.run("python", run, "--count=2000", *session.posargs, env=environment)
+        session.run("python", run, "--pairs", *session.posargs, env=environment)
+
+
+@nox.session
 def instruction_sets(session: nox.Session) -> None:
     """Run the recorded cases with oneDNN's code for older processors."""
     install(session, "test")
     pytest(session, "tests/backends/test_onednn_instruction_sets.py", "-m", "slow or not slow")
+
+
+@nox.session
+def guard(session: nox.Session) -> None:
+    """Run all kernels on memory against inaccessible pages, at every width of vectors."""
+    install(session, "test")
+    for side in ("behind", "before"):
+        pytest(session, "tests/backends/kernels", f"--guard={side}", KERNEL_TEST_WIDTHS="4,8,16")
 
 
 @nox.session

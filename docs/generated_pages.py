@@ -12,12 +12,12 @@ from peers_page import PEERS_PAGE, peers_page
 from scaling_page import SCALING_PAGE, scaling_page
 from solver_fields import SOLVER_PAGE, solver_fields
 
-from demitasse.cli.root import VERBS, cli
+from demitasse.cli.root import COMMANDS, cli
 
 COMMANDS_HEAD = """\
 # Every flag
 
-What each verb of `demitasse` says with `--help`; the guide is [Command line](../command-line.md).
+Text of `--help` of every command; the guide is [Command line](../command-line.md).
 """
 
 GUIDE = 3.0
@@ -48,7 +48,7 @@ def _filled(page: str | dict[str, object]) -> str | dict[str, object]:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages to the files of the site."""
-    commands = "\n".join([COMMANDS_HEAD, *_commands(cli, "demitasse", VERBS)])
+    commands = "\n".join([COMMANDS_HEAD, *_commands(cli, "demitasse", COMMANDS)])
     pages = {
         **layer_pages(),
         PAGE: lint_page(),

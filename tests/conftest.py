@@ -73,6 +73,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     gpu_plugin.add_options(parser)
     parser.addoption(
+        "--guard",
+        choices=("before", "behind"),
+        help="run kernels in tests/backends/kernels on memory against inaccessible pages",
+    )
+    parser.addoption(
         "--backends",
         metavar="DEVICE[,DEVICE]",
         default=os.environ.get("DEMITASSE_TEST_BACKENDS", ",".join(BACKENDS)),

@@ -27,7 +27,7 @@ def facts() -> dict[str, Any]:
     import numpy as np
 
     from demitasse.backends.onednn import status
-    from demitasse.cli.diagnosis import blas
+    from demitasse.cli.commands.doctor import blas
     from demitasse.core.config import TABLE
 
     np.ones((300, 300), np.float32) @ np.ones((300, 300), np.float32)  # chooses its kernels

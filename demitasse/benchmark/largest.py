@@ -18,7 +18,7 @@ from demitasse.core.device import Device, choose_device
 from demitasse.core.text import bytes_text, read_size
 from demitasse.errors import ConfigError, ErrorCode, NetError, OutOfMemoryError
 from demitasse.io.proto import NetParameter, SolverParameter, read_solver_params
-from demitasse.net.memory_use import MemoryUse
+from demitasse.net.memory_usage import MemoryUse
 from demitasse.plan.liveness import Keep
 from demitasse.training.updates import RULES
 

@@ -19,7 +19,7 @@ from demitasse.errors import ErrorCode, NetError
 from demitasse.io.proto import NetParameter, SolverParameter
 from demitasse.memory.transfers import transfers
 from demitasse.net import Net
-from demitasse.net.memory_use import memory_held
+from demitasse.net.memory_usage import memory_held
 from demitasse.plan.report import report
 from demitasse.plan.stopwatch import Stopwatch
 from demitasse.testing.inputs import random_inputs

@@ -21,7 +21,7 @@ from demitasse.core.host import host_memory, limited_to, process_peak
 from demitasse.errors import DemitasseError, ErrorCode, OutOfMemoryError
 from demitasse.io.proto import NetParameter, SolverParameter
 from demitasse.net import Net
-from demitasse.net.memory_use import MemoryUse, memory_held
+from demitasse.net.memory_usage import MemoryUse, memory_held
 from demitasse.testing.inputs import random_inputs
 from demitasse.training import Solver
 

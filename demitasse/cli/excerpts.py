@@ -1,17 +1,16 @@
-"""The line of a prototxt that an error is about, as compilers show it, with a mark below it."""
+"""Lines of prototxt files below the errors that name them, with a mark as compilers show it."""
 
 from __future__ import annotations
 
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from demitasse.core.paths import read_text
 from demitasse.core.text import escaped
-from demitasse.errors import DemitasseError, PrototxtError
-
-__all__ = ["excerpt_of", "with_excerpts"]
+from demitasse.errors import ConfigError, DemitasseError, PrototxtError
 
 AROUND, WIDE = 60, 200
 """Letters of a long line that are shown on each side of the mark, and of what is no terminal."""
@@ -49,9 +48,9 @@ def with_excerpts(error: BaseException) -> str:
     for line in text.split("\n"):
         shown.append(line)
         if source and (at := place.search(line)):
-            shown += _excerpt(_lines(source), int(at[1]) - 1, int(at[2]) - 1, 1)
+            shown += _excerpt(_prototxt_lines(source), int(at[1]) - 1, int(at[2]) - 1, 1)
         elif at := ORIGIN.search(line):
-            shown += _layer_excerpt(_lines(at[1]), int(at[2]) - 1, line[: at.start()])
+            shown += _layer_excerpt(_prototxt_lines(at[1]), int(at[2]) - 1, line[: at.start()])
     return "\n".join(shown)
 
 
@@ -65,13 +64,13 @@ def excerpt_of(where: str, message: str) -> list[str]:
     at = PLACE.match(where)
     if at is None:
         return []
-    lines, line = _lines(at["file"]), int(at["line"]) - 1
+    lines, line = _prototxt_lines(at["file"]), int(at["line"]) - 1
     if at["column"]:
         return _excerpt(lines, line, int(at["column"]) - 1, 1)
     return _layer_excerpt(lines, line, message)
 
 
-def _lines(source: str) -> list[str]:
+def _prototxt_lines(source: str) -> list[str]:
     """Return the lines of a prototxt; of files called otherwise none, which may be secret."""
     if Path(source).suffix not in ENDINGS:
         return []
@@ -131,3 +130,25 @@ def _excerpt(lines: Sequence[str], line: int, column: int, width: int) -> list[s
         shown += "…"
     number = f"{line + 1:>5}"
     return [f"{number} | {shown}", f"{'':>5} | {' ' * len(before)}{'^' * width}"]
+
+
+@contextmanager
+def locate_fields(file: Path) -> Iterator[None]:
+    """Name the file, and the line where there is one, in errors about fields of a solver."""
+    try:
+        yield
+    except ConfigError as error:
+        if not error.fields:
+            raise
+        line = next(filter(None, (_line(file, name) for name in error.fields)), None)
+        raise (error.at(str(file)) if line is None else error.from_line(f"{file}:{line}")) from None
+
+
+def _line(file: Path, field: str) -> int | None:
+    """Return the line, from 1, on which a field is given."""
+    given = re.compile(rf"\s*{re.escape(field)}\s*:")
+    try:
+        lines = read_text(file, errors="replace").split("\n")
+    except OSError:
+        return None
+    return next((n for n, line in enumerate(lines, 1) if given.match(line)), None)

@@ -1,33 +1,18 @@
-"""Flags that several verbs have."""
+"""Flags that several commands share, and their completion in a shell."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from demitasse.cli.completion import complete_devices
-from demitasse.cli.gpus import gpu_numbers
-
-__all__ = [
-    "BACKEND",
-    "FILE",
-    "FOLDER",
-    "backend_option",
-    "device_options",
-    "json_option",
-    "mismatch_option",
-    "overwrite_option",
-    "phase_option",
-    "shapes_given",
-    "split_names",
-    "state_options",
-    "training_device_options",
-]
+if TYPE_CHECKING:
+    from demitasse.training.distributed import Communicator
 
 Function = Callable[..., Any]
 
@@ -171,3 +156,91 @@ def shapes_given(
             raise click.BadParameter(message)
         found[name] = tuple(map(int, parts))
     return found
+
+
+def gpu_numbers(text: str) -> list[int]:
+    """Return the numbers of the GPUs that a flag names.
+
+    Raises:
+        DeviceError: It says ``all`` and there is none; says what is missing.
+        click.UsageError: It is neither numbers nor ``all``.
+    """
+    if text == "all":
+        return gpus_there()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        message = f"--gpu takes numbers of GPUs with commas between them, or all, not {text!r}"
+        raise click.UsageError(message)
+    return list(dict.fromkeys(map(int, parts)))
+
+
+def gpus_there() -> list[int]:
+    """Return the numbers of the GPUs of this machine.
+
+    Raises:
+        DeviceError: There is none; says what is missing.
+    """
+    from demitasse.backends import backend_class
+    from demitasse.errors import DeviceError, ErrorCode
+
+    there = [int(name.partition(":")[2]) for name in backend_class("cuda").devices()]
+    if not there:
+        raise DeviceError(backend_class("cuda").missing(), code=ErrorCode.UNAVAILABLE)
+    return there
+
+
+def own_gpu(named: Sequence[str], connected: Communicator | None) -> str | None:
+    """Return the GPU of this process, of those that processes of one machine share out.
+
+    Args:
+        named: Those that a flag names, or "cuda" for all that are there.
+        connected: The processes; None for this one alone.
+    """
+    if connected is None or connected.size == 1:
+        return named[0] if named else None
+    if list(named) in (["cuda"], ["gpu"]):
+        named = [f"cuda:{number}" for number in gpus_there()]
+    return named[connected.local_rank % len(named)] if named else None
+
+
+def complete_devices(
+    context: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Offer the devices that are here; of names with commas between them, the last goes on."""
+    from demitasse.core.device import available_devices
+
+    del context, param
+    before, comma, last = incomplete.rpartition(",")
+    return _beginning(last, available_devices(), before + comma)
+
+
+def complete_files(
+    context: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Let the shell offer files."""
+    del context, param
+    return [CompletionItem(incomplete, type="file")]
+
+
+def complete_codes(
+    context: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Offer the codes of what ``lint`` finds."""
+    from demitasse.lint.codes import CODES
+
+    del context, param
+    return _beginning(incomplete, list(CODES))
+
+
+def complete_loggers(
+    context: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Offer the kinds of loggers, each with its colon."""
+    from demitasse.training.tracking.targets import KINDS
+
+    del context, param
+    return _beginning(incomplete, [f"{kind}:" for kind in KINDS])
+
+
+def _beginning(incomplete: str, names: Sequence[str], before: str = "") -> list[CompletionItem]:
+    return [CompletionItem(before + name) for name in names if name.startswith(incomplete)]

@@ -1,22 +1,23 @@
-"""Times of passes over a net, whole and layer by layer.
+"""Times of passes over a net, whole and layer by layer, as numbers and as tables.
 
 Source: Caffe, ``tools/caffe.cpp`` (``time``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any
 
 from demitasse.benchmark.peak import peak
-from demitasse.cli.launching import launching
+from demitasse.cli.render import table
+from demitasse.core.config import settings
 from demitasse.core.log import get_logger, number
+from demitasse.core.text import bytes_text
 from demitasse.net import Net
 from demitasse.plan.report import LayerReport, report
 from demitasse.plan.stopwatch import Stopwatch
-
-__all__ = ["Timing", "measure"]
 
 log = get_logger(__name__)
 
@@ -41,7 +42,7 @@ class Timing:
         layer_backward: Mean time of each layer's backward pass; None where it has none.
         layers: What runs each layer.
         peak: Operations per second of a large product of matrices on the device, in 1e9.
-        launching: Whether passes are launched as one, or why not; empty for devices that do not.
+        capture_status: A sentence on CUDA graph capture; empty for other devices.
     """
 
     iterations: int
@@ -52,7 +53,7 @@ class Timing:
     layer_backward: list[float | None] = field(default_factory=list)
     layers: list[LayerReport] = field(default_factory=list)
     peak: float = 0.0
-    launching: str = ""
+    capture_status: str = ""
 
     def tell(self) -> None:
         """Log it as Caffe does."""
@@ -81,26 +82,26 @@ class Timing:
             "backward_ms": self.backward,
             "total_ms": self.total,
             "peak_gflops": self.peak,
-            "launching": self.launching,
+            "launching": self.capture_status,
             "layers": layers,
         }
 
 
-def measure(net: Net, iterations: int, *, backward: bool = True) -> Timing:
+def measure_net(net: Net, iterations: int, *, backward: bool = True) -> Timing:
     """Measure passes over a net; gradients begin at zero in each, as in training."""
     timing = Timing(iterations)
     for _ in range(WARM_QUEUED if net.device.backend.queues else WARM):
         _forward(net)
         if backward:
             _backward(net)
-    timing.layers, timing.launching = report(net.plan), launching(net)
+    timing.layers, timing.capture_status = report(net.plan), capture_status(net)
     timing.peak = peak(net.device, net.dtype)
-    _whole(net, timing, backward=backward)
-    _layers(net, timing, backward=backward)
+    _time_passes(net, timing, backward=backward)
+    _time_layers(net, timing, backward=backward)
     return timing
 
 
-def _whole(net: Net, timing: Timing, *, backward: bool) -> None:
+def _time_passes(net: Net, timing: Timing, *, backward: bool) -> None:
     begin = perf_counter()
     forward_time = backward_time = 0.0
     for index in range(timing.iterations):
@@ -132,7 +133,7 @@ def _backward(net: Net) -> float:
     return 1e3 * (perf_counter() - begin)
 
 
-def _layers(net: Net, timing: Timing, *, backward: bool) -> None:
+def _time_layers(net: Net, timing: Timing, *, backward: bool) -> None:
     with Stopwatch(net.plan, net.synchronize) as watch:
         for _ in range(timing.iterations):
             _forward(net)
@@ -143,3 +144,93 @@ def _layers(net: Net, timing: Timing, *, backward: bool) -> None:
         1e3 * total / timing.iterations if backward and need else None
         for total, need in zip(watch.backward, net.structure.layer_need_backward, strict=True)
     ]
+
+
+HEAD = ("layer", "type", "forward runs", "backward runs")
+
+
+class _Reasons:
+    """Why nothing faster runs, each said once below a table, by numbers that stand in its rows."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def mark(self, layer: LayerReport) -> str:
+        """Return the numbers of a layer's reasons, as ``[1] [2]``."""
+        alone = f"not with the next: {layer.why_alone}" if layer.why_alone else ""
+        reasons = filter(None, (layer.why, alone))
+        return " ".join(f"[{self._numbers.setdefault(r, len(self._numbers) + 1)}]" for r in reasons)
+
+    def text(self) -> str:
+        """Return all of them, to be put below the table."""
+        if not self._numbers:
+            return ""
+        said = "\n".join(f"[{number}] {reason}" for reason, number in self._numbers.items())
+        return f"\n\nWhy nothing faster runs:\n{said}"
+
+
+def layer_table(layers: Sequence[LayerReport]) -> str:
+    """Return what code runs each layer, least bytes moved by a forward pass, and why no faster."""
+    head = (*HEAD, "bytes", "scratch", "why")
+    reasons = _Reasons()
+    rows = [
+        (*_code_cells(layer), _size(layer.bytes), _size(layer.workspace), reasons.mark(layer))
+        for layer in layers
+    ]
+    return table(head, rows) + reasons.text()
+
+
+def timing_table(timing: Timing) -> str:
+    """Return the same with times in milliseconds, and shares of the device's peak in per cent."""
+    head = (*HEAD, "forward", "backward", "of peak", "bytes", "why")
+    reasons = _Reasons()
+    rows: list[tuple[object, ...]] = []
+    times = zip(timing.layers, timing.layer_forward, timing.layer_backward, strict=True)
+    for layer, forward, backward in times:
+        if layer.part_of and not backward:
+            rows.append((*_code_cells(layer), None, None, "", "", ""))
+            continue
+        spent = (0.0 if layer.part_of else forward) + (backward or 0.0)
+        work = layer.multiply_adds + (0 if backward is None else layer.backward_multiply_adds)
+        moved = layer.bytes + (0 if backward is None else layer.backward_bytes)
+        share = _share(work, spent, timing.peak)
+        first = None if layer.part_of else forward
+        rows.append(
+            (*_code_cells(layer), first, backward, share, _size(moved), reasons.mark(layer))
+        )
+    launching = f"\n\n{timing.capture_status}" if timing.capture_status else ""
+    return (
+        f"{table(head, rows)}{reasons.text()}{launching}\n\n"
+        "Times in ms. A large product of matrices reaches "
+        f"{timing.peak:.0f} GFLOP/s here: work by the definition is a share of that, which code "
+        "that needs fewer operations can exceed."
+    )
+
+
+def _code_cells(layer: LayerReport) -> tuple[str, str, str, str]:
+    forward = f"in {layer.part_of}" if layer.part_of else layer.code
+    return layer.name, layer.type, forward, layer.backward_code
+
+
+def _size(count: int) -> str:
+    return bytes_text(count) if count else ""
+
+
+def _share(multiply_adds: int, milliseconds: float, peak: float) -> str:
+    if not multiply_adds or not milliseconds or not peak:
+        return ""
+    return f"{2 * multiply_adds / (milliseconds * 1e6) / peak:.0%}"
+
+
+def capture_status(net: Net) -> str:
+    """Say in a sentence how its device is given its passes; "" of one that records nothing.
+
+    Args:
+        net: A net whose layers are prepared.
+    """
+    if net.device.backend.recorder is None:
+        return ""
+    off = "the setting cuda_graphs is off" if settings.get("cuda_graphs") == "off" else ""
+    if why := off or net.execution.capture_blocker():
+        return f"Passes are queued kernel by kernel, not launched as one: {why}."
+    return "Passes are launched as one once shapes and memories stay."

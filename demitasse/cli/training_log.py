@@ -1,20 +1,20 @@
-"""What a log of a training run says, ours or Caffe's, in the form of glog.
+"""Numbers of training logs in glog's format, Caffe's or ours, and charts of them.
 
-Source: Caffe, ``tools/extra/parse_log.py`` and ``extract_seconds.py``.
+Source: Caffe, ``tools/extra/parse_log.py``, ``extract_seconds.py`` and
+``plot_training_log.py.example``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from demitasse.core.atomic import atomic_write
 from demitasse.core.paths import read_failure, read_text
 from demitasse.errors import DataError, ErrorCode
-
-__all__ = ["Row", "TrainingLog", "read_log", "seconds_of_iterations"]
 
 Row = dict[str, float]
 """``NumIters``, ``Seconds``, ``LearningRate``, and outputs of the net by name."""
@@ -29,17 +29,17 @@ RATE = re.compile(rf"lr = {NUMBER}")
 LOSS = re.compile(rf", loss = {NUMBER}")
 
 MOST_OUTPUTS = 1000
-"""Different names of outputs: a table has a column for each in every row."""
+"""Limit of output names: each is a column of a table, in every row."""
 
 
 @dataclass
 class TrainingLog:
-    """What was logged.
+    """Numbers of a training log.
 
     Attributes:
-        train: Outputs in training, a row for each iteration that told them.
+        train: Outputs in training, a row for each iteration that logged outputs.
         test: Outputs of tests.
-        losses: The smoothed loss, as ``loss``, where the log has it.
+        losses: The smoothed loss, as ``loss``, if the log has a smoothed loss.
         rates: The learning rate, as ``LearningRate``.
     """
 
@@ -52,11 +52,11 @@ class TrainingLog:
 def read_log(path: Path) -> TrainingLog:
     """Read a log.
 
-    As Caffe's parser has it, a row has the learning rate that was logged last before it, and the
-    first row that of the second.
+    As in Caffe's parser, a row has the learning rate logged last before the row; the first row has
+    the rate of the second.
 
     Raises:
-        DataError: It cannot be read, no run begins in it, or it tells of too many outputs.
+        DataError: The log cannot be read, has no start of a run, or has too many outputs.
     """
     found = TrainingLog()
     names: set[str] = set()
@@ -78,7 +78,7 @@ def read_log(path: Path) -> TrainingLog:
         if match := OUTPUT.search(line):
             names.add(match[2])
             if len(names) > MOST_OUTPUTS:
-                message = f"it tells of more than {MOST_OUTPUTS} different outputs of nets"
+                message = f"the log has more than {MOST_OUTPUTS} different outputs of nets"
                 raise DataError(message, str(path), code=ErrorCode.LIMIT, limit=MOST_OUTPUTS)
             table = tables[match[1]]
             if not table or table[-1]["NumIters"] != iteration or match[2] in table[-1]:
@@ -91,32 +91,32 @@ def read_log(path: Path) -> TrainingLog:
 
 
 def seconds_of_iterations(path: Path) -> list[float]:
-    """Return when each line that names an iteration was logged, in seconds since the run began.
+    """Return the time of each line that names an iteration, in seconds since the run started.
 
     Raises:
-        DataError: It cannot be read, or no run begins in it.
+        DataError: The log cannot be read, or has no start of a run.
     """
     return [seconds for seconds, line in _timed(path, whole=True) if "Iteration" in line]
 
 
 def _timed(path: Path, *, whole: bool = False) -> Iterator[tuple[float, str]]:
-    """Yield lines and when they were logged, in seconds since the run began.
+    """Yield the seconds since the run started, and the text, of each line with a time.
 
-    Lines without a time are left out, and those before the run began unless the whole is wanted.
+    Lines before the start of the run are skipped unless ``whole``.
     """
     try:
         lines = read_text(path, errors="replace").splitlines()
         year = datetime.fromtimestamp(path.stat().st_mtime).year
     except OSError as error:
-        message = f"the log cannot be read: {read_failure(error, path)}"
+        message = f"cannot read the log: {read_failure(error, path)}"
         raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error
     times = list(_times(lines, year))
-    begun = next((n for n, (_, line) in enumerate(times) if START in line), None)
-    if begun is None:
-        message = f"no run begins in this log: no line in glog's form says {START!r}"
+    start_line = next((n for n, (_, line) in enumerate(times) if START in line), None)
+    if start_line is None:
+        message = f"the log has no start of a run: no line in glog's format has {START!r}"
         raise DataError(message, str(path), code=ErrorCode.MISSING)
-    start = times[begun][0]
-    for time, line in times[0 if whole else begun + 1 :]:
+    start = times[start_line][0]
+    for time, line in times[0 if whole else start_line + 1 :]:
         yield (time - start).total_seconds(), line
 
 
@@ -133,5 +133,74 @@ def _times(lines: Iterable[str], year: int) -> Iterator[tuple[datetime, str]]:
         month_before = month
         try:
             yield datetime(year, month, day, hour, minute, second, micro), line
-        except ValueError:  # no date
+        except ValueError:  # not a date
             continue
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A kind of chart that Caffe's script draws.
+
+    Attributes:
+        what: The quantity on the y axis.
+        against: Name of the column on the x axis.
+    """
+
+    what: str
+    against: str
+
+    def points(self, log: TrainingLog) -> list[tuple[float, float]]:
+        """Return the points of a log."""
+        rows, part = {
+            "Test accuracy": (log.test, "acc"),
+            "Test loss": (log.test, "loss"),
+            "Train learning rate": (log.rates, "LearningRate"),
+            "Train loss": (log.losses or log.train, "loss"),
+        }[self.what]
+        name = _column(rows, part)
+        return [(row[self.against], row[name]) for row in rows if name in row]
+
+
+KINDS = ("Test accuracy", "Test loss", "Train learning rate", "Train loss")
+CHARTS = tuple(Chart(what, against) for what in KINDS for against in ("NumIters", "Seconds"))
+AXES = {"NumIters": "Iters", "Seconds": "Seconds"}
+
+
+def _column(rows: Sequence[Row], part: str) -> str:
+    """Return the first column with ``part`` in its name; an empty name if no column has."""
+    return next((name for row in rows for name in row if part in name), "")
+
+
+def draw_chart(kind: int, logs: Sequence[Path], out: Path) -> None:
+    """Draw one kind of chart of some logs.
+
+    Args:
+        kind: Index into ``CHARTS``.
+        logs: The logs, each a line of the chart.
+        out: The image to write; the extension sets the format.
+
+    Raises:
+        DataError: Matplotlib is not installed, or a log cannot be read or has no such numbers.
+        OSError: The image cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        message = "drawing charts needs Matplotlib; run: pip install 'demitasse[plot]'"
+        raise DataError(message, code=ErrorCode.UNAVAILABLE, extra="plot") from None
+    chart = CHARTS[kind]
+    figure = Figure()
+    axes = figure.add_subplot()
+    for path in logs:
+        points = chart.points(read_log(path))
+        if not points:
+            message = f"the log has no {chart.what.lower()}"
+            raise DataError(message, str(path), code=ErrorCode.MISSING, got=chart.what)
+        marker = "." if len(points) < 100 else None
+        axes.plot(*zip(*points, strict=True), marker=marker, linewidth=0.75, label=path.stem)
+    axes.set(xlabel=AXES[chart.against], ylabel=chart.what)
+    axes.set_title(f"{chart.what} vs. {AXES[chart.against]}")
+    axes.legend(loc="lower right" if "accuracy" in chart.what else "upper right")
+    kind_of_image = out.suffix[1:] or None
+    with atomic_write(out) as file:
+        figure.savefig(file, format=kind_of_image)

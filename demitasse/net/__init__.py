@@ -1,4 +1,4 @@
-"""Nets: what they are, how they are built, and their passes."""
+"""Nets: structure, construction and execution."""
 
 from demitasse.net.net import Net
 

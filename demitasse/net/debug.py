@@ -1,4 +1,4 @@
-"""``debug_info``: mean absolute values of everything a pass touches, in Caffe's log lines.
+"""``debug_info``: mean absolute values of all blobs of a pass, in Caffe's log lines.
 
 Source: Caffe, ``Net::ForwardDebugInfo``, ``BackwardDebugInfo``, ``Backward`` in
 ``src/caffe/net.cpp``.
@@ -11,23 +11,23 @@ import math
 
 from demitasse.net.structure import Structure
 
-__all__ = ["NetDebug"]
+__all__ = ["DebugInfo"]
 
 log = logging.getLogger("demitasse.net")
 
 
-class NetDebug:
-    """Writes mean absolute values of a net's blobs to the log.
+class DebugInfo:
+    """Logs mean absolute values of the blobs of a net.
 
     Args:
-        net: The structure of the net whose passes are logged.
+        net: The structure of the net.
     """
 
     def __init__(self, net: Structure) -> None:
         self.net = net
 
     def forward(self, index: int) -> None:
-        """Log the tops and parameters of a layer that has just run."""
+        """Log the tops and parameters of a layer after its forward."""
         net, layer = self.net, self.net.layers[index]
         for top in net.top_ids(index):
             blob = net.blob_list[top]
@@ -42,7 +42,7 @@ class NetDebug:
             )  # fmt: skip
 
     def backward(self, index: int) -> None:
-        """Log the gradients that a layer has just computed."""
+        """Log the gradients that a layer computed in its backward."""
         net, layer = self.net, self.net.layers[index]
         wanted = net.bottom_need_backward[index]
         for bottom, need in zip(net.bottom_ids(index), wanted, strict=True):

@@ -1,4 +1,4 @@
-"""Labels that are no classes: a loss is NaN for them, and an accuracy counts them as wrong."""
+"""Label check: labels that are no classes, for which losses are NaN and accuracies wrong."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from demitasse.net.structure import Structure
 __all__ = ["LabelCheck"]
 
 LABELS = 1
-"""Which bottom of a loss or an accuracy is the labels."""
+"""Index of the bottom with the labels, of losses and accuracies."""
 
 AT_HOST = (Head.HEAD_AT_CPU, Head.SYNCED)
 
 
 class LabelCheck:
-    """Looks at the labels of a net after a forward pass.
+    """Checks the labels of a net after a forward pass.
 
     Args:
-        structure: The net's parts.
+        structure: The parts of the net.
     """
 
     def __init__(self, structure: Structure) -> None:
@@ -38,19 +38,19 @@ class LabelCheck:
         self._metrics = [index for index, layer in layers if isinstance(layer, Accuracy)]
 
     def after_pass(self, first: int, last: int, loss: float) -> None:
-        """Check what was computed: the labels of losses if one is NaN, and those of accuracies.
+        """Check the labels of losses, if the loss is NaN, and the labels of accuracies.
 
-        The latter are looked at where the host has them, as it has what data layers and users
-        bring in; so nothing waits for a device.
+        Labels of accuracies are checked if they are on the host, where data layers and users put
+        them. Thus the check never waits for a device.
 
         Args:
             first: The first layer that ran.
-            last: The last one.
+            last: The last layer that ran.
             loss: The sum of the losses.
 
         Raises:
-            DataError: A label is neither a class nor ignored; says which, and of which image or
-                record.
+            DataError: A label is neither a class nor ignored. The error names the label, and its
+                image or record.
         """
         if not math.isfinite(loss):
             for index in self._losses:
@@ -70,7 +70,7 @@ class LabelCheck:
         labels = self._structure.blob_list[blob].cpu_data().reshape(-1)
         if not labels.size or (labels.min() > -1 and labels.max() < axis.classes):
             return
-        whole = np.trunc(labels)  # as the layers do
+        whole = np.trunc(labels)  # as in the layers
         fine = (whole >= 0) & (whole < axis.classes)
         ignored = _ignored(layer)
         if ignored is not None:
@@ -79,13 +79,13 @@ class LabelCheck:
             raise self._fault(index, blob, int(fine.argmin()), axis.classes)
 
     def _fault(self, index: int, blob: int, first: int, classes: int) -> DataError:
-        """Return the error that names a label.
+        """Return the error for a label.
 
         Args:
-            index: The layer.
-            blob: The blob of labels.
-            first: Which of its elements it is.
-            classes: How many classes there are.
+            index: Index of the layer.
+            blob: Index of the blob of labels.
+            first: Index of the label in the blob.
+            classes: Number of classes.
         """
         structure = self._structure
         layer, labels = structure.layers[index], structure.blob_list[blob]
@@ -94,10 +94,9 @@ class LabelCheck:
         field = "accuracy_param" if isinstance(layer, Accuracy) else "loss_param"
         name = list(structure.blobs)[blob]
         message = (
-            f"label {label} of image {image} of the batch (blob {name!r}) is "
-            f"none of the classes 0 to {classes - 1} that the scores have; mend the labels, give "
-            "the layer before as many outputs as there are classes, or name a label to pass over "
-            f"with {field}.ignore_label"
+            f"got label {label} for image {image} of the batch (blob {name!r}), expected a class "
+            f"of the scores, 0 to {classes - 1}; correct the labels, give the layer before one "
+            f"output per class, or set {field}.ignore_label"
         )
         error = DataError(
             message,
@@ -111,9 +110,9 @@ class LabelCheck:
         return error.at(f"layer {layer.name!r} ({layer.type})", layer=layer.name)
 
     def _record(self, blob: int, image: int) -> Sequence[str]:
-        """Return the database or list that an image of a blob comes from, and its key there.
+        """Return the database or list of an image of a blob, and the key of its record.
 
-        Nothing where the blob is not what a data layer gives, or that does not know.
+        Empty if the blob is not the top of a data layer with records.
         """
         structure = self._structure
         for index in reversed(range(len(structure.layers))):
@@ -127,7 +126,7 @@ class LabelCheck:
 
 
 def _ignored(layer: Layer) -> int | None:
-    """Return the label that a layer passes over."""
+    """Return the label that a layer ignores, or None."""
     if isinstance(layer, Accuracy):
         return layer.ignore_label
     normalization = getattr(layer, "normalization", None)

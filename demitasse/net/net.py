@@ -6,7 +6,8 @@ Source: Caffe, ``src/caffe/net.cpp``.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,6 +15,7 @@ from demitasse.backends.storage import Stored
 from demitasse.blob import Blob
 from demitasse.blob.given import host_array, is_on
 from demitasse.core.config import settings
+from demitasse.core.deprecated import deprecated_attribute
 from demitasse.core.device import Device, choose_device
 from demitasse.core.html_repr import html_of
 from demitasse.core.out_of_memory import memory_errors_at
@@ -24,61 +26,63 @@ from demitasse.io.weights.hdf5 import write_hdf5_weights
 from demitasse.io.weights.load import load_into
 from demitasse.io.weights.pairing import LoadReport, OnMismatch, matched
 from demitasse.io.weights.save import save
-from demitasse.layers import LayerContext
+from demitasse.layers import Layer, LayerContext
 from demitasse.layers.context import PassCounter
-from demitasse.net.assembly import assemble, called
-from demitasse.net.given import (
+from demitasse.net.build import (
+    as_sequence,
+    assemble,
+    check_storage,
     choose_seed,
     choose_storage,
-    folder,
-    need_inference,
+    layer_label,
     phase_number,
     read_source,
-    several,
+    resolve_base_dir,
 )
-from demitasse.net.labels import LabelCheck
-from demitasse.net.launched import Launched
-from demitasse.net.passes import Passes
+from demitasse.net.execution import Callback, ExclusiveLock, Execution
+from demitasse.net.memory_usage import MemoryUse, memory_held
 from demitasse.net.predict import predict
-from demitasse.net.running import Running
-from demitasse.net.turn import Turn
-from demitasse.plan.liveness import Keep, kept_names, names_in
+from demitasse.plan import Plan
+from demitasse.plan.liveness import Keep, bytes_taken, kept_names, names_in
 
 __all__ = ["Net"]
 
+Where = int | str | None
+"""A layer by its index or name; None for the default."""
 
-class Net(Running):
+
+class Net:
     """Layers, the blobs between them, and the passes over them.
 
     Args:
         source: A prototxt file or a message.
         phase: "TRAIN" or "TEST"; None takes the file's state.
         weights: Files or messages to load parameters from, by layer name; one or several.
-        device: Where it runs; None asks the configuration.
+        device: The device; None asks the configuration.
         level: Level of the net's state, when ``phase`` is given.
         stages: Stages added to the file's state, when ``phase`` is given.
         dtype: "float32", or "float64" for gradient checks.
-        lowered: Whether backends may lower operations to Steps of their own; off, every layer runs
-            its portable code. None asks the setting ``optimize``.
-        seed: Key of all its random numbers; None asks the configuration.
-        base_dir: Folder where named files are looked for besides the working directory; by
-            default that of ``source``.
-        keep: The names of the blobs to keep besides inputs and outputs, or "outputs" for those
-            alone; None keeps all. In phase TEST the net then only runs forward: other blobs share
-            buffers, some are not computed at all, or only the pixels of them that are read, and
-            reading one is an error. In phase TRAIN all
-            data is kept, and other blobs' gradients share buffers.
-        lenient: Whether fields that are not known are left out with a warning, not refused.
-        rank: Which of ``ranks`` data-parallel workers this is.
-        ranks: How many of them there are.
-        storage: How a GPU keeps its blobs and weights: "float" as they are computed, or "half" or
-            "bfloat16" in 16 bits, in phase TEST alone; None asks the configuration.
+        lowered: Whether backends may replace a layer's portable code by Steps of their own. None
+            asks the setting ``optimize``.
+        seed: Key of all random numbers of the net; None asks the configuration.
+        base_dir: Folder for relative file names, besides the working directory; by default that of
+            ``source``.
+        keep: Names of the blobs to keep besides inputs and outputs, or "outputs" for inputs and
+            outputs alone; None keeps all. In phase TEST the net then only runs forward: other
+            blobs share buffers, are computed in part or not at all, and cannot be read. In phase
+            TRAIN all data is kept, and the gradients of other blobs share buffers.
+        lenient: Whether unknown fields are left out with a warning; otherwise they are refused.
+        rank: Index of this data-parallel worker, below ``ranks``.
+        ranks: Number of data-parallel workers.
+        storage: Storage of blobs and weights on a GPU: "float", or in phase TEST "half" or
+            "bfloat16" with 16 bits; None asks the configuration.
 
     Attributes:
-        structure: Its parts by number, and how they hang together.
-        device: Where it runs; ``to`` moves it.
-        turn: What a thread holds while it works on the net: ``with net.turn:`` keeps others out
-            for more than one call.
+        structure: The layers, blobs and parameters by number, and their connections.
+        execution: Runs the passes.
+        device_from: Origin of the choice of the device.
+        seed: Key of all random numbers.
+        dtype: Element type of all blobs.
 
     Raises:
         PrototxtError: The file cannot be read.
@@ -86,8 +90,8 @@ class Net(Running):
         ShapeError: A layer cannot take the shape of a bottom.
         DeviceError: The device is not there.
 
-    Nets may run in different threads at the same time, one net in one thread at a time: what works
-    on a net's blobs raises NetError where another thread does so already.
+    Different nets may run in different threads at the same time. One net runs in one thread at a
+    time: a call from a second thread raises NetError.
     """
 
     def __init__(
@@ -110,7 +114,7 @@ class Net(Running):
         storage: Stored | None = None,
     ) -> None:
         if dtype not in {"float32", "float64"}:
-            message = f"a net computes in float32 or float64, not {dtype!r}"
+            message = f"got dtype {dtype!r}, expected float32 or float64"
             raise ConfigError(message, code=ErrorCode.UNKNOWN, field="dtype", got=dtype)
         read = read_source(source, lenient)
         param = read.message
@@ -118,17 +122,17 @@ class Net(Running):
             param.state.phase = phase_number(phase)
             param.state.level = level
             param.state.stage.extend(stages)
-        self.device, self.device_from = choose_device(device)
+        chosen, self.device_from = choose_device(device)
         self.seed = choose_seed(seed)
         self.dtype = dtype
         self._context = LayerContext(
-            device=self.device,
+            device=chosen,
             dtype=dtype,
             seed=self.seed,
-            base_dir=folder(base_dir, read.source),
+            base_dir=resolve_base_dir(base_dir, read.source),
             rank=rank,
             ranks=ranks,
-            storage=choose_storage(storage, self.device, dtype),
+            storage=choose_storage(storage, chosen, dtype),
             python_layers=settings.get("python_layers"),
             pass_counter=PassCounter(),
         )
@@ -136,44 +140,273 @@ class Net(Running):
         lowered = settings.get("optimize") if lowered is None else lowered
         keep = names_in(keep)
         moves = lowered and Phase.Name(param.state.phase) == "TEST"
-        with self.device.backend.enter():
+        with chosen.backend.enter():
             self.structure = assemble(param, self._context, origins, keep if moves else None)
-        phase, layers = self.structure.phase, self.structure.layers
-        need_inference(self._context.storage, phase)
-        self._draws = phase == "TRAIN" or any(layer.random_in_test for layer in layers)
+        check_storage(self._context.storage, self.phase)
         self._source = param
         self._declared = {name: self.blobs[name].shape for name in self.inputs}
-        self._kept, self.turn = kept_names(keep, self.blob_names), Turn(self.name)
-        self._passes = Passes(
-            self.structure, self._kept, lowered=lowered, storage=self._context.storage
-        )
-        self._launched = Launched(self)
-        self._labels = LabelCheck(self.structure)
-        self._passes.debug_info = param.debug_info
-        self._remembering = [layer for layer in self.layers if layer.has_counters]
-        for one in several(weights):
+        self._kept = kept_names(keep, self.blob_names)
+        self.execution = Execution(self.structure, self._context, self._kept, optimize=lowered)
+        self.debug_info = param.debug_info
+        for one in as_sequence(weights):
             self.load(one)
+
+    # -- parts ---------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Name in the message."""
+        return self.structure.name
+
+    @property
+    def phase(self) -> str:
+        """Phase: "TRAIN" or "TEST"."""
+        return self.structure.phase
+
+    @property
+    def device(self) -> Device:
+        """The device; ``to`` moves the net to another."""
+        return self._context.device
+
+    @property
+    def base_dir(self) -> Path | None:
+        """Folder of the prototxt, for relative file names."""
+        return self._context.base_dir
+
+    @property
+    def layers(self) -> Sequence[Layer]:
+        """The layers, Split layers included, in order."""
+        return self.structure.layers
+
+    @property
+    def layer_names(self) -> list[str]:
+        """Names of the layers, in order."""
+        return [layer.name for layer in self.layers]
+
+    @property
+    def blobs(self) -> Mapping[str, Blob]:
+        """The blobs by name, in order of appearance."""
+        return self.structure.blobs
+
+    @property
+    def blob_names(self) -> list[str]:
+        """Names of the blobs, in order of appearance."""
+        return list(self.structure.graph.blobs)
+
+    @property
+    def params(self) -> Mapping[str, Sequence[Blob]]:
+        """The parameters of each layer that has parameters, by its name."""
+        return self.structure.params
+
+    @property
+    def learnable_params(self) -> Sequence[Blob]:
+        """The parameters that own their memory."""
+        return self.structure.learnable_params
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the input blobs, which the caller fills."""
+        return self.structure.inputs
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the blobs that no layer reads, in alphabetical order."""
+        return self.structure.outputs
+
+    def has_blob(self, name: str) -> bool:
+        """Return whether there is a blob of this name."""
+        return name in self.blobs
+
+    def blob_by_name(self, name: str) -> Blob:
+        """Return the blob of this name.
+
+        Raises:
+            NetError: There is none.
+        """
+        if not self.has_blob(name):
+            message = f"no blob {name!r} in net {self.name!r}; it has {', '.join(self.blob_names)}"
+            raise NetError(message, code=ErrorCode.UNKNOWN, blob=name)
+        return self.blobs[name]
+
+    def has_layer(self, name: str) -> bool:
+        """Return whether there is a layer of this name."""
+        return name in self.structure.layer_numbers
+
+    def layer_by_name(self, name: str) -> Layer:
+        """Return the first layer of this name.
+
+        Raises:
+            NetError: There is none.
+        """
+        return self.layers[self.layer_number(name)]
+
+    def layer_number(self, layer: int | str) -> int:
+        """Return the index of a layer given by name or index.
+
+        Raises:
+            NetError: There is no such layer.
+        """
+        if isinstance(layer, str):
+            if layer not in self.structure.layer_numbers:
+                message = (
+                    f"no layer {layer!r} in net {self.name!r}; it has {', '.join(self.layer_names)}"
+                )
+                raise NetError(message, code=ErrorCode.UNKNOWN, layer=layer)
+            return self.structure.layer_numbers[layer]
+        number = layer + len(self.layers) if layer < 0 else layer
+        if not 0 <= number < len(self.layers):
+            message = f"no layer {layer} in net {self.name!r} of {len(self.layers)} layers"
+            raise NetError(message, code=ErrorCode.OUT_OF_RANGE, layer=layer)
+        return number
+
+    def to_proto(self, write_diff: bool = False) -> NetParameter:
+        """Return the message of the net as built, with its parameters.
+
+        Args:
+            write_diff: Whether to add the gradients of the parameters.
+        """
+        proto = NetParameter(name=self.name, layer=self.structure.layer_messages())
+        for layer, message in zip(self.layers, proto.layer, strict=True):
+            message.blobs.extend(blob.to_proto(write_diff) for blob in layer.blobs)
+        return proto
+
+    # -- passes --------------------------------------------------------------------------------
+
+    @property
+    def passes(self) -> int:
+        """Number of forward passes in phase TRAIN so far.
+
+        Random numbers are keyed by the seed and this number. It may be set, to draw the same
+        numbers again.
+        """
+        return self._context.pass_counter.passes
+
+    @passes.setter
+    def passes(self, value: int) -> None:
+        self._context.pass_counter.passes = value
+
+    @property
+    def plan(self) -> Plan:
+        """The layers as prepared for the device."""
+        return self.execution.plan
+
+    @property
+    def lock(self) -> ExclusiveLock:
+        """Lock for more than one call: ``with net.lock:`` refuses calls of other threads."""
+        return self.execution.lock
+
+    @property
+    def debug_info(self) -> bool:
+        """True if passes log mean absolute values of all blobs; may be set."""
+        return self.execution.passes.debug_info
+
+    @debug_info.setter
+    def debug_info(self, value: bool) -> None:
+        self.execution.passes.debug_info = value
+
+    @property
+    def before_forward(self) -> list[Callback]:
+        """Callbacks before each layer's forward; each gets the layer's index."""
+        return self.execution.passes.before_forward
+
+    @property
+    def after_forward(self) -> list[Callback]:
+        """Callbacks after each layer's forward."""
+        return self.execution.passes.after_forward
+
+    @property
+    def before_backward(self) -> list[Callback]:
+        """Callbacks before each layer's backward."""
+        return self.execution.passes.before_backward
+
+    @property
+    def after_backward(self) -> list[Callback]:
+        """Callbacks after each layer's backward."""
+        return self.execution.passes.after_backward
+
+    def forward(self, start: Where = None, end: Where = None) -> float:
+        """Run layers from ``start`` to ``end``, both included, by name or index; by default all.
+
+        Returns:
+            The sum over loss tops of their value times their weight.
+
+        Raises:
+            DataError: A label is neither a class of the scores nor ignored.
+        """
+        first = 0 if start is None else self.layer_number(start)
+        last = len(self.structure.layers) - 1 if end is None else self.layer_number(end)
+        return self.execution.forward(first, last)
+
+    def backward(self, start: Where = None, end: Where = None) -> None:
+        """Run layers from ``start`` down to ``end``, both included; by default all.
+
+        Raises:
+            NetError: The net is in phase TEST and was made with ``keep``; or the last forward pass
+                was interrupted.
+        """
+        first = len(self.structure.layers) - 1 if start is None else self.layer_number(start)
+        last = 0 if end is None else self.layer_number(end)
+        self.execution.backward(first, last)
+
+    def forward_backward(self) -> float:
+        """Run forward and backward; return the loss.
+
+        A device that queues its work gets all of the work before the wait for the loss.
+
+        Raises:
+            DataError: A label is neither a class of the scores nor ignored.
+        """
+        return self.execution.forward_backward()
+
+    def reshape(self) -> None:
+        """Compute the shapes of all tops, and no values."""
+        with self.exclusive("reshape"):
+            self.plan.reshape()
+
+    def exclusive(self, doing: str) -> AbstractContextManager[None]:
+        """Return a context for work on the net's blobs: the lock, and the device made current.
+
+        Args:
+            doing: Name of the work, for errors.
+
+        Raises:
+            NetError: Another thread uses the net.
+            OutOfMemoryError: An allocation failed; the error has the batch size that would fit.
+        """
+        return self.execution.exclusive(doing)
+
+    def savepoint(self) -> Callable[[], None]:
+        """Return a function that rolls back all forward passes from now on.
+
+        Restored are positions in the data, the counts that random numbers are keyed by, running
+        averages and hidden states. Other blobs stay as they are.
+        """
+        return self.execution.savepoint()
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all queued work."""
+        self.device.backend.synchronize()
 
     # -- parameters ----------------------------------------------------------------------------
 
     def clear_param_diffs(self) -> None:
         """Set the gradients of all learnable parameters to zero."""
-        with self.turn:
-            self._passes.gradients_whole = False
+        with self.lock:
+            self.execution.passes.gradients_valid = False
             for blob in self.learnable_params:
                 blob.diff_memory.clear()
-            self._passes.gradients_whole = True
+            self.execution.passes.gradients_valid = True
 
-    def need_whole_gradients(self) -> None:
-        """Refuse gradients of a backward pass that was not done to its end.
+    def check_gradients(self) -> None:
+        """Refuse gradients of an interrupted backward pass.
 
         Raises:
-            NetError: They were not cleared since.
+            NetError: A backward pass was interrupted since the gradients were cleared.
         """
-        if not self._passes.gradients_whole:
+        if not self.execution.passes.gradients_valid:
             message = (
-                "the last backward pass was not done to its end, so the gradients of the "
-                "parameters are not whole; call clear_param_diffs(), forward() and backward()"
+                "the last backward pass was interrupted, so the gradients of the parameters are "
+                "incomplete; call clear_param_diffs(), forward() and backward()"
             )
             raise NetError(message, code=ErrorCode.BAD_STATE)
 
@@ -181,10 +414,10 @@ class Net(Running):
         """Subtract its gradient from every learnable parameter.
 
         Raises:
-            NetError: The last backward pass was not done to its end.
+            NetError: The last backward pass was interrupted.
         """
-        with self.at_work("update"):
-            self.need_whole_gradients()
+        with self.exclusive("update"):
+            self.check_gradients()
             with Uninterrupted():
                 for blob in self.learnable_params:
                     place = f"update of parameter {blob.name!r}"
@@ -192,11 +425,11 @@ class Net(Running):
                         blob.update()
 
     def share_weights(self) -> None:
-        """Let parameters of one name hold one memory again."""
+        """Make parameters with the same name share one memory again."""
         self.structure.share_weights()
 
     def share_trained_layers_with(self, other: Net) -> None:
-        """Hold the same parameter data as the layers of the same names in another net.
+        """Share the parameter data of the layers of the same names in another net.
 
         Raises:
             NetError: A layer has another number of parameters.
@@ -206,8 +439,8 @@ class Net(Running):
         for layer in other.layers:
             if layer.blobs and self.has_layer(layer.name):
                 mine = self.layer_by_name(layer.name)
-                pairs += matched(called(mine), mine.blobs, layer.blobs)
-        with self.turn, Uninterrupted():
+                pairs += matched(layer_label(mine), mine.blobs, layer.blobs)
+        with self.lock, Uninterrupted():
             for blob, source in pairs:
                 blob.share_data(source)
 
@@ -219,42 +452,42 @@ class Net(Running):
         """Load parameters from a file of weights or a message, by layer name.
 
         Args:
-            source: Where they are.
+            source: The file or the message.
             on_mismatch: What to do with a layer whose parameters have other shapes or another
                 number: "error" refuses the source, and nothing changes; "skip" leaves it out.
 
         Returns:
-            Which layers were loaded, ignored (not in this net), missing (not in the source) and
+            The layers that were loaded, ignored (not in this net), missing (not in the source) and
             mismatched.
         """
-        with self.turn:
+        with self.lock:
             return load_into(self.structure, source, on_mismatch)
 
     def save(self, path: str | os.PathLike[str], write_diff: bool = False) -> None:
         """Write the parameters, atomically.
 
         Args:
-            path: The ending says the format: ``.npz``, ``.safetensors`` or ``.h5`` (Caffe's HDF5);
-                any other gives a caffemodel. ``load`` reads them all.
-            write_diff: Whether gradients are written, too; in a caffemodel or HDF5 alone.
+            path: The file. Its ending selects the format: ``.npz``, ``.safetensors`` or ``.h5``
+                (Caffe's HDF5); any other gives a caffemodel. ``load`` reads them all.
+            write_diff: Whether to write gradients; in a caffemodel or HDF5 alone.
 
         Raises:
-            WeightsError: The format holds no gradients, or h5py is not installed.
-            OSError: The file cannot be written; an old one is kept.
+            WeightsError: The format has no gradients, or h5py is not installed.
+            OSError: The file cannot be written; an old file is kept.
         """
-        with self.turn:
+        with self.lock:
             save(self.structure, Path(path), write_diff)
 
     def save_hdf5(self, path: str | os.PathLike[str], write_diff: bool = False) -> None:
         """Write the parameters to an HDF5 file, atomically; shared ones once."""
-        with self.turn:
+        with self.lock:
             write_hdf5_weights(self.structure, Path(path), write_diff)
 
-    # -- devices and inputs --------------------------------------------------------------------
+    # -- devices and memory --------------------------------------------------------------------
 
     def to(self, device: str | Device) -> Self:
-        """Move to another device; blobs follow when they are used."""
-        with self.turn:
+        """Move to another device; blobs are copied when they are next used."""
+        with self.lock:
             before = self.device
             try:
                 self._move(Device(device))
@@ -264,19 +497,19 @@ class Net(Running):
         return self
 
     def _move(self, device: Device) -> None:
-        self.device = self._context.device = device
+        self._context.device = device
         for blob in (*self.structure.blob_list, *self.structure.params_list):
             blob.to(device)
         for layer in self.layers:
             layer.to(device)
-        self._passes.plan_anew()
+        self.execution.passes.reset_plan()
 
     def clone(self, device: str | Device | None = None, rank: int | None = None) -> Net:
-        """Return another net of the same message, parameters and seed, here or elsewhere.
+        """Return another net of the same message, parameters and seed.
 
         Args:
-            device: Where; None for where this one is.
-            rank: Which of its data-parallel workers it is; None for the same.
+            device: Device of the clone; None for this net's.
+            rank: Index of the clone as a data-parallel worker; None for this net's.
         """
         copy = Net(
             self._source,
@@ -294,6 +527,23 @@ class Net(Running):
         copy.passes = self.passes
         return copy
 
+    @property
+    def memory_use(self) -> MemoryUse:
+        """Bytes of the device's memory in use by the net, by part."""
+        return memory_held(self)
+
+    @property
+    def blob_bytes(self) -> int:
+        """Bytes in use by the data of the blobs, on host and device together."""
+        return bytes_taken(blob.data_memory for blob in self.structure.blob_list)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes in use by the gradients of the blobs, on host and device together."""
+        return bytes_taken(blob.diff_memory for blob in self.structure.blob_list)
+
+    # -- inputs --------------------------------------------------------------------------------
+
     def predict(
         self,
         inputs: dict[str, Any] | Any,
@@ -303,57 +553,57 @@ class Net(Running):
         """Run the net on arrays; any batch size.
 
         Args:
-            inputs: An array for each net input, or one array where there is one input; on the host,
-                or on the net's device, which they do not leave then.
-            batch: Run at most this many items at a time; None runs all at once. The items are on
-                the first axis and do not depend on each other.
-            whole: Names of the inputs that go into every batch as they are. None: those that have
-                fewer items than others, and the shape that the net declares for them.
+            inputs: An array for each net input, or one array for a net with one input. Arrays are
+                on the host, or on the net's device, where they stay.
+            batch: Largest number of items of one pass; None runs all at once. Items are on the
+                first axis and independent of each other.
+            whole: Names of the inputs that are not split into batches. None: those with fewer
+                items than others and the shape that the net declares.
 
         Returns:
-            A copy of every output, as numpy arrays. Of several batches those outputs are joined
-            whose first axis grows with the number of items; others are the same in every batch.
+            A copy of every output, as numpy arrays. Outputs whose first axis grows with the number
+            of items are concatenated over the batches; others are the same in every batch.
 
         Raises:
-            NetError: Inputs are missing or unknown; it cannot be told which inputs or outputs
-                have a batch axis, or an output that has none changes from batch to batch.
+            NetError: Inputs are missing or unknown; which inputs or outputs have a batch axis is
+                ambiguous; or an output without a batch axis changes from batch to batch.
             DeviceError: An array is on another device.
         """
-        with self.turn:
+        with self.lock:
             return predict(self, inputs, batch, whole, self._declared)
 
     def __call__(self, inputs: Any = None, /, **named: Any) -> Any:
         """Run the net forward on arrays: ``net(x)``, ``net(data=x, label=y)``, ``net({"x-1": x})``.
 
         Args:
-            inputs: One array where there is one input, or a dict of arrays by the inputs' names.
+            inputs: One array for a net with one input, or a dict of arrays by the inputs' names.
             named: Or the arrays by name.
 
         Returns:
-            A copy of the output as a numpy array, or, where there are several, a dict of them.
+            A copy of the output as a numpy array, or a dict of several outputs.
 
         Raises:
             NetError: Inputs are missing or unknown.
         """
         if inputs is not None and named:
-            message = "give all inputs in one dict or all by name, not some of each"
+            message = "got inputs both in a dict and by name; give all inputs in one of the ways"
             raise NetError(message, code=ErrorCode.CONFLICT)
         outputs = self.predict(named if inputs is None else inputs)
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
     def set_input(self, name: str, array: Any) -> None:
-        """Reshape an input blob to an array, on the host or the net's device, and fill it.
+        """Reshape an input blob to an array, on the host or the net's device, and copy the values.
 
         Raises:
-            ShapeError: The array has an axis of a size that cannot be, or holds no numbers.
-            DeviceError: It is on another device.
+            ShapeError: The array has an axis of an invalid size, or no numbers.
+            DeviceError: The array is on another device.
         """
         blob = self.blob_by_name(name)
         if not hasattr(array, "shape"):
-            message = f"input {name!r} must be an array, it is {type(array).__name__}"
+            message = f"input {name!r} must be an array, got {type(array).__name__}"
             raise ShapeError(message, code=ErrorCode.INVALID, blob=name)
         if getattr(array.dtype, "kind", "f") in "SUmM":
-            message = f"input {name!r} must be an array of numbers, it holds {array.dtype}"
+            message = f"input {name!r} must be an array of numbers, got dtype {array.dtype}"
             raise ShapeError(
                 message, code=ErrorCode.DTYPE_MISMATCH, blob=name, got=str(array.dtype)
             )
@@ -363,7 +613,7 @@ class Net(Running):
         blob.data = array
 
     def close(self) -> None:
-        """Stop the threads and close the files of its layers."""
+        """Stop the threads and close the files of the layers."""
         for layer in self.layers:
             layer.close()
 
@@ -378,3 +628,8 @@ class Net(Running):
 
     def _repr_html_(self) -> str:
         return html_of(self)
+
+    turn = deprecated_attribute("Net", "turn", "lock")
+    at_work = deprecated_attribute("Net", "at_work", "exclusive")
+    remember = deprecated_attribute("Net", "remember", "savepoint")
+    need_whole_gradients = deprecated_attribute("Net", "need_whole_gradients", "check_gradients")

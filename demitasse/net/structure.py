@@ -1,37 +1,85 @@
-"""What a net is: its layers, blobs and parameters by name and number, before any pass.
+"""Structure: the layers, blobs and parameters of a net, by name and by number.
 
 Source: Caffe, ``include/caffe/net.hpp``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NoReturn, TypeVar
 
 from demitasse.blob import Blob
+from demitasse.core.html_repr import html_of
 from demitasse.graph import Graph, Needs, Param
 from demitasse.io.proto import LayerParameter, NetParameter, Phase
 from demitasse.layers import Layer
-from demitasse.net.named import Named
 from demitasse.plan import Place
 
-__all__ = ["Structure"]
+__all__ = ["ReadOnlyMapping", "Structure"]
+
+V = TypeVar("V")
+
+
+class ReadOnlyMapping(Mapping[str, V]):
+    """Blobs or parameters of a net by name, in order; an assignment raises TypeError.
+
+    An assignment would have no effect on the net.
+
+    Args:
+        items: Names and values; of a name that occurs twice, the last value.
+        what: Name of the mapping in messages.
+        instead: Advice in the message of a refused assignment; ``{0}`` stands for the name.
+    """
+
+    def __init__(self, items: Iterable[tuple[str, V]], what: str, instead: str) -> None:
+        self._items, self._what, self._instead = dict(items), what, instead
+
+    def __getitem__(self, name: str) -> V:
+        """Return the value of a name."""
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names, in order."""
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        """Return the number of names."""
+        return len(self._items)
+
+    def __setitem__(self, name: str, value: object) -> NoReturn:
+        """Refuse the assignment."""
+        del value
+        message = f"{self._what}[{name!r}] cannot be replaced; {self._instead.format(name)}"
+        raise TypeError(message)
+
+    def __delitem__(self, name: str) -> NoReturn:
+        """Refuse the deletion."""
+        message = f"{self._what}[{name!r}] cannot be removed from its net"
+        raise TypeError(message)
+
+    def __repr__(self) -> str:
+        """Return the names and their values."""
+        return f"{self._what} {self._items!r}"
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
 
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """The parts of a net and how they hang together; made by ``assemble``.
+    """The parts of a net and their connections; made by ``assemble``.
 
     Attributes:
-        message: The message as built: filtered, with splits.
-        graph: Who reads and writes which blob.
-        layers: The layers, splits included, in order.
+        message: The message as built: filtered, with Split layers.
+        graph: The blobs that each layer reads and writes.
+        layers: The layers, Split layers included, in order.
         blob_list: The blobs, in order of appearance.
-        needs: Who takes part in the backward pass.
+        needs: The layers and blobs that take part in the backward pass.
         param_records: Owner, name and learning factors of each parameter, in order of layers.
-        params_list: The parameter blobs in that order, shared ones again for each sharer.
-        memory_used: Bytes of all tops, those in place counted again, as Caffe's figure does.
+        params_list: The parameter blobs in the same order, a shared one once per sharer.
+        memory_used: Bytes of all tops; in-place tops count again, as in Caffe's figure.
     """
 
     message: NetParameter
@@ -50,27 +98,27 @@ class Structure:
 
     @cached_property
     def phase(self) -> str:
-        """Its phase: "TRAIN" or "TEST"."""
+        """Phase: "TRAIN" or "TEST"."""
         return Phase.Name(self.message.state.phase)
 
     @cached_property
     def blobs(self) -> Mapping[str, Blob]:
         """The blobs by name, in order of appearance."""
-        return Named(
+        return ReadOnlyMapping(
             zip(self.graph.blobs, self.blob_list, strict=True),
             "net.blobs",
-            "write its values with net.blobs[{0!r}].data[...] = array, or hold another blob's "
-            "memory with share_data",
+            "write its values with net.blobs[{0!r}].data[...] = array, or share the memory of "
+            "another blob with share_data",
         )
 
     @cached_property
     def params(self) -> Mapping[str, Sequence[Blob]]:
-        """The parameters of each layer that has any, by its name."""
-        return Named(
+        """The parameters of each layer that has parameters, by its name."""
+        return ReadOnlyMapping(
             ((layer.name, tuple(layer.blobs)) for layer in self.layers if layer.blobs),
             "net.params",
-            "write its values with net.params[{0!r}][0].data[...] = array, or hold another "
-            "parameter's memory with share_data",
+            "write its values with net.params[{0!r}][0].data[...] = array, or share the memory "
+            "of another parameter with share_data",
         )
 
     @cached_property
@@ -90,7 +138,7 @@ class Structure:
         return {layer.name: i for i, layer in reversed([*enumerate(self.layers)])}
 
     def places(self) -> list[Place]:
-        """Return each layer with its blobs and the gradients wanted of it."""
+        """Return each layer with its blobs and its wanted gradients."""
         return [
             Place(
                 layer,
@@ -103,7 +151,7 @@ class Structure:
         ]
 
     def share_weights(self) -> None:
-        """Let parameters of one name hold one memory."""
+        """Make parameters with the same name share one memory."""
         for blob, record in zip(self.params_list, self.param_records, strict=True):
             if record.owner is not None:
                 blob.share_data(self.params_list[record.owner.number])
@@ -111,20 +159,20 @@ class Structure:
 
     @property
     def inputs(self) -> list[str]:
-        """Names of the blobs the caller fills."""
+        """Names of the input blobs, which the caller fills."""
         return [self.graph.blobs[i] for i in self.graph.inputs]
 
     @property
     def outputs(self) -> list[str]:
-        """Names of the blobs nobody reads, in alphabetical order."""
+        """Names of the blobs that no layer reads, in alphabetical order."""
         return [self.graph.blobs[i] for i in self.graph.outputs]
 
     def bottom_ids(self, layer: int) -> list[int]:
-        """Return the numbers of the blobs a layer reads."""
+        """Return the indices of the blobs that a layer reads."""
         return list(self.graph.nodes[layer].bottoms)
 
     def top_ids(self, layer: int) -> list[int]:
-        """Return the numbers of the blobs a layer writes."""
+        """Return the indices of the blobs that a layer writes."""
         return list(self.graph.nodes[layer].tops)
 
     @property

@@ -12,7 +12,7 @@ from demitasse.errors import DemitasseError
 from demitasse.graph.splits import without_splits
 from demitasse.layers.base import Layer
 from demitasse.net import Net
-from demitasse.net.named import Named
+from demitasse.net.structure import ReadOnlyMapping
 from demitasse.notebook import markup
 from demitasse.notebook.drawings import histogram
 from demitasse.notebook.live import LiveCurves
@@ -38,7 +38,7 @@ def html_of(thing: object) -> str:
     match thing:
         case Net():
             return markup.framed(*_net(thing))
-        case Named():
+        case ReadOnlyMapping():
             return markup.framed(_named(thing))
         case Blob():
             return markup.framed(*_blob(thing))
@@ -83,7 +83,7 @@ def _drawing(net: Net) -> str:
     return markup.folded("drawing", content, is_open=len(message.layer) <= MOST_OPEN)
 
 
-def _named(held: Named[Blob | Sequence[Blob]]) -> str:
+def _named(held: ReadOnlyMapping[Blob | Sequence[Blob]]) -> str:
     """Return the blobs of a net, or the parameters of its layers; their values are not read."""
     rows = [
         (name, "" if isinstance(found, Blob) else index, _shape(blob), blob.dtype, blob.count)

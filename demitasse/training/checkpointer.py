@@ -70,7 +70,7 @@ class Checkpointer:
                 "this solver is not of rank 0, which alone writes snapshots; call snapshot there"
             )
             raise SnapshotError(message, code=ErrorCode.BAD_STATE, rank=run.rank)
-        with run.net.turn:
+        with run.net.lock:
             self.need_whole(iteration)
             run.nonfinite.check_weights(run.net, iteration)
             resume = self._continuation.to_keep()
@@ -114,7 +114,7 @@ class Checkpointer:
             SnapshotError: An update was cut short.
         """
         run = self._run
-        with run.net.turn:
+        with run.net.lock:
             self.need_whole(iteration)
             resume = self._continuation.now().SerializeToString()
             history = run.updater.history.arrays()
@@ -224,7 +224,7 @@ class Checkpointer:
         history = run.updater.history
         state = read_checked(path, run.net, len(history.memories), run.updater.rule.type)
         check_same_run(state, run_facts(run), self._seed, path, force=force, exact=exact)
-        with run.net.turn:
+        with run.net.lock:
             torn, self.torn = self.torn, True
             if state.learned_net:
                 try:

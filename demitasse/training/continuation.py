@@ -52,7 +52,7 @@ class Continuation:
             interrupted: Asked at the end; if so, or if it is cut short by an error, the test nets
                 go back to where it began.
         """
-        nets, done = [net.remember() for net in self._run.test_nets], False
+        nets, done = [net.savepoint() for net in self._run.test_nets], False
         self._before_test = self.now()
         try:
             yield
@@ -69,7 +69,7 @@ class Continuation:
             test: Whether it may test first.
         """
         run = self._run
-        nets = [net.remember() for net in (*run.training_nets, *(run.test_nets if test else ()))]
+        nets = [net.savepoint() for net in (*run.training_nets, *(run.test_nets if test else ()))]
         losses, watched = list(run.report.losses), run.watch.to_proto()
 
         def take_back() -> None:

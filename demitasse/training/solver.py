@@ -228,7 +228,7 @@ class Solver:
             SnapshotError: The last snapshot could not be written, and still cannot be; or the
                 best weights could not.
         """
-        with self.net.turn:  # between passes, too: gradients and history are part of it
+        with self.net.lock:  # between passes, too: gradients and history are part of it
             self._advance(iterations)
             if self._checkpointer.unwritten:
                 self.snapshot()
@@ -300,7 +300,7 @@ class Solver:
         run, now = self._run, self.iter
         self.net.debug_info = False
         launch = self._launcher.begin()
-        with self.net.turn, Uninterrupted():
+        with self.net.lock, Uninterrupted():
             self._checkpointer.need_whole(now)
             rate, step = scheduled_rate(run, now, self.current_step)
             self._checkpointer.torn = True
@@ -340,7 +340,7 @@ class Solver:
         if resume is not None:
             log.info("Restoring previous solver status from %s", os.fspath(resume))
             self.restore(resume)
-        with self.net.turn:
+        with self.net.lock:
             self._advance(self.param.max_iter - self.iter)
         due = self.param.snapshot_after_train and not snapshot_is_due(self.param, self.iter)
         if due or self._checkpointer.unwritten:
@@ -372,9 +372,9 @@ class Solver:
             NetError: The net's last backward pass was not done to its end.
             SnapshotError: An earlier update was not.
         """
-        with self.net.turn, Uninterrupted():
+        with self.net.lock, Uninterrupted():
             self._checkpointer.need_whole(self.iter)
-            self.net.need_whole_gradients()
+            self.net.check_gradients()
             self.lr, self.current_step = scheduled_rate(self._run, self.iter, self.current_step)
             self._checkpointer.torn = True
             self._run.updater.apply(self.param, self.lr, self.iter)
@@ -530,7 +530,7 @@ class Solver:
             WeightsError: Its weights cannot be read; nothing has changed.
             ShapeError: Its weights do not fit; nothing has changed.
         """
-        with self.net.turn:
+        with self.net.lock:
             state = self._checkpointer.restore(Path(path), force=force, exact=exact)
             self.iter, self.current_step = state.iter, state.current_step
             self._checkpointer.torn = False
@@ -555,7 +555,7 @@ class Solver:
 
         A snapshot that was due is written: who was to write it may have died.
         """
-        with self.net.turn:
+        with self.net.lock:
             self._checkpointer.take_up(carried)
             self.iter, self.current_step = carried.iteration, carried.step
             self._checkpointer.torn = False

@@ -65,7 +65,7 @@ class Updater:
         net = self.net
         self.history.to(net.device)
         memories = [m for b in net.learnable_params for m in (b.data_memory, b.diff_memory)]
-        with net.at_work("update"):
+        with net.exclusive("update"):
             watched = leases_alive()
             for memory in memories if watched else ():
                 memory.before_pass()

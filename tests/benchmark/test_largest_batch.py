@@ -14,7 +14,7 @@ from demitasse.core.device import Device
 from demitasse.core.host import HostMemory
 from demitasse.errors import ErrorCode
 from demitasse.io.proto import NetParameter
-from demitasse.net.memory_use import MemoryUse
+from demitasse.net.memory_usage import MemoryUse
 
 MIB = 1 << 20
 

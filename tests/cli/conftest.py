@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from demitasse.cli.exits import Fault
+from demitasse.cli.errors import CliError
 from demitasse.cli.root import cli
 from demitasse.io.data.databases.writing import write_database
 
@@ -75,14 +75,14 @@ def run() -> Callable[..., Result]:
 
     def invoke(*args: str) -> Result:
         words = args[0].split() if len(args) == 1 else list(args)
-        faults: list[Fault] = []
-        show = Fault.show
+        faults: list[CliError] = []
+        show = CliError.show
 
-        def record(fault: Fault, file: object = None) -> None:
+        def record(fault: CliError, file: object = None) -> None:
             faults.append(fault)
             show(fault, file)
 
-        with patch.object(Fault, "show", record):
+        with patch.object(CliError, "show", record):
             result = CliRunner().invoke(cli, words)
         result.error = faults[-1].__cause__ if faults else None
         if result.exception is not None and not isinstance(result.exception, SystemExit):

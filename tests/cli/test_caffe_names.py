@@ -9,10 +9,9 @@ import pytest
 
 import demitasse
 from demitasse.backends.cupy import CupyBackend
-from demitasse.cli.replaced import REPLACED
-from demitasse.cli.root import VERBS
-from demitasse.cli.shims import EXAMPLES, TOOLS
-from demitasse.tools import _run
+from demitasse.cli.commands import CAFFE_TOOLS
+from demitasse.cli.commands.caffe import EXAMPLE_SHIMS, REMOVED, SHIMS, command_first
+from demitasse.tools import NAMES
 
 ROOT = Path(demitasse.__file__).parent
 
@@ -24,11 +23,22 @@ def call(*args, **options):
     )
 
 
-def test_every_tool_has_its_verb():
-    names = {file.stem for file in (ROOT / "tools").glob("[a-z]*.py")} - {"caffe"}
+def test_every_tool_has_its_command():
+    assert {*SHIMS, *EXAMPLE_SHIMS.values()} <= NAMES <= {"caffe", *CAFFE_TOOLS, *REMOVED}
 
-    assert names <= {*VERBS, *REPLACED}
-    assert {*TOOLS, *EXAMPLES.values()} - {"caffe"} <= names
+
+@pytest.mark.parametrize("name", sorted(CAFFE_TOOLS))
+def test_a_tool_is_a_command_of_caffe_and_a_hidden_command(run, name):
+    in_group, alone = run(f"caffe {name} --help"), run(f"{name} --help")
+
+    assert (in_group.exit_code, alone.exit_code) == (0, 0)
+    assert in_group.stdout.partition("\n\n")[2] == alone.stdout.partition("\n\n")[2]
+
+
+def test_a_tool_can_be_imported():
+    code = "import demitasse.tools.convert_imageset as tool; print(tool.__name__)"
+
+    assert call(sys.executable, "-c", code).stdout == "demitasse.tools.convert_imageset\n"
 
 
 @pytest.mark.parametrize("args", ["--help", "a b"])
@@ -48,14 +58,8 @@ def test_a_tool_is_its_verb_and_fails_with_1(args):
         ("--nothing", "--nothing"),
     ],
 )
-def test_the_verb_of_caffe_may_come_after_flags(monkeypatch, given, meant):
-    called = []
-    monkeypatch.setattr(sys, "argv", ["caffe", *given.split()])
-    monkeypatch.setattr(_run, "main", called.append)
-
-    _run.run_caffe()
-
-    assert called == [meant.split()]
+def test_the_command_of_caffe_may_come_after_flags(given, meant):
+    assert command_first(given.split()) == meant.split()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the executables are scripts of a POSIX shell")
@@ -73,12 +77,12 @@ def test_executables_stand_where_caffe_builds_them(tmp_path, run):
         assert os.access(tmp_path / "build" / place, os.X_OK)
 
 
-@pytest.mark.parametrize("name", REPLACED)
+@pytest.mark.parametrize("name", REMOVED)
 def test_old_tools_say_what_took_their_place(run, name):
     result = run(f"{name} solver.prototxt -x 1")
 
     assert result.exit_code == 1
-    assert f"demitasse {REPLACED[name].split()[0]}" in result.stderr
+    assert f"demitasse {REMOVED[name].split()[0]}" in result.stderr
 
 
 # -- upgrades under their old names ------------------------------------------------------------

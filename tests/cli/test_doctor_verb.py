@@ -9,7 +9,7 @@ from cudnn_standin import Frontend
 
 from demitasse import __version__
 from demitasse.backends.cupy.library.cudnn_library import status
-from demitasse.cli.diagnosis import LIBRARIES
+from demitasse.cli.commands.doctor import LIBRARIES
 from demitasse.core.config import TABLE
 
 

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from demitasse.cli.fitting import fitted_lines, shortened
-from demitasse.cli.output import table
+from demitasse.cli.render import fitted_lines, shortened, table
 
 HEAD = ("layer", "type", "tops", "shape", "parameters", "multiply-adds")
 ROWS = [

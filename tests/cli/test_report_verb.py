@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from expect_error import expect_error
 
-from demitasse.cli.run_history import read_run
+from demitasse.cli.run_report import read_run
 from demitasse.errors import DataError
 
 

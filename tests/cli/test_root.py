@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from demitasse import __version__, errors
-from demitasse.cli.exits import EXIT_CODES, exit_code
-from demitasse.cli.root import VERBS
-from demitasse.cli.spelling import two_dashes
+from demitasse.cli.commands import MODULES
+from demitasse.cli.errors import EXIT_CODES, exit_code
+from demitasse.cli.gflags import double_dashes
+from demitasse.cli.root import COMMANDS
 
 HEAVY = {"PIL", "cupy", "google.protobuf", "h5py", "lmdb", "numpy", "rich", "sklearn"}
 
@@ -33,18 +34,24 @@ def test_help_loads_no_library(args):
     assert not loaded_after(*args) & HEAVY
 
 
-def test_help_names_every_verb(run):
+def test_help_names_every_listed_command(run):
     shown = run("--help").stdout
 
-    assert [verb for verb in VERBS if f"\n  {verb} " not in shown] == []
+    assert [verb for verb in COMMANDS if f"\n  {verb} " not in shown] == []
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_explains_itself(run, verb):
+@pytest.mark.parametrize("verb", sorted(MODULES))
+def test_every_command_explains_itself(run, verb):
     result = run(f"{verb} -help")
 
     assert result.exit_code == 0
-    assert "..." not in next(line for line in run("--help").stdout.splitlines() if verb in line)
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_help_has_whole_sentences(run, verb):
+    assert "..." not in next(
+        line for line in run("--help").stdout.splitlines() if line.startswith(f"  {verb} ")
+    )
 
 
 @pytest.mark.parametrize("args", ["--version", "-version", "version"])
@@ -75,7 +82,7 @@ def test_python_m_is_the_same(start):
     ],
 )
 def test_one_dash_is_as_good_as_two(given, meant):
-    assert " ".join(two_dashes(given.split())) == meant
+    assert " ".join(double_dashes(given.split())) == meant
 
 
 @pytest.mark.parametrize("args", ["train", "trian", "train -slover x", "train -solver", "-nothing"])
@@ -261,7 +268,7 @@ def test_an_interrupt_while_a_verb_is_imported_ends_as_one_does_later(run, monke
     def interrupt(name):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("demitasse.cli.root.import_module", interrupt)
+    monkeypatch.setattr("demitasse.cli.command.import_module", interrupt)
 
     result = run("summary net.prototxt")
 

@@ -205,7 +205,7 @@ def test_without_opencv_a_video_is_told(monkeypatch, run):
 def test_lines_fit_the_terminal(monkeypatch, run):
     card = Path("model/model.toml")
     card.write_text(card.read_text().replace('"green"', f'"{"green " * 30}"'))
-    monkeypatch.setattr("demitasse.cli.told.terminal_width", lambda: 40)
+    monkeypatch.setattr("demitasse.cli.run_images.terminal_width", lambda: 40)
 
     shown = run("run model photos/a.png --top 1")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from demitasse import Net
-from demitasse.cli.timing import measure
+from demitasse.cli.timing import measure_net
 
 
 def test_layers_and_averages_are_logged(project, run):
@@ -68,7 +68,7 @@ def test_every_measurement_waits_for_the_device(project, monkeypatch):
     with Net("net.prototxt", "TRAIN") as net:
         monkeypatch.setattr(net, "synchronize", lambda: waits.append(net.plan.watch))
 
-        measure(net, 3)
+        measure_net(net, 3)
 
     by_itself = [watch for watch in waits if watch is not None]
     assert len(by_itself) >= 3 * 2 * len(net.layers) - 3  # the data layer has no backward pass
@@ -77,7 +77,7 @@ def test_every_measurement_waits_for_the_device(project, monkeypatch):
 
 def test_callbacks_are_taken_back(project):
     with Net("net.prototxt", "TRAIN") as net:
-        measure(net, 1)
+        measure_net(net, 1)
 
         hooks = (net.before_forward, net.after_forward, net.before_backward, net.after_backward)
         assert hooks == ([], [], [], [])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from expect_error import expect_error
 
-from demitasse.cli.weight_diff import weights_difference
+from demitasse.cli.comparison import weights_difference
 from demitasse.errors import WeightsError
 from demitasse.io.weights import formats
 from demitasse.io.weights.formats import FORMATS

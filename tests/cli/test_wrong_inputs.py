@@ -151,7 +151,7 @@ def test_lint_shows_lines_on_a_terminal_alone(project, run, monkeypatch):
     Path("small.prototxt").write_text(DEPLOY.replace('bottom: "data"', 'bottom: "dat"'))
     piped = run("lint small.prototxt").stdout
 
-    monkeypatch.setattr("demitasse.cli.verbs.lint.terminal_width", lambda: 100)
+    monkeypatch.setattr("demitasse.cli.commands.inspect.terminal_width", lambda: 100)
     shown = run("lint small.prototxt").stdout
 
     assert "'data'" in piped

@@ -12,7 +12,7 @@ from demitasse.core.device import Device
 from demitasse.io.weights.formats import write_weights
 from demitasse.layers import fillers
 from demitasse.memory import Head, SyncedMemory
-from demitasse.net import beginning
+from demitasse.net import build
 
 SIZE = 6
 
@@ -192,7 +192,7 @@ def test_large_ones_are_made_on_all_cores_and_shared_ones_once(monkeypatch):
 
         blob.data_memory.begin_with(write)
 
-    beginning.begin([*blobs, blobs[0]])
+    build.initialize_parameters([*blobs, blobs[0]])
 
     assert [writer.times for writer in writers] == [1] * 4
     assert all(name.startswith("demitasse-begin") for name in threads)

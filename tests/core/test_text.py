@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from expect_error import expect_error
 
 from demitasse import Net
-from demitasse.cli.output import table
+from demitasse.cli.render import table
 from demitasse.cli.root import cli
 from demitasse.core.log import get_logger, start_logging, stop_logging
 from demitasse.core.text import bytes_text, escaped, nearest, read_size, suggestion

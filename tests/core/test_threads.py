@@ -13,7 +13,7 @@ from demitasse.errors import DeviceError, ErrorCode, SnapshotError
 from demitasse.io.data.databases.writing import write_database
 from demitasse.io.data.threads import Threads, ahead
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
-from demitasse.net import beginning
+from demitasse.net import build
 
 NET = """
 layer { name: "x" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 dim: 3 }
@@ -108,7 +108,7 @@ def test_an_update_that_could_not_be_begun_is_refused(no_threads, monkeypatch, t
 
 
 def test_first_values_say_so_and_are_made_later(no_threads, monkeypatch):
-    monkeypatch.setattr(beginning, "WORTH_THREADS", 1)
+    monkeypatch.setattr(build, "WORTH_THREADS", 1)
     monkeypatch.setenv("DEMITASSE_THREADS", "2")
 
     with Net(parse_text(NET, NetParameter), device="numpy", seed=1) as net:

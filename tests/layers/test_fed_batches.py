@@ -128,7 +128,7 @@ def test_a_pass_that_is_taken_back_reads_the_same_batch_again(folder):
     wanted = batches(reading(folder, "numpy", "mirror: true crop_size: 6"), 4)
 
     got = batches(net, 2)
-    take_back = net.remember()
+    take_back = net.savepoint()
     net.forward()
     take_back()
 

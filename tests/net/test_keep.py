@@ -115,7 +115,7 @@ def test_a_small_blob_does_not_take_the_only_large_buffer(backend):
     net.forward()
 
     channel = net.blobs["x"].count // 16
-    slots = net._passes._allocator.arena.slots
+    slots = net.execution.passes._allocator.arena.slots
     assert sum(slot.expected for slot in slots) == (64 + 16 + 16) * channel
 
 

@@ -4,7 +4,7 @@ import gc
 
 import numpy as np
 import pytest
-from expect_error import expect_error
+from expect_error import expect_error, expect_warning
 
 from demitasse import Net, settings
 from demitasse.errors import (
@@ -500,3 +500,15 @@ def test_a_dropped_net_frees_its_memory():
     gc.collect()
 
     assert memory() is None
+
+
+@pytest.mark.parametrize(("old", "new"), [("turn", "lock"), ("remember", "savepoint")])
+def test_old_names_work_and_warn_once(monkeypatch, old, new):
+    monkeypatch.setattr("demitasse.core.deprecated._warned", set())
+    net = small()
+
+    with expect_warning(DeprecationWarning, mentions=[f"Net.{old}", f"Net.{new}"]):
+        found = getattr(net, old)
+
+    assert found == getattr(net, new)
+    assert getattr(net, old) == found

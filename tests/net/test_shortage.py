@@ -141,7 +141,7 @@ def test_where_not_even_one_fits_it_is_said(backend):
     with (
         room_for(backend, MIB // 8),
         expect_error(dm.OutOfMemoryError, largest_batch=0),
-        net.at_work("forward"),
+        net.exclusive("forward"),
     ):
         net.blobs["x"].buffer()
 

@@ -40,7 +40,7 @@ def test_averages_are_those_of_then(place, before, after):
         net.forward()
     wanted = averages(net)
 
-    take_back = net.remember()
+    take_back = net.savepoint()
     for _ in range(after):
         net.forward()
     changed = averages(net)
@@ -54,9 +54,9 @@ def test_averages_are_those_of_then(place, before, after):
 def test_several_may_go_back_to_different_passes(backend):
     net = made(AVERAGES, backend)
     net.forward()
-    first, to_first = averages(net), net.remember()
+    first, to_first = averages(net), net.savepoint()
     net.forward()
-    second, to_second = averages(net), net.remember()
+    second, to_second = averages(net), net.savepoint()
     net.forward()
 
     to_second()
@@ -71,7 +71,7 @@ def test_several_may_go_back_to_different_passes(backend):
 def test_what_is_written_before_the_first_pass_counts(backend):
     net = made(AVERAGES, backend)
 
-    take_back = net.remember()
+    take_back = net.savepoint()
     for blob in net.params["norm"]:
         blob.mutable_cpu_data()[...] = 2
     net.forward()
@@ -83,7 +83,7 @@ def test_what_is_written_before_the_first_pass_counts(backend):
 def test_states_that_there_were_none_of_begin_with_nothing(backend):
     net = made(SEQUENCES, backend)
 
-    take_back = net.remember()
+    take_back = net.savepoint()
     net.forward()
     first = net.blobs["h"].cpu_data().copy()
     net.forward()
@@ -97,10 +97,10 @@ def test_nothing_is_kept_for_nobody(backend, monkeypatch):
     net = made(AVERAGES, backend)
     net.forward()
     made_copies = []
-    monkeypatch.setattr("demitasse.net.states.Copies.make", made_copies.append)
+    monkeypatch.setattr("demitasse.net.rollback.BlobCopies.make", made_copies.append)
 
-    net.remember()
+    net.savepoint()
     with net.device.backend.enter():
-        net._passes.forward(0, 2)
+        net.execution.passes.forward(0, 2)
 
     assert not made_copies

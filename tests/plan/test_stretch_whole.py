@@ -9,7 +9,7 @@ from expect_error import expect_error
 
 from demitasse import Net
 from demitasse.backends.kernels.language import team
-from demitasse.errors import DeviceError, NetError
+from demitasse.errors import DeviceError, ErrorCode, NetError
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan import Plan
 
@@ -214,11 +214,11 @@ def test_two_threads_are_kept_apart():
         try:
             net.forward()
         except NetError as error:
-            found.append(str(error))
+            found.append(error.code)
 
-    with net.turn:
+    with net.lock:
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
 
-    assert "at work in another thread" in found[0]
+    assert found == [ErrorCode.BAD_STATE]

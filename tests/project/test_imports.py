@@ -1,7 +1,9 @@
-"""No file of the package imports itself by way of others: neither to run, nor for its types.
+"""No file of the package imports itself by way of others, except for types within one package.
 
-What counts as an import: every ``import`` and ``from ... import``, at the top of a file, inside a
-function and under ``if TYPE_CHECKING`` alike, and ``import_module`` of a name written out.
+Every ``import`` and ``from ... import`` counts, at the top of a file and inside a function, and
+``import_module`` of a literal name. Imports under ``if TYPE_CHECKING`` count, too, unless both
+files are in one package of ``demitasse``, as ``demitasse/net``: parts of one package may name each
+other's types.
 
 ``from a.b import c`` leads to the file ``a/b/c.py`` if there is one, else to ``a/b.py`` or
 ``a/b/__init__.py``, from which the name ``c`` is taken. A folder's ``__init__.py`` also runs when
@@ -39,6 +41,26 @@ def test_a_circle_is_found_and_described():
     assert described(circle, imports) == "a.py:3 imports b.py\nb.py:5 imports a.py"
 
 
+def test_only_imports_for_types_within_one_package_may_be_circular(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "PACKAGE", tmp_path)
+    file_of.cache_clear()
+    for name in ("net", "plan"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.py").write_text("")
+    file = tmp_path / "net" / "b.py"
+    file.write_text(
+        f"if TYPE_CHECKING:\n"
+        f"    from {tmp_path.name}.net.a import x\n"
+        f"    from {tmp_path.name}.plan.a import y\n"
+        f"from {tmp_path.name}.net.a import z\n"
+    )
+
+    found = sorted(imports_of(file), key=lambda one: one[1])
+
+    file_of.cache_clear()
+    assert found == [(tmp_path / "plan" / "a.py", 3), (tmp_path / "net" / "a.py", 4)]
+
+
 def test_the_page_on_architecture_shows_the_layers_that_are_checked():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contract, *_ = project["tool"]["importlinter"]["contracts"]
@@ -56,7 +78,15 @@ def python_files() -> list[Path]:
 
 def imports_of(file: Path) -> Iterator[tuple[Path, int]]:
     """Yield the files of the package that ``file`` imports, and the lines where it does."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
                 modules = [name.name for name in names]
@@ -72,8 +102,15 @@ def imports_of(file: Path) -> Iterator[tuple[Path, int]]:
                 modules = []
         for module in modules:
             target = file_of(module)
-            if target is not None:
+            allowed = id(node) in for_types and package_of(file) == package_of(target)
+            if target is not None and not allowed:
                 yield target, node.lineno
+
+
+def package_of(file: Path | None) -> str | None:
+    """Return the package of ``demitasse`` that a file is in; None for a module outside of them."""
+    parts = file.relative_to(PACKAGE).parts if file is not None else ()
+    return parts[0] if len(parts) > 1 else None
 
 
 @cache

@@ -20,9 +20,9 @@ from reader import Call, Reader, put
 from demitasse import cvdnn, load_weights
 from demitasse.backends import kept
 from demitasse.benchmark.saved import read_results
-from demitasse.cli.spelling import two_dashes
+from demitasse.cli.commands.classify import _windows
+from demitasse.cli.gflags import double_dashes
 from demitasse.cli.training_log import read_log, seconds_of_iterations
-from demitasse.cli.verbs.detect import _windows
 from demitasse.compat.pycaffe import io as caffe_io
 from demitasse.core.config.files import _read as read_settings
 from demitasse.core.config.files import _read_trust_list
@@ -431,7 +431,7 @@ def _settings(folder: Path) -> Iterator[Reader]:
     def flags(content: bytes) -> None:
         path = put(folder / "flags", content)
         try:
-            two_dashes(["train", f"--flagfile={path}"])
+            double_dashes(["train", f"--flagfile={path}"])
         except (OSError, ValueError) as error:
             raise DataError(str(error)) from error
 

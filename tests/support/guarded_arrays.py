@@ -9,6 +9,7 @@ Source of the interface: NumPy's enhancement proposal 49.
 
 import ctypes
 import mmap
+import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,8 +29,8 @@ QUARANTINED = 8000
 """How many freed arrays keep their addresses."""
 
 NONE, READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
-PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE
-DONT_NEED = 4
+PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # the last is MAP_NORESERVE of Linux
+DONT_NEED = 4  # MADV_DONTNEED
 CAPSULE = b"mem_handler"
 SET_HANDLER = 304  # index in the table of numpy's C API
 
@@ -148,6 +149,8 @@ def start(*, at_start: bool = False) -> None:
         at_start: Whether arrays begin at the begin of a page, so that what touches memory before
             an array is found; by default they end at the end of one.
     """
+    if sys.platform != "linux":
+        return
     if hasattr(mmap, "MADV_HUGEPAGE"):
         del mmap.MADV_HUGEPAGE  # the package takes large pages past numpy where it can
     api = ctypes.pythonapi

@@ -11,15 +11,16 @@ from net_workers import Worker
 __all__ = ["shrink"]
 
 
-def shrink(case: Case, kind: str, seconds: float = 120) -> Case:
+def shrink(case: Case, kind: str, seconds: float = 120, worker: Worker | None = None) -> Case:
     """Return a smaller case whose failure is of the same kind.
 
     Args:
         case: A case that fails.
         kind: Kind of its failure, as an outcome gives it.
         seconds: Time after which the smallest so far is taken.
+        worker: Where cases run; None for a child process of its own.
     """
-    worker = Worker(timeout=60)
+    worker = worker or Worker(timeout=60)
     end = time.monotonic() + seconds
 
     def fails(candidate: Case) -> bool:

@@ -4,6 +4,7 @@ Run as a program, this file is such a child: it reads cases as lines of JSON and
 each outcome.
 """
 
+import gc
 import json
 import os
 import select
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -25,7 +27,7 @@ __all__ = ["Worker", "run_cases"]
 TIMEOUT = 240
 """Seconds after which a case hangs."""
 
-MOST = 40
+MOST = 100
 """Cases that one child runs; then another begins, with new memory."""
 
 
@@ -46,7 +48,7 @@ class Worker:
     def run(self, case: Case) -> dict[str, Any]:
         """Return the outcome of a case, as ``net_oracle.summary`` gives it."""
         if self._child is None or len(self.ran) >= MOST:
-            self.close()
+            self._end()
             self._begin()
         self.ran.append(case)
         child = self._child
@@ -60,21 +62,24 @@ class Worker:
             return self._died()
         ready, _, _ = select.select([child.stdout], [], [], self.timeout)
         if not ready:
-            child.kill()
-            child.wait()
-            self._child = None
+            self._end()
             return _failed("hang", f"no result after {self.timeout} s")
         line = child.stdout.readline()
         return json.loads(line) if line.endswith(b"\n") else self._died()
 
     def close(self) -> None:
         """End the child."""
+        self._end()
+        self._errors.close()
+
+    def _end(self) -> None:
         if self._child is not None:
             self._child.kill()
             self._child.wait()
             for pipe in (self._child.stdin, self._child.stdout):
                 if pipe is not None:
-                    pipe.close()
+                    with suppress(BrokenPipeError):  # of what it has not read
+                        pipe.close()
         self._child = None
 
     def _begin(self) -> None:
@@ -100,9 +105,9 @@ class Worker:
         )
 
     def _died(self) -> dict[str, Any]:
-        child, self._child = self._child, None
-        assert child is not None
-        code = child.wait()
+        assert self._child is not None
+        code = self._child.wait()
+        self._end()
         how = signal.Signals(-code).name if code < 0 else f"exit {code}"
         self._errors.seek(0)
         text = self._errors.read().decode(errors="replace")
@@ -187,6 +192,7 @@ def main() -> None:
     guarded_arrays.start(at_start="--at-start" in sys.argv)
     from net_oracle import check, summary
 
+    gc.freeze()  # what was loaded stays, so it need not be looked at again
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print does not get between the results
     for line in sys.stdin:

@@ -2,16 +2,16 @@
 
 import pytest
 
-from demitasse.net.replay import Replay
+from demitasse.net.graph_capture import GraphReplay
 
 
-def played_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[Replay]:
+def played_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[GraphReplay]:
     """Return a list that grows by one for each work that is launched as one."""
-    play, played = Replay.play, list[Replay]()
+    play, played = GraphReplay.play, list[GraphReplay]()
 
-    def noted(self: Replay) -> None:
+    def noted(self: GraphReplay) -> None:
         played.append(self)
         play(self)
 
-    monkeypatch.setattr(Replay, "play", noted)
+    monkeypatch.setattr(GraphReplay, "play", noted)
     return played

@@ -1,6 +1,7 @@
 """Stages of kernels, each run by itself."""
 
 import ctypes
+import os
 
 import numpy as np
 import pytest
@@ -11,24 +12,40 @@ from demitasse.backends.kernels.language import compiled, status
 if not status().ready:
     pytest.skip(str(status()), allow_module_level=True)
 
+from guarded_memory import call_guarded
+
 from demitasse.backends.kernels.language.kernel import Kernel
 
 __all__ = [
-    "WIDTH", "called", "exported", "in_memory", "normal", "of_stage", "out_of_memory", "where",
+    "WIDE", "WIDTH", "WIDTHS", "called", "exported", "in_memory", "normal", "of_stage",
+    "out_of_memory", "where",
 ]  # fmt: skip
 
-WIDTH = pytest.mark.parametrize("width", [8, 16])
-"""Floats of the kernels' vectors. LLVM splits those that the processor has no registers for."""
+WIDTHS = [int(one) for one in os.environ.get("KERNEL_TEST_WIDTHS", "8,16").split(",")]
+"""Floats of the kernels' vectors: 4 for NEON, 8 for AVX2, 16 for AVX-512."""
+
+WIDTH = pytest.mark.parametrize("width", WIDTHS)
+"""LLVM splits vectors that the processor has no registers for."""
+
+WIDE = pytest.mark.parametrize("width", [width for width in WIDTHS if width > 4])
+"""For cases that vectors of 4 floats do not take."""
 
 
 def where(array):
     return array.ctypes.data
 
 
+guard = None
+"""Side of the inaccessible pages that arrays of :func:`called` lie against; None for none."""
+
+
 def called(address, *arguments):
-    """Run the kernel at an address; arrays are given by theirs."""
-    words = [where(one) if isinstance(one, np.ndarray) else one for one in arguments]
-    ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(words))(address)(*words)
+    """Run the kernel at an address; arrays are passed by their addresses."""
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(arguments))(address)
+    if guard is not None:
+        call_guarded(function, arguments, guard)
+        return
+    function(*(where(one) if isinstance(one, np.ndarray) else one for one in arguments))
 
 
 def exported(name, width, write, arguments=1):

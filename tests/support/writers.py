@@ -156,21 +156,17 @@ WRITERS = (
 WRITING = {
     "backends/kept.py": "kernels",
     "benchmark/saved.py": "results of measuring",
-    "cli/agreement.py": "report of devices",
-    "cli/charts.py": "chart of a log",
-    "cli/frames.py": "windows to h5",
-    "cli/log_files.py": "log file",
-    "cli/shims.py": "executables",
-    "cli/told.py": "drawn answers",
-    "cli/verbs/card.py": "card",
-    "cli/verbs/weights.py": "state_dict to weights",
-    "cli/verbs/classify.py": "scores",
-    "cli/verbs/compute_image_mean.py": "mean as npy",
-    "cli/verbs/detect.py": "windows to csv",
-    "cli/verbs/extract_seconds.py": "seconds of a log",
-    "cli/verbs/get_image_size.py": "sizes of images",
-    "cli/verbs/parse_log.py": "tables of a log",
-    "cli/verbs/resize_and_crop_images.py": "squares",
+    "cli/command.py": "log file",
+    "cli/commands/caffe.py": "executables",
+    "cli/commands/classify.py": ("scores", "windows to csv", "windows to h5"),
+    "cli/commands/databases.py": "mean as npy",
+    "cli/commands/image_files.py": ("sizes of images", "squares"),
+    "cli/commands/run.py": "card",
+    "cli/commands/training_log.py": ("seconds of a log", "tables of a log"),
+    "cli/training_log.py": "chart of a log",
+    "cli/commands/weights.py": "state_dict to weights",
+    "cli/comparison.py": "report of devices",
+    "cli/run_images.py": "drawn answers",
     "core/config/trust.py": "list of trusted files",
     "compat/cvdnn/net.py": "graph of OpenCV's net",
     "io/data/databases/_leveldb_writer.py": "MNIST to leveldb",
@@ -195,7 +191,7 @@ WRITING = {
     "io/weights/safetensors.py": "weights to safetensors",
     "io/weights/state_dicts/files.py": "state_dict for PyTorch",
 }
-"""File of the package that writes files -> a writer that has it do so."""
+"""File of the package that writes files -> writers that call it."""
 
 
 def work(command: str) -> None:

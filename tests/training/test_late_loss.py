@@ -14,7 +14,7 @@ from demitasse import Net, Solver
 from demitasse.core.device import Device
 from demitasse.errors import DataError, NetError
 from demitasse.io.proto import NetParameter, parse_text
-from demitasse.net.loss import Loss
+from demitasse.net.execution import Loss
 from demitasse.training.updater import Updater
 
 NET = """
@@ -66,7 +66,7 @@ def order(monkeypatch):
         return call
 
     monkeypatch.setattr(Updater, "apply", noted("update", Updater.apply))
-    monkeypatch.setattr(Loss, "_brought", noted("read", Loss._brought))
+    monkeypatch.setattr(Loss, "_to_host", noted("read", Loss._to_host))
     return done
 
 
@@ -204,7 +204,7 @@ def test_passes_are_queued_before_anybody_waits(device):
     ran = []
     net.after_backward.append(ran.append)
 
-    loss = net.queue_passes()
+    loss = net.execution.queue_passes()
 
     assert ran
     assert loss._number is None

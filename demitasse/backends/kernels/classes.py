@@ -15,7 +15,13 @@ import numpy as np
 from demitasse.backends.kernels.exponential import exp
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Arguments,
+    Output,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import FLOAT, Word, choose, chunk, minimum
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -33,7 +39,7 @@ class ClassFields(Struct):
 
     x: Address
     """Address of the first row."""
-    y: Address
+    y: Output
     """Address of the first row of results; others than those of ``x``."""
     images: Word
     """How many times planes there are; 1 where rows lie one behind the other."""

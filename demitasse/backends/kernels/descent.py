@@ -191,4 +191,5 @@ class Descent:
             "parameters": len(rows),
             "elements": first,
         }
-        self._arguments.run(self._kernel, self.tuning.threads if first > ALONE else 1, each)
+        threads = self.tuning.threads if first > ALONE else 1
+        self._arguments.run(self._kernel, threads, each, needs=parameters)

@@ -15,7 +15,13 @@ import numpy as np
 from demitasse.backends.kernels.exponential import exp, exp_less_one, log_one_more
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Arguments,
+    Output,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     Vector,
@@ -51,9 +57,9 @@ class ElementFields(Struct):
     """Address of the second; that of the last where there is none."""
     third: Address
     """Address of the third; that of the last where there is none."""
-    y: Address
+    y: Output
     """Address of the result, which may be one of them."""
-    also: Address
+    also: Output
     """Address of the second result; that of the first where there is none."""
     count: Word
     """Elements of each."""

@@ -13,7 +13,13 @@ import numpy as np
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Arguments,
+    Output,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import FLOAT, Word, chunk, fma, rectified
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -25,7 +31,7 @@ class FactorFields(Struct):
 
     x: Address
     """Address of the first image."""
-    y: Address
+    y: Output
     """Address of the first output; it may be the same, where that lies as the image does."""
     factors: Address
     """Address of one factor for each channel."""

@@ -15,7 +15,13 @@ import numpy as np
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Arguments,
+    Output,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     Vector,
@@ -34,10 +40,10 @@ __all__ = ["MOST_ROWS", "FewRows", "Then"]
 Then = Rectifier | Literal["sigmoid", "tanh"]
 """What becomes of the sums."""
 
-MOST_ROWS = {8: 4, 16: 8}
+MOST_ROWS = {4: 8, 8: 4, 16: 8}
 """By the floats of a vector: of more rows, the sums of two vectors do not fit into registers."""
 
-REGISTERS = {8: 16, 16: 32}
+REGISTERS = {4: 32, 8: 16, 16: 32}
 """How many there are, by the floats of a vector."""
 
 WRITTEN = 16
@@ -55,7 +61,7 @@ class RowFields(Struct):
 
     x: Address
     """Address of the first row."""
-    y: Address
+    y: Output
     """Address of the first row of results."""
     weight: Address
     """Address of the first panel."""

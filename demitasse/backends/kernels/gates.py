@@ -16,6 +16,7 @@ from demitasse.backends.kernels.language.structs import (
     Address,
     Arguments,
     OptionalAddress,
+    Output,
     Struct,
 )
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, fma
@@ -36,7 +37,7 @@ class GateFields(Struct):
     """Address of the first image's gates."""
     added: OptionalAddress
     """Address of the first image of those that are added to the product, if some are."""
-    y: Address
+    y: Output
     """Address of the first result; it may be one of the images."""
 
 
@@ -51,11 +52,11 @@ class GradientFields(Struct):
     """Address of the first image's gates."""
     dy: Address
     """Address of the first gradient of the product."""
-    dx: Address
+    dx: Output
     """Address of the first gradient of the images; it may be the same."""
     added: OptionalAddress
     """Address of the first gradient of what was added to the product, if something was."""
-    gate_gradients: Address
+    gate_gradients: Output
     """Address of those of the first image's gates."""
 
 

@@ -86,7 +86,7 @@ class Places(Struct):
     four: OptionalAddress
     """The fourth."""
 
-    def some(self, count: int) -> list[Word]:
+    def some(self, count: int) -> Sequence[Word]:
         """Return so many of them."""
         return [self.one, self.two, self.three, self.four][:count]
 

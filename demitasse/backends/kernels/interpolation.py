@@ -14,7 +14,13 @@ import numpy as np
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Arguments,
+    Output,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, chunk
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -29,7 +35,7 @@ class InterpolationFields(Struct):
 
     x: Address
     """Address of the first image's first pixel that counts."""
-    y: Address
+    y: Output
     """Address of the first result."""
     row_places: Address
     """Address of bytes from that pixel to the two rows that each row of the result is made of."""

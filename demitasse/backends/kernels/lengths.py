@@ -14,7 +14,13 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Arguments,
+    Output,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     Word,
@@ -37,7 +43,7 @@ class LengthFields(Struct):
 
     x: Address
     """Address of the first image."""
-    y: Address
+    y: Output
     """Address of the first result; it may be the same."""
     scales: Address
     """Address of one scale for each channel."""

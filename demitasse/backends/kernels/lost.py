@@ -12,7 +12,13 @@ import numpy as np
 
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Arguments,
+    Output,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, chunk, fma, raised
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -27,7 +33,7 @@ class LostFields(Struct):
 
     x: Address
     """Address of the first row."""
-    y: Address
+    y: Output
     """Address of the first row of results."""
     rows: Word
     """How many there are, one behind the other."""

@@ -17,7 +17,13 @@ import numpy as np
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Arguments,
+    Output,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, chunk, fma, root
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -63,7 +69,7 @@ class RowFields(Struct):
 class ForwardFields(RowFields):
     """The normalisation."""
 
-    y: Address
+    y: Output
     """Address of the first output, which lies as the image does."""
 
 
@@ -72,7 +78,7 @@ class BackwardFields(RowFields):
 
     dy: Address
     """Address of the first gradient of the output; all lie alike."""
-    dx: Address
+    dx: Output
     """Address of the first gradient of the input."""
 
 

@@ -17,7 +17,13 @@ import numpy as np
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Arguments,
+    Output,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, chunk, root
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -35,7 +41,7 @@ class PlaneFields(Struct):
 
     x: Address
     """Address of the first image."""
-    y: Address
+    y: Output
     """Address of the first output, or of the gradient of the first input; all lie alike."""
     dy: Address
     """Address of the first output's gradient; that of the image where there is none."""

@@ -15,7 +15,13 @@ import numpy as np
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Arguments,
+    Output,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import FLOAT, Word, chunk, maximum, minimum
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -29,7 +35,7 @@ class OverlapFields(Struct):
 
     x: Address
     """Address of the first window; one for each pixel of the images that they are made of."""
-    y: Address
+    y: Output
     """Address of the first image."""
     offsets: Address
     """Address of what is added to each channel, once for each pixel of a group."""

@@ -14,7 +14,13 @@ import numpy as np
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Arguments,
+    Output,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -40,7 +46,7 @@ class RegionFields(Struct):
 
     x: Address
     """Address of the first image."""
-    y: Address
+    y: Output
     """Address of the first result."""
     items: Address
     """Address of each region's image, its index in the batch."""

@@ -14,7 +14,13 @@ import numpy as np
 
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Arguments,
+    Output,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word, chunk, lane_sums, minimum
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.regions import Bins
@@ -30,7 +36,7 @@ class MeanFields(Struct):
 
     x: Address
     """Address of the first image."""
-    y: Address
+    y: Output
     """Address of the first result."""
     items: Address
     """Address of each region's image, its index in the batch."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from demitasse.backends.kernels.language.compiler import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, Scratch, Struct
+from demitasse.backends.kernels.language.structs import Address, Output, Struct
 from demitasse.backends.kernels.language.words import (
     HALF,
     INT,
@@ -82,11 +82,11 @@ class Resize(Struct):
     """How its rows are resized sideways."""
     rows: Rows
     """How rows are made of those."""
-    between: Scratch
+    between: Output
     """Address of memory for the rows that were resized sideways."""
     between_bytes: Word
     """Bytes from one of those to the next: whole vectors."""
-    result: Address
+    result: Output
     """Address of the result, whose planes and rows lie one behind the other."""
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Struct, Values
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Output, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word, choose, minimum
 from demitasse.backends.step import Declined
 
@@ -42,10 +42,17 @@ class ImageFields(Struct):
     """Columns of an image."""
 
 
-def _image_values(images: Images) -> Values:
+class OutputFields(ImageFields):
+    """Images of the output."""
+
+    at: Output
+    """Address of the first image."""
+
+
+def _image_values(images: Images, of: type[ImageFields] = ImageFields) -> Values:
     """Return the fields of images; their address is given with each call."""
     _, _, rows, columns = images.shape
-    return ImageFields.values(
+    return of.values(
         at=EACH_CALL,
         image_stride=images.image_stride,
         row_stride=images.row_stride,
@@ -127,7 +134,9 @@ class WindowFields(Struct):
         )
 
 
-def window_values(op: ops.Conv, x: Images, y: Images, zeros: np.ndarray) -> dict[str, Any]:
+def window_values(
+    op: ops.Conv, x: Images, y: Images, zeros: np.ndarray, *, gradient: bool = False
+) -> dict[str, Any]:
     """Return the values of a convolution's windows.
 
     Args:
@@ -135,10 +144,11 @@ def window_values(op: ops.Conv, x: Images, y: Images, zeros: np.ndarray) -> dict
         x: The input.
         y: The output.
         zeros: What stands for a pixel outside.
+        gradient: Whether the gradient of ``y`` is read, and ``y`` not written.
     """
     return {
         "x": _image_values(x),
-        "y": _image_values(y),
+        "y": _image_values(y, ImageFields if gradient else OutputFields),
         "step_down": op.stride[0],
         "down": op.dilation[0],
         "top": op.pad[0],

@@ -162,7 +162,7 @@ class Net:
             NetError: The inputs given are not the net's.
             ShapeError: An input does not fit its blob.
         """
-        with self._net.turn:  # so that no other thread's inputs come in between
+        with self._net.lock:  # so that no other thread's inputs come in between
             self._set(kwargs, self.inputs, "inputs", diff=False)
             self._net.forward(start, end)
         tops = self.outputs if end is None else self.top_names[end]
@@ -190,7 +190,7 @@ class Net:
             NetError: The outputs given are not the net's.
             ShapeError: A gradient does not fit its blob.
         """
-        with self._net.turn:
+        with self._net.lock:
             self._set(kwargs, self.outputs, "outputs", diff=True)
             self._net.backward(start, end)
         bottoms = self.inputs if end is None else self.bottom_names[end]
@@ -231,7 +231,7 @@ class Net:
         """Run any number of items through the net, in batches of its size; return copies."""
         wanted = list(blobs or ())
         found = _Found([*self.outputs, *wanted])
-        with self._net.turn:
+        with self._net.lock:
             for batch in self._batch(kwargs):
                 found.add(self.forward(wanted, None, None, **batch))
         return found.arrays(_count(kwargs))
@@ -257,7 +257,7 @@ class Net:
             for names in (self.inputs, self.outputs)
         )
         none: Arrays = {}
-        with self._net.turn:
+        with self._net.lock:
             for up, down in zip_longest(forward, backward, fillvalue=none):
                 outs.add(self.forward(data, None, None, **up))
                 backs.add(self.backward(gradients, None, None, **down))
@@ -339,7 +339,7 @@ class Net:
                 f".caffemodel, or convert it with: demitasse weights export FILE {file.name}"
             )
             raise WeightsError(message)
-        with self._net.turn:
+        with self._net.lock:
             save_caffemodel(self._net.structure, file, write_diff=False)
 
     def save_hdf5(self, path: Path, write_diff: bool = False) -> None:

@@ -30,7 +30,7 @@ def load_weights(net: Net, weights: Sequence[Path]) -> None:
 
 def run_net(net: Net, inputs: Mapping[str, np.ndarray], outputs: Iterable[str]) -> Arrays:
     """Run arrays through a net, which other threads wait for; return copies of some blobs."""
-    with net.turn:
+    with net.lock:
         for name, array in inputs.items():
             net.set_input(name, array)
         net.forward()

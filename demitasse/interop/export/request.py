@@ -14,7 +14,7 @@ from demitasse.interop.export.known_python import as_known
 from demitasse.io.proto import BlobShape, LayerParameter, NetParameter, Phase
 from demitasse.layers.metadata import layer_metadata
 from demitasse.net import Net
-from demitasse.net.given import read_source
+from demitasse.net.build import read_source
 
 __all__ = ["KEPT", "Reason", "Reduced", "Shapes", "is_left_out", "reduce_net"]
 

@@ -222,7 +222,7 @@ class Crew:
 
     def level(self) -> None:
         first = self._nets[0]
-        with first.turn, Uninterrupted(), self._where.here():
+        with first.lock, Uninterrupted(), self._where.here():
             broadcast(first, self._arrays, self._where)
             for other in self.others:
                 pairs = zip(carried_params(first), carried_params(other), strict=True)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from correlate import correlated, correlated_slopes
 from rectifiers import THEN, rectified
-from stages import WIDTH, in_memory, normal, out_of_memory
+from stages import WIDE, WIDTH, in_memory, normal, out_of_memory
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
@@ -63,7 +63,7 @@ def expect_close(got, want):
     assert np.abs(got - want).max() <= 5e-6 * max(1, np.abs(want).max())
 
 
-@WIDTH
+@WIDE
 @GROUPS
 @WINDOWS
 @SIZES
@@ -80,7 +80,7 @@ def test_the_output_is_that_of_the_definition(size, window, channels, width):
     expect_close(y, want + offsets[:, None, None])
 
 
-@WIDTH
+@WIDE
 def test_a_group_may_be_read_by_several_vectors_of_filters(width):
     op = convolution(2, 3, (5, 2 * width), (7, 9))
     x, weights, offsets = operands(op)
@@ -151,7 +151,7 @@ def test_what_is_not_finite_reaches_its_group_and_windows_and_no_others(bad, eac
     np.testing.assert_array_equal(y[lost], bad)
 
 
-@WIDTH
+@WIDE
 @pytest.mark.parametrize("blocks", [(3, 1), (1, 3), (1, 1)], ids=str)
 def test_images_may_lie_in_blocks_of_channels(blocks, width):
     op = convolution(2, 3 * width // 4, (4, 4), (9, 16))
@@ -192,7 +192,7 @@ def slopes_of(op, x, dy, block, tuning, *, bias=True):
     return weight.reshape(op.top[1], -1, *op.kernel).copy(), offsets
 
 
-@WIDTH
+@WIDE
 @WINDOWS
 @SIZES
 @pytest.mark.parametrize("channels", [2, 4, "half"])
@@ -210,7 +210,7 @@ def test_the_gradients_of_filters_and_bias(channels, size, window, width):
     expect_close(bias, dy.astype(float).sum(axis=(0, 2, 3)))
 
 
-@WIDTH
+@WIDE
 def test_neither_threads_nor_blocks_change_a_bit_of_the_gradients(width):
     op = convolution(3, 5 * width // 4, (4, 4), (6, 11), stride=(1, 2))
     x, dy = normal(*op.bottom), normal(*op.top, seed=1)
@@ -227,7 +227,7 @@ def test_neither_threads_nor_blocks_change_a_bit_of_the_gradients(width):
         np.testing.assert_array_equal(other_bias, bias)
 
 
-@WIDTH
+@WIDE
 @pytest.mark.parametrize("window", [
     {}, {"kernel": (5, 3), "pad": (1, 2)}, {"kernel": (3, 3), "pad": (2, 0), "dilation": (2, 1)},
 ], ids=str)  # fmt: skip

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from stages import WIDTH, in_memory, normal, out_of_memory
+from stages import WIDE, WIDTH, in_memory, normal, out_of_memory
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
@@ -74,7 +74,7 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(width):
         np.testing.assert_array_equal(got, want)
 
 
-@WIDTH
+@WIDE
 def test_nan_and_infinity_reach_their_neighbours_and_no_others(width):
     shape = (1, width, 1, 12)
     x, dy = np.ones(shape, np.float32), np.ones(shape, np.float32)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from correlate import correlated
 from rectifiers import THEN, rectified
-from stages import WIDTH, in_memory, normal
+from stages import WIDE, WIDTH, in_memory, normal
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
@@ -56,7 +56,7 @@ def expect_close(got, want):
     assert np.abs(got - want).max() <= 5e-6 * max(1, np.abs(want).max())
 
 
-@WIDTH
+@WIDE
 @WINDOWS
 @SIZES
 @pytest.mark.parametrize("maps", [1, 3])
@@ -87,7 +87,7 @@ def test_channels_may_lie_in_blocks_of_one_vector_or_more(width):
         np.testing.assert_array_equal(one, last)
 
 
-@WIDTH
+@WIDE
 def test_threads_change_no_bit(width):
     op = convolution(2, 2 * width, 3, (5, 21))
     x, weights = normal(*op.bottom), normal(3, 2 * width, 3, 3, seed=1)

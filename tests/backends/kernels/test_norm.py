@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from stages import WIDTH, in_memory, normal, out_of_memory
+from stages import WIDE, WIDTH, in_memory, normal, out_of_memory
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
@@ -95,7 +95,7 @@ def test_variances_are_right_far_from_zero_and_beside_an_outlier(outlier, width)
     np.testing.assert_allclose(run.variance, variance, rtol=1e-4)
 
 
-@WIDTH
+@WIDE
 @RELU
 def test_nan_takes_its_channel_and_no_other(relu, width):
     x = normal(2, width, 3, 3)
@@ -108,7 +108,7 @@ def test_nan_takes_its_channel_and_no_other(relu, width):
     assert np.isfinite(np.delete(y, [4, 6], axis=1)).all()
 
 
-@WIDTH
+@WIDE
 @RELU
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("channels", [1, 4, "all but one"])

@@ -28,7 +28,8 @@ def test_a_tile_is_multiplied_from_both_sides(which, kernel, width):
     points = np.zeros((high * wide, 3, width), np.float32)
 
     vector = width * FLOAT
-    called(code, tile, (columns + 1) * vector, vector, points[0, 1:], 3 * vector, vector)
+    places = points.reshape(-1)[width:]  # of the second of three tiles
+    called(code, tile, (columns + 1) * vector, vector, places, 3 * vector, vector)
 
     taken = tile[:rows, :columns].astype(float)
     want = np.einsum("ri,sj,ijv->rsv", down, across, taken, optimize=True)

@@ -200,7 +200,7 @@ def test_filters_taken_to_the_points_where_they_are_used_give_the_same_bits(
 def test_threads_change_no_bits_whether_they_share_tiles_or_not(kernel, width):
     shape, m = (1, 96, 19, 18), 64
     weights, (_, memory), found, shared = normal(m, 96, *kernel), images(shape), [], []
-    for threads in (1, 2, 3):
+    for threads in (1, 2, 3, 4):
         of = tiling(shape, m, kernel, width, zeros_around(kernel), threads=threads)
         points, y = np.full(of.filter_size, np.nan, np.float32), np.zeros((1, *of.output, m), "f")
         Filters(of).update(weights, points)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from stages import WIDTH, called, exported, normal
+from stages import WIDE, WIDTH, called, exported, normal
 
 from demitasse.backends.kernels.language.words import (
     FLOAT,
@@ -121,7 +121,7 @@ def test_some_elements_of_a_vector_are_read_and_written(width):
         np.testing.assert_array_equal(target[1], np.where(np.arange(width) < count, source, 0))
 
 
-@WIDTH
+@WIDE
 @pytest.mark.parametrize("count", [1, 5, "all"])
 def test_elements_of_several_vectors_are_added_up_as_those_of_one(count, width):
     count = width if count == "all" else count

@@ -24,7 +24,7 @@ from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word, choose, chunk
 from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
-from demitasse.backends.kernels.windows import WindowFields, window_values
+from demitasse.backends.kernels.windows import OutputFields, WindowFields, window_values
 
 __all__ = [
     "DepthwiseConvolution",
@@ -40,6 +40,9 @@ COLUMNS = 4
 
 class DepthwiseFields(WindowFields):
     """A depthwise convolution."""
+
+    y: OutputFields
+    """The output."""
 
     filters: Address
     """Address of the filters: for each vector, tap after tap."""

@@ -21,7 +21,7 @@ from demitasse.backends.kernels.windows import Row, note_addresses
 
 __all__ = ["PIXELS", "Channels", "Shape", "write_block_lines", "write_lines", "write_row"]
 
-PIXELS = {8: 6, 16: 7}
+PIXELS = {4: 7, 8: 6, 16: 7}
 """Floats of a vector -> pixels whose sums fit into registers, with the columns of a row of taps."""
 
 

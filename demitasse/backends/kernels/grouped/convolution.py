@@ -27,6 +27,7 @@ from demitasse.backends.kernels.language.words import (
 from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.kernels.rectify import rectifying
 from demitasse.backends.kernels.windows import (
+    OutputFields,
     Row,
     Seen,
     Turn,
@@ -50,6 +51,9 @@ COLUMNS = 3
 
 class GroupedFields(WindowFields):
     """A convolution of groups."""
+
+    y: OutputFields
+    """The output."""
 
     channels: Word
     """Channels that a group reads."""

@@ -29,7 +29,7 @@ from demitasse.backends.kernels.windows import Row, WindowFields, window_values
 
 __all__ = ["GroupedGradient"]
 
-MOST_SUMS = {8: 12, 16: 24}
+MOST_SUMS = {4: 24, 8: 12, 16: 24}
 """Floats of a vector -> sums that are in registers at a time."""
 
 COLUMNS = 2
@@ -212,7 +212,7 @@ class GroupedGradient:
         inside, inside_end = _inside(op, parts.x[3], parts.y[3])
         self._arguments = Arguments(
             GradientFields.values(
-                **window_values(op, x, y, aligned(width)),
+                **window_values(op, x, y, aligned(width), gradient=True),
                 inside=inside,
                 inside_end=inside_end,
                 sums=self.sums,

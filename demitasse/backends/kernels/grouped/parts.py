@@ -15,7 +15,7 @@ __all__ = ["GroupParts"]
 
 FLOAT_BYTES = 4
 
-PIXELS = {8: 8, 16: 14}
+PIXELS = {4: 14, 8: 8, 16: 14}
 """Floats of a vector -> windows whose sums fit into registers, with a row of taps."""
 
 SHARED = 8

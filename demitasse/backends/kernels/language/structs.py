@@ -16,10 +16,10 @@ Memory is passed as arrays, never as numbers: a call that is made later keeps it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from operator import index
-from typing import ClassVar, Final, Self, SupportsIndex, get_type_hints
+from typing import Final, Self, SupportsIndex, get_type_hints
 
 import numpy as np
 
@@ -29,7 +29,8 @@ from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import Word
 
 __all__ = [
-    "EACH_CALL", "Address", "Arguments", "Code", "OptionalAddress", "Scratch", "Struct", "Values",
+    "EACH_CALL", "Address", "Arguments", "Code", "OptionalAddress", "Output", "Scratch", "Struct",
+    "Values",
 ]  # fmt: skip
 
 
@@ -47,6 +48,12 @@ class OptionalAddress(Address):
 
 class Scratch(Address):
     """Kind of a field: the address of memory whose contents mean nothing before the call."""
+
+    __slots__ = ()
+
+
+class Output(Address):
+    """Kind of a field: the address of memory that the kernel writes and does not read before."""
 
     __slots__ = ()
 
@@ -134,9 +141,6 @@ class Values:
                 self.flat[name] = 0 if value is None else index(value)
 
 
-Run = Callable[["Arguments", int, int, Mapping[str, Given]], None]
-
-
 class Arguments:
     """A struct's values in memory, for a kernel to be run with.
 
@@ -145,11 +149,7 @@ class Arguments:
 
     Attributes:
         values: Values of all fields.
-        guard: Replaces :meth:`run` while it is set, for all structs: tests run kernels with their
-            memory between inaccessible pages.
     """
-
-    guard: ClassVar[Run | None] = None
 
     def __init__(self, values: Values) -> None:
         self.values = values
@@ -163,7 +163,13 @@ class Arguments:
             else:
                 self._words[place] = address(value) if isinstance(value, np.ndarray) else value
 
-    def run(self, kernel: int, threads: int, each: Mapping[str, Given] | None = None) -> None:
+    def run(
+        self,
+        kernel: int,
+        threads: int,
+        each: Mapping[str, Given] | None = None,
+        needs: object = None,
+    ) -> None:
         """Run a kernel on a team, now or with what is put off.
 
         Args:
@@ -171,6 +177,8 @@ class Arguments:
             threads: How many are asked for.
             each: Integers or arrays for the fields whose value is :data:`EACH_CALL`; None for an
                 optional array that is absent.
+            needs: Arrays whose addresses stand in one of these arrays; kept alive until the kernel
+                has run.
 
         Raises:
             TypeError: A field has no value or one of another kind, or there is no such field.
@@ -182,10 +190,6 @@ class Arguments:
                 f"{', '.join(self._each_call) or 'nothing'}"
             )
             raise TypeError(message)
-        guard = Arguments.guard
-        if guard is not None:
-            guard(self, kernel, threads, each)
-            return
         if later.held():
             if self._put_off == later.turn():
                 later.flush()  # the arguments of the call before are still to be used
@@ -199,7 +203,7 @@ class Arguments:
                 raise TypeError(message)
             else:
                 self._words[place] = 0 if value is None else value
-        team.run(kernel, self._at, threads, (self, each), self._fixed)
+        team.run(kernel, self._at, threads, (self, each, needs), self._fixed)
 
     def _fixed(self) -> tuple[int, np.ndarray]:
         """Return the address of a copy of what the kernel is given now, and the copy."""

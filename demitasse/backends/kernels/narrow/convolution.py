@@ -25,6 +25,7 @@ from demitasse.backends.kernels.narrow.lines import Lines
 from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.kernels.rectify import rectifying
 from demitasse.backends.kernels.windows import (
+    OutputFields,
     Seen,
     Turn,
     WindowFields,
@@ -38,6 +39,9 @@ __all__ = ["NarrowConvolution"]
 
 class NarrowFields(WindowFields):
     """A convolution to few channels; the channel that is written is the output's plane."""
+
+    y: OutputFields
+    """The output."""
 
     vectors: Word
     """Vectors of channels that are read."""

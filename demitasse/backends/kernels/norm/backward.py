@@ -17,6 +17,7 @@ from demitasse.backends.kernels.language.structs import (
     Address,
     Arguments,
     OptionalAddress,
+    Output,
     Struct,
 )
 from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, choose, fma
@@ -106,9 +107,9 @@ class BackwardFields(Struct):
     """Address of the channels' means."""
     inverse: Address
     """Address of their inverse deviations."""
-    factor_gradients: Address
+    factor_gradients: Output
     """Address of the gradients of factors, which are written."""
-    offset_gradients: Address
+    offset_gradients: Output
     """Address of those of offsets."""
     behind: OptionalAddress
     """Address of the first gradient behind the norm, before factors and offsets, which is written

@@ -11,7 +11,13 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Arguments,
+    Output,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     Vector,
@@ -46,17 +52,17 @@ class ForwardFields(Struct):
     """Its planes."""
     x: Address
     """Address of the first image."""
-    y: Address
+    y: Output
     """Address of the first output, which lies as the image does; it may be the same."""
     factors: Address
     """Address of one factor for each channel."""
     offsets: Address
     """Address of their offsets."""
-    mean: Address
+    mean: Output
     """Address of the channels' means, which are written."""
-    variance: Address
+    variance: Output
     """Address of their variances."""
-    inverse: Address
+    inverse: Output
     """Address of their inverse deviations, 1 / sqrt(variance + eps)."""
 
 

@@ -14,7 +14,13 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Arguments,
+    Output,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     Vector,
@@ -44,9 +50,9 @@ class PlaneFields(Struct):
     """They."""
     x: Address
     """Address of the first image."""
-    y: Address
+    y: Output
     """Address of the first output, which lies as the image does; it may be the same."""
-    deviations: Address
+    deviations: Output
     """Address of what each channel of each image is divided by, which is written."""
 
 

@@ -17,6 +17,7 @@ from demitasse.backends.kernels.language.structs import (
     Address,
     Arguments,
     OptionalAddress,
+    Output,
     Scratch,
     Struct,
 )
@@ -63,7 +64,7 @@ class PointwiseFields(Struct):
     """Address of the first pixel of the input."""
     x_stride: Word
     """Elements from one of its pixels to the next."""
-    y: Address
+    y: Output
     """Address of the first pixel of the output."""
     y_stride: Word
     """Elements from one of its pixels to the next."""

@@ -23,6 +23,7 @@ from demitasse.backends.kernels.language.structs import (
     Address,
     Arguments,
     OptionalAddress,
+    Output,
     Struct,
 )
 from demitasse.backends.kernels.language.words import (
@@ -40,7 +41,7 @@ from demitasse.backends.kernels.tuning import Tuning
 
 __all__ = ["PointwiseGradient", "gradient_pays", "lies_in_vectors"]
 
-ROWS = {8: 4, 16: 8}
+ROWS = {4: 4, 8: 4, 16: 8}
 """Floats of a vector -> channels whose sums are in registers, with those of a panel of filters."""
 
 PIXELS = 128
@@ -81,7 +82,7 @@ class PointwiseGradientFields(Struct):
     """Address of the first pixel of the output's gradient."""
     dy_image_stride: Word
     """Elements from one of its images to the next."""
-    filters: Address
+    filters: Output
     """Address of the filters' gradient, which is written."""
     bias: OptionalAddress
     """Address of the bias's gradient, which is written; 0 where it is not wanted."""

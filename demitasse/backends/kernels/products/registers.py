@@ -17,7 +17,7 @@ __all__ = [
     "ROWS", "Panels", "Product", "Rows", "a_few_at_a_time", "by_panel", "multiply", "product_rows",
 ]  # fmt: skip
 
-ROWS = {8: {1: 8, 2: 6, 3: 4}, 16: {1: 16, 2: 14, 3: 9}}
+ROWS = {4: {1: 16, 2: 12, 3: 8, 4: 6}, 8: {1: 8, 2: 6, 3: 4}, 16: {1: 16, 2: 14, 3: 9}}
 """Floats of a vector -> vectors of a panel -> rows whose sums fit into the registers, with a row of
 columns and one number: 16 registers of 8 floats, 32 of 16. Fewer than eight sums would wait for
 each other."""

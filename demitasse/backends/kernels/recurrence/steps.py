@@ -25,7 +25,7 @@ from demitasse.backends.kernels.recurrence.cells import Cell, Place, StepFields
 
 __all__ = ["MOST_ROWS", "products", "write"]
 
-MOST_ROWS = {8: {1: 8, 4: 2}, 16: {1: 8, 4: 6}}
+MOST_ROWS = {4: {1: 8, 4: 6}, 8: {1: 8, 4: 2}, 16: {1: 8, 4: 6}}
 """Floats of a vector -> gates -> sequences whose sums fit into the registers."""
 
 CHAINS = 8

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseFields
-from demitasse.backends.kernels.language.structs import Address, Code, OptionalAddress, Struct
+from demitasse.backends.kernels.language.structs import (
+    Address,
+    Code,
+    OptionalAddress,
+    Output,
+    Struct,
+)
 from demitasse.backends.kernels.language.words import Word
 
 __all__ = ["SeparableFields"]
@@ -14,7 +20,7 @@ class SeparableFields(Struct):
 
     depthwise: DepthwiseFields
     """The first; its output is the scratch memory."""
-    y: Address
+    y: Output
     """Address of the first pixel of the output."""
     y_stride: Word
     """Elements from one of its pixels to the next."""

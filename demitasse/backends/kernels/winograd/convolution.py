@@ -20,7 +20,14 @@ from demitasse.backends.kernels.language.words import FLOAT
 from demitasse.backends.kernels.products.matrix import matrix_products
 from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.kernels.winograd.back import POOLED, back, join
-from demitasse.backends.kernels.winograd.cut import ImageFields, Piece, Points, cut, image_values
+from demitasse.backends.kernels.winograd.cut import (
+    ImageFields,
+    OutputFields,
+    Piece,
+    Points,
+    cut,
+    image_values,
+)
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.multiply import ProductFields, each_panel, product_values
 from demitasse.backends.kernels.winograd.scratch import Scratch
@@ -52,7 +59,7 @@ class ConvolutionFields(Struct):
     """The products at the points."""
     x: ImageFields
     """The input."""
-    y: ImageFields
+    y: OutputFields
     """The output; height and width are those before pooling."""
     rectifier: Address
     """Address of the rectifier's numbers: one slope for each output channel, or the limits."""
@@ -199,7 +206,9 @@ class WinogradConvolution:
         fields: dict[str, Values | np.ndarray] = {
             "products": self._products(),
             "x": image_values(x, tiling.size, width, tiling.sources),
-            "y": image_values(y, self._written(y, pool=pool), width, tiling.targets),
+            "y": image_values(
+                y, self._written(y, pool=pool), width, tiling.targets, of=OutputFields
+            ),
             "rectifier": self._rectifier,
             "offsets": self._offsets,
         }

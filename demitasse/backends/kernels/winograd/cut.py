@@ -11,13 +11,13 @@ import numpy as np
 from demitasse.backends.kernels.borders import Padded, bordered
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Struct, Values
+from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Output, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.phases import Phase
 from demitasse.backends.kernels.winograd.strips import Block, StripFields, each_strip
 
-__all__ = ["ImageFields", "Piece", "Points", "cut", "each_vector", "image_values"]
+__all__ = ["ImageFields", "OutputFields", "Piece", "Points", "cut", "each_vector", "image_values"]
 
 
 class ImageFields(Struct):
@@ -36,6 +36,13 @@ class ImageFields(Struct):
     vector_table: Address
     """Address of their table: for each, bytes from the pixel's beginning, bytes from where a tile's
     channels begin, rows and columns of its image, zeros above it, and zeros on the left."""
+
+
+class OutputFields(ImageFields):
+    """A batch of images that is written."""
+
+    at: Output
+    """Address of the first image."""
 
 
 class Tiled(NamedTuple):
@@ -63,6 +70,8 @@ def image_values(
     size: tuple[int, int],
     width: int,
     phases: Sequence[Phase] = (Phase(),),
+    *,
+    of: type[ImageFields] = ImageFields,
 ) -> Values:
     """Return the values of those fields but for the address.
 
@@ -72,6 +81,7 @@ def image_values(
         width: Channels of a vector.
         phases: Which of the images' pixels tiles are made of, and the zeros above and on the left;
             the channels of several phases follow each other.
+        of: The struct.
 
     Raises:
         ValueError: A vector's channels are not contiguous.
@@ -90,7 +100,7 @@ def image_values(
         ],
         np.int64,
     )
-    return ImageFields.values(
+    return of.values(
         at=EACH_CALL,
         image_stride=images.image_stride,
         row_stride=rows * step,

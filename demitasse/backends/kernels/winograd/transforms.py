@@ -12,7 +12,7 @@ from demitasse.backends.kernels.language.words import Vector, Word, fma
 
 __all__ = ["rows_of_product", "some_rows", "times_both", "times_vectors", "transform"]
 
-IN_REGISTERS = {8: 12, 16: 20}
+IN_REGISTERS = {4: 20, 8: 12, 16: 20}
 """Floats of a vector -> vectors between the two matrices, up to which most stay in registers. In
 memory each would be read as soon as it is written."""
 

@@ -22,7 +22,7 @@ from demitasse.interop.export.sizes import Free, free_sizes
 from demitasse.interop.export.walk import Walk
 from demitasse.io.proto import NetParameter
 from demitasse.net import Net
-from demitasse.net.given import several
+from demitasse.net.build import as_sequence
 
 if TYPE_CHECKING:
     import numpy as np
@@ -137,7 +137,7 @@ def export_onnx(
     _check_opset(opset)
     if check:
         library("onnxruntime")
-    files = tuple(several(weights))
+    files = tuple(as_sequence(weights))
     if any_size and batch not in {None, "dynamic"}:
         message = f"where images may have any size the batch is free; it cannot be {batch!r}"
         raise ConfigError(message, code=ErrorCode.CONFLICT, field="batch", got=batch)
@@ -194,7 +194,7 @@ def _written(
             _need_any_size(found)
         return model_of(found, net.name, opset, how)
 
-    with net.at_work("export"):
+    with net.exclusive("export"):
         if any_size:
             return written(net, outputs, free_sizes(net, any_size=True), write)
         return with_free_batch(net, outputs, batch, notes, write)

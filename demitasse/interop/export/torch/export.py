@@ -19,7 +19,7 @@ from demitasse.interop.export.walk import Value, Walk
 from demitasse.io.proto import NetParameter
 from demitasse.io.weights.safetensors import safetensors_pieces
 from demitasse.net import Net
-from demitasse.net.given import several
+from demitasse.net.build import as_sequence
 
 if TYPE_CHECKING:
     import numpy as np
@@ -122,11 +122,11 @@ def export_torch(
 
         torch_module()
     made, notes = made_net(
-        net, tuple(several(weights)), reason_against, outputs=outputs, only=only, batch=batch,
+        net, tuple(as_sequence(weights)), reason_against, outputs=outputs, only=only, batch=batch,
         shapes=shapes, level=level, stages=stages, device=device,
     )  # fmt: skip
     origin = "" if isinstance(net, NetParameter | Net) else Path(net).name
-    with made.at_work("export"):
+    with made.exclusive("export"):
         module, found = with_free_batch(
             made, () if only else outputs, batch, notes,
             lambda walk: module_of(walk, made.name, origin),

@@ -1,0 +1,264 @@
+"""Commands with the flags that all commands share: logging, log files, imports of plugins.
+
+Source: glog, ``src/logging.cc`` (names of log files, and the link to the newest).
+"""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import re
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from datetime import datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+import click
+
+from demitasse.cli.errors import handle_errors, print_stderr
+from demitasse.cli.gflags import RenamedOption, current_flags, expand_switches, normalize_name
+
+GLOG_LEVELS = ("info", "warning", "error", "critical")
+"""Levels in glog's order, as ``--minloglevel`` numbers them."""
+
+CAFFE = {"train", "test", "time"}
+"""Commands of Caffe's program ``caffe``, which log to files as Caffe does."""
+
+OLD_FLAGS = f"{__name__}.old_flags"
+"""Key of the warnings about old flags in a context's ``meta``."""
+
+DEVICES = re.compile(r"\w+(:\w+)?(,\w+(:\w+)?)*")
+"""Names of devices, with commas between them."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are used.
+
+    Attributes:
+        modules: Command -> its module in ``demitasse.cli.commands``.
+    """
+
+    modules: ClassVar[Mapping[str, str]] = {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands."""
+        del ctx
+        return list(self.modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; return None for an unknown name."""
+        del ctx
+        if cmd_name not in self.modules:
+            return None
+        module = import_module(f"demitasse.cli.commands.{self.modules[cmd_name]}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return command
+
+
+class Command(click.Command):
+    """A command with the shared flags of logging and plugins."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += _shared_options()
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Accept switches as gflags does, and old names of flags."""
+        args, ctx.meta[OLD_FLAGS] = current_flags(self.params, args)
+        switches = [
+            normalize_name(name.removeprefix("--"))
+            for one in self.params
+            if isinstance(one, click.Option) and one.is_flag and not one.secondary_opts
+            for name in one.opts
+        ]
+        return super().parse_args(ctx, expand_switches(args, switches))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command: log to standard error, turn exceptions into exit codes."""
+        names = ("log_level", "log_format", "log_dir", "minloglevel", "plugins")
+        options = {name: ctx.params.pop(name) for name in names}
+        with handle_errors(), ExitStack() as stack:
+            modules = options.pop("plugins")
+            _start_logging(stack, **options, as_caffe=ctx.info_name in CAFFE)
+            for warning in ctx.meta.get(OLD_FLAGS, ()):
+                logging.getLogger(__name__).warning(warning)
+            _import_plugins(stack, modules)
+            with handle_errors():  # the stack resets the log level, which decides on tracebacks
+                return super().invoke(ctx)
+
+
+class MultiValueCommand(Command):
+    """A command with flags that take several words: ``--devices cpu numpy``.
+
+    Attributes:
+        multi_value: Flag -> pattern of its words; the first word without a match ends the list.
+    """
+
+    multi_value: ClassVar[dict[str, re.Pattern[str]]] = {"--devices": DEVICES}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Join the words of each list by commas."""
+        joined: list[str] = []
+        rest = list(args)
+        while rest:
+            arg = rest.pop(0)
+            if arg in self.multi_value:
+                words = []
+                while rest and self.multi_value[arg].fullmatch(rest[0]):
+                    words.append(rest.pop(0))
+                arg = f"{arg}={','.join(words)}"
+            joined.append(arg)
+        return super().parse_args(ctx, joined)
+
+
+def _shared_options() -> list[click.Parameter]:
+    levels = click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
+    return [
+        click.Option(["--log_level"], type=levels, help="Log messages of this level and above."),
+        click.Option(
+            ["--log_format"],
+            type=click.Choice(["glog", "text", "json"]),
+            default="glog",
+            help="Format of log lines on standard error; Caffe's log parsers read glog.",
+        ),
+        click.Option(
+            ["--log_dir"],
+            type=click.Path(path_type=Path, file_okay=False),
+            help="Also write a log file to this folder.",
+        ),
+        click.Option(["--minloglevel"], type=click.IntRange(0, 3), hidden=True),
+        RenamedOption(
+            ["--plugins"],
+            old="--import",
+            multiple=True,
+            metavar="MODULE|FILE.py",
+            help="Module or file that adds layers and backends; repeat the flag for several.",
+        ),
+    ]
+
+
+def _import_plugins(stack: ExitStack, modules: Sequence[str]) -> None:
+    """Import the modules that the flag and the settings name, to register their layers."""
+    from demitasse.core.config import settings
+    from demitasse.core.plugins import import_plugins
+
+    import_plugins()
+    if modules:
+        stack.enter_context(settings.override(plugins=modules))
+        import_plugins()
+
+
+# -- logging -----------------------------------------------------------------------------------
+
+
+def _start_logging(
+    stack: ExitStack,
+    log_level: str | None,
+    log_format: str,
+    log_dir: Path | None,
+    minloglevel: int | None,
+    as_caffe: bool,
+) -> None:
+    """Log until the stack is closed."""
+    from demitasse.core.config import settings
+    from demitasse.core.log import start_logging, stop_logging
+    from demitasse.errors import ConfigError
+
+    if log_level is None and minloglevel is not None:
+        log_level = GLOG_LEVELS[minloglevel]
+    start_logging(log_level or "warning", log_format)  # reading the settings may log warnings
+    stack.callback(stop_logging)
+    try:
+        for name in settings.names():
+            settings.find(name)
+    except ConfigError as error:  # a wrong setting is wrong usage, not a fault of a model
+        raise click.UsageError(str(error)) from error
+    if log_level is not None:
+        stack.enter_context(settings.override(log_level=log_level))
+    shown = start_logging(log_level, log_format)
+    if (file := open_log(log_dir, as_caffe)) is not None:
+        file.setFormatter(shown.formatter)
+        logger = logging.getLogger("demitasse")
+        logger.addHandler(file)
+        stack.callback(file.close)
+        stack.callback(logger.removeHandler, file)
+
+
+class LogFile(logging.FileHandler):
+    """A log file; a full disk gives one warning and does not fail the run."""
+
+    _warned = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Warn once that records are missing."""
+        error = sys.exception()
+        if isinstance(error, OSError):
+            self._warn(error)
+        else:
+            super().handleError(record)
+
+    def close(self) -> None:
+        """Close the file."""
+        try:
+            super().close()
+        except OSError as error:
+            self._warn(error)
+
+    def _warn(self, error: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            why = error.strerror or error
+            print_stderr(f"warning: {self.baseFilename} lacks lines: {why}")
+
+
+def open_log(log_dir: Path | None, as_caffe: bool) -> LogFile | None:
+    """Open the log file of a command, in addition to standard error.
+
+    Args:
+        log_dir: The folder of ``--log_dir``; created if missing.
+        as_caffe: Use ``GLOG_log_dir`` where there is no ``--log_dir``. The file then has glog's
+            name, and the link ``caffe.INFO`` names the newest.
+
+    Returns:
+        The file; None if no folder is given, or if glog's file cannot be written.
+
+    Raises:
+        OSError: The file in ``log_dir`` cannot be written.
+    """
+    if log_dir is not None:
+        log_dir.mkdir(parents=True, exist_ok=True)
+        return LogFile(log_dir / f"demitasse.{_now():%Y%m%d-%H%M%S.%f}.log", encoding="utf-8")
+    glog_dir = os.environ.get("GLOG_log_dir")  # noqa: SIM112 - glog's own spelling
+    return _open_as_caffe(Path(glog_dir)) if glog_dir and as_caffe else None
+
+
+def _open_as_caffe(folder: Path) -> LogFile | None:
+    owner = f"{socket.gethostname()}.{_user()}"
+    name = f"caffe.{owner}.log.INFO.{_now():%Y%m%d-%H%M%S}.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = LogFile(folder / name, encoding="utf-8")
+    except OSError as error:
+        print_stderr(f"warning: no log file in GLOG_log_dir={folder}: {error.strerror}")
+        return None
+    newest = folder / "caffe.INFO"
+    with suppress(OSError):  # not every file system has links
+        newest.unlink(missing_ok=True)
+        newest.symlink_to(name)
+    return file
+
+
+def _now() -> datetime:
+    return datetime.now()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user number without a name, as in containers
+        return "invalid-user"

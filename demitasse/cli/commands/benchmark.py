@@ -1,0 +1,377 @@
+"""test, time, bench and largest_batch: measure accuracy, times and memory of nets.
+
+Source: Caffe, ``tools/caffe.cpp`` (``test``).
+Source: Caffe, ``tools/caffe.cpp`` (``time``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import click
+
+from demitasse.cli.command import DEVICES, Command, MultiValueCommand
+from demitasse.cli.errors import FAILED, print_stderr
+from demitasse.cli.options import (
+    FILE,
+    complete_devices,
+    complete_files,
+    device_options,
+    json_option,
+    mismatch_option,
+    phase_option,
+    split_names,
+    state_options,
+)
+from demitasse.cli.render import print_json, show, table
+from demitasse.core.text import bytes_text
+
+if TYPE_CHECKING:
+    from demitasse.benchmark import Case, LargestBatch
+
+
+def _iterations(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
+    """Read a number of batches above 0; ``epoch`` becomes None."""
+    if value == "epoch":
+        return None
+    if not value.isdecimal() or not int(value):
+        message = f"{value!r} is neither a number above 0 nor 'epoch'."
+        raise click.BadParameter(message, ctx, param)
+    return int(value)
+
+
+@click.command(cls=Command)
+@click.option("--model", type=FILE, required=True, help="The net's prototxt.")
+@click.option(
+    "--weights",
+    multiple=True,
+    required=True,
+    metavar="FILE[,FILE]",
+    shell_complete=complete_files,
+    help="Weights to score.",
+)
+@click.option(
+    "--iterations",
+    callback=_iterations,
+    default="50",
+    show_default=True,
+    metavar="N|epoch",
+    help="Number of batches. 'epoch' reads every record exactly once.",
+)
+@mismatch_option
+@state_options
+@device_options
+@json_option
+def test_command(
+    model: Path,
+    weights: tuple[str, ...],
+    iterations: int | None,
+    on_mismatch: Literal["error", "skip"],
+    level: int | None,
+    stages: list[str],
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Score a trained net.
+
+    Logs every output of every batch, and the means at the end.
+    """
+    files = split_names(weights)
+    if not files:  # a score of the weights that a net was made with says nothing
+        message = "it names no file"
+        raise click.BadParameter(message, param_hint="--weights")
+    from demitasse.cli.evaluation import Scores, load_weights_into
+    from demitasse.core.log import get_logger
+    from demitasse.net import Net
+
+    log = get_logger(__name__)
+    scores = Scores()
+    with Net(model, "TEST", device=device, level=level or 0, stages=stages, keep="outputs") as net:
+        log.info("Use %s.", net.device)
+        load_weights_into(net, files, on_mismatch)
+        if iterations is None:
+            log.info("Running for one epoch.")
+        else:
+            log.info("Running for %d iterations.", iterations)
+        scores.run(net, iterations)
+    scores.tell()
+    if as_json:
+        print_json(scores.as_dict())
+
+
+@click.command(cls=Command)
+@click.option("--model", type=FILE, required=True, help="The net's prototxt.")
+@click.option(
+    "--iterations",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="Number of passes that are measured.",
+)
+@click.option("--forward_only", is_flag=True, help="Leave backward passes out.")
+@phase_option("TRAIN")
+@state_options
+@device_options
+@json_option
+def time_command(
+    model: Path,
+    iterations: int,
+    forward_only: bool,
+    phase: str,
+    level: int | None,
+    stages: list[str],
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Measure forward and backward passes.
+
+    Every measurement waits until the device is done. Whole passes are measured first, without
+    waiting between layers; then each layer, in the same program: layers that run as one are timed
+    as one. The log has Caffe's lines; the table says what code runs each layer, and why nothing
+    faster does.
+    """
+    from demitasse.cli.timing import measure_net, timing_table
+    from demitasse.core.log import get_logger
+    from demitasse.net import Net
+
+    log = get_logger(__name__)
+    with Net(model, phase, device=device, level=level or 0, stages=stages) as net:
+        log.info("Use %s.", net.device)
+        log.info("*** Benchmark begins ***")
+        log.info("Testing for %d iterations.", iterations)
+        timing = measure_net(net, iterations, backward=not forward_only)
+        timing.tell()
+        log.info("*** Benchmark ends ***")
+        if as_json:
+            about = {"model": str(model), "device": str(net.device), "phase": net.phase}
+            print_json({**about, **timing.as_dict()})
+        else:
+            show(timing_table(timing))
+
+
+WORDS = re.compile(r"\w+(,\w+)*")
+
+
+class Bench(MultiValueCommand):
+    """A verb whose lists may be written with spaces."""
+
+    multi_value: ClassVar = {"--devices": DEVICES, "--batches": WORDS, "--phases": WORDS}
+
+
+@click.command(cls=Bench)
+@click.argument("nets", type=FILE, nargs=-1, required=True, metavar="NET...")
+@click.option(
+    "--devices",
+    default="",
+    metavar="A,B,...",
+    shell_complete=complete_devices,
+    help="Where to run; default: the device.",
+)
+@click.option("--batches", default="1,8,64", show_default=True, metavar="N,M,...")
+@click.option(
+    "--phases",
+    default="test",
+    show_default=True,
+    metavar="test,train",
+    help="test measures forward passes, train whole steps of SGD.",
+)
+@click.option("--rounds", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0),
+    default=0.2,
+    show_default=True,
+    help="Time of each case in a round.",
+)
+@click.option("--layers", is_flag=True, help="Time each layer, too.")
+@click.option(
+    "--input",
+    "reading",
+    is_flag=True,
+    help="Measure layers that read data, too: alone, and the net while it reads.",
+)
+@click.option("--save", type=FILE, help="Write the results as pytest-benchmark does (JSON).")
+@click.option("--against", type=FILE, help="Compare with a saved run; slower cases end with 1.")
+@click.option(
+    "--allowed",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="How much slower than --against is no regression.",
+)
+@click.option("--html", type=FILE, help="Write a page with charts.")
+@click.option("--chart", type=FILE, help="Draw images per second over batch sizes (.svg, .png).")
+@click.pass_context
+def bench_command(
+    ctx: click.Context,
+    nets: tuple[Path, ...],
+    devices: str,
+    batches: str,
+    phases: str,
+    rounds: int,
+    seconds: float,
+    layers: bool,
+    reading: bool,
+    save: Path | None,
+    against: Path | None,
+    allowed: float,
+    html: Path | None,
+    chart: Path | None,
+) -> None:
+    """Measure images per second.
+
+    NETs are prototxts; layers that read data are replaced by inputs of their shapes. All cases take
+    turns, so that what else the machine does meets them alike.
+    """
+    from demitasse.benchmark import measure, read_results, regressions, write_results
+    from demitasse.benchmark.report import draw, layers_of, table_of, write_page
+    from demitasse.core.device import Device, choose_device
+
+    saved = None if against is None else read_results(against)
+    names = [Device(name).name for name in split_names((devices,))] or [choose_device()[0].name]
+    cases = _cases(nets, names, batches, phases)
+
+    results = measure(
+        cases,
+        rounds=rounds,
+        seconds=seconds,
+        layers=layers,
+        reading=reading,
+        tell=lambda case: print_stderr(f"making ready: {case.name}"),
+    )
+    show(table(*table_of(results)))
+    for result in (one for one in results if one.layers):
+        click.echo(f"\n{result.case.name}, the layers that take longest:")
+        click.echo(table(("layer", "ms", "share"), layers_of(result, 10)))
+    for result in (one for one in results if one.error):
+        print_stderr(f"{result.case.name}: {result.error}")
+    slower = None if saved is None else regressions(results, saved, allowed / 100)
+    for one in slower or ():
+        show(
+            f"slower than in {against}: {one.name} takes {one.factor:.2f} times as long "
+            f"({1e3 * one.before:.4g} -> {1e3 * one.now:.4g} ms)"
+        )
+    if save is not None:
+        write_results(save, results)
+    if chart is not None:
+        draw(results, chart)
+    if html is not None:
+        write_page(results, html, slower)
+    if slower or any(result.error for result in results):
+        ctx.exit(FAILED)
+
+
+def _cases(nets: Sequence[Path], devices: Sequence[str], batches: str, phases: str) -> list[Case]:
+    """Return every combination.
+
+    Raises:
+        UsageError: A batch is no whole number above 0, or a phase is none.
+    """
+    from demitasse.benchmark import Case
+
+    sizes, wanted = split_names((batches,)), [name.upper() for name in split_names((phases,))]
+    wrong = [size for size in sizes if not size.isdecimal() or int(size) == 0]
+    wrong += [phase for phase in wanted if phase not in {"TEST", "TRAIN"}]
+    if wrong or not sizes or not wanted:
+        message = (
+            f"--batches takes whole numbers and --phases test and train, not {', '.join(wrong)}"
+        )
+        raise click.UsageError(message)
+    return [
+        Case(net, device, int(size), phase)
+        for net in nets
+        for phase in wanted
+        for size in sizes
+        for device in devices
+    ]
+
+
+@click.command(cls=Command)
+@click.argument("net", type=FILE)
+@phase_option("TRAIN")
+@click.option(
+    "--limit",
+    metavar="SIZE",
+    help="What the net may take, e.g. 8GiB; default: nine tenths of what is free.",
+)
+@click.option(
+    "--keep",
+    default="outputs",
+    show_default=True,
+    metavar="BLOB[,BLOB]|outputs|all",
+    help="Blobs to keep besides inputs and outputs.",
+)
+@click.option(
+    "--solver",
+    metavar="TYPE|FILE",
+    help="Also update the parameters: by a type of solver, as SGD, or as a solver's prototxt says.",
+)
+@click.option("--confirm/--no_confirm", default=True, help="Run the net, or compute alone.")
+@click.option(
+    "--at_most",
+    type=click.IntRange(min=1),
+    default=65536,
+    show_default=True,
+    help="Largest batch that is looked for.",
+)
+@device_options
+@json_option
+def largest_batch_command(
+    net: Path,
+    phase: str,
+    limit: str | None,
+    keep: str,
+    solver: str | None,
+    confirm: bool,
+    at_most: int,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Find the largest batch that fits into memory.
+
+    It is computed from what two small batches take, and then run, as are others around it, in
+    processes that get so much memory and no more. Layers that read data are replaced by inputs of
+    their shapes.
+    """
+    from demitasse.benchmark import largest_batch
+
+    found = largest_batch(
+        net,
+        device=device,
+        phase=phase,
+        limit=limit,
+        keep={"all": None, "outputs": "outputs"}.get(keep, split_names((keep,))),
+        solver=solver,
+        confirm=confirm,
+        at_most=at_most,
+        tell=lambda batch: print_stderr(f"trying a batch of {batch}"),
+    )
+    if as_json:
+        about = {"net": str(net), **asdict(found)}
+        about["use"]["total"] = found.use.total
+        print_json(about)
+    else:
+        show(_largest_batch_text(found))
+
+
+def _largest_batch_text(found: LargestBatch) -> str:
+    what = f"phase {found.phase}" + (f", updated by {found.solver}" if found.solver else "")
+    rows = [(name.replace("_", " "), bytes_text(size)) for name, size in asdict(found.use).items()]
+    rows.append(("total", bytes_text(found.use.total)))
+    if found.refused is not None:
+        tried = f"{found.refused} was run and did not fit: {found.why}"
+    elif found.confirmed:
+        tried = "no larger one was looked for"
+    else:
+        tried = "it was not run"
+    return (
+        f"a batch of {found.batch:,} fits in {bytes_text(found.limit)} on {found.device}, {what}\n"
+        f"by computation {found.computed:,}; {tried}\n\n"
+        f"{table(('at that batch', 'takes'), rows)}\n\n"
+        f"each item more: {bytes_text(found.per_item)}"
+    )

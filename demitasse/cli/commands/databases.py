@@ -1,0 +1,431 @@
+"""convert_imageset and others: databases of images, of published data sets, of features.
+
+Source: Caffe, ``tools/convert_imageset.cpp``.
+Source: SSD (weiliu89/caffe), ``tools/convert_annoset.cpp``.
+Source: Caffe, ``examples/mnist/convert_mnist_data.cpp``.
+Source: Caffe, ``examples/siamese/convert_mnist_siamese_data.cpp``.
+Source: Caffe, ``examples/cifar10/convert_cifar_data.cpp``.
+Source: Caffe, ``tools/compute_image_mean.cpp``.
+Source: Caffe, ``tools/extract_features.cpp``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from demitasse.cli.command import Command
+from demitasse.cli.options import (
+    BACKEND,
+    FILE,
+    FOLDER,
+    backend_option,
+    complete_devices,
+    gpu_numbers,
+    json_option,
+    overwrite_option,
+    split_names,
+)
+from demitasse.cli.render import print_json
+
+if TYPE_CHECKING:
+    from demitasse.io.data.imageset import Annotations
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class ImageSetConversion:
+    """A database to be made, as the shared flags say.
+
+    Attributes:
+        root: What stands before each name.
+        source: The list.
+        out: The folder to make.
+        images: Fields of ``ImageSet``.
+        options: Further arguments of ``convert_imageset``.
+        as_json: Whether to print JSON.
+    """
+
+    root: str
+    source: Path
+    out: Path
+    images: dict[str, Any]
+    options: dict[str, Any]
+    as_json: bool
+
+    def run(
+        self, *, min_dim: int = 0, max_dim: int = 0, annotations: Annotations | None = None
+    ) -> None:
+        """Make the database and say what came of it; see ``ImageSet`` for the arguments."""
+        from demitasse.cli.progress import line_progress
+        from demitasse.io.data.imageset import ImageSet, convert_imageset
+
+        how = ImageSet(**self.images, min_dim=min_dim, max_dim=max_dim, annotations=annotations)
+        with line_progress() as progress:
+            done = convert_imageset(
+                self.root, self.source, self.out, how, **self.options, progress=progress
+            )
+        if self.as_json:
+            print_json({"database": str(self.out), **done._asdict()})
+            return
+        left_out = f", {done.skipped} images left out" if done.skipped else ""
+        click.echo(f"{self.out}: {done.written} records written{left_out}")
+
+
+def image_set_options(function: Function) -> Function:
+    """Add what a database of image files is made of; the verb gets ``conversion``."""
+
+    @click.argument("root", metavar="ROOTFOLDER/")
+    @click.argument("source", metavar="LISTFILE", type=FILE)
+    @click.argument("out", metavar="DB_NAME", type=FOLDER)
+    @click.option("--gray", is_flag=True, help="Store one channel: brightness.")
+    @click.option("--shuffle", is_flag=True, help="Store the images in another order.")
+    @click.option(
+        "--seed",
+        type=int,
+        default=0,
+        show_default=True,
+        help="What the order of --shuffle depends on.",
+    )
+    @backend_option()
+    @click.option(
+        "--resize_width", type=int, default=0, help="Width to resize to, in pixels; 0: leave it."
+    )
+    @click.option(
+        "--resize_height", type=int, default=0, help="Height to resize to, in pixels; 0: leave it."
+    )
+    @click.option("--check_size", is_flag=True, help="Refuse images of different sizes.")
+    @click.option("--encoded", is_flag=True, help="Store the bytes of image files.")
+    @click.option(
+        "--encode_type",
+        default="",
+        metavar="jpg|png|...",
+        help="Store the bytes of files of this format, whatever the images come in.",
+    )
+    @overwrite_option
+    @click.option(
+        "--resume", is_flag=True, help="Go on where an interrupted run with the same flags stopped."
+    )
+    @click.option(
+        "--on_error",
+        type=click.Choice(["skip", "raise"]),
+        default="skip",
+        show_default=True,
+        help="What to do with images that cannot be read.",
+    )
+    @click.option(
+        "--threads",
+        type=click.IntRange(min=1),
+        help="Images decoded at the same time; by default one for each CPU.",
+    )
+    @json_option
+    @wraps(function)
+    def with_options(
+        *args: Any,
+        root: str,
+        source: Path,
+        out: Path,
+        gray: bool,
+        shuffle: bool,
+        seed: int,
+        backend: str,
+        resize_width: int,
+        resize_height: int,
+        check_size: bool,
+        encoded: bool,
+        encode_type: str,
+        overwrite: bool,
+        resume: bool,
+        on_error: str,
+        threads: int | None,
+        as_json: bool,
+        **kwargs: Any,
+    ) -> Any:
+        from demitasse.io.data.threads import THREADS
+
+        images = {
+            "gray": gray,
+            "resize_height": max(resize_height, 0),
+            "resize_width": max(resize_width, 0),
+            "check_size": check_size,
+            "encoded": encoded,
+            "encode_type": encode_type,
+            "shuffle": shuffle,
+            "seed": seed,
+        }
+        options = {
+            "backend": backend,
+            "overwrite": overwrite,
+            "resume": resume,
+            "skip": on_error == "skip",
+            "threads": threads or THREADS,
+        }
+        conversion = ImageSetConversion(root, source, out, images, options, as_json)
+        return function(*args, conversion=conversion, **kwargs)
+
+    return with_options
+
+
+@click.command(cls=Command)
+@image_set_options
+def convert_imageset_command(conversion: ImageSetConversion) -> None:
+    """Make a database of the images that a list names.
+
+    LISTFILE has lines "NAME LABEL"; ROOTFOLDER/ is put before each name as it is. The database
+    appears when it is complete; what an interrupted run leaves, --resume goes on with.
+    """
+    conversion.run()
+
+
+@click.command(cls=Command)
+@image_set_options
+@click.option(
+    "--anno_type",
+    type=click.Choice(["classification", "detection"]),
+    default="classification",
+    show_default=True,
+    help="What stands behind the names of images: a label, or the name of a file of objects.",
+)
+@click.option(
+    "--label_type",
+    type=click.Choice(["xml", "json", "txt"]),
+    default="xml",
+    show_default=True,
+    help="Kind of those files: VOC's, COCO's, or lines of class, xmin, ymin, xmax, ymax.",
+)
+@click.option(
+    "--label_map_file", type=FILE, help="Names and numbers of the classes, a LabelMap prototxt."
+)
+@click.option("--check_label", is_flag=True, help="Refuse names of classes that are there twice.")
+@click.option(
+    "--min_dim", type=int, default=0, help="Enlarge images with a shorter side, in pixels; 0: none."
+)
+@click.option(
+    "--max_dim", type=int, default=0, help="Make longer sides as long as this, in pixels; 0: none."
+)
+def convert_annoset_command(
+    conversion: ImageSetConversion,
+    anno_type: str,
+    label_type: str,
+    label_map_file: Path | None,
+    check_label: bool,
+    min_dim: int,
+    max_dim: int,
+) -> None:
+    """Make a database of the images that a list names, and of the objects in them.
+
+    LISTFILE has lines "NAME LABEL", or for --anno_type detection "NAME OBJECTS", the name of a file
+    that says what is where; ROOTFOLDER/ is put before each name as it is. AnnotatedData layers read
+    the database, which appears when it is complete.
+    """
+    from demitasse.io.data.databases.annotation_files import read_labels
+    from demitasse.io.data.imageset import Annotations
+
+    annotations = Annotations()
+    if anno_type == "detection":
+        if label_map_file is None and label_type != "txt":
+            message = f"--label_map_file is missing: {label_type} files name classes"
+            raise click.UsageError(message)
+        labels = read_labels(label_map_file, check=check_label) if label_map_file else {}
+        annotations = Annotations(label_type, labels)
+    conversion.run(min_dim=max(min_dim, 0), max_dim=max(max_dim, 0), annotations=annotations)
+
+
+def print_record_counts(written: Mapping[Path, int], *, as_json: bool) -> None:
+    """Print how many records each database got."""
+    if as_json:
+        print_json({str(path): count for path, count in written.items()})
+        return
+    for path, count in written.items():
+        click.echo(f"{path}: {count} records")
+
+
+@click.group()
+def convert_command() -> None:
+    """Make databases of published data sets."""
+
+
+@convert_command.command(cls=Command)
+@click.argument("source", type=FOLDER)
+@click.argument("out", type=FOLDER, required=False)
+@backend_option(help="What kind of databases.")
+@overwrite_option
+@json_option
+def mnist(source: Path, out: Path | None, backend: str, overwrite: bool, as_json: bool) -> None:
+    """Make mnist_train_lmdb and mnist_test_lmdb, or the same as LevelDBs.
+
+    SOURCE is the folder with MNIST's four files, gzipped or not; OUT, by default the same, is where
+    the databases go.
+    """
+    from demitasse.io.data.databases.mnist import convert
+
+    written = convert(source, out, overwrite=overwrite, backend=backend)
+    print_record_counts(written, as_json=as_json)
+
+
+@click.command(cls=Command)
+@click.argument("images", type=FILE)
+@click.argument("labels", type=FILE)
+@click.argument("out", metavar="DB_NAME", type=FOLDER)
+@backend_option()
+@overwrite_option
+@json_option
+def convert_mnist_data_command(
+    images: Path, labels: Path, out: Path, backend: str, overwrite: bool, as_json: bool
+) -> None:
+    """Make a database of MNIST's files.
+
+    IMAGES and LABELS are two of its four files, gzipped or not.
+    """
+    from demitasse.io.data.databases.mnist import convert_files
+
+    count = convert_files(images, labels, out, overwrite=overwrite, backend=backend)
+    print_record_counts({out: count}, as_json=as_json)
+
+
+@click.command(cls=Command)
+@click.argument("images", type=FILE)
+@click.argument("labels", type=FILE)
+@click.argument("out", metavar="DB_NAME", type=FOLDER)
+@backend_option("LEVELDB")
+@click.option("--seed", type=int, default=0, show_default=True, help="What the pairs depend on.")
+@overwrite_option
+@json_option
+def convert_mnist_siamese_data_command(
+    images: Path,
+    labels: Path,
+    out: Path,
+    backend: str,
+    seed: int,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Make a database of pairs of MNIST's images.
+
+    IMAGES and LABELS are two of its four files, gzipped or not. There are as many pairs as
+    images, drawn at random; the label is 1 where both show the same digit.
+    """
+    from demitasse.io.data.databases.mnist import convert_pairs
+
+    count = convert_pairs(images, labels, out, seed, overwrite=overwrite, backend=backend)
+    print_record_counts({out: count}, as_json=as_json)
+
+
+@click.command(cls=Command)
+@click.argument("source", metavar="INPUT_FOLDER", type=FOLDER)
+@click.argument("out", metavar="OUTPUT_FOLDER", type=FOLDER)
+@click.argument("backend", metavar="DB_TYPE", type=BACKEND)
+@overwrite_option
+@json_option
+def convert_cifar_data_command(
+    source: Path, out: Path, backend: str, overwrite: bool, as_json: bool
+) -> None:
+    """Make databases of CIFAR-10's files.
+
+    INPUT_FOLDER holds data_batch_1.bin to data_batch_5.bin and test_batch.bin; DB_TYPE is lmdb or
+    leveldb. Makes cifar10_train_DB_TYPE and cifar10_test_DB_TYPE in OUTPUT_FOLDER.
+    """
+    from demitasse.io.data.databases.cifar import convert
+
+    print_record_counts(convert(source, out, backend, overwrite=overwrite), as_json=as_json)
+
+
+@click.command(cls=Command)
+@click.argument("database", type=FILE)
+@click.argument("out", type=FILE, required=False)
+@backend_option(help="What kind of database it is.")
+@json_option
+def compute_image_mean_command(
+    database: Path, out: Path | None, backend: str, as_json: bool
+) -> None:
+    """Compute the mean image of a database.
+
+    Prints the mean of each channel.
+    OUT, when given, is written: a .npy file when it ends so, else a .binaryproto.
+    """
+    import numpy as np
+
+    from demitasse.core.atomic import atomic_write
+    from demitasse.io.data.transform.mean import compute_mean
+    from demitasse.io.proto import floats, write_binary
+
+    mean = compute_mean(database, backend)
+    array = floats(mean).reshape(mean.channels, mean.height, mean.width)
+    if out is not None and out.suffix == ".npy":
+        with atomic_write(out) as file:
+            np.save(file, array)
+    elif out is not None:
+        write_binary(out, mean)
+    channels = array.mean((1, 2)).tolist()
+    if as_json:
+        print_json({"shape": list(array.shape), "channel_means": channels})
+        return
+    for index, value in enumerate(channels):
+        click.echo(f"mean_value channel [{index}]: {value:g}")
+
+
+@click.command(cls=Command)
+@click.argument("weights", type=FILE)
+@click.argument("model", metavar="NET", type=FILE)
+@click.argument("blobs", metavar="BLOB[,BLOB]")
+@click.argument("databases", metavar="DB_NAME[,DB_NAME]")
+@click.argument("batches", type=click.IntRange(min=1))
+@click.argument("backend", metavar="DB_TYPE", type=BACKEND)
+@click.argument("mode", metavar="[CPU|GPU]", required=False, type=click.Choice(["CPU", "GPU"]))
+@click.argument("gpu", metavar="[DEVICE_ID=0]", required=False, default="0")
+@click.option(
+    "--device",
+    metavar="DEVICE",
+    shell_complete=complete_devices,
+    help="Where to run, in place of CPU or GPU.",
+)
+@overwrite_option
+@json_option
+def extract_features_command(
+    weights: Path,
+    model: Path,
+    blobs: str,
+    databases: str,
+    batches: int,
+    backend: str,
+    mode: str | None,
+    gpu: str,
+    device: str | None,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Write what a net makes of its data as databases.
+
+    NET is a prototxt with a data layer, of which BATCHES batches are run in phase TEST. Each blob
+    is written to the database in its place, a record for each item, with keys 0000000000, ...;
+    DB_TYPE is lmdb or leveldb.
+    """
+    names, paths = split_names((blobs,)), [Path(path) for path in split_names((databases,))]
+    if len(names) != len(paths):
+        message = f"there are {len(names)} blobs, but {len(paths)} databases to write them to"
+        raise click.UsageError(message)
+    from demitasse.cli.evaluation import load_weights_into, write_features
+    from demitasse.core.log import get_logger
+    from demitasse.net import Net
+
+    with Net(model, "TEST", device=device or _caffe_device(mode, gpu), keep=names) as net:
+        get_logger(__name__).info("Use %s.", net.device)
+        load_weights_into(net, [weights])
+        outputs = dict(zip(names, paths, strict=True))
+        written = write_features(net, outputs, batches, backend, overwrite=overwrite)
+    print_record_counts(written, as_json=as_json)
+
+
+def _caffe_device(mode: str | None, gpu: str) -> str | None:
+    """Return the device that Caffe's words mean; None where there are none."""
+    if mode is None:
+        return None
+    number = gpu_numbers(re.sub(r"^DEVICE_ID=", "", gpu))[0]
+    return f"cuda:{number}" if mode == "GPU" else "cpu"

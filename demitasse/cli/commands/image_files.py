@@ -1,0 +1,161 @@
+"""resize_and_crop_images and get_image_size: prepare files of images.
+
+Source: Caffe, ``tools/extra/resize_and_crop_images.py``.
+Source: SSD (weiliu89/caffe), ``tools/get_image_size.cpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import click
+
+from demitasse.cli.command import Command
+from demitasse.cli.options import FILE, FOLDER
+from demitasse.errors import DataError, ErrorCode
+
+
+@click.command(cls=Command)
+@click.option("--input", "source", type=FILE, required=True, help="A list: an image in each line.")
+@click.option(
+    "--input_folder", type=FOLDER, default=Path(), help="Where the names in the list begin."
+)
+@click.option("--output_folder", type=FOLDER, required=True, help="Where to write them.")
+@click.option(
+    "--output_side_length",
+    "side",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="Height and width of what is written, in pixels.",
+)
+@click.option(
+    "--num_clients", type=click.IntRange(min=1), help="Images worked on at the same time."
+)
+@click.option(
+    "--image_lib",
+    type=click.Choice(["opencv", "PIL"], case_sensitive=False),
+    default="opencv",
+    show_default=True,
+    help="Whose way of resizing; PIL's averages pixels, writes JPEGs, and some of them smaller.",
+)
+def resize_and_crop_images_command(
+    source: Path,
+    input_folder: Path,
+    output_folder: Path,
+    side: int,
+    num_clients: int | None,
+    image_lib: str,
+) -> None:
+    """Resize images and cut squares out of them.
+
+    The shorter side is resized to --output_side_length, and the middle of the longer one is kept.
+    Images that cannot be read are left out, with a warning.
+    """
+    from demitasse.core.log import get_logger
+    from demitasse.core.paths import read_text
+    from demitasse.io.data.threads import THREADS, ahead
+
+    try:
+        lines = read_text(source).split("\n")
+    except OSError as error:
+        message = f"the list of images cannot be read: {error.strerror}"
+        raise DataError(message, str(source), code=ErrorCode.UNREADABLE) from error
+    prefix = str(input_folder)
+    names = [
+        line.strip().removeprefix(prefix).split()[0].lstrip("/") for line in lines if line.strip()
+    ]
+    make = _as_pil if image_lib == "PIL" else _as_opencv
+    work = partial(_square, input_folder, output_folder, partial(make, side))
+    faults = [fault for fault in ahead(work, names, num_clients or THREADS) if fault]
+    for fault in faults:
+        get_logger(__name__).warning("Left out: %s", fault)
+    click.echo(f"{output_folder}: {len(names) - len(faults)} images written")
+
+
+def _square(source: Path, out: Path, make: Callable[[Path], bytes], name: str) -> DataError | None:
+    """Write the square of an image; return what is wrong with it if that cannot be done."""
+    from demitasse.core.atomic import atomic_write
+
+    try:
+        content = make(source / name)
+    except DataError as error:
+        return error
+    target = out / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(target) as file:
+        file.write(content)
+    return None
+
+
+def _as_opencv(side: int, path: Path) -> bytes:
+    """Return the bytes of the square of an image, in the format that its name says."""
+    from demitasse.io.data.images.decode import read_image
+    from demitasse.io.data.images.encode import encode_image
+    from demitasse.io.data.images.square import middle_square
+
+    square = middle_square(read_image(path, "color"), side)
+    return encode_image(square, path.name.rpartition(".")[2])
+
+
+def _as_pil(side: int, path: Path) -> bytes:
+    """Return the bytes of the square of an image, a JPEG."""
+    from demitasse.core.paths import read_bytes
+    from demitasse.io.data.images.square import smooth_square
+
+    try:
+        return smooth_square(read_bytes(path), side)
+    except OSError as error:
+        raise DataError(
+            error.strerror or str(error), str(path), code=ErrorCode.UNREADABLE
+        ) from error
+    except DataError as error:
+        raise DataError(error.message, str(path), code=error.code) from error
+
+
+@click.command(cls=Command)
+@click.argument("root", metavar="ROOTFOLDER/", type=FOLDER)
+@click.argument("source", metavar="LISTFILE", type=FILE)
+@click.argument("out", metavar="OUTFILE", type=FILE)
+@click.option(
+    "--name_id_file",
+    type=FILE,
+    help='A file of lines "STEM ID"; the ids are written in place of the names.',
+)
+def get_image_size_command(root: Path, source: Path, out: Path, name_id_file: Path | None) -> None:
+    """Write a line "STEM HEIGHT WIDTH" for each image that a list names, in pixels.
+
+    LISTFILE is that of convert_annoset; STEM is an image's name without folder and ending.
+    """
+    from demitasse.core.atomic import atomic_write
+    from demitasse.core.paths import read_text
+    from demitasse.errors import DataError, ErrorCode
+    from demitasse.io.data.imageset import read_lines
+    from demitasse.io.data.threads import THREADS, ahead
+
+    names = [line.name for line in read_lines(source, objects=True)]
+    stems = [Path(name).stem for name in names]
+    if name_id_file is not None:
+        pairs = (line.rpartition(" ") for line in read_text(name_id_file).splitlines())
+        ids = {stem.strip(): number for stem, _, number in pairs}
+        missing = [stem for stem in stems if stem not in ids]
+        if missing:
+            message = f"has no number for {missing[0]!r}"
+            raise DataError(message, str(name_id_file), code=ErrorCode.MISSING, got=missing[0])
+        stems = [ids[stem] for stem in stems]
+    sizes = ahead(partial(_size, root), names, THREADS)
+    lines = [
+        f"{stem} {height} {width}\n" for stem, (height, width) in zip(stems, sizes, strict=True)
+    ]
+    with atomic_write(out) as file:
+        file.write("".join(lines).encode("utf-8", "surrogateescape"))
+    click.echo(f"{out}: sizes of {len(lines)} images")
+
+
+def _size(root: Path, name: str) -> tuple[int, ...]:
+    """Return an image's height and width, turned upright."""
+    from demitasse.io.data.images.decode import read_image
+
+    return read_image(root / name, "color").shape[1:]

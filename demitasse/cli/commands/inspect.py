@@ -1,0 +1,211 @@
+"""summary, lint, explain and draw_net: show nets and find their mistakes.
+
+Source: Caffe, ``python/draw_net.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from demitasse.cli.command import Command
+from demitasse.cli.errors import MODEL_OR_DATA, print_stderr
+from demitasse.cli.options import (
+    FILE,
+    complete_codes,
+    device_options,
+    json_option,
+    phase_option,
+    state_options,
+)
+from demitasse.cli.render import print_json, show, table, terminal_width
+from demitasse.core.text import bytes_text, escaped
+
+if TYPE_CHECKING:
+    from demitasse.lint import Finding
+    from demitasse.lint.codes import Code
+
+
+@click.command(cls=Command)
+@click.argument("net", type=FILE)
+@phase_option("TEST")
+@state_options
+@click.option(
+    "--runs", is_flag=True, help="Also what code runs each layer on the device, and why no faster."
+)
+@device_options
+@json_option
+def summary_command(
+    net: Path,
+    phase: str,
+    level: int | None,
+    stages: list[str],
+    runs: bool,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Show a net's layers, parameters, work and memory.
+
+    Work is that of a forward pass, by the shapes: multiplications, each with an addition, and what
+    layers read and write.
+    """
+    from demitasse.cli.timing import capture_status, layer_table
+    from demitasse.net import Net
+    from demitasse.notebook.anatomy import anatomy, shapes_text
+    from demitasse.plan.report import report
+
+    # shapes need no device, so none is asked for unless what runs there is wanted
+    where = device if runs else "numpy"
+    with Net(net, phase, device=where, level=level or 0, stages=stages) as made:
+        found, memory = anatomy(made), made.device.memory_info()
+        found["memory"] = asdict(memory)
+        if runs:
+            made.reshape()
+            found["device"], layers = str(made.device), report(made.plan)
+            found["runs"] = [asdict(layer) for layer in layers]
+            found["launching"] = capture_status(made)
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            layer["name"],
+            layer["type"],
+            ", ".join(layer["bottoms"]),
+            ", ".join(layer["tops"]),
+            shapes_text(list(layer["tops"].values())),
+            layer["parameters"],
+            layer["multiply_adds"],
+            bytes_text(layer["bytes_moved"]),
+        )
+        for layer in found["layers"]
+    ]
+    head = ("layer", "type", "bottom", "top", "shape", "parameters", "multiply-adds", "moved")
+    total, name = found["total"], escaped(str(found["name"] or net), one_line=True)
+    show(
+        f"{name}, phase {found['phase']}\n\n{table(head, rows)}\n\n"
+        f"{total['layers']:,} layers, {total['parameters']:,} parameters "
+        f"({bytes_text(total['parameter_bytes'])}), "
+        f"{total['multiply_adds']:,} multiply-adds in a forward pass, in which layers read and "
+        f"write {bytes_text(total['bytes_moved'])}\n"
+        f"tops: {bytes_text(total['top_bytes'])} of data, and as much of gradients in training "
+        f"(Caffe's figure: {total['memory_used']:,} bytes)\n"
+        f"memory of {memory.device}: {memory}"
+    )
+    if runs:
+        shown = filter(None, (layer_table(layers), found["launching"]))
+        show(f"\nOn {found['device']}:\n\n" + "\n\n".join(shown))
+
+
+@click.command(cls=Command)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FILE)
+@click.option("--strict", is_flag=True, help="Let warnings count as errors do.")
+@json_option
+@click.pass_context
+def lint_command(ctx: click.Context, files: tuple[Path, ...], strict: bool, as_json: bool) -> None:
+    """Find mistakes in nets and solvers.
+
+    FILEs are prototxt. Nothing is run; data are looked at where they are there. Exits with 3 when
+    there are errors.
+    """
+    from demitasse.lint import lint
+
+    findings = [finding for file in files for finding in lint(file)]
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            show(str(finding))
+            for line in _excerpt(finding):
+                click.echo(line)
+        click.echo(_count_text([finding.severity for finding in findings]))
+        if findings:
+            print_stderr(f"more about it: demitasse explain {findings[0].code}")
+    bad = {"error", "warning"} if strict else {"error"}
+    if any(finding.severity in bad for finding in findings):
+        ctx.exit(MODEL_OR_DATA)
+
+
+def _excerpt(finding: Finding) -> list[str]:
+    """Return the line that it is about, for people; programs read one line for each finding."""
+    from demitasse.cli.excerpts import excerpt_of
+
+    return excerpt_of(finding.where, finding.message) if terminal_width() else []
+
+
+def _count_text(severities: list[str]) -> str:
+    counts = {name: severities.count(name) for name in ("error", "warning", "note")}
+    parts = [
+        f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items() if count
+    ]
+    return ", ".join(parts) or "nothing found"
+
+
+@click.command(cls=Command)
+@click.argument("code", required=False, shell_complete=complete_codes)
+def explain_command(code: str | None) -> None:
+    """Explain a code of lint, with what has it and what has not; without CODE list all codes."""
+    from demitasse.core.text import suggestion
+    from demitasse.lint.codes import CODES
+
+    if code is None:
+        show(table(("code", "meaning"), [(name, meaning.text) for name, meaning in CODES.items()]))
+        return
+    name = next((known for known in CODES if known == code.strip("[]")), None)
+    if name is None:
+        message = (
+            f"there is no code {code!r}{suggestion(code, CODES)}; `demitasse explain` lists them"
+        )
+        raise click.UsageError(message)
+    show(_explanation(name))
+
+
+def _explanation(code: Code) -> str:
+    from demitasse.lint.codes import CODES
+    from demitasse.lint.examples import EXAMPLES
+
+    parts = [f"{code}: {CODES[code].text}", f"What to do: {CODES[code].remedy}"]
+    for example in EXAMPLES[code]:
+        parts.append(f"Found ({example.severity}):\n\n{_indented(example.wrong)}")
+        if example.right:
+            parts.append(f"Not found:\n\n{_indented(example.right)}")
+    return "\n\n".join(parts)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}".rstrip() for line in text.strip("\n").split("\n"))
+
+
+@click.command(cls=Command)
+@click.argument("net", metavar="NET", type=FILE)
+@click.argument("out", metavar="OUTPUT", type=FILE)
+@click.option(
+    "--rankdir",
+    type=click.Choice(["LR", "RL", "TB", "BT"], case_sensitive=False),
+    default="LR",
+    show_default=True,
+    help="Where the net runs: from the left to the right, from the top to the bottom, ...",
+)
+@click.option(
+    "--phase",
+    type=click.Choice(["TRAIN", "TEST", "ALL"], case_sensitive=False),
+    default="ALL",
+    show_default=True,
+    help="Draw the layers of this phase.",
+)
+@click.option("--display_lrm", is_flag=True, help="Also the factors of the learning rate.")
+def draw_net_command(net: Path, out: Path, rankdir: str, phase: str, display_lrm: bool) -> None:
+    """Draw a net.
+
+    The extension of OUTPUT says how: .svg needs nothing else, .png and other pictures and .pdf need
+    Pillow, .dot is text for Graphviz.
+    """
+    from demitasse.compat.pycaffe.draw import draw_net_to_file
+    from demitasse.io.proto import Phase, read_net_params
+
+    chosen = None if phase == "ALL" else Phase.Value(phase)
+    draw_net_to_file(read_net_params(net), str(out), rankdir, chosen, display_lrm)
+    click.echo(f"Drew {net} to {out}")

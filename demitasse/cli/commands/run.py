@@ -1,0 +1,428 @@
+"""run, predict, serve and card: use a trained net."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from demitasse.cli.command import Command
+from demitasse.cli.commands.classify import input_errors
+from demitasse.cli.errors import MODEL_OR_DATA, print_stderr
+from demitasse.cli.options import FILE, FOLDER, device_options
+
+if TYPE_CHECKING:
+    from demitasse.inference.prediction.parts import Format
+    from demitasse.inference.serving.model import Model
+
+
+@click.command(cls=Command)
+@click.argument("model", metavar="MODEL", type=FILE)
+@click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
+@click.option("--weights", type=FILE, multiple=True, help="Weights of a net given as a prototxt.")
+@click.option(
+    "--card",
+    "card",
+    metavar="NAME",
+    default="",
+    help="The published card to go by, for weights that are not recognised.",
+)
+@click.option("--labels", type=FILE, help="Names of the classes, one in a line.")
+@click.option("--mean", type=FILE, help="The mean image, .npy or .binaryproto.")
+@click.option("--top", type=click.IntRange(min=1), help="Classes, or objects, shown. [default: 5]")
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, 1),
+    help="Least score of objects. [default: the card's]",
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(min=1),
+    default=16,
+    show_default=True,
+    help="The most images that run at once.",
+)
+@click.option(
+    "--every",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Of videos and animations, every how manieth frame is looked at.",
+)
+@click.option("--draw", type=FOLDER, help="Write images with what was found, as PNG, to a folder.")
+@click.option("--masks", type=FOLDER, help="Write the class of every pixel, as PNG, to a folder.")
+@click.option("--json", "lines", is_flag=True, help="Print a line of JSON for each image.")
+@device_options
+@click.pass_context
+def run_command(
+    ctx: click.Context,
+    model: Path,
+    images: tuple[str, ...],
+    weights: tuple[Path, ...],
+    card: str,
+    labels: Path | None,
+    mean: Path | None,
+    top: int | None,
+    threshold: float | None,
+    batch: int,
+    every: int,
+    draw: Path | None,
+    masks: Path | None,
+    lines: bool,
+    device: str | None,
+) -> None:
+    """Show images to a trained net and print what it says of them.
+
+    MODEL is a model card (.toml), a folder with a card model.toml, a prototxt with --weights, or
+    weights with their prototxt beside them; published weights are recognised. IMAGEs are files,
+    folders, videos (with OpenCV), or - for names on standard input.
+
+    Images that cannot be read are told of and left out; the verb then ends with 3.
+    """
+    from demitasse.cli.run_images import ImageInput, ImageWriter, json_line, read_images, text_lines
+    from demitasse.core.text import escaped
+    from demitasse.errors import DataError
+    from demitasse.inference.cards import load_model
+
+    with input_errors():
+        predictor = load_model(
+            model,
+            weights,
+            card=card,
+            labels=labels,
+            mean=mean,
+            device=device,
+            threshold=threshold,
+        )
+    shown = read_images(images, predictor.color, every)
+    drawings = None if draw is None else ImageWriter(draw)
+    classes = None if masks is None else ImageWriter(masks)
+    broken = False
+    for picture, answer in predictor.stream(shown, ImageInput.pixels, batch):
+        if isinstance(answer, DataError):
+            broken = True
+            print_stderr(f"error: {escaped(f'{picture.name}: {answer.message}')}")
+        else:
+            if drawings is not None:
+                drawings.draw(picture, answer)
+            if classes is not None:
+                classes.mask(picture, answer)
+        if lines:
+            click.echo(json_line(picture, answer, top))
+        elif not isinstance(answer, DataError):
+            click.echo(text_lines(picture, answer, top))
+    if broken:
+        ctx.exit(MODEL_OR_DATA)
+
+
+@click.command(cls=Command)
+@click.argument("model", metavar="MODEL", type=FILE)
+@click.argument("inputs", metavar="INPUT...", nargs=-1)
+@click.option("--weights", type=FILE, multiple=True, help="Weights of a net given as a prototxt.")
+@click.option(
+    "--out", "-o", type=FILE, required=True, help="The folder of parts; with --join, the file."
+)
+@click.option(
+    "--shard",
+    metavar="i/n|auto",
+    default="0/1",
+    show_default=True,
+    help="Which share is this process's, from 0; auto asks MPI, a Slurm array or a Kubernetes job.",
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(min=1),
+    default=16,
+    show_default=True,
+    help="How many items run at once.",
+)
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["npz", "jsonl"]),
+    default="npz",
+    show_default=True,
+    help="Arrays of the outputs, or what the model's card says of them, a line for each item.",
+)
+@click.option(
+    "--output", metavar="BLOB", multiple=True, help="A blob to read, in place of outputs."
+)
+@click.option("--force", is_flag=True, help="Replace a part that was made from something else.")
+@click.option(
+    "--join", is_flag=True, help="Put the parts in the folder MODEL together in one file."
+)
+@device_options
+def predict_command(
+    model: Path,
+    inputs: tuple[str, ...],
+    weights: tuple[Path, ...],
+    out: Path,
+    shard: str,
+    batch: int,
+    kind: Format,
+    output: tuple[str, ...],
+    force: bool,
+    join: bool,
+    device: str | None,
+) -> None:
+    """Run many inputs through a trained net; write outputs in parts.
+
+    MODEL is as for run; published weights and cards are not needed for arrays and databases. INPUTs
+    are images, folders and lists (.txt) of them, or one LMDB or LevelDB database, or one file of
+    arrays (.npy, .npz, .h5). A part is there whole or not at all; one that is there is not made
+    again. demitasse predict --join FOLDER -o FILE puts parts together.
+    """
+    from demitasse.inference.cards.opening import find_model
+    from demitasse.inference.prediction import Maker, find_shard, join_parts, make_part
+    from demitasse.inference.prediction.items import find_items
+
+    if join:
+        if inputs:
+            message = "--join takes one folder of parts"
+            raise click.UsageError(message)
+        count = join_parts(model, out)
+        click.echo(f"{out}: {count} parts")
+        return
+    if not inputs:
+        message = "Missing argument 'INPUT...'."
+        raise click.UsageError(message)
+    part = find_shard(shard, os.environ)
+    if shard.startswith("auto"):
+        click.echo(f"Shard {part}, says {part.where}")
+    with input_errors():
+        maker = Maker(find_model(model, weights), device, output)
+        items = find_items(inputs, maker.net.inputs)
+    path, made = make_part(out, part, maker, items, batch=batch, kind=kind, force=force)
+    click.echo(f"{path}: {'made' if made else 'is there already'}")
+
+
+MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+"""What a model may be called."""
+
+POSITIVE = click.IntRange(min=1)
+
+
+@click.command(cls=Command)
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+@click.option("--weights", type=FILE, multiple=True, help="Weights of a net given as a prototxt.")
+@click.option(
+    "--host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="Where to listen; by default only programs of this machine reach the server.",
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
+@click.option(
+    "--workers",
+    type=POSITIVE,
+    default=1,
+    show_default=True,
+    help="Threads of each model, each with a net of its own.",
+)
+@click.option(
+    "--max_batch", type=POSITIVE, default=16, show_default=True, help="The most items of a run."
+)
+@click.option(
+    "--max_delay",
+    type=click.FloatRange(0, 60_000),
+    default=0.0,
+    metavar="MS",
+    help="Milliseconds that a request waits for others to join it. [default: 0]",
+)
+@click.option(
+    "--max_queue",
+    type=POSITIVE,
+    default=128,
+    show_default=True,
+    help="Requests that may wait for a model; more are answered 503.",
+)
+@click.option(
+    "--max_bytes",
+    type=POSITIVE,
+    default=1 << 25,
+    show_default=True,
+    help="The most bytes of a request.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.001, 86_400),
+    default=60.0,
+    metavar="SECONDS",
+    show_default=True,
+    help="In which a request must have come, and in which it is answered then.",
+)
+@device_options
+def serve_command(
+    models: tuple[str, ...],
+    weights: tuple[Path, ...],
+    host: str,
+    port: int,
+    workers: int,
+    max_batch: int,
+    max_delay: float,
+    max_queue: int,
+    max_bytes: int,
+    timeout: float,
+    device: str | None,
+) -> None:
+    """Serve trained nets over HTTP, by KServe's protocol, version 2.
+
+    Each MODEL is a card (.toml), a folder with a card model.toml, weights with their prototxt
+    beside them, or one prototxt with --weights; NAME=MODEL sets the name for clients. SIGTERM and
+    Ctrl-C stop the server after the requests under way.
+    """
+    from demitasse.inference.cards.opening import find_model
+    from demitasse.inference.serving.app import Limits
+    from demitasse.inference.serving.server import Serving, serve
+
+    named = [_name_and_path(text) for text in models]
+    names = [name for name, _ in named]
+    for name in names:
+        if names.count(name) > 1:
+            message = f"two models are called {name!r}; name them: one={named[0][1]}"
+            raise click.UsageError(message)
+    if weights and len(models) > 1:
+        message = "--weights is for one MODEL; name files of weights that lie beside their nets"
+        raise click.UsageError(message)
+    with input_errors():
+        found = {name: find_model(path, weights) for name, path in named}
+    how = Serving(
+        host=host,
+        port=port,
+        workers=workers,
+        max_batch=max_batch,
+        max_delay=max_delay / 1000,
+        max_queue=max_queue,
+        device=device,
+        limits=Limits(max_bytes, timeout),
+    )
+    serve(found, how, _print_models)
+
+
+def _name_and_path(text: str) -> tuple[str, Path]:
+    """Return what a model is called, and where it lies."""
+    given = re.fullmatch(rf"({MODEL_NAME})=(.+)", text, re.DOTALL)
+    if given is not None:
+        return given[1], Path(given[2])
+    path = Path(text)
+    stem = (path if path.is_dir() else path.with_suffix("")).resolve().name
+    name = path.resolve().parent.name if path.name == "model.toml" else stem
+    if re.fullmatch(MODEL_NAME, name) is None:
+        message = f"{name!r} cannot be a model's name; say what it is called: MODEL_NAME={text}"
+        raise click.UsageError(message)
+    return name, path
+
+
+def _print_models(address: str, models: Sequence[Model]) -> None:
+    """Say where what is served, and what to know of it."""
+    for model in models:
+        inputs = ", ".join(f"{port.name} {list(port.shape)}" for port in model.inputs)
+        joined = f"up to {model.max_batch} at once" if model.joins else "one request at a time"
+        click.echo(f"{address}/v2/models/{model.name}  {inputs}, {joined}")
+    if address.startswith(("http://127.", "http://[::1]")):
+        click.echo("Only programs of this machine reach it; --host 0.0.0.0 opens it to the network")
+    click.echo("Ready")
+
+
+def _show_list(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    """Print the published cards and end."""
+    del param
+    if not wanted:
+        return
+    from demitasse.cli.render import table
+    from demitasse.inference.cards.published import published
+
+    rows = [(one.key, one.name, "yes" if one.recognisable else "no") for one in published()]
+    click.echo(table(("card", "model", "recognised"), rows))
+    ctx.exit()
+
+
+@click.command(cls=Command)
+@click.argument("net", type=FILE)
+@click.argument("weights", metavar="WEIGHTS...", nargs=-1, required=True, type=FILE)
+@click.option(
+    "--list",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_list,
+    help="Show the published cards, and end.",
+)
+@click.option("--out", type=FILE, help="The card's file. [default: model.toml beside NET]")
+@click.option("--overwrite", is_flag=True, help="Replace a card that is there.")
+@click.option("--card", "known", metavar="NAME", help="Begin with this published card.")
+@click.option(
+    "--train",
+    type=FILE,
+    help="The prototxt of the training, which says mean, scale, crop and size.",
+)
+@click.option(
+    "--task",
+    type=click.Choice(["classify", "detect", "segment", "features"]),
+    help="What the net does.",
+)
+@click.option(
+    "--channels", type=click.Choice(["bgr", "rgb", "gray"]), help="Order of the net's channels."
+)
+@click.option("--size", metavar="PIXELS|H,W", help="Size that images are brought to.")
+@click.option(
+    "--resize",
+    type=click.Choice(["warp", "short side", "none"]),
+    help="To --size whatever the shape, by the short side, or not at all. [default: warp]",
+)
+@click.option("--crop", metavar="PIXELS|H,W", help="Size of what is cut out of the middle.")
+@click.option(
+    "--mean",
+    metavar="NUMBERS|FILE|none",
+    help="What is subtracted from pixels of 0 to 255: a number for each channel with commas "
+    "between them, a file, or none.",
+)
+@click.option("--scale", metavar="NUMBERS", help="The factor after that. [default: 1]")
+@click.option("--labels", type=FILE, help="Names of the classes, one in a line.")
+@click.option("--input", "input_", metavar="BLOB", help="The net's input, where it has several.")
+@click.option("--output", metavar="BLOB", multiple=True, help="The blobs to read.")
+@click.option("--softmax", is_flag=True, help="Bring scores of classes to probabilities.")
+@click.option("--name", help="What the model is called. [default: the net's name]")
+@click.option("--source", help="Where the model comes from.")
+@click.option("--licence", help="Under what terms.")
+def card_command(
+    net: Path,
+    weights: tuple[Path, ...],
+    out: Path | None,
+    overwrite: bool,
+    known: str | None,
+    train: Path | None,
+    labels: Path | None,
+    mean: str | None,
+    softmax: bool,
+    **flags: object,
+) -> None:
+    """Write a model card, with which `demitasse run` and dm.load_model know how to use a net.
+
+    For published weights everything is known. Of others, what NET and --train do not say has to
+    be said by flags. The card names files by their places in its folder, and the model is loaded
+    to see that it works.
+    """
+    from demitasse.cli.card_builder import CardRequest, build_card
+    from demitasse.core.atomic import atomic_write
+    from demitasse.inference.cards.predictor import Predictor
+    from demitasse.inference.cards.reading import CARD
+    from demitasse.inference.cards.writing import card_text
+
+    path = out or net.parent / CARD
+    if path.exists() and not overwrite:
+        message = f"{path} is there; --overwrite replaces it, --out names another file"
+        raise click.UsageError(message)
+    with input_errors():
+        draft = CardRequest(net, weights, known or "", train, labels, mean, softmax, flags)
+        card, label_file = build_card(draft)
+        Predictor(card, device="numpy").net.close()
+        text = card_text(card, path.parent, label_file)
+    with atomic_write(path) as file:
+        file.write(text.encode())
+    click.echo(f"Wrote {path}: demitasse run {path} IMAGE...")

@@ -1,0 +1,573 @@
+"""train and example: train a net, by one or several processes.
+
+Source: Caffe, ``tools/caffe.cpp`` (``train``).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+
+import click
+
+from demitasse.cli.command import Command
+from demitasse.cli.errors import FAILED, INTERRUPTED, as_run_failures, handle_errors
+from demitasse.cli.gflags import RenamedOption
+from demitasse.cli.options import (
+    FILE,
+    FOLDER,
+    complete_files,
+    complete_loggers,
+    device_options,
+    mismatch_option,
+    own_gpu,
+    split_names,
+    state_options,
+    training_device_options,
+)
+from demitasse.cli.signals import Effect, Signals
+
+if TYPE_CHECKING:
+    from demitasse.core.device import Device
+    from demitasse.io.proto import SolverParameter
+    from demitasse.training import Solver
+    from demitasse.training.distributed import Communicator
+    from demitasse.training.distributed.mpi import Mpi
+    from demitasse.training.surviving import Survivors
+
+AllReduce = Literal["deterministic", "fast", "fp16"]
+
+Function = Callable[..., Any]
+Result = TypeVar("Result")
+
+FIRST_WORD = 3.0
+"""Seconds that a process which has failed has, to end all, before those do that hear of it."""
+
+
+class Workers(NamedTuple):
+    """Flags of training by several processes.
+
+    Attributes:
+        shards: Number of shards of the run; None for the number of processes.
+        expected: Number of processes that there must be; None for any number.
+        allreduce: How gradients are summed over processes; None for the default.
+        overlap: Whether gradients are exchanged while backward computes earlier ones.
+        timeout: Seconds that a process waits for the other processes.
+        fault_tolerant: Whether training continues when a process dies.
+    """
+
+    shards: int | None
+    expected: int | None
+    allreduce: AllReduce | None
+    overlap: bool
+    timeout: float
+    fault_tolerant: bool
+
+
+def workers_options(function: Function) -> Function:
+    """Add the flags of training by several processes; the verb gets them as ``workers``."""
+
+    @click.option(
+        "--shards",
+        type=click.IntRange(min=1),
+        metavar="S",
+        help="Split the data into S shards, each with the net's batch size, shared out among the "
+        "processes that mpirun starts; by default one shard for each process. The same number of "
+        "shards gives the same bits for any number of processes.",
+    )
+    @click.option(
+        "--expect-processes",
+        cls=RenamedOption,
+        old="--ranks",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Refuse to train unless exactly N processes are connected.",
+    )
+    @click.option(
+        "--allreduce",
+        cls=RenamedOption,
+        old="--reduce",
+        old_values={"exact": "deterministic", "half": "fp16"},
+        type=click.Choice(["deterministic", "fast", "fp16"]),
+        help="How gradients are summed over processes: deterministic (the same bits for any number "
+        "of processes), fast (the order that MPI or NCCL chooses) or fp16 (sent in half "
+        "precision). By default fast between GPUs that NCCL connects, else deterministic.",
+    )
+    @click.option(
+        "--overlap",
+        is_flag=True,
+        help="Exchange gradients while backward computes those of earlier layers. Faster between "
+        "machines with a free core, and perhaps between GPUs that NCCL connects. The bits of "
+        "--allreduce deterministic stay the same.",
+    )
+    @click.option(
+        "--timeout",
+        cls=RenamedOption,
+        old="--deadline",
+        type=click.FloatRange(min=1),
+        default=300.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long a process waits for the others before the run ends: at the start, in an "
+        "iteration and at the end.",
+    )
+    @click.option(
+        "--fault-tolerant",
+        cls=RenamedOption,
+        old="--survive",
+        is_flag=True,
+        help="Continue when a process dies: the others take over its shards, with the same bits. "
+        "Needs mpirun --with-ft ulfm (Open MPI 5), and gradients that do not travel by NCCL.",
+    )
+    @wraps(function)
+    def with_workers(
+        *args: Any,
+        shards: int | None,
+        expect_processes: int | None,
+        allreduce: AllReduce | None,
+        overlap: bool,
+        timeout: float,
+        fault_tolerant: bool,
+        **kwargs: Any,
+    ) -> Any:
+        workers = Workers(shards, expect_processes, allreduce, overlap, timeout, fault_tolerant)
+        return function(*args, workers=workers, **kwargs)
+
+    return with_workers
+
+
+def train_together(
+    workers: Workers,
+    gpus: int,
+    train: Callable[[Communicator | None, Survivors | None], Result],
+) -> Result:
+    """Train in the processes that a launcher started, or in one thread for each GPU, or alone.
+
+    Args:
+        workers: What the command line says of them.
+        gpus: How many GPUs this process may use, where no launcher started it.
+        train: What each does, with its communicator, None where there is nobody else; and with
+            the survivors of the run, None where it ends with the first process that dies.
+
+    Raises:
+        ConfigError: There are others than were asked for.
+    """
+    from demitasse.errors import ConfigError, ErrorCode
+    from demitasse.training.distributed.mpi import Mpi, launched, started
+    from demitasse.training.distributed.threads import together
+
+    if launched():
+        connected = Mpi(workers.timeout, fault_tolerant=workers.fault_tolerant)
+        level = logging.getLogger("demitasse").level
+        _check_ranks(workers.expected, connected.size)
+        with _one_thread(workers.shards or connected.size), _one_of_all(connected):
+            if workers.fault_tolerant:
+                return _surviving(connected, train, level)
+            result = train(connected, None)
+            connected.agree(b"")  # who does not come to the end is named
+            return result
+    if workers.fault_tolerant:
+        message = "--fault-tolerant is for processes: start them with mpirun --with-ft ulfm"
+        raise ConfigError(message, code=ErrorCode.INVALID, flag="--fault-tolerant")
+    if workers.expected is None and started() > 1:
+        message = (
+            f"srun started {started()} processes that cannot find each other, so each would train "
+            "by itself and write the same files; use mpirun, or srun --mpi=pmix. Where they are to "
+            "be runs of their own, give --expect-processes 1"
+        )
+        raise ConfigError(
+            message, code=ErrorCode.CONFLICT, flag="--expect-processes", got=started()
+        )
+    _check_ranks(workers.expected, gpus)
+    with _one_thread(workers.shards or gpus):
+        if gpus == 1:
+            return train(None, None)
+        with _first_thread_logs():
+            return together(gpus, lambda one: train(one, None), workers.timeout)[0]
+
+
+def _surviving(
+    connected: Mpi,
+    train: Callable[[Communicator | None, Survivors | None], Result],
+    level: int,
+) -> Result:
+    """Train by the processes that are left, until the run is done.
+
+    Args:
+        connected: The processes.
+        train: What each does.
+        level: Of the log of the first; another may become it.
+    """
+    from demitasse.training.surviving import Survivors
+
+    survivors = Survivors(connected)
+
+    def again() -> Result:
+        logging.getLogger("demitasse").setLevel(level if connected.rank == 0 else logging.WARNING)
+        return train(connected, survivors)
+
+    return survivors.run(again)
+
+
+def _check_ranks(wanted: int | None, size: int) -> None:
+    from demitasse.errors import ConfigError, ErrorCode
+
+    if wanted not in {None, size}:
+        message = (
+            f"got {size} connected processes, expected --expect-processes {wanted}; start them "
+            f"with mpirun -n {wanted}, or with srun --mpi=pmix"
+        )
+        raise ConfigError(
+            message,
+            code=ErrorCode.COUNT_MISMATCH,
+            flag="--expect-processes",
+            got=size,
+            expected=wanted,
+        )
+
+
+@contextmanager
+def _first_thread_logs() -> Iterator[None]:
+    """Log nothing but warnings of threads that train along with the first."""
+
+    def wanted(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.WARNING or not (record.threadName or "").startswith("rank")
+
+    handlers = list(logging.getLogger("demitasse").handlers)
+    for handler in handlers:
+        handler.addFilter(wanted)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(wanted)
+
+
+@contextmanager
+def _one_of_all(connected: Communicator) -> Iterator[None]:
+    """When one process fails, end all. Only the first logs what is no warning."""
+    from demitasse.errors import ParallelError
+
+    if connected.rank:
+        logging.getLogger("demitasse").setLevel(logging.WARNING)
+    try:
+        with handle_errors():
+            yield
+    except (click.exceptions.Exit, click.exceptions.Abort):
+        raise
+    except click.ClickException as error:
+        error.show()
+        if isinstance(error.__cause__, ParallelError):
+            time.sleep(FIRST_WORD)  # who has failed ends all, with the exit code that says why
+        connected.abort(error.exit_code)
+        raise click.exceptions.Exit(error.exit_code) from error
+    except BaseException:
+        logging.getLogger("demitasse").exception("process %d failed", connected.rank)
+        connected.abort(FAILED)
+        raise
+
+
+@contextmanager
+def _one_thread(shards: int | None) -> Iterator[None]:
+    """Compute with one thread, unless the settings say how many: bits depend on their number."""
+    import os
+
+    from demitasse.core.config import settings
+
+    chosen = settings.get("threads") or os.environ.get("OMP_NUM_THREADS")
+    with settings.override(**({} if chosen or not shards or shards == 1 else {"threads": 1})):
+        yield
+
+
+EFFECTS = click.Choice(["stop", "snapshot", "none"])
+
+
+@click.command(cls=Command)
+@click.option("--solver", "file", type=FILE, required=True, help="The solver's prototxt.")
+@click.option("--snapshot", type=FILE, help="A solver state to go on from.")
+@click.option(
+    "--resume",
+    type=click.Choice(["auto"]),
+    help="Go on from the newest whole snapshot of the solver's snapshot_prefix; begin anew where "
+    "there is none.",
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Go on from a --snapshot whose weights, layers or type of solver are another run's.",
+)
+@click.option(
+    "--exact",
+    is_flag=True,
+    help="Refuse a --snapshot after which numbers would not be those of the run that wrote it.",
+)
+@click.option(
+    "--weights",
+    multiple=True,
+    metavar="FILE[,FILE]",
+    shell_complete=complete_files,
+    help="Weights to begin with, loaded by layer name, one file after the other.",
+)
+@click.option(
+    "--sigint_effect",
+    type=EFFECTS,
+    default="stop",
+    show_default=True,
+    help="What Ctrl-C does. To stop is to finish the iteration and to write a snapshot.",
+)
+@click.option(
+    "--sighup_effect",
+    type=EFFECTS,
+    default="snapshot",
+    show_default=True,
+    help="What a hang-up (SIGHUP) does.",
+)
+@click.option(
+    "--sigterm_effect",
+    type=EFFECTS,
+    default="stop",
+    show_default=True,
+    help="What SIGTERM does, which job schedulers send before they kill.",
+)
+@click.option(
+    "--on_nonfinite",
+    type=click.Choice(["warn", "stop"]),
+    default="warn",
+    show_default=True,
+    help="What to do when the loss is no finite number.",
+)
+@mismatch_option
+@click.option(
+    "--keep_last",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Keep the last N snapshots and delete older ones of this run; by default all are kept.",
+)
+@click.option(
+    "--keep_best",
+    metavar="OUTPUT",
+    help="Write the weights to ..._best.caffemodel whenever a test finds this output better than "
+    "ever, e.g. accuracy; name:max or name:min where it is neither an accuracy nor a loss.",
+)
+@click.option(
+    "--early_stopping",
+    metavar="OUTPUT",
+    help="End the run when this output of the tests gets no better.",
+)
+@click.option(
+    "--patience",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Number of tests without a better output that end the run.",
+)
+@click.option(
+    "--min_delta", type=float, default=0.0, help="How much better is better, for --early_stopping."
+)
+@click.option(
+    "--logger",
+    "loggers",
+    cls=RenamedOption,
+    old="--log_to",
+    multiple=True,
+    metavar="KIND:PLACE",
+    shell_complete=complete_loggers,
+    help="Also send the numbers of the run to jsonl:PATH, tensorboard:DIR, wandb:PROJECT or "
+    "mlflow:EXPERIMENT; may be given several times. `demitasse report` draws the first kind.",
+)
+@click.option(
+    "--histograms",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Every N iterations also log how weights and gradients are distributed, to --logger.",
+)
+@state_options
+@training_device_options
+@workers_options
+@click.pass_context
+def train_command(
+    ctx: click.Context,
+    file: Path,
+    snapshot: Path | None,
+    resume: str | None,
+    force: bool,
+    exact: bool,
+    weights: tuple[str, ...],
+    sigint_effect: Effect,
+    sighup_effect: Effect,
+    sigterm_effect: Effect,
+    on_nonfinite: Literal["warn", "stop"],
+    on_mismatch: Literal["error", "skip"],
+    keep_last: int | None,
+    keep_best: str | None,
+    early_stopping: str | None,
+    patience: int,
+    min_delta: float,
+    loggers: tuple[str, ...],
+    histograms: int | None,
+    level: int | None,
+    stages: list[str],
+    devices: list[str],
+    workers: Workers,
+) -> None:
+    """Train a net, or go on training it.
+
+    Several GPUs train one net: --gpu 0,1. Started by mpirun, all processes do, each on a GPU of its
+    machine where it is to be a GPU: mpirun -n 4 demitasse train --solver S.
+
+    Exits with 130 when it was interrupted; the snapshot is kept then. The device is that of
+    --device or --gpu, else what the settings name, else the solver's solver_mode and device_id.
+    """
+    files = split_names(weights)
+    if snapshot is not None and files:
+        message = "a run goes on from a --snapshot or begins with --weights, not both"
+        raise click.UsageError(message)
+    if snapshot is not None and resume is not None:
+        message = "--snapshot and --resume both say where to go on from; give one of them"
+        raise click.UsageError(message)
+    if (force or exact) and snapshot is None and resume is None:
+        message = "--force and --exact say how to go on from a --snapshot, which is not given"
+        raise click.UsageError(message)
+    if histograms is not None and not loggers:
+        message = "--histograms are written to --logger, which is not given"
+        raise click.UsageError(message)
+    from demitasse.cli.excerpts import locate_fields
+    from demitasse.core.log import get_logger
+    from demitasse.io.proto import read_solver_params
+    from demitasse.training import EarlyStopping, Solver
+    from demitasse.training.newest import newest_state
+
+    log = get_logger(__name__)
+    early = EarlyStopping(early_stopping, patience, min_delta) if early_stopping else None
+
+    def train(
+        connected: Communicator | None, survivors: Survivors | None
+    ) -> tuple[bool, list[Path]]:
+        param = read_solver_params(file)
+        chosen = _device(devices, param, file, connected)
+        if level is not None:
+            param.train_state.level = level
+        param.train_state.stage.extend(stages)
+        if snapshot is not None or files:
+            param.weights[:] = files
+        begin = snapshot
+        written: list[Path] = []
+        with (
+            locate_fields(file),
+            Solver(
+                param,
+                device=chosen,
+                base_dir=file.parent,
+                on_nonfinite=on_nonfinite,
+                on_mismatch=on_mismatch,
+                keep_last=keep_last,
+                keep_best=keep_best,
+                early_stopping=early,
+                keep="outputs",
+                num_shards=workers.shards or (survivors.began if survivors else None),
+                communicator=connected,
+                allreduce=workers.allreduce,
+                overlap=workers.overlap,
+            ) as solver,
+        ):
+            solver.on_snapshot.append(lambda weights, state: written.append(state))
+            goes_on = survivors is not None and survivors.carried is not None
+            if resume is not None and not goes_on:
+                begin = newest_state(param.snapshot_prefix)
+                begin = begin if connected is None else connected.share(begin)
+            if begin is not None and not goes_on:
+                log.info("Resuming from %s", begin)
+                solver.restore(begin, force=force, exact=exact)
+            first = connected is None or connected.rank == 0
+            signals = Signals(solver.request, sigint_effect, sighup_effect, sigterm_effect)
+            with survivors.going_on(solver) if survivors else nullcontext():
+                if first:
+                    _log_to(solver, loggers, histograms)
+                log.info("Starting Optimization")
+                _solve(solver, signals, show=first)
+            return solver.stopped, written
+
+    stopped, written = train_together(workers, max(1, len(devices)), train)
+    if stopped:
+        if written:
+            log.info("To go on: demitasse train --solver %s --snapshot %s", file, written[-1])
+        ctx.exit(INTERRUPTED)
+
+
+def _log_to(solver: Solver, targets: tuple[str, ...], histograms: int | None) -> None:
+    """Give a solver its loggers, and tell them where the run is made."""
+    if not targets:
+        return
+    from demitasse.cli.commands.doctor import environment
+    from demitasse.training.distributions import tell_distributions
+    from demitasse.training.tracking import open_logger
+
+    found = environment()
+    for target in targets:
+        solver.loggers.append(open_logger(target))
+    solver.tell_loggers("environment", found)
+    if histograms is not None:
+        tell_distributions(solver, histograms)
+
+
+def _solve(solver: Solver, signals: Signals, *, show: bool) -> None:
+    from demitasse.cli.progress import train_progress
+
+    with signals, as_run_failures(), train_progress(solver) if show else nullcontext():
+        solver.solve()
+
+
+def _device(
+    named: list[str], param: SolverParameter, file: Path, connected: Communicator | None
+) -> Device:
+    """Return the device that this process trains on; the first logs where all do."""
+    from demitasse.core.device import SOLVER_FILE, Device, named_device
+    from demitasse.core.log import get_logger
+    from demitasse.errors import DeviceError
+
+    several = connected is not None and connected.size > 1
+    wanted = None
+    if param.HasField("solver_mode"):
+        gpu = param.solver_mode == type(param).GPU
+        wanted = ("cuda" if several else f"cuda:{param.device_id}") if gpu else "cpu"
+    found, where = named_device(own_gpu(named, connected), wanted)
+    try:
+        device = Device(own_gpu([str(found)], connected) or found)
+    except DeviceError as error:
+        if where == SOLVER_FILE:
+            error.message += "; to train elsewhere than the solver says, add e.g. --device cpu"
+            error.at(f"solver_mode of {file}")
+        raise
+    log = get_logger(__name__)
+    if connected is None or not several:
+        log.info("Use %s (%s).", device, where)
+        return device
+    for rank, name in enumerate(connected.agree(device.name.encode())):
+        log.info("Process %d uses %s (%s).", rank, name.decode(), where)
+    return device
+
+
+@click.group()
+def example_command() -> None:
+    """Run an example that needs no download."""
+
+
+@example_command.command(cls=Command)
+@click.option(
+    "--out",
+    type=FOLDER,
+    default="digits",
+    show_default=True,
+    help="Folder for data, prototxts and weights.",
+)
+@device_options
+def digits(out: Path, device: str | None) -> None:
+    """Train a small LeNet on 1,797 handwritten digits (needs scikit-learn)."""
+    from demitasse.examples.digits import run
+
+    run(out, device)

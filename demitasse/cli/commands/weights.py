@@ -1,0 +1,206 @@
+"""weights: list, export, import and compare files of weights; needs no net."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from demitasse.cli.command import Command
+from demitasse.cli.errors import FAILED
+from demitasse.cli.options import FILE, json_option
+from demitasse.cli.render import print_json, show, table
+from demitasse.core.text import bytes_text
+
+if TYPE_CHECKING:
+    from demitasse.cli.comparison import WeightsDifference
+    from demitasse.io.weights.formats import Parameters
+
+FORMATS = ["npz", "h5", "safetensors", "caffemodel", "pt", "pth"]
+TYPES = ["float32", "float16", "bfloat16"]
+
+
+@click.group()
+def weights_command() -> None:
+    """List, export, import and compare files of weights."""
+
+
+@weights_command.command("list", cls=Command)
+@click.argument("file", type=FILE)
+@json_option
+def list_weights(file: Path, as_json: bool) -> None:
+    """List the parameters in FILE."""
+    from demitasse.io.weights.read import load_weights
+
+    weights = load_weights(file)
+    rows = [
+        (layer, i, " ".join(map(str, array.shape)), array.dtype.name, array.size)
+        for layer, arrays in weights.items()
+        for i, array in enumerate(arrays)
+    ]
+    if as_json:
+        head = ("layer", "index", "shape", "dtype", "count")
+        entries = [dict(zip(head, row, strict=True)) for row in rows]
+        for entry in entries:
+            entry["shape"] = [int(size) for size in str(entry["shape"]).split()]
+        print_json(entries)
+        return
+    count = sum(row[4] for row in rows)
+    size = sum(array.nbytes for arrays in weights.values() for array in arrays)
+    click.echo(table(("layer", "param", "shape", "dtype", "count"), rows))
+    click.echo(f"\n{len(weights):,} layers, {count:,} values, {bytes_text(size)}")
+
+
+@weights_command.command(cls=Command)
+@click.argument("file", type=FILE)
+@click.argument("out", type=FILE)
+@click.option(
+    "--to",
+    "kind",
+    type=click.Choice(FORMATS),
+    help="Kind of OUT; by default the one its ending names.",
+)
+@click.option(
+    "--map",
+    "names",
+    type=FILE,
+    help="Layers and their modules: OUT is a state_dict of PyTorch, called by these.",
+)
+@click.option("--dtype", type=click.Choice(TYPES), help="What a state_dict is stored as.")
+def export(file: Path, out: Path, kind: str | None, names: Path | None, dtype: str | None) -> None:
+    """Write the parameters in FILE to OUT.
+
+    In npz and safetensors files a parameter is called LAYER/INDEX; in HDF5 files it is where Caffe
+    puts it. With --map, and in .pt and .pth files, which PyTorch writes, they are a state_dict:
+    LAYER.weight, LAYER.bias, LAYER.running_mean, ...
+    """
+    from demitasse.io.weights.formats import write_weights
+    from demitasse.io.weights.read import read_weights
+
+    kind = kind or out.suffix[1:]
+    if kind not in FORMATS:
+        message = f"the ending of {out} is none of {', '.join(FORMATS)}; say which with --to"
+        raise click.UsageError(message)
+    weights = read_weights(file)
+    if names is None and kind not in {"pt", "pth"} and dtype is None:
+        write_weights(out, kind, weights)
+        click.echo(f"{out}: {sum(map(len, weights.values()))} arrays of {len(weights)} layers")
+        return
+    _export_state_dict(file, weights, out, kind, names, dtype)
+
+
+def _export_state_dict(
+    file: Path, weights: Parameters, out: Path, kind: str, names: Path | None, dtype: str | None
+) -> None:
+    from demitasse.io.weights.read import read_layers
+    from demitasse.io.weights.state_dicts.convert import to_state_dict
+    from demitasse.io.weights.state_dicts.files import ENDINGS, write_state_dict
+
+    if f".{kind}" not in ENDINGS or out.suffix != f".{kind}":
+        message = f"a state_dict is written to {', '.join(sorted(ENDINGS))}, not to {out}"
+        raise click.UsageError(message)
+    arrays, pairs = to_state_dict(read_layers(file), weights, names)
+    write_state_dict(out, arrays, dtype)
+    click.echo(table(("layer", "module"), [(str(unit), module) for unit, module in pairs]))
+    click.echo(f"\n{out}: {len(arrays)} tensors of {len(pairs)} modules")
+
+
+@weights_command.command("import", cls=Command)
+@click.argument("file", type=FILE)
+@click.argument("net", type=FILE)
+@click.argument("out", type=FILE)
+@click.option(
+    "--map", "names", type=FILE, help="Layers and their modules; else found by order and shape."
+)
+@click.option("--save_map", type=FILE, help="Write which layers are which modules to this file.")
+@click.option("--yes", is_flag=True, help="Take what was found by order and shape unasked.")
+def import_state_dict(
+    file: Path, net: Path, out: Path, names: Path | None, save_map: Path | None, yes: bool
+) -> None:
+    """Write the state_dict in FILE as weights of NET, a prototxt, to OUT.
+
+    FILE is a .safetensors file, or a .pt or .pth file, of which PyTorch reads tensors alone.
+    Without --map modules are found by order and shape, shown, and taken when that is confirmed.
+    Where something does not fit, nothing is written.
+    """
+    from demitasse.core.atomic import atomic_write
+    from demitasse.io.weights.state_dicts.convert import pairs_for, to_parameters
+    from demitasse.io.weights.state_dicts.files import read_state_dict
+    from demitasse.io.weights.state_dicts.maps import map_text
+    from demitasse.net import Net
+
+    arrays = read_state_dict(file)
+    made = Net(net, "TEST", device="numpy")
+    layers = [layer for layer in made.layers if layer.blobs]
+    shapes = {layer.name: [blob.shape for blob in layer.blobs] for layer in layers}
+    pairs = pairs_for([layer.param for layer in layers], shapes, arrays, names)
+    weights, unread = to_parameters(pairs, shapes, arrays)
+    click.echo(table(("layer", "module"), [(str(unit), module) for unit, module in pairs]))
+    for module in unread:
+        click.echo(f"note: no layer takes module {module!r}")
+    if save_map is not None:
+        with atomic_write(save_map) as opened:
+            opened.write(map_text(pairs).encode())
+    if names is None and not yes:
+        click.confirm("Found by order and shape. Is that right?", abort=True)
+    for name, blobs in weights.items():
+        for number, array in blobs.items():
+            made.params[name][number].mutable_cpu_data()[...] = array
+    made.save(out)
+    click.echo(f"{out}: {sum(map(len, weights.values()))} arrays of {len(weights)} layers")
+
+
+@weights_command.command(cls=Command)
+@click.argument("first", type=FILE)
+@click.argument("second", type=FILE)
+@click.option(
+    "--rtol",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Largest difference allowed, relative to an array's largest value.",
+)
+@click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, help="Rows.")
+@json_option
+@click.pass_context
+def diff(
+    ctx: click.Context, first: Path, second: Path, rtol: float, top: int, as_json: bool
+) -> None:
+    """Compare the parameters of two files, layer by layer, the largest difference first.
+
+    Exits with 1 when they differ by more than --rtol.
+    """
+    from demitasse.cli.comparison import weights_difference
+    from demitasse.io.weights.read import load_weights
+
+    result = weights_difference(load_weights(first), load_weights(second))
+    if as_json:
+        print_json({"within_rtol": result.within(rtol), **asdict(result)})
+    else:
+        show(_text(result, top))
+    if not result.within(rtol):
+        ctx.exit(FAILED)
+
+
+def _text(result: WeightsDifference, top: int) -> str:
+    lines = [f"only in the first: {name}" for name in result.only_first]
+    lines += [f"only in the second: {name}" for name in result.only_second]
+    for layer, index, one, other in result.shapes:
+        lines.append(f"{layer}, parameter {index}: {_shape(one)} and {_shape(other)}")
+    unlike = [array for array in result.arrays if array.absolute]
+    if unlike:
+        rows = [
+            (a.layer, a.index, f"{a.relative:.3e}", f"{a.absolute:.3e}",
+             " ".join(map(str, a.place)), f"{a.first:.6g}", f"{a.second:.6g}")
+            for a in unlike[:top]
+        ]  # fmt: skip
+        head = ("layer", "param", "relative", "absolute", "at", "first", "second")
+        lines.append(table(head, rows))
+    lines.append(f"{len(unlike)} of {len(result.arrays)} arrays of equal shape differ")
+    return "\n".join(lines)
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "not there" if shape is None else str(shape)

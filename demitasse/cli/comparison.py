@@ -1,0 +1,336 @@
+"""Reports of comparisons: text, JSON, JUnit's XML and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from demitasse.cli.render import table
+from demitasse.core.atomic import atomic_write
+from demitasse.core.text import escaped
+from demitasse.pages import Line, Page, line_chart
+from demitasse.testing import Comparison, Difference, Row
+from demitasse.testing.differences import KINDS
+from demitasse.testing.tolerances import tolerance
+from demitasse.testing.training import TrainingStep
+
+
+class ComparisonReport:
+    """A comparison, judged.
+
+    Args:
+        net: What was compared: the file's name.
+        found: The comparison.
+        steps: What training has shown, if it was asked for.
+        dtype: What the net computes in.
+        rtol: Largest difference, over the largest value of an array; layers that lose digits may be
+            off by more.
+        title: What the page and the report are called.
+        missing: What one side lacks, which is a difference, too.
+        notes: What else is to be said, such as what was not compared.
+    """
+
+    def __init__(
+        self,
+        net: str,
+        found: Comparison,
+        steps: Sequence[TrainingStep],
+        dtype: str,
+        rtol: float | None,
+        *,
+        title: str = "Consistency",
+        missing: Sequence[str] = (),
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.net, self.found, self.steps = net, found, steps
+        self.title, self.missing, self.notes = f"{title} of {net}", missing, notes
+        self._dtype, self._rtol = dtype, rtol
+        self.rtol = tolerance(dtype, rtol=rtol)
+        self.mismatches = [one for one in found.all if self._differs(one)]
+
+    @property
+    def agree(self) -> bool:
+        """Whether nothing is off by more than is allowed."""
+        return not self.mismatches and not self.missing
+
+    def _differs(self, one: Difference) -> bool:
+        return not one.relative <= tolerance(self._dtype, one.type, self._rtol)
+
+    # -- text ----------------------------------------------------------------------------------
+
+    def text(self, *, worst_first: bool = False, details: bool = False) -> str:
+        """Return a row for each layer and a column for each device, and what to make of them."""
+        parts = [self._details() if details else self._rows(worst_first)] if self.found.all else []
+        if self.steps:
+            parts.append(table(STEP_HEAD, [_step_cells(step) for step in self.steps]))
+        if self.notes:
+            parts.append("\n".join(escaped(note, one_line=True) for note in self.notes))
+        return "\n\n".join([*parts, self.verdict()])
+
+    def verdict(self) -> str:
+        """Return whether the devices agree; else the first difference, explained."""
+        worst = self.found.worst
+        if self.agree:
+            largest = f"; the largest difference: {worst}" if worst else ""
+            return f"They agree within {self.rtol:g}{largest}."
+        lines = [escaped(line, one_line=True) for line in self.missing]
+        if self.mismatches:
+            explained = self.found.explain(self.mismatches[0])
+            lines.append(f"First divergence (more than {self.rtol:g}): {explained}.")
+            lines.append(f"Largest: {worst}.")
+        return "\n".join(lines)
+
+    def _rows(self, worst_first: bool) -> str:
+        rows = self.rows(worst_first=worst_first)
+        return table(self._head(), [self._cells(row) for row in rows])
+
+    def rows(self, *, worst_first: bool = False) -> list[Row]:
+        """Return the layers that were compared."""
+        rows = self.found.rows()
+        return sorted(rows, key=lambda row: -row.worst) if worst_first else rows
+
+    def _head(self) -> list[str]:
+        names = [
+            device if kind == "data" else f"{kind}s"
+            for device in self.found.devices
+            for kind in self._kinds()
+        ]
+        return [f"against {self.found.reference}:", "", *names, ""]
+
+    def _kinds(self) -> list[str]:
+        """Return the kinds of arrays that were compared: each has a column for each device."""
+        return [kind for kind in KINDS if any(d.kind == kind for d in self.found.differences)]
+
+    def _cells(self, row: Row) -> list[str]:
+        found = [row.of(kind)[d] for d in self.found.devices for kind in self._kinds()]
+        bad = any(one is not None and self._differs(one) for one in found)
+        cells = ["-" if one is None else f"{one.relative:.1e}" for one in found]
+        return [row.layer, row.type, *cells, "parts" if bad else ""]
+
+    def _details(self) -> str:
+        rows = [
+            (d.layer, d.type, d.what, d.device, f"{d.relative:.2e}", f"{d.absolute:.2e}",
+             "parts" if self._differs(d) else "")
+            for d in self.found.all
+        ]  # fmt: skip
+        head = ("layer", "type", "what", f"{self.found.reference} against", "relative", "absolute")
+        return table((*head, ""), rows)
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it, for JSON."""
+        return {
+            "net": self.net,
+            "reference": self.found.reference,
+            "devices": self.found.devices,
+            "rtol": self.rtol,
+            "agree": self.agree,
+            "first_divergence": _plain(self.mismatches[0]) if self.mismatches else None,
+            "explained": self.found.explain(self.mismatches[0]) if self.mismatches else "",
+            "differences": [_plain(one) for one in self.found.differences],
+            "together": [_plain(one) for one in self.found.together],
+            "missing": list(self.missing),
+            "notes": list(self.notes),
+            "training": [
+                {"iteration": s.iteration, "device": s.device, "loss": s.loss,
+                 "expected_loss": s.expected, "worst": _plain(s.worst)}
+                for s in self.steps
+            ],
+        }  # fmt: skip
+
+    def write_junit(self, path: Path) -> None:
+        """Write a test case for each layer and device, in the XML that build servers read.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        suite = ElementTree.Element("testsuite", name=_xml(self.title))
+        for device in self.found.devices:
+            for row in self.found.rows():
+                case = ElementTree.SubElement(
+                    suite, "testcase", classname=_xml(device), name=_xml(row.layer)
+                )
+                found = (row.of(kind)[device] for kind in KINDS)
+                for one in (d for d in found if d is not None and self._differs(d)):
+                    failure = ElementTree.SubElement(case, "failure", message=_xml(str(one)))
+                    failure.text = _xml(self.found.explain(one))
+        for line in self.missing:
+            case = ElementTree.SubElement(suite, "testcase", classname="missing", name=_xml(line))
+            ElementTree.SubElement(case, "failure", message=_xml(line))
+        suite.set("tests", str(len(suite)))
+        suite.set("failures", str(len(suite.findall("testcase/failure/.."))))
+        with atomic_write(path) as file:
+            ElementTree.ElementTree(suite).write(file, encoding="utf-8", xml_declaration=True)
+
+    def write_page(self, path: Path) -> None:
+        """Write a page: a picture of all layers on a log scale, the verdict, the table.
+
+        Raises:
+            DemitasseError: Matplotlib is not installed.
+            OSError: It cannot be written.
+        """
+        rows = self.found.rows()
+        names = [row.layer for row in rows]
+        lines = []
+        for color, device in enumerate(self.found.devices):
+            for style, kind in enumerate(self._kinds()):
+                values = [_value(row.of(kind)[device]) for row in rows]
+                name = device if kind == "data" else f"{device}, {kind}s"
+                lines.append(Line(name, values, color, style))
+        page = Page(self.title)
+        page.text(f"{', '.join(self.found.devices)} against {self.found.reference}.")
+        for line in self.verdict().splitlines():
+            page.text(line)
+        for line in self.notes:
+            page.text(line)
+        if rows:
+            page.chart(
+                line_chart(lines, names, y_label="largest difference, relative", scale="log",
+                           limit=self.rtol),
+                "For each layer, in the order of the net, the largest difference on each device",
+            )  # fmt: skip
+            head = ["layer", "type", *self._head()[2:-1], ""]
+            cells = [self._cells(row) for row in rows]
+            bad = [i for i, row in enumerate(cells) if row[-1]]
+            page.heading("Layers")
+            page.table(head, cells, numbers=range(2, len(head) - 1), bad=bad)
+        if self.steps:
+            page.heading("Training")
+            page.table(STEP_HEAD, [_step_cells(step) for step in self.steps], numbers=(0, 2, 3, 4))
+        page.write(path)
+
+
+STEP_HEAD = ("step", "device", "loss", "loss on the first", "largest difference", "of parameter")
+
+
+def _step_cells(step: TrainingStep) -> tuple[str, ...]:
+    worst = step.worst
+    return (str(step.iteration), step.device, f"{step.loss:.6g}", f"{step.expected:.6g}",
+            f"{worst.relative:.1e}", f"{worst.layer}, {worst.what}")  # fmt: skip
+
+
+def _plain(one: Difference) -> dict[str, Any]:
+    return {
+        "layer": one.layer, "type": one.type, "what": one.what, "device": one.device,
+        "absolute": one.absolute, "relative": one.relative, "index": list(one.gap.index),
+        "got": one.gap.got, "expected": one.gap.expected, "ulps": one.gap.ulps,
+        "inputs": one.inputs,
+    }  # fmt: skip
+
+
+def _value(one: Difference | None) -> float | None:
+    return None if one is None else one.relative
+
+
+def _xml(text: str) -> str:
+    """Return text without the control characters that XML cannot hold."""
+    return escaped(text, one_line=True)
+
+
+Weights = dict[str, list[np.ndarray]]
+"""For each layer its parameters, in Caffe's order."""
+
+
+@dataclass(frozen=True)
+class ArrayDifference:
+    """How far one parameter is from the other file's.
+
+    Attributes:
+        layer: Name of the layer.
+        index: Which of its parameters.
+        absolute: Largest absolute difference; inf where one is not finite and the other not it.
+        relative: The same, over the largest absolute value of the two arrays.
+        place: Index of the largest difference.
+        first: The first file's value there.
+        second: The second file's value there.
+    """
+
+    layer: str
+    index: int
+    absolute: float
+    relative: float
+    place: tuple[int, ...]
+    first: float
+    second: float
+
+
+@dataclass
+class WeightsDifference:
+    """What differs between two files.
+
+    Attributes:
+        only_first: Layers that only the first file has.
+        only_second: Layers that only the second file has.
+        shapes: (layer, index, shape in the first, shape in the second) where they differ in more
+            than leading axes of 1; None for a parameter that is not there.
+        arrays: All pairs of equal shape, the largest relative difference first.
+    """
+
+    only_first: list[str] = field(default_factory=list)
+    only_second: list[str] = field(default_factory=list)
+    shapes: list[tuple[str, int, Any, Any]] = field(default_factory=list)
+    arrays: list[ArrayDifference] = field(default_factory=list)
+
+    def within(self, rtol: float) -> bool:
+        """Whether both have the same parameters, and none is off by more than ``rtol``."""
+        same = not (self.only_first or self.only_second or self.shapes)
+        return same and all(array.relative <= rtol for array in self.arrays)
+
+
+def weights_difference(first: Weights, second: Weights) -> WeightsDifference:
+    """Compare weights layer by layer, by name."""
+    result = WeightsDifference(
+        only_first=[name for name in first if name not in second],
+        only_second=[name for name in second if name not in first],
+    )
+    for layer in first:
+        if layer not in second:
+            continue
+        for index, (a, b) in enumerate(zip_longest(first[layer], second[layer])):
+            if (
+                a is None
+                or b is None
+                or _without_leading_ones(a).shape != _without_leading_ones(b).shape
+            ):
+                shapes = [None if array is None else array.shape for array in (a, b)]
+                result.shapes.append((layer, index, shapes[0], shapes[1]))
+            elif a.size:
+                short = a if a.ndim < b.ndim else b
+                pair = a.reshape(short.shape), b.reshape(short.shape)
+                result.arrays.append(_compare_arrays(layer, index, *pair))
+    result.arrays.sort(key=lambda array: array.relative, reverse=True)
+    return result
+
+
+def _without_leading_ones(array: np.ndarray) -> np.ndarray:
+    """Return an array without leading axes of 1: files of old give every parameter four axes."""
+    first = next((axis for axis, size in enumerate(array.shape) if size != 1), array.ndim)
+    return array.reshape(array.shape[first:])
+
+
+def _compare_arrays(layer: str, index: int, a: np.ndarray, b: np.ndarray) -> ArrayDifference:
+    first, second = a.astype(np.float64), b.astype(np.float64)
+    same = (first == second) | (np.isnan(first) & np.isnan(second))
+    gap = np.where(same, 0.0, np.inf)
+    finite = np.isfinite(first) & np.isfinite(second)
+    np.subtract(first, second, out=gap, where=finite)
+    np.abs(gap, out=gap)
+    flat = int(np.argmax(gap))
+    place = tuple(int(i) for i in np.unravel_index(flat, a.shape))
+    absolute = float(gap[place])
+    scale = max(_largest(first), _largest(second))
+    relative = absolute / scale if scale else absolute
+    return ArrayDifference(
+        layer, index, absolute, relative, place, float(first[place]), float(second[place])
+    )
+
+
+def _largest(array: np.ndarray) -> float:
+    return float(np.max(np.abs(array[np.isfinite(array)]), initial=0.0))

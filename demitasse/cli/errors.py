@@ -1,0 +1,146 @@
+"""Exit codes, errors as messages, and standard streams that cannot be written."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Literal
+
+import click
+
+from demitasse.core.text import escaped
+from demitasse.errors import (
+    ConfigError,
+    DataError,
+    DemitasseError,
+    DeviceError,
+    LostProcessError,
+    NetError,
+    OutOfMemoryError,
+    ParallelError,
+    PrototxtError,
+    ShapeError,
+    SnapshotError,
+    WeightsError,
+)
+
+FAILED, MODEL_OR_DATA, DEVICE, INTERRUPTED = 1, 3, 4, 130
+
+EXIT_CODES: dict[type[BaseException], int] = {
+    KeyboardInterrupt: INTERRUPTED,
+    OutOfMemoryError: DEVICE,
+    DeviceError: DEVICE,
+    ConfigError: MODEL_OR_DATA,
+    DataError: MODEL_OR_DATA,
+    NetError: MODEL_OR_DATA,
+    LostProcessError: FAILED,
+    ParallelError: FAILED,
+    PrototxtError: MODEL_OR_DATA,
+    ShapeError: MODEL_OR_DATA,
+    SnapshotError: MODEL_OR_DATA,
+    WeightsError: MODEL_OR_DATA,
+    DemitasseError: FAILED,
+    OSError: FAILED,
+    MemoryError: DEVICE,
+}
+"""Exception -> exit code; the first match counts. Wrong usage is click's own 2."""
+
+
+class CliError(click.ClickException):
+    """Exit with a message and a code, without a traceback."""
+
+    def __init__(self, message: str, code: int = FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = code  # type: ignore[misc]  # click reads it from the instance, too
+
+    def show(self, file: object = None) -> None:
+        """Print the message on standard error, if the stream can be written."""
+        del file
+        try:
+            click.echo(f"error: {escaped(self.format_message())}", err=True)
+        except OSError:
+            discard_stream("stderr")
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the exit code for an exception."""
+    return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), FAILED)
+
+
+@contextmanager
+def handle_errors() -> Iterator[None]:
+    """Turn exceptions with a message into CLI errors; print tracebacks at log level debug."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # click exits quietly when the reader has closed the pipe
+    except tuple(EXIT_CODES) as error:
+        if logging.getLogger("demitasse").isEnabledFor(logging.DEBUG):
+            traceback.print_exception(error)
+        from demitasse.cli.excerpts import with_excerpts
+        from demitasse.core.config.files import working_folder
+
+        text = "interrupted" if isinstance(error, KeyboardInterrupt) else with_excerpts(error)
+        if isinstance(error, FileNotFoundError) and error.filename is None and not working_folder():
+            text += ": the working directory has been deleted; change to another one"
+        if stdout_failed(error):
+            text = stdout_message(error)
+        message = _as_flags(text)
+        raise CliError(message or type(error).__name__, exit_code(error)) from error
+
+
+def _as_flags(message: str) -> str:
+    """Replace names of Python arguments, as ``keep=``, by the command's flags."""
+    context = click.get_current_context(silent=True)
+    for name in context.params if context is not None else ():
+        message = re.sub(rf"(?<![\w-]){name}= ", f"--{name} ", message)
+        message = re.sub(rf"(?<![\w-]){name}='(\w+)'", rf"--{name} \1", message)
+    return message
+
+
+@contextmanager
+def as_run_failures() -> Iterator[None]:
+    """Let errors of a run exit with 1, not 3: the files of the model are correct.
+
+    Examples are a snapshot that cannot be written and a loss of NaN.
+    """
+    try:
+        yield
+    except (NetError, SnapshotError) as error:
+        raise DemitasseError(str(error), code=error.code, **error.details) from error
+
+
+def print_stderr(text: str) -> None:
+    """Print text on standard error; ignore a stream that cannot be written."""
+    with suppress(OSError):
+        click.echo(text, err=True)
+
+
+def discard_stream(name: Literal["stdout", "stderr"]) -> None:
+    """Discard the buffer of a stream: Python would fail at exit when it flushes the buffer."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, getattr(sys, name).fileno())
+        os.close(nowhere)
+
+
+def stdout_failed(error: BaseException) -> bool:
+    """Return True if ``click`` could not write to standard output.
+
+    Text for standard error is printed by ``print_stderr``, which never fails.
+    """
+    if not isinstance(error, OSError) or error.filename is not None:
+        return False
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and frames[-1].f_code is click.echo.__code__
+
+
+def stdout_message(error: BaseException) -> str:
+    """Return the message for standard output that cannot be written; discard its buffer."""
+    discard_stream("stdout")
+    return f"standard output cannot be written to: {getattr(error, 'strerror', None) or error}"

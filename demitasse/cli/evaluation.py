@@ -1,0 +1,169 @@
+"""Nets run over their data: weights loaded, mean outputs, features written as databases.
+
+Source: Caffe, ``tools/caffe.cpp`` (``test``).
+Source: Caffe, ``tools/extract_features.cpp``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse.blob import Blob
+from demitasse.core.log import get_logger, number
+from demitasse.io.data.databases.datum import array_to_datum
+from demitasse.io.data.databases.writing import Records, new_database
+from demitasse.io.weights.pairing import OnMismatch
+from demitasse.net import Net
+from demitasse.training import Epoch
+from demitasse.training.nets import tell_load
+
+log = get_logger(__name__)
+
+
+class Scores:
+    """Sums of a net's outputs, each batch counting as many times as it has records.
+
+    Attributes:
+        batches: How many have been run.
+        weight: Sum of their weights.
+    """
+
+    def __init__(self) -> None:
+        self.batches, self.weight, self._loss = 0, 0.0, 0.0
+        self._sums: dict[str, np.ndarray] = {}
+        self._weights: dict[str, float] = {}
+
+    def run(self, net: Net, batches: int | None) -> None:
+        """Run batches through a net and add up what comes out.
+
+        Args:
+            net: The net.
+            batches: How many; None is an epoch, in which every record counts once.
+
+        Raises:
+            ConfigError: An epoch is wanted of a net that has none.
+        """
+        self._weights = dict(zip(net.blob_names, net.structure.blob_loss_weights, strict=True))
+        for weight, loss in Epoch(net).batches() if batches is None else _iterate(net, batches):
+            self._loss += weight * loss
+            for name in net.outputs:
+                self._add(name, net.blob_by_name(name).cpu_data(), weight)
+            self.batches += 1
+            self.weight += weight
+
+    def _add(self, name: str, values: np.ndarray, weight: float) -> None:
+        for value in values.reshape(-1).tolist():
+            log.info("Batch %d, %s = %s", self.batches, name, number(value))
+        part = weight * values.astype(np.float64)
+        if not self.batches:
+            self._sums[name] = part
+        elif name in self._sums and self._sums[name].shape == part.shape:
+            self._sums[name] += part
+        elif self._sums.pop(name, None) is not None:
+            log.warning("Output %s changes its shape, so there is no mean of it", name)
+
+    @property
+    def loss(self) -> float:
+        """Mean of the loss."""
+        return self._loss / self.weight
+
+    def means(self) -> dict[str, np.ndarray]:
+        """Return the mean of every output whose shape stayed the same."""
+        return {name: total / self.weight for name, total in self._sums.items()}
+
+    def tell(self) -> None:
+        """Log the means as Caffe does, with what each contributes to the loss."""
+        log.info("Loss: %s", number(self.loss))
+        for name, mean in self.means().items():
+            loss_weight = self._weights[name]
+            for value in mean.reshape(-1).tolist():
+                share = f"{number(loss_weight)} = {number(loss_weight * value)} loss"
+                note = f" (* {share})" if loss_weight else ""
+                log.info("%s = %s%s", name, number(value), note)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the means for JSON: plain numbers for outputs of one value."""
+        outputs = {name: mean.tolist() for name, mean in self.means().items()}
+        return {"batches": self.batches, "loss": self.loss, "outputs": outputs}
+
+
+def _iterate(net: Net, count: int) -> Iterator[tuple[int, float]]:
+    for _ in range(count):
+        yield 1, net.forward()
+
+
+log = get_logger(__name__)
+
+
+def load_weights_into(
+    net: Net, files: Sequence[str | os.PathLike[str]], on_mismatch: OnMismatch = "error"
+) -> None:
+    """Load files one after the other, and tell what of them and of the net was left out."""
+    missing = set(net.params) if files else set()
+    for file in files:
+        report = net.load(file, on_mismatch)
+        tell_load(report, file)
+        missing &= set(report.missing)
+    for layer in net.params:
+        if layer in missing:
+            log.warning("No file has weights for layer %s; it keeps those it was made with", layer)
+
+
+log = get_logger(__name__)
+
+
+def write_features(
+    net: Net,
+    outputs: dict[str, Path],
+    batches: int,
+    backend: str,
+    *,
+    overwrite: bool = False,
+) -> dict[Path, int]:
+    """Run a net and write some of its blobs, a record for each item, as databases.
+
+    Args:
+        net: The net, with data layers.
+        outputs: Blob -> the database to make of it; all appear when all are complete.
+        batches: How often to run it.
+        backend: ``"LMDB"`` or ``"LEVELDB"``.
+        overwrite: Whether to replace databases that are there.
+
+    Returns:
+        For each database, how many records it holds.
+
+    Raises:
+        DataError: There is something where a database is to be.
+        ShapeError: A blob has more than four axes, which a record cannot have.
+    """
+    blobs = {name: net.blob_by_name(name) for name in outputs}
+    with ExitStack() as stack:
+        written = {
+            name: Records(stack.enter_context(new_database(path, backend, overwrite=overwrite)))
+            for name, path in outputs.items()
+        }
+        for _ in range(batches):
+            net.forward()
+            for name, records in written.items():
+                _add_records(blobs[name], name, records)
+        for name, records in written.items():
+            records.commit()
+            _log_count(name, records)
+    return {outputs[name]: records.count for name, records in written.items()}
+
+
+def _add_records(blob: Blob, name: str, records: Records) -> None:
+    N, C, H, W = (blob.legacy_shape(axis) for axis in range(4))
+    for item in blob.cpu_data().reshape(N, C, H, W):
+        if records.add(b"%010d" % records.count, array_to_datum(item)):
+            _log_count(name, records)
+
+
+def _log_count(name: str, records: Records) -> None:
+    log.info("Extracted features of %d query images for feature blob %s", records.count, name)

@@ -1,0 +1,165 @@
+"""Spelling of flags: gflags' (one dash or two, ``=``, ``no`` in front, files), and old names.
+
+Source: Caffe, ``tools/caffe.cpp``, whose flags are gflags' and glog's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from demitasse.core.paths import regular_file
+
+ONE_DASH = re.compile(r"-[A-Za-z][\w-]+(=.*)?", re.DOTALL)
+
+GLOG = re.compile(
+    r"--?((no)?(alsologtostderr|logtostderr|colorlogtostderr|logbuflevel|logbufsecs)"
+    r"|stderrthreshold|v)(=\w*)?"
+)
+"""Flags that only say where glog puts its lines. Ours always go to standard error."""
+
+
+FLAG_FILE = re.compile(r"--?flagfile(?:=(.*))?")
+LARGEST_FILE = 1 << 20
+"""Bytes of a file of flags."""
+
+TRUE, FALSE = {"true", "t", "yes", "y", "1"}, {"false", "f", "no", "n", "0"}
+
+
+def double_dashes(args: Sequence[str]) -> list[str]:
+    """Give long flags two dashes, and leave those of glog out that change nothing here.
+
+    What comes after a lone ``--`` is left alone. Flags in files that ``--flagfile`` names stand in
+    its place.
+
+    Raises:
+        OSError: Such a file cannot be read.
+        ValueError: It is named twice, is too large or is no text.
+    """
+    end = list(args).index("--") if "--" in args else len(args)
+    flags = _from_files(args[:end], set())
+    dashed = (f"-{arg}" if ONE_DASH.fullmatch(arg) else arg for arg in flags)
+    return [arg for arg in dashed if not GLOG.fullmatch(arg)] + list(args[end:])
+
+
+def _from_files(args: Sequence[str], met: set[Path]) -> Iterator[str]:
+    """Yield flags, those in files in place of the files' names; ``met`` are files read before."""
+    rest = iter(args)
+    for arg in rest:
+        found = FLAG_FILE.fullmatch(arg)
+        name = None if found is None else found[1] or next(rest, None)
+        if name is None:
+            yield arg
+            continue
+        path = regular_file(name).resolve()
+        if path in met:  # perhaps by itself, without an end
+            message = f"{name} is named twice; each such file may be named once"
+            raise ValueError(message)
+        met.add(path)
+        if path.stat().st_size > LARGEST_FILE:
+            message = f"{name} has more than {LARGEST_FILE} bytes"
+            raise ValueError(message)
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.strip().startswith("-"):  # others are comments, or for other programs
+                yield from _from_files([line.strip()], met)
+
+
+def expand_switches(args: Sequence[str], switches: Collection[str]) -> list[str]:
+    """Spell switches as click does: there or not.
+
+    ``--shuffle=true``, ``--noshuffle`` and so on become ``--shuffle`` or nothing; the last counts.
+
+    Args:
+        args: Arguments, flags with two dashes.
+        switches: Names of those flags that are on or off, with underscores and without dashes.
+
+    Returns:
+        The switches that are on, and what else there was.
+    """
+    end = list(args).index("--") if "--" in args else len(args)
+    on: dict[str, bool] = {}
+    others = []
+    for arg in args[:end]:
+        flag, _, value = arg.partition("=")
+        name = normalize_name(flag.removeprefix("--")) if flag.startswith("--") else ""
+        value = value.lower() if "=" in arg else "true"
+        if name in switches and value in TRUE | FALSE:
+            on[name] = value in TRUE
+        elif name.removeprefix("no") in switches and "=" not in arg:
+            on[name.removeprefix("no")] = False
+        else:
+            others.append(arg)
+    return [f"--{name}" for name, wanted in on.items() if wanted] + others + list(args[end:])
+
+
+def normalize_name(name: str) -> str:
+    """Return a flag's or verb's name with underscores, so that hyphens are as good."""
+    return name.replace("-", "_")
+
+
+# -- old names ---------------------------------------------------------------------------------
+
+
+class RenamedOption(click.Option):
+    """Option with an old flag, or old values, which work but are not in the help.
+
+    Args:
+        old: The old flag, e.g. "--survive".
+        old_values: New value of each old value.
+    """
+
+    def __init__(
+        self, *args: Any, old: str = "", old_values: Mapping[str, str] | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.old, self.old_values = old, dict(old_values or {})
+
+
+def current_flags(
+    params: Sequence[click.Parameter], args: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Replace old flags and old values by the present ones.
+
+    Args:
+        params: Parameters of the command.
+        args: Arguments, flags with two dashes; arguments after a lone ``--`` are not changed.
+
+    Returns:
+        The arguments, and a warning for each old flag or value.
+    """
+    renamed = [one for one in params if isinstance(one, RenamedOption)]
+    options = {normalize_name(flag[2:]): one for one in renamed for flag in (one.old, *one.opts)}
+    end = list(args).index("--") if "--" in args else len(args)
+    out: list[str] = []
+    warnings: list[str] = []
+    before: RenamedOption | None = None
+    for arg in args[:end]:
+        flag, equals, value = arg.partition("=")
+        name = normalize_name(flag[2:]) if flag.startswith("--") else ""
+        option = options.get(name) if name else None
+        if option is None:
+            out.append(arg if before is None else _current_value(before, arg, warnings))
+            before = None
+            continue
+        new = option.opts[0]
+        if name == normalize_name(option.old[2:]):
+            warnings.append(f"{flag} is deprecated and goes with the next release; use {new}")
+            flag = new
+        out.append(f"{flag}={_current_value(option, value, warnings)}" if equals else flag)
+        before = None if equals else option
+    return out + list(args[end:]), warnings
+
+
+def _current_value(option: RenamedOption, value: str, warnings: list[str]) -> str:
+    new = option.old_values.get(value)
+    if new is None:
+        return value
+    flag = option.opts[0]
+    warnings.append(
+        f"{flag} {value} is deprecated and goes with the next release; use {flag} {new}"
+    )
+    return new

@@ -1,0 +1,265 @@
+"""Images that ``run`` reads, and text, JSON and PNG files that it writes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from demitasse.cli.render import terminal_width
+from demitasse.core.paths import is_folder, read_bytes, regular_file
+from demitasse.core.text import escaped
+from demitasse.errors import ConfigError, DataError, ErrorCode
+from demitasse.io.data.images.files import IMAGES, VIDEOS, files_in
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from demitasse.inference.cards import Answer
+    from demitasse.io.data.images.decode import Color
+
+
+@dataclass(frozen=True)
+class ImageInput:
+    """An image, or one frame of several.
+
+    Attributes:
+        name: What it is called: the file as it was named or found.
+        place: The file's name within the folder that was named, or alone.
+        frame: Which frame it is, from 0; None where there is only one.
+        found: Its pixels, uint8, blue first, (C, H, W); or why there are none.
+    """
+
+    name: str
+    place: Path
+    frame: int | None
+    found: np.ndarray | DataError
+
+    def pixels(self) -> np.ndarray:
+        """Return the pixels.
+
+        Raises:
+            DataError: There are none.
+        """
+        if isinstance(self.found, DataError):
+            raise self.found
+        return self.found
+
+
+def read_images(names: Iterable[str], color: Color, every: int = 1) -> Iterator[ImageInput]:
+    """Yield images one after the other, each read when it is asked for.
+
+    Args:
+        names: Files; folders, whose images and videos come in the order of their names, those in
+            folders below too; "-" for names on standard input, one in a line.
+        color: Which channels are wanted.
+        every: Of several frames, every how manieth.
+    """
+    for name in names:
+        if name == "-":
+            listed = (line.rstrip("\r\n") for line in sys.stdin)
+            yield from read_images((line for line in listed if line not in {"", "-"}), color, every)
+        elif is_folder(name):
+            yield from _in_folder(Path(name), color, every)
+        else:
+            yield from _frames(Path(name), Path(Path(name).name), color, every)
+
+
+def _in_folder(folder: Path, color: Color, every: int) -> Iterator[ImageInput]:
+    found = False
+    try:
+        for path in files_in(folder, IMAGES | VIDEOS):
+            found = True
+            yield from _frames(path, path.relative_to(folder), color, every)
+    except OSError as error:
+        why = DataError(f"{error.filename}: {error.strerror or error}")
+        yield ImageInput(str(folder), Path(folder.name), None, why)
+        return
+    if not found:
+        why = DataError("the folder holds no images and no videos")
+        yield ImageInput(str(folder), Path(folder.name), None, why)
+
+
+def _frames(path: Path, place: Path, color: Color, every: int) -> Iterator[ImageInput]:
+    """Yield the frames of a file, or its one image."""
+    from itertools import islice
+
+    name = str(path)
+    frames = _video_frames(path) if path.suffix.lower() in VIDEOS else _image_frames(path, color)
+    held: list[np.ndarray] = []
+    number = 0
+    try:
+        held += islice(frames, 2)
+        single = len(held) == 1
+        if single:
+            yield ImageInput(name, place, None, held.pop())
+            return
+        for number, frame in enumerate(_again(held, frames)):
+            if number % every == 0:
+                yield ImageInput(name, place, number, frame)
+    except OSError as error:
+        yield ImageInput(name, place, None, DataError(error.strerror or str(error)))
+    except DataError as error:
+        yield ImageInput(name, place, number + 1 if number else None, DataError(error.message))
+
+
+def _again(held: list[np.ndarray], rest: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    while held:
+        yield held.pop(0)
+    yield from rest
+
+
+def _image_frames(path: Path, color: Color) -> Iterator[np.ndarray]:
+    from demitasse.io.data.images.decode import decode_frames
+
+    yield from decode_frames(read_bytes(path), color)
+
+
+def _video_frames(path: Path) -> Iterator[np.ndarray]:
+    """Yield the frames of a video, read by OpenCV."""
+    try:
+        import cv2
+    except ImportError:
+        message = "videos are read by OpenCV; run: pip install 'demitasse[video]'"
+        raise DataError(message, code=ErrorCode.UNAVAILABLE, extra="video") from None
+    capture = cv2.VideoCapture(str(regular_file(path).resolve()))
+    try:
+        count = 0
+        while True:
+            good, frame = capture.read()
+            if not good:
+                break
+            count += 1
+            yield frame.transpose(2, 0, 1)
+        if not count:
+            message = "OpenCV can read no frame of this video"
+            raise DataError(message, code=ErrorCode.UNREADABLE)
+    finally:
+        capture.release()
+
+
+SHOWN_CLASSES = 5
+
+
+def json_line(picture: ImageInput, answer: Answer | DataError, top: int | None) -> str:
+    """Return one line of JSON: image, frame, and width, height and the answer, or an error."""
+    from demitasse.core.log import json_ready
+
+    line: dict[str, object] = {"image": picture.name, "frame": picture.frame}
+    if isinstance(answer, DataError):
+        line["error"] = answer.message
+    else:
+        _, height, width = picture.pixels().shape
+        line |= {"width": width, "height": height, **answer.as_dict(top or _usual(answer))}
+    return json.dumps(json_ready(line))
+
+
+def text_lines(picture: ImageInput, answer: Answer, top: int | None) -> str:
+    """Return an image's name and below it what it shows, in lines as wide as the terminal."""
+    _, height, width = picture.pixels().shape
+    frame = "" if picture.frame is None else f", frame {picture.frame}"
+    lines = [
+        f"{picture.name}{frame} ({width} x {height})",
+        *_answer_rows(answer, top or _usual(answer)),
+    ]
+    shown = [escaped(line, one_line=True) for line in lines]
+    most = terminal_width()
+    if most is None:
+        return "\n".join(shown)
+    return "\n".join(line if len(line) <= most else f"{line[: most - 1]}…" for line in shown)
+
+
+def _usual(answer: Answer) -> int:
+    """Return how many rows are shown where nobody said."""
+    from demitasse.inference.cards import Classes
+
+    return SHOWN_CLASSES if isinstance(answer, Classes) else sys.maxsize
+
+
+def _answer_rows(answer: Answer, top: int) -> list[str]:
+    from demitasse.inference.cards import Boxes, Classes, Features, Segments
+
+    match answer:
+        case Classes():
+            return [f"  {score:8.4f}  {label}" for label, score in answer.top(top)]
+        case Boxes():
+            boxes = answer.boxes[:top]
+            width = max((len(box.label) for box in boxes), default=0)
+            return [
+                f"  {box.score:8.4f}  {box.label:{width}}  from {box.xmin:.0f}, {box.ymin:.0f} "
+                f"to {box.xmax:.0f}, {box.ymax:.0f}"
+                for box in boxes
+            ] or ["  nothing found"]
+        case Segments():
+            size = answer.mask.size
+            return [f"  {100 * n / size:7.2f}%  {label}" for _, label, n in answer.shares()[:top]]
+        case Features():
+            return [
+                f"  {name}  {'x'.join(map(str, array.shape)) or '1'}, mean {array.mean():.4g}, "
+                f"from {array.min():.4g} to {array.max():.4g}"
+                for name, array in answer.values.items()
+            ]
+
+
+class ImageWriter:
+    """Writes PNG files that are called like the images they are about.
+
+    Args:
+        folder: Where to; made where there is none.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._written: set[Path] = set()
+
+    def draw(self, picture: ImageInput, answer: Answer) -> None:
+        """Write an image with an answer drawn on it.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        from demitasse.inference.cards.drawing import drawn
+
+        self._write(picture, drawn(picture.pixels(), answer))
+
+    def mask(self, picture: ImageInput, answer: Answer) -> None:
+        """Write the class of every pixel.
+
+        Raises:
+            ConfigError: The answer is no map of classes, or has numbers above 255.
+            OSError: It cannot be written.
+        """
+        import numpy as np
+
+        from demitasse.inference.cards import Segments
+
+        if not isinstance(answer, Segments) or answer.mask.max(initial=0) > 255:
+            message = (
+                '--masks is for cards with task = "segment" and at most 256 classes, which is what '
+                "a pixel of a PNG holds"
+            )
+            raise ConfigError(message, code=ErrorCode.INVALID, flag="--masks")
+        self._write(picture, answer.mask[None].astype(np.uint8))
+
+    def _write(self, picture: ImageInput, pixels: np.ndarray) -> None:
+        from demitasse.core.atomic import atomic_write
+        from demitasse.io.data.images.encode import encode_image
+
+        path = self._free(picture)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as file:
+            file.write(encode_image(pixels, "png"))
+
+    def _free(self, picture: ImageInput) -> Path:
+        """Return a name that this run has not used yet: files of two folders can share theirs."""
+        frame = "" if picture.frame is None else f"-{picture.frame:06d}"
+        place = self._folder / picture.place
+        path, number = place.with_name(f"{place.stem}{frame}.png"), 2
+        while path in self._written:
+            path = place.with_name(f"{place.stem}{frame}-{number}.png")
+            number += 1
+        self._written.add(path)
+        return path

@@ -1,0 +1,303 @@
+"""Build a net from a message: read the arguments, create layers and blobs in Caffe's order.
+
+Filter, insert splits, create, wire, set up, share parameters, find the layers that need backward.
+
+Source: Caffe, ``Net::Init`` in ``src/caffe/net.cpp``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from demitasse.backends.storage import STORAGES, Stored
+from demitasse.blob import Blob
+from demitasse.core.config import settings
+from demitasse.core.device import Device
+from demitasse.core.log import get_logger
+from demitasse.core.out_of_memory import with_location
+from demitasse.core.threads import Pool, wanted_threads
+from demitasse.errors import ConfigError, DemitasseError, ErrorCode
+from demitasse.graph import (
+    Graph,
+    LayerSetup,
+    Needs,
+    Param,
+    append_params,
+    filter_net,
+    insert_splits,
+    move_strides,
+    moved_weight,
+    moved_weights,
+    raise_faults,
+    who_needs_backward,
+    wire,
+)
+from demitasse.io.proto import LayerParameter, NetParameter, Phase, ReadNet, read_net, upgrade_net
+from demitasse.layers import Layer, LayerContext, create_layer
+from demitasse.net.structure import Structure
+
+__all__ = [
+    "as_sequence",
+    "assemble",
+    "check_storage",
+    "choose_seed",
+    "choose_storage",
+    "initialize_parameters",
+    "layer_label",
+    "phase_number",
+    "read_source",
+    "resolve_base_dir",
+]
+
+log = get_logger(__name__)
+
+WORTH_THREADS = 1 << 18
+"""Elements of parameters from which threads are faster than none."""
+
+
+# -- arguments ---------------------------------------------------------------------------------
+
+
+def read_source(source: str | os.PathLike[str] | NetParameter, lenient: bool) -> ReadNet:
+    """Return the current form of a file, or of a copy of a message."""
+    if isinstance(source, NetParameter):
+        param = NetParameter()
+        param.CopyFrom(source)
+        upgrade_net(param)
+        return ReadNet(param)
+    return read_net(source, lenient=lenient)
+
+
+def resolve_base_dir(base_dir: str | os.PathLike[str] | None, file: str) -> Path | None:
+    """Return the folder for relative paths: the given one, or that of the net's file.
+
+    Args:
+        base_dir: The folder, or None.
+        file: The net's file, or an empty string.
+    """
+    if base_dir is not None:
+        return Path(base_dir)
+    return Path(file).parent if file else None
+
+
+def phase_number(phase: str | int) -> Any:
+    """Return the number of a phase given by name or number.
+
+    Raises:
+        ConfigError: There is no such phase.
+    """
+    known = dict(Phase.items())
+    if phase in known:
+        return known[str(phase)]
+    if phase in known.values():
+        return phase
+    message = f"got phase {phase!r}, expected TRAIN or TEST"
+    raise ConfigError(message, code=ErrorCode.UNKNOWN, field="phase", got=phase)
+
+
+def choose_seed(seed: int | None) -> int:
+    """Return the seed, or that of the settings; for a negative seed, a random one."""
+    chosen = settings.get("seed") if seed is None else seed
+    return int.from_bytes(os.urandom(4), "little") >> 1 if chosen < 0 else int(chosen)
+
+
+def choose_storage(storage: Stored | None, device: Device, dtype: str) -> Stored:
+    """Return the storage of values on the device; None asks the settings.
+
+    Raises:
+        ConfigError: The storage is unknown, or the device or the dtype does not support it.
+    """
+    chosen: Stored = settings.get("gpu_storage_dtype") if storage is None else storage
+    if chosen not in STORAGES:
+        message = f"got storage {chosen!r}, expected one of {', '.join(STORAGES)}"
+        raise ConfigError(message, code=ErrorCode.UNKNOWN, field="storage", got=chosen)
+    asked = "" if storage is not None else f" ({settings.where('gpu_storage_dtype')})"
+    if chosen not in device.backend.storages:
+        message = f"storage {chosen!r}{asked} is for GPUs; {device} supports 'float' only"
+        raise ConfigError(message, code=ErrorCode.UNSUPPORTED, field="storage", got=chosen)
+    if chosen != "float" and dtype != "float32":
+        message = f"storage {chosen!r}{asked} is for nets of float32; got dtype {dtype}"
+        raise ConfigError(
+            message, code=ErrorCode.CONFLICT, field="storage", got=chosen, dtype=dtype
+        )
+    return chosen
+
+
+def check_storage(storage: Stored, phase: str) -> None:
+    """Refuse a storage of 16 bits for a net in phase TRAIN.
+
+    Raises:
+        ConfigError: The net would be trained in values of 16 bits.
+    """
+    if storage != "float" and phase == "TRAIN":
+        message = (
+            f"storage {storage!r} is for nets in phase TEST: 16 bits lose small gradients and "
+            'updates; train with storage "float"'
+        )
+        raise ConfigError(
+            message, code=ErrorCode.CONFLICT, field="storage", got=storage, phase=phase
+        )
+
+
+def as_sequence(weights: Any) -> Iterable[Any]:
+    """Return files or messages of weights as a sequence, from None, one or several."""
+    if weights is None:
+        return ()
+    if isinstance(weights, (str, os.PathLike, NetParameter)):
+        return (weights,)
+    return tuple(weights)
+
+
+# -- layers and blobs --------------------------------------------------------------------------
+
+
+def layer_label(layer: Layer | LayerParameter) -> str:
+    """Return the name of a layer in messages: ``layer 'conv1' (Convolution)``."""
+    return f"layer {layer.name!r} ({layer.type})"
+
+
+def assemble(
+    message: NetParameter,
+    context: LayerContext,
+    origins: Sequence[str] = (),
+    kept: Collection[str] | None = None,
+) -> Structure:
+    """Build a net's layers and blobs.
+
+    Args:
+        message: The whole net, with its state filled in.
+        context: The context of the layers.
+        origins: ``file:line`` of each layer of ``message``, where known.
+        kept: Names of all blobs that are read besides the outputs; the others may be computed in
+            part only. None to compute all blobs as in the message.
+
+    Raises:
+        NetError: Layers do not fit together; one error lists all faults found before set-up.
+        DemitasseError: A layer refuses its fields or its bottoms.
+    """
+    filtered, taken = filter_net(message)
+    places = [origins[i] for i in taken] if origins else []
+    if kept is not None:
+        filtered, whence = move_strides(filtered, kept, places)
+        places = [places[i] if i >= 0 else "" for i in whence] if places else []
+    split, source = insert_splits(filtered, places)
+    for producer, which in moved_weights(filtered):
+        weighted = filtered.layer[producer]
+        log.warning("%s: %s", layer_label(weighted), moved_weight(weighted.top[which]))
+    for param in split.layer:
+        if not param.HasField("phase"):
+            param.phase = message.state.phase
+
+    def origin_of(index: int) -> str:
+        return places[source[index]] if places and source[index] >= 0 else ""
+
+    layers = _create(split, context, origin_of)
+    needed = [layer.tops.low if layer.auto_tops else 0 for layer in layers]
+    graph = wire(split, needed, origin_of)
+    blobs = [Blob((), context.dtype, context.device, name) for name in graph.blobs]
+    records: list[Param] = []
+    params: list[Blob] = []
+    memory_used = 0
+    for index, (layer, node) in enumerate(zip(layers, graph.nodes, strict=True)):
+        bottom = [blobs[b] for b in node.bottoms]
+        top = [blobs[t] for t in node.tops]
+        try:
+            layer.initialize(bottom, top)
+            _mark_frozen(layer, node.param)
+            append_params(records, index, layer.param, [b.shape for b in layer.blobs])
+        except (DemitasseError, MemoryError, OSError) as error:
+            fault = with_location(error, layer_label(layer))
+            if isinstance(fault, DemitasseError):
+                fault.from_line(origin_of(index))
+            raise fault from fault.__cause__
+        params += layer.blobs
+        memory_used += sum(blob.count for blob in top) * _itemsize(context.dtype)
+    setups = _setups(layers, graph)
+    needs = who_needs_backward(graph, setups, message.force_backward)
+    _log_ended_gradients(graph, setups, needs)
+    for layer, wanted in zip(layers, needs.params, strict=True):
+        for index, want in enumerate(wanted):
+            layer.set_param_propagate_down(index, want)
+    structure = Structure(
+        message=split,
+        graph=graph,
+        layers=tuple(layers),
+        blob_list=tuple(blobs),
+        needs=needs,
+        param_records=tuple(records),
+        params_list=tuple(params),
+        memory_used=memory_used,
+    )
+    structure.share_weights()
+    return structure
+
+
+def _create(
+    net: NetParameter, context: LayerContext, origin_of: Callable[[int], str]
+) -> list[Layer]:
+    """Create all layers; one error lists all unknown types."""
+    layers: list[Layer] = []
+    faults: list[DemitasseError] = []
+    for index, param in enumerate(net.layer):
+        own = LayerParameter()
+        own.CopyFrom(param)
+        try:
+            layers.append(create_layer(own, Phase.Name(param.phase), context))
+        except DemitasseError as error:
+            faults.append(
+                error.at(layer_label(param), layer=param.name).from_line(origin_of(index))
+            )
+    raise_faults(faults)
+    return layers
+
+
+def _mark_frozen(layer: Layer, param: LayerParameter) -> None:
+    """Mark the parameters of a layer whose learning rate is 0 in the original message."""
+    for index in range(len(layer.blobs)):
+        spec = param.param[index] if index < len(param.param) else None
+        layer.set_param_propagate_down(index, spec is None or spec.lr_mult != 0)
+
+
+def _setups(layers: Sequence[Layer], graph: Graph) -> list[LayerSetup]:
+    return [
+        LayerSetup(
+            params=tuple(layer.param_propagate_down(i) for i in range(len(layer.blobs))),
+            losses=tuple(bool(layer.loss(i)) for i in range(len(node.tops))),
+            allow_force=tuple(layer.allow_force_backward(i) for i in range(len(node.bottoms))),
+            without_gradient=frozenset(
+                i for i in range(len(node.bottoms)) if not layer.has_gradient(i)
+            ),
+        )
+        for layer, node in zip(layers, graph.nodes, strict=True)
+    ]
+
+
+def _log_ended_gradients(graph: Graph, setups: Sequence[LayerSetup], needs: Needs) -> None:
+    """Log bottoms without a gradient, as labels and indices, above layers that are trained."""
+    for node, setup, wanted in zip(graph.nodes, setups, needs.layers, strict=True):
+        for index in sorted(setup.without_gradient):
+            if wanted and needs.blobs[node.bottoms[index]]:
+                blob = graph.blobs[node.bottoms[index]]
+                log.info("%s has no gradient for its bottom %r", layer_label(node.param), blob)
+
+
+def _itemsize(dtype: str) -> int:
+    return {"float32": 4, "float64": 8}[dtype]
+
+
+def initialize_parameters(params: Iterable[Blob]) -> None:
+    """Create the initial values of all parameters that were not loaded, on all cores.
+
+    Raises:
+        DemitasseError: There is no memory, or no threads; some parameters may be initialized.
+    """
+    threads = wanted_threads()
+    waiting = [blob.data_memory for blob in params if blob.data_memory.deferred]
+    waiting.sort(key=lambda memory: -memory.size)
+    if sum(memory.size for memory in waiting) < WORTH_THREADS or threads < 2:
+        return  # the first reader of each parameter initializes it
+    with Pool(threads, "demitasse-begin") as pool:
+        list(pool.map(lambda memory: memory.cpu_data(), dict.fromkeys(waiting)))

@@ -1,0 +1,649 @@
+"""Execution: the passes of a net, run by its plan.
+
+``Passes`` runs layers, calls the callbacks between them, brings live views of blobs up to date, and
+opens the buffers that blobs share. ``Execution`` adds what a caller expects of a pass: one thread
+at a time, a rollback of an interrupted pass, the loss, and a launch as one where the device can.
+
+Source: Caffe, ``Net::ForwardFromTo`` and ``Net::BackwardFromTo`` in ``src/caffe/net.cpp``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial, reduce
+
+from demitasse.backends.arrays import Array
+from demitasse.backends.storage import Stored
+from demitasse.blob import Changes
+from demitasse.core.config import settings
+from demitasse.core.device import Device
+from demitasse.core.out_of_memory import MEMORY_ERRORS, located_memory_error
+from demitasse.core.threads import Uninterrupted
+from demitasse.errors import ErrorCode, NetError, OutOfMemoryError
+from demitasse.layers import LayerContext
+from demitasse.memory import SyncedMemory, transfers
+from demitasse.memory.guard import Guard, transfer_mode, watching
+from demitasse.memory.leases import leased_memories, leases_alive
+from demitasse.net.build import initialize_parameters
+from demitasse.net.debug import DebugInfo
+from demitasse.net.graph_capture import CapturablePasses, count_sources, layer_blocker
+from demitasse.net.labels import LabelCheck
+from demitasse.net.memory_usage import suggest_batch_size
+from demitasse.net.rollback import StatefulBlobs
+from demitasse.net.structure import Structure
+from demitasse.plan import Plan
+from demitasse.plan.liveness import Allocator, hidden_blobs
+
+__all__ = ["Callback", "ExclusiveLock", "Execution", "Loss", "Passes"]
+
+Callback = Callable[[int], None]
+
+
+class ExclusiveLock:
+    """Lock for work on a net; reentrant, and an error instead of a wait in other threads.
+
+    Two passes over the same blobs are a mistake: their order would be chance.
+
+    Args:
+        name: Name of the net.
+    """
+
+    __slots__ = ("_acquire", "_name", "_release")
+
+    def __init__(self, name: str) -> None:
+        lock = threading.RLock()
+        self._name, self._acquire, self._release = name, lock.acquire, lock.release
+
+    def __enter__(self) -> None:
+        """Acquire the lock.
+
+        Raises:
+            NetError: Another thread has the lock.
+        """
+        if not self._acquire(False):
+            message = (
+                f"net {self._name!r} is in use by another thread; use a net in one thread at a "
+                "time, or give each thread its own net (net.clone())"
+            )
+            raise NetError(message, code=ErrorCode.BAD_STATE, net=self._name)
+
+    def __exit__(self, *exception: object) -> None:
+        """Release the lock."""
+        self._release()
+
+
+class Loss:
+    """The loss of a forward pass, which the device may still be computing.
+
+    Synchronous devices copy it to the host at once, at no cost.
+
+    Args:
+        array: The sum of the weighted loss tops on the device, (); None without a loss layer.
+        device: The device.
+        check: Called with the number by ``read``; may raise.
+    """
+
+    def __init__(self, array: Array | None, device: Device, check: Callable[[float], None]) -> None:
+        self.array = array
+        self._device, self._check = device, check
+        self._number = None if device.backend.queues else self._to_host()
+
+    def wait(self) -> float:
+        """Return the number, unchecked, once the device has done all earlier work."""
+        if self._number is None:
+            self._number = self._to_host()
+        return self._number
+
+    def read(self) -> float:
+        """Return the number.
+
+        Raises:
+            DataError: A label is neither a class of the scores nor ignored.
+        """
+        number = self.wait()
+        self._check(number)
+        return number
+
+    def _to_host(self) -> float:
+        if self.array is None:
+            return 0.0
+        if not self._device.shares_host:
+            dtype = self.array.dtype
+            transfers.note(down=dtype.itemsize if hasattr(dtype, "itemsize") else 4)
+        return float(self._device.backend.to_host(self.array))
+
+
+class Passes:
+    """Runs the layers of a net by a plan.
+
+    Args:
+        structure: The parts of the net.
+        kept: Names of the blobs whose values are kept; None for all.
+        optimize: Whether backends are asked for Steps.
+        storage: How a GPU keeps values: "float", "half" or "bfloat16".
+
+    Attributes:
+        plan: The plan of the layers.
+        debug_info: Whether mean absolute values of all blobs are logged.
+        stateful_blobs: The blobs that carry state from one forward pass to the next.
+        last_launch: The capture whose launch was the last forward pass; None for a queued pass.
+        gradients_valid: False from an interrupted backward pass until gradients are cleared.
+        before_forward, after_forward: Called with a layer's index around its forward.
+        before_backward, after_backward: Called with a layer's index around its backward.
+    """
+
+    def __init__(
+        self,
+        structure: Structure,
+        kept: frozenset[str] | None,
+        *,
+        optimize: bool,
+        storage: Stored = "float",
+    ) -> None:
+        self._structure, self._kept, self._storage = structure, kept, storage
+        self._allocator: Allocator | None = None
+        self._changes = Changes()
+        self._serials: tuple[int, frozenset[int]] = (-1, frozenset())
+        self.plan = self._planned(optimize=optimize)
+        self.debug_info, self.gradients_valid = False, True
+        self._guard = Guard()
+        self._blocker: tuple[tuple[int, Plan], str] | None = None
+        self._initialized = False
+        self.last_launch: object = None
+        self.stateful_blobs = StatefulBlobs(structure.layers)
+        self._interrupted: tuple[int, int] | None = None  # layers of an interrupted forward pass
+        self.before_forward: list[Callback] = []
+        self.after_forward: list[Callback] = []
+        self.before_backward: list[Callback] = []
+        self.after_backward: list[Callback] = []
+
+    @property
+    def changes(self) -> int:
+        """Number of the last change of a blob's shape or memory."""
+        return self._changes.number
+
+    @property
+    def last(self) -> int:
+        """Index of the last layer."""
+        return len(self._structure.layers) - 1
+
+    @property
+    def sources(self) -> int:
+        """Number of layers at the beginning that only bring data in."""
+        return count_sources(self.plan.entries)
+
+    def capture_blocker(self) -> str:
+        """Return why the passes cannot be captured; "" if they can."""
+        if self._has_callbacks:
+            return "callbacks run between layers"
+        if self.debug_info or self.plan.watch is not None:
+            return "layers are observed one by one"
+        if self._leased():
+            return "a live view of a blob (blob.data) is in use"
+        if settings.get_often("debug_fill_stale"):
+            return "stale memory is filled with NaN (setting debug_fill_stale)"
+        key = (self._changes.number, self.plan)
+        if self._blocker is None or self._blocker[0] != key:
+            self._blocker = (key, layer_blocker(self.plan.entries))
+        return self._blocker[1]
+
+    def reset_plan(self) -> None:
+        """Discard all prepared Steps, for a net that has moved to another device."""
+        self.plan = self._planned(optimize=self.plan.lowered)
+
+    def forward(self, first: int, last: int) -> list[Array]:
+        """Run layers ``first`` to ``last``, both included.
+
+        Returns:
+            Weighted sums of the loss tops on the way, each a 0-d device array.
+        """
+        if not self._initialized:
+            initialize_parameters(self._structure.params_list)
+            self._initialized = True
+        self.last_launch = None
+        try:
+            with self._pass(first, last, backward=False):
+                self.stateful_blobs.before_pass(first, last)
+                terms = self._forward(first, last)
+        except BaseException:
+            self._interrupted = (first, last)
+            raise
+        interrupted = self._interrupted
+        if interrupted is not None and first <= interrupted[0] and interrupted[1] <= last:
+            self._interrupted = None
+        return terms
+
+    def replay(self) -> bool:
+        """Repeat the calls of an earlier forward pass over all layers, if calls were all it was.
+
+        No layer may carry state from pass to pass (``stateful_blobs``).
+
+        Returns:
+            Whether the pass was replayed; False leaves everything as it is.
+        """
+        if self._interrupted is not None or self.debug_info or self._has_callbacks:
+            return False
+        if watching() is not None:
+            return False
+        try:
+            self._take_over_views()
+            replayed = self.plan.again()
+            if replayed:
+                self._show_views()
+        except BaseException:
+            self._interrupted = (0, self.last)
+            raise
+        return replayed
+
+    def run_all(self, run: Callable[[], Array | None]) -> Array | None:
+        """Run all layers forward by a function, which may call ``forward`` for parts of them.
+
+        Args:
+            run: Returns the loss of the layers.
+        """
+        try:
+            loss = run()
+        except BaseException:
+            self._interrupted = (0, self.last)
+            raise
+        self._interrupted = None
+        return loss
+
+    def backward(self, first: int, last: int) -> None:
+        """Run layers ``first`` down to ``last``, both included.
+
+        Raises:
+            NetError: The net was made to run forward only; or the last forward pass was
+                interrupted.
+        """
+        if self._allocator is not None and not self._allocator.backward:
+            message = (
+                "a net in phase TEST made with keep=... only runs forward; leave keep out to run "
+                "backward"
+            )
+            raise NetError(message, code=ErrorCode.UNSUPPORTED, field="keep")
+        if self._storage != "float":
+            message = f"a net with storage {self._storage!r} only runs forward"
+            raise NetError(message, code=ErrorCode.UNSUPPORTED, field="storage", got=self._storage)
+        if self._interrupted is not None:
+            message = "the last forward pass was interrupted; run forward() before backward()"
+            raise NetError(message, code=ErrorCode.BAD_STATE)
+        try:
+            with self._pass(first, last, backward=True):
+                self._backward(first, last)
+        except BaseException:
+            self.gradients_valid = False
+            raise
+        if self.debug_info:
+            DebugInfo(self._structure).totals()
+
+    @property
+    def _has_callbacks(self) -> bool:
+        forward = self.before_forward or self.after_forward
+        return bool(forward or self.before_backward or self.after_backward)
+
+    def _forward(self, first: int, last: int) -> list[Array]:
+        if not (self._has_callbacks or self.debug_info):
+            return self.plan.forward(first, last)
+        # layer by layer: no layers are fused, and each has its own gradient
+        terms: list[Array] = []
+        for index in range(first, last + 1):
+            self._call(self.before_forward, index)
+            terms += self.plan.forward(index, index)
+            if self.debug_info:
+                DebugInfo(self._structure).forward(index)
+            self._call(self.after_forward, index)
+        return terms
+
+    def _backward(self, first: int, last: int) -> None:
+        if not (self.before_backward or self.after_backward or self.debug_info):
+            self.plan.backward(first, last)
+            return
+        for index in range(first, last - 1, -1):
+            self._call(self.before_backward, index)
+            self.plan.backward(index, index)
+            if self.debug_info and self._structure.needs.layers[index]:
+                DebugInfo(self._structure).backward(index)
+            self._call(self.after_backward, index)
+
+    def _call(self, callbacks: Sequence[Callback], index: int) -> None:
+        if callbacks and (guard := watching()) is not None:
+            guard.at(f"a callback at layer {self._structure.layers[index].name!r}")
+        for callback in callbacks:
+            callback(index)
+
+    @contextmanager
+    def _pass(self, first: int, last: int, *, backward: bool) -> Iterator[None]:
+        """Open the shared buffers for a pass over some layers, and close them after the pass."""
+        allocator = self._allocator
+        if allocator is not None and allocator.backward != backward:
+            allocator = None
+        if allocator is not None:
+            if not backward:
+                self.plan.reshape()
+            allocator.update(self.plan.runs)
+            allocator.check_reads(first, last)
+        try:
+            if allocator is not None:
+                allocator.arena.open = True
+            self._take_over_views()
+            mode = transfer_mode()
+            if mode == "allow":
+                yield
+                self._show_views()
+            else:
+                with self._guard.watch(mode):
+                    yield
+                    self._guard.after_pass()
+                    self._show_views()
+        finally:
+            if allocator is not None:
+                allocator.arena.open = False
+
+    def _take_over_views(self) -> None:
+        """Make values newest that were written through live views of blobs."""
+        for memory in self._leased():
+            memory.before_pass()
+
+    def _show_views(self) -> None:
+        """Bring live views of blobs up to date."""
+        for memory in self._leased():
+            memory.after_pass()
+
+    def _planned(self, *, optimize: bool) -> Plan:
+        """Return a plan of the layers; assign shared buffers to the blobs that are not kept."""
+        places = self._structure.places()
+        if self._kept is None:
+            return Plan(places, self._changes, lowered=optimize)
+        if self._allocator is not None:
+            self._allocator.release()
+        wanted = self._kept.union(self._structure.inputs, self._structure.outputs)
+        kept = [blob for name, blob in self._structure.blobs.items() if name in wanted]
+        if self._structure.phase == "TRAIN":
+            self._allocator = Allocator(places, kept, self._changes, backward=True)
+            return Plan(places, self._changes, lowered=optimize)
+        places = [replace(place, backward=False) for place in places]
+        self._allocator = Allocator(places, kept, self._changes)
+        hidden = hidden_blobs(places, kept)
+        joins = optimize and places[0].layer.device.backend.joins_in_place
+        arrange = self._allocator.find_homes if joins else None
+        return Plan(places, self._changes, lowered=optimize, hidden=hidden, arrange=arrange)
+
+    def _leased(self) -> list[SyncedMemory]:
+        """Return the memories of the net that have live views."""
+        if not leases_alive():
+            return []
+        if self._serials[0] != self._changes.number:
+            blobs = [*self._structure.blob_list, *self._structure.params_list]
+            serials = (m.serial for b in blobs for m in (b.data_memory, b.diff_memory))
+            self._serials = (self._changes.number, frozenset(serials))
+        ours = self._serials[1]
+        return [memory for memory in leased_memories() if memory.leased and memory.serial in ours]
+
+
+class Execution:
+    """Runs a net: in one thread at a time, with rollback, the loss and graph capture.
+
+    Args:
+        structure: The parts of the net.
+        context: The context of its layers.
+        kept: Names of the blobs whose values are kept; None for all.
+        optimize: Whether backends are asked for Steps.
+
+    Attributes:
+        passes: Runs the layers.
+        lock: Lock for work on the net.
+    """
+
+    def __init__(
+        self,
+        structure: Structure,
+        context: LayerContext,
+        kept: frozenset[str] | None,
+        *,
+        optimize: bool,
+    ) -> None:
+        self._structure, self._context = structure, context
+        self.passes = Passes(structure, kept, optimize=optimize, storage=context.storage)
+        self.lock = ExclusiveLock(structure.name)
+        layers = structure.layers
+        self._draws = structure.phase == "TRAIN" or any(layer.random_in_test for layer in layers)
+        self._rolled_back = [layer for layer in layers if layer.has_counters]
+        self._labels = LabelCheck(structure)
+        self._captured_forward = CapturablePasses(self, backward=False)
+        # The first passes after cleared gradients clear them on the device; the others add to them.
+        self._captured_first = CapturablePasses(self, backward=True)
+        self._captured_more = CapturablePasses(self, backward=True)
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+        return self._context.device
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the layers."""
+        return self.passes.plan
+
+    @property
+    def changes(self) -> int:
+        """Number of the last change of a blob's shape or memory."""
+        return self.passes.changes
+
+    @property
+    def stateful_blobs(self) -> StatefulBlobs:
+        """The blobs that carry state from one forward pass to the next."""
+        return self.passes.stateful_blobs
+
+    @property
+    def last_launch(self) -> object:
+        """The capture whose launch was the last forward pass; None for a queued pass."""
+        return self.passes.last_launch
+
+    @last_launch.setter
+    def last_launch(self, value: object) -> None:
+        self.passes.last_launch = value
+
+    def capture_blocker(self) -> str:
+        """Return why passes cannot be captured that have run once; "" if they can."""
+        return self.passes.capture_blocker()
+
+    # -- passes --------------------------------------------------------------------------------
+
+    def forward(self, first: int, last: int) -> float:
+        """Run layers ``first`` to ``last``; return their loss; see ``Net.forward``."""
+        whole = (first, last) == (0, self.passes.last)
+        if whole and self._replay():
+            return 0.0
+        return self._queue_forward(first, last, wait=True).read()
+
+    def backward(self, first: int, last: int) -> None:
+        """Run layers ``first`` down to ``last``; see ``Net.backward``."""
+        with self.exclusive("backward"):
+            self.passes.backward(first, last)
+
+    def forward_backward(self) -> float:
+        """Run forward and backward; return the loss; see ``Net.forward_backward``."""
+        with self.lock:
+            loss = self._launch_training() or self.queue_passes()
+            try:
+                return loss.read()
+            except BaseException:
+                self.passes.gradients_valid = False  # they may be those of a refused batch
+                raise
+
+    def queue_passes(self) -> Loss:
+        """Run forward and backward without a wait for the device; return the loss.
+
+        Labels are not checked until the loss is read; read it before the next pass.
+        """
+        with self.lock:
+            last = self.passes.last
+            loss = self._queue_forward(0, last, wait=False)
+            if not self.device.backend.queues:
+                loss.read()
+            self.backward(last, 0)
+        return loss
+
+    def _replay(self) -> bool:
+        """Repeat the compiled calls of an earlier pass over all layers, if calls were all it was.
+
+        A layer with a loss, and a check of labels, prevent that.
+        """
+        if self._draws or self._rolled_back or self.passes.stateful_blobs.any:
+            return False
+        with self.lock:
+            try:
+                return self.passes.replay()
+            except MEMORY_ERRORS as error:
+                fault = self._explained(error, "forward")
+                if fault is error:
+                    raise
+                raise fault from fault.__cause__
+
+    def _queue_forward(self, first: int, last: int, *, wait: bool) -> Loss:
+        """Run layers ``first`` to ``last``; roll back what a failed or interrupted pass changed.
+
+        Args:
+            first: First layer.
+            last: Last layer.
+            wait: Whether the device has done the pass when the method returns.
+        """
+        whole = (first, last) == (0, self.passes.last)
+        if whole and wait and self.device.backend.queues and self._captured_forward.ready():
+            return self._launch(self._captured_forward, "forward")
+        with self.exclusive("forward"), self._rollback_on_error():
+            terms = self.passes.forward(first, last)
+            loss = self._loss(total(terms, self.device), first, last)
+            if wait:
+                loss.wait()
+            if self._draws:
+                self._context.pass_counter.passes += 1
+        return loss
+
+    def _launch_training(self) -> Loss | None:
+        """Run forward and backward by ``CapturablePasses``; None where nothing was done."""
+        if not self.device.backend.queues or self.plan.completed is not None:
+            return None  # each layer's gradients are asked for one by one
+        params = self._structure.learnable_params
+        cleared = all(blob.diff_memory.cleared for blob in params)
+        captured = self._captured_first if cleared else self._captured_more
+        return self._launch(captured, "forward and backward") if captured.ready() else None
+
+    def _launch(self, captured: CapturablePasses, doing: str) -> Loss:
+        """Run all layers by ``CapturablePasses``; wait for the loss."""
+        with self.exclusive(doing), self._rollback_on_error():
+            loss = self.finish_pass(self.passes.run_all(captured.run))
+            loss.wait()
+        return loss
+
+    def _loss(self, loss: Array | None, first: int, last: int) -> Loss:
+        return Loss(loss, self.device, partial(self._labels.after_pass, first, last))
+
+    # -- captured passes -----------------------------------------------------------------------
+
+    def memories(self) -> list[SyncedMemory]:
+        """Return all memories that passes use, internal blobs of layers included."""
+        structure = self._structure
+        internal = [blob for layer in structure.layers for blob in layer.internal_blobs()]
+        blobs = [*structure.blob_list, *structure.params_list, *internal]
+        found = {m.serial: m for b in blobs for m in (b.data_memory, b.diff_memory)}
+        return list(found.values())
+
+    def queue_sources(self) -> None:
+        """Run the layers at the beginning that only bring data in."""
+        count = self.passes.sources
+        if count:
+            with self.lock, self.device.backend.enter():
+                self.passes.forward(0, count - 1)
+
+    def queue_rest(self, *, backward: bool) -> Array | None:
+        """Run the other layers forward; count no pass and check no labels.
+
+        Args:
+            backward: Whether to run all layers backward then.
+
+        Returns:
+            The loss, () on the device; None without a loss layer.
+        """
+        last = self.passes.last
+        with self.lock, self.device.backend.enter():
+            terms = self.passes.forward(self.passes.sources, last)
+            if backward:
+                self.passes.backward(last, 0)
+            return total(terms, self.device)
+
+    def finish_pass(self, loss: Array | None) -> Loss:
+        """Count a forward pass over all layers that were queued; return its loss, ()."""
+        if self._draws:
+            self._context.pass_counter.passes += 1
+        return self._loss(loss, 0, self.passes.last)
+
+    # -- around a pass -------------------------------------------------------------------------
+
+    @contextmanager
+    def exclusive(self, doing: str) -> Iterator[None]:
+        """Hold the lock, make the device current, and explain a lack of memory.
+
+        Args:
+            doing: Name of the work, for an error without the name of a layer.
+
+        Raises:
+            NetError: Another thread has the lock.
+            OutOfMemoryError: An allocation failed; the error has the batch size that would fit.
+        """
+        backend = self.device.backend
+        try:
+            with self.lock, backend.enter():
+                yield
+        except MEMORY_ERRORS as error:
+            fault = self._explained(error, doing)
+            if fault is error:
+                raise
+            raise fault from fault.__cause__
+
+    def savepoint(self) -> Callable[[], None]:
+        """Return a function that rolls back all forward passes from now on.
+
+        Restored are positions in the data, the counts that random numbers are keyed by, running
+        averages and hidden states. Other blobs stay as they are.
+        """
+        counter = self._context.pass_counter
+        count = counter.passes
+        parts = [layer.savepoint() for layer in self._rolled_back]
+        parts.append(self.passes.stateful_blobs.savepoint())
+
+        def roll_back() -> None:
+            with Uninterrupted(), self.device.backend.enter():
+                for part in parts:
+                    part()
+                counter.passes = count
+
+        return roll_back
+
+    @contextmanager
+    def _rollback_on_error(self) -> Iterator[None]:
+        roll_back = self.savepoint()
+        try:
+            yield
+        except BaseException:
+            roll_back()
+            raise
+
+    def _explained(self, error: Exception, doing: str) -> Exception:
+        """Return one of ``MEMORY_ERRORS`` with its place, and the batch size that would fit."""
+        fault = located_memory_error(error, doing, self.device.backend.explained)
+        if isinstance(fault, OutOfMemoryError):
+            suggest_batch_size(fault, self._structure, self.plan, self.device)
+        return fault
+
+
+def total(terms: Sequence[Array], device: Device) -> Array | None:
+    """Return the sum of a pass's weighted loss tops on its device; None without any.
+
+    Shapes: () each -> ().
+    """
+    return reduce(device.backend.add, terms) if terms else None

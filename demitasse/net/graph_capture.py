@@ -1,0 +1,336 @@
+"""Graph capture: passes that are queued kernel by kernel at first, and launched as one later.
+
+CUDA graphs are one form of it. Work is captured after ``WARMUP_RUNS`` runs, as long as no blob
+changes its shape or its memory and no layer runs on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from demitasse.backends.arrays import Array
+from demitasse.backends.base import Backend
+from demitasse.backends.recording import NotRecorded, Recorder
+from demitasse.core.config import settings
+from demitasse.core.log import get_logger
+from demitasse.core.threads import Uninterrupted
+from demitasse.errors import DeviceError
+from demitasse.layers import Layer
+from demitasse.memory import DEVICE_HEADS, Head, SyncedMemory
+from demitasse.memory.guard import transfer_mode
+from demitasse.net.rollback import BlobCopies, nothing
+from demitasse.plan import Ran
+from demitasse.plan.entry import Entry
+
+if TYPE_CHECKING:
+    from demitasse.net.execution import Execution
+
+log = get_logger(__name__)
+
+WARMUP_RUNS = 2
+"""Runs before the capture. The first run prepares Steps and compiles kernels. The second run is on
+the stream of the capture, and leaves all memories where they stay."""
+
+
+# -- obstacles to a capture --------------------------------------------------------------------
+
+
+def count_sources(entries: Sequence[Entry]) -> int:
+    """Return the number of layers at the beginning that only bring data in."""
+    firsts = (index for index, entry in enumerate(entries) if entry.place.bottom)
+    return next(firsts, len(entries))
+
+
+def layer_blocker(entries: Sequence[Entry]) -> str:
+    """Return which layer prevents the capture of passes, and why; "" for none.
+
+    Args:
+        entries: Layers whose Steps are prepared.
+    """
+    first = count_sources(entries)
+    for index, entry in enumerate(entries):
+        if why := _blocks(entry) if index >= first else _blocks_as_source(entry):
+            return f"{entry.place.called} {why}"
+    return ""
+
+
+def _blocks_as_source(entry: Entry) -> str:
+    return "is a data layer with a loss weight" if entry.layer.loss_weights else ""
+
+
+def _blocks(entry: Entry) -> str:
+    if not entry.place.bottom:
+        return "brings in data after other layers"
+    if entry.layer.dynamic_shapes:
+        return "runs on the host, or its shapes depend on values"
+    if entry.step is None and not (entry.layer.is_alias or _capturable(entry.layer)):
+        return "has no step of this device" + (f" ({entry.why})" if entry.why else "")
+    return ""
+
+
+def _capturable(layer: Layer) -> bool:
+    """Return whether the layer's portable code can be captured on this device."""
+    return layer.device.backend.records_arrays and bool(vars(type(layer)).get("graph_capturable"))
+
+
+# -- captured work -----------------------------------------------------------------------------
+
+
+class GraphReplay:
+    """Captured work on memories, and the effects of a launch on the memories' heads.
+
+    A launch requires every memory to be in its capture-time state. Contents that are newest on the
+    host are copied to the device first. A launch leaves the heads as the captured run did.
+
+    Args:
+        memories: All memories that the work may use; the work has run on the device before.
+        backend: The backend of the device.
+        recorder: Captures the work.
+        work: Queues the work.
+
+    Raises:
+        NotRecorded: The work cannot be captured.
+    """
+
+    def __init__(
+        self,
+        memories: Sequence[SyncedMemory],
+        backend: Backend,
+        recorder: Recorder,
+        work: Callable[[], None],
+    ) -> None:
+        self._backend = backend
+        self._where: object = None
+        used = [memory for memory in memories if memory.device_array is not None]
+        for memory in used:
+            if memory.head is Head.HEAD_AT_CPU:
+                memory.gpu_data()
+        before = [(memory, memory.head, memory.version) for memory in used]
+        with recorder.aside():
+            where = backend.follow(None)
+            for memory in used:
+                memory.used(where)
+        self._recording = recorder.record(work)
+        self._arrays = [(memory, memory.device_array) for memory in used]
+        self._needed = [memory for memory, head, _ in before if head in DEVICE_HEADS]
+        self._cleared = [
+            memory
+            for memory, head, version in before
+            if head is Head.UNINITIALIZED and (memory.head, memory.version) != (head, version)
+        ]
+        self._written = [
+            (memory, memory.head) for memory, _, version in before if memory.version != version
+        ]
+        self._read = [m for m, head, version in before if m.version == version and m.head != head]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory that the captured work needs besides the memories."""
+        with self._backend.enter():
+            return self._recording.nbytes
+
+    def intact(self) -> bool:
+        """Return whether all arrays are in place, and memories cleared that were cleared."""
+        return all(memory.device_array is array for memory, array in self._arrays) and all(
+            memory.cleared for memory in self._cleared
+        )
+
+    def play(self) -> None:
+        """Launch the work."""
+        for memory in self._needed:
+            if memory.head not in DEVICE_HEADS:
+                memory.gpu_data()
+        self._where = where = self._backend.follow(self._where)
+        for memory, _ in self._arrays:
+            memory.used(where)
+        self._recording.play()
+        for memory, head in self._written:
+            memory.written(head)
+        for memory in self._read:  # cleared before, and read as zeros
+            memory.written(Head.HEAD_AT_GPU)
+
+
+@dataclass(frozen=True)
+class CapturableWork:
+    """Work on a net that may be captured.
+
+    Attributes:
+        queue: Queues the work kernel by kernel.
+        record: Queues the work for a capture.
+        memories: Returns all memories that the work may use.
+        update_inputs: Copies numbers of the host to the device before a launch.
+        clear: Prepares another ``queue`` where the device could not do all of the work.
+    """
+
+    queue: Callable[[], None]
+    record: Callable[[Recorder], None]
+    memories: Callable[[], Sequence[SyncedMemory]]
+    update_inputs: Callable[[], None] = nothing
+    clear: Callable[[], None] = nothing
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """Captured work.
+
+    Attributes:
+        replay: Launches the work.
+        copies: The first part of the work: copies of the state that the work changes.
+        steps: The Steps that ran the layers, for a backward pass that follows.
+    """
+
+    replay: GraphReplay
+    copies: BlobCopies
+    steps: Ran
+
+
+class GraphCapture:
+    """One kind of work on a net: warm-up runs, the captured graph, and obstacles to a capture.
+
+    Args:
+        execution: The execution of the net.
+        what: Name of the work in messages, in the plural.
+    """
+
+    def __init__(self, execution: Execution, what: str) -> None:
+        self._execution, self._what = execution, what
+        self._key: Hashable = None
+        self._changes = -1
+        self._runs = 0
+        self._failed = False
+        self._captured: _Captured | None = None
+        self._logged: set[str] = set()
+
+    def ready(self, *more: Hashable) -> bool:
+        """Return whether the work is to be done by ``run`` this time; else it is to be queued.
+
+        Before ``run``, the caller runs the layers that only bring data in.
+
+        Args:
+            more: Values that the captured work depends on, besides net, shapes and memories.
+        """
+        execution = self._execution
+        backend = execution.device.backend
+        off = settings.get_often("cuda_graphs") == "off" or transfer_mode() != "allow"
+        if off or backend.recorder is None:
+            self._reset(None)
+            return False
+        key = (execution.changes, execution.plan, settings.get_often("tf32"), backend, *more)
+        if key != self._key or not self._intact():
+            self._reset(key)
+        elif self._runs and (why := execution.capture_blocker()):
+            self._log(why)
+            self._reset(key)
+        self._runs += 1
+        return self._runs >= WARMUP_RUNS and not self._failed
+
+    def run(self, work: CapturableWork) -> None:
+        """Run, capture or launch the work."""
+        with self._execution.device.backend.enter():
+            self._run(work)
+
+    def _run(self, work: CapturableWork) -> None:
+        recorder = self._execution.device.backend.recorder
+        if recorder is None or self._changes != self._execution.changes:  # data of another size
+            self._reset(None)
+            work.queue()
+            return
+        try:
+            if self._runs == WARMUP_RUNS:
+                self._warm_up(work, recorder)
+                return
+            self._captured = self._captured or self._capture(work, recorder)
+        except (NotRecorded, DeviceError) as why:
+            self._failed = True
+            self._log(str(why))
+            work.clear()
+            work.queue()
+            return
+        self._launch(work, self._captured)
+
+    def _intact(self) -> bool:
+        return self._captured is None or self._captured.replay.intact()
+
+    def _reset(self, key: Hashable) -> None:
+        self._key, self._changes = key, self._execution.changes
+        self._runs, self._failed, self._captured = 0, False, None
+
+    def _warm_up(self, work: CapturableWork, recorder: Recorder) -> None:
+        roll_back = self._execution.savepoint()
+        try:
+            with recorder.aside():
+                work.queue()
+        except DeviceError:  # perhaps no memory for another stream
+            roll_back()
+            raise
+
+    def _capture(self, work: CapturableWork, recorder: Recorder) -> _Captured:
+        execution = self._execution
+        roll_back, copies = execution.savepoint(), execution.stateful_blobs.reserve()
+
+        def record() -> None:
+            copies.make()
+            work.record(recorder)
+
+        try:
+            replay = GraphReplay(work.memories(), execution.device.backend, recorder, record)
+        except NotRecorded:
+            roll_back()
+            raise
+        execution.plan.recorded.add(replay)
+        log.debug("From now on %s are launched as one.", self._what)
+        return _Captured(replay, copies, execution.plan.ran())
+
+    def _launch(self, work: CapturableWork, captured: _Captured) -> None:
+        execution = self._execution
+        if execution.last_launch is not self:
+            execution.plan.follow(captured.steps)
+        work.update_inputs()
+        execution.stateful_blobs.before_replay(captured.copies)
+        with Uninterrupted():
+            captured.replay.play()
+            execution.stateful_blobs.assign(captured.copies)
+        execution.last_launch = self
+
+    def _log(self, why: str) -> None:
+        if why not in self._logged:
+            text = "%s are queued kernel by kernel, not launched as one: %s."
+            log.info(text, self._what.capitalize(), why)
+            self._logged.add(why)
+
+
+class CapturablePasses:
+    """Whole passes of a net: layer by layer at first, later launched as one.
+
+    The layers that bring data in run before a launch and are not captured.
+
+    Args:
+        execution: The execution of the net.
+        backward: Whether each forward pass is followed by a backward pass.
+    """
+
+    def __init__(self, execution: Execution, *, backward: bool) -> None:
+        self._execution, self._backward = execution, backward
+        what = "training passes" if backward else "forward passes"
+        self._capture = GraphCapture(execution, what)
+        self._loss: Array | None = None
+
+    def ready(self) -> bool:
+        """Return whether the next passes are to be done by ``run``; else they are to be queued."""
+        return self._capture.ready()
+
+    def run(self) -> Array | None:
+        """Run all layers.
+
+        Returns:
+            The loss, () on the device, overwritten by the next run; None without a loss layer.
+        """
+        self._execution.queue_sources()
+        memories = self._execution.memories
+        self._capture.run(CapturableWork(self._rest, lambda _: self._rest(), memories))
+        return self._loss
+
+    def _rest(self) -> None:
+        self._loss = self._execution.queue_rest(backward=self._backward)
