@@ -1,4 +1,4 @@
-"""What an array is to the engine; and host arrays aligned for vector instructions."""
+"""Array types of the engine; host arrays aligned for vector instructions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a backend is: an array namespace, transfers, and faster ways to run some operations.
+"""Backend interface: an array namespace, transfers, and faster code for some operations.
 
 A backend that only says how to move arrays runs every layer through the layer's portable code.
 What it lowers runs faster; nothing else changes.
@@ -37,19 +37,19 @@ class Backend(ABC):
 
     name: ClassVar[str]
     shares_host: ClassVar[bool] = False
-    """Whether device arrays are host arrays, so that nothing needs to be moved."""
+    """True if device arrays are host arrays, so that nothing needs to be moved."""
 
     queues: bool = False
-    """Whether work is queued, so that to read a result is to wait for all that came before it."""
+    """True if work is queued, so that to read a result is to wait for all that came before it."""
 
     records_arrays: ClassVar[bool] = False
-    """Whether its recorder records what functions of the namespace do, besides Steps."""
+    """True if its recorder records what functions of the namespace do, besides Steps."""
 
     default_index: ClassVar[str] = ""
     """The index of a device that is named without one."""
 
     has_float64: bool = True
-    """Whether it computes in float64; without, ``dtype`` refuses it with a DeviceError."""
+    """True if it computes in float64; without, ``dtype`` refuses it with a DeviceError."""
 
     xp: Any
     """The array namespace layers compute with."""
@@ -71,7 +71,7 @@ class Backend(ABC):
 
     @classmethod
     def has(cls, index: str) -> bool:
-        """Whether a device of this index can be used, be it listed or not."""
+        """Return whether a device of this index can be used, be it listed or not."""
         return index in cls.indices()
 
     @classmethod
@@ -125,7 +125,7 @@ class Backend(ABC):
     # -- arrays --------------------------------------------------------------------------------
 
     array_device: Any = None
-    """What the namespace's creation functions take as ``device=``."""
+    """Return the ``device=`` argument of the namespace's creation functions."""
 
     def dtype(self, name: str) -> Any:
         """Return the namespace's dtype called ``name``."""
@@ -180,7 +180,7 @@ class Backend(ABC):
         raise NotImplementedError(there)
 
     storages: ClassVar[tuple[Stored, ...]] = ("float",)
-    """How the device side of a memory may keep float32."""
+    """Return the storage dtype for the device side of a float32 memory."""
 
     def narrow(self, array: Array, storage: str, out: Array | None = None) -> Array:
         """Return float32 values in 16 bits, rounded to the nearest; or write them to ``out``.
@@ -207,7 +207,7 @@ class Backend(ABC):
         return self.xp.reshape(part, shape)
 
     def holds(self, array: Any) -> bool:
-        """Whether an array is one of this device's own."""
+        """Return whether an array is one of this device's own."""
         if self.shares_host:
             return isinstance(array, np.ndarray)
         mine = isinstance(array, type(self.zeros(0, "float32")))
@@ -286,7 +286,7 @@ class Backend(ABC):
 
     @property
     def pooled(self) -> int:
-        """What the library keeps for later arrays, in bytes; ``memory_info`` counts it as free."""
+        """Return the idle bytes of the library's pool; ``memory_info`` counts them as free."""
         return 0
 
     @property
@@ -323,12 +323,12 @@ class Backend(ABC):
 
     @property
     def engine(self) -> Any:
-        """What the backend's Steps run on: their first argument."""
+        """Return the engine of the backend's Steps: their first argument."""
         return None
 
     @property
     def joins_in_place(self) -> bool:
-        """Whether its Steps write bottoms of a Concat right into the top (``Memory.home``)."""
+        """True if its Steps write bottoms of a Concat right into the top (``Memory.home``)."""
         return False
 
     @property
@@ -338,12 +338,12 @@ class Backend(ABC):
 
     @property
     def recorder(self) -> Recorder | None:
-        """What records work to be launched as a whole, or None where work is done as it comes."""
+        """Return the recorder for graph capture, or None for a synchronous backend."""
         return None
 
     @property
     def connector(self) -> Connector | None:
-        """What connects the device to others; None where arrays travel by the host's memory."""
+        """Return the device's collective library, or None where arrays travel by host memory."""
         return None
 
     def lower(self, op: Op, at: Operands) -> AnyStep:

@@ -1,4 +1,4 @@
-"""What devices of several processes or threads need to exchange their arrays with each other."""
+"""Collective communication between devices of several processes or threads."""
 
 from __future__ import annotations
 

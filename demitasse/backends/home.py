@@ -1,4 +1,4 @@
-"""Where in another blob's memory the elements of a blob may lie, so that nothing joins them."""
+"""Slice of a Concat's top where a bottom may write, so that nothing is copied."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Home(FrozenStruct):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all channels."""
+        """True if it is all channels."""
         return self.shape == self.whole
 
     @property

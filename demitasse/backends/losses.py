@@ -1,4 +1,4 @@
-"""What summed losses are divided by, for layers and for all backends.
+"""Normalizers of summed losses, for layers and for all backends.
 
 Source: Caffe, ``SoftmaxWithLossLayer::get_normalizer`` in
 ``src/caffe/layers/softmax_loss_layer.cpp``.

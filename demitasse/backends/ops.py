@@ -54,16 +54,16 @@ LOWEST = -3.4028234663852886e38
 
 
 class Op(FrozenStruct):
-    """What all operations share: the dtype they compute in."""
+    """Base of all operations: the dtype they compute in."""
 
     joins: ClassVar[bool] = False
-    """Whether an output depends only on inputs of its own channel near its own position, so that it
+    """True if an output depends only on inputs of its own channel near its own position, so that it
     can be fused into the operation before."""
 
     dtype: str
 
     def joins_behind(self, first: Op) -> bool:
-        """Whether it can be fused into operations before it, of which ``first`` is the first."""
+        """Return whether this operation can be fused with those before it, from ``first`` on."""
         return self.joins
 
     @property
@@ -93,13 +93,13 @@ class Conv(Op):
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether an output depends on all channels of one pixel, the one at its own position."""
+        """True if an output depends on all channels of one pixel, the one at its own position."""
         alone = all(n == 1 for n in (*self.kernel, *self.stride, self.group))
         return self.axis == 1 and alone and not any(self.pad)
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether each channel is convolved with one filter of its own."""
+        """True if each channel is convolved with one filter of its own."""
         channels = self.bottom[self.axis], self.top[self.axis]
         return self.axis == 1 and channels == (self.group,) * 2 != (1, 1)
 

@@ -25,7 +25,7 @@ MASK = (1 << 64) - 1
 
 
 class Draw(FrozenStruct):
-    """Which random words a layer draws in a pass.
+    """Random words that a layer draws in a pass.
 
     Attributes:
         seed: Key of the generator.

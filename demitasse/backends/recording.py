@@ -56,7 +56,7 @@ class RecordedUpdates(UpdateKernels, Protocol):
 
 
 class Recorder(Protocol):
-    """How a backend records.
+    """Interface of a backend's recorder.
 
     Work is recorded that the device can do by itself: Steps, clearing memories, prepared updates.
     Nothing in it may copy between host and device or depend on numbers of the host, but those that
@@ -86,11 +86,11 @@ class Notes(Protocol):
 
     @property
     def whole(self) -> bool:
-        """Whether they are all that was done: nothing was computed but by them."""
+        """True if they are all that was done: nothing was computed but by them."""
 
     @property
     def compiled(self) -> bool:
-        """Whether they have been made again, and need nothing of what surrounds a pass."""
+        """True if they have been made again, and need nothing of what surrounds a pass."""
 
     def play(self) -> None:
         """Make them again, with the same arguments."""

@@ -43,7 +43,7 @@ class Declined(Exception):  # noqa: N818 - not an error: something else computes
 
 
 class Memory(Protocol):
-    """What a Step uses of a memory (``demitasse.memory.SyncedMemory``), which says what it means.
+    """Interface of a memory for Steps; ``demitasse.memory.SyncedMemory`` documents it.
 
     Arrays are one-dimensional, of all elements.
     """
@@ -74,7 +74,7 @@ class Memory(Protocol):
 
 
 class Operand(Protocol):
-    """What a Step uses of a blob (``demitasse.blob.Blob``), which says what it means.
+    """Interface of a blob for Steps; ``demitasse.blob.Blob`` documents it.
 
     Arrays are of the backend and have the blob's shape; its memories may be others in each pass.
     """
@@ -149,12 +149,12 @@ class Operands:
 
     @property
     def in_place(self) -> bool:
-        """Whether some top is one of the bottoms."""
+        """True if some top is one of the bottoms."""
         return any(t is b for t in self.top for b in self.bottom)
 
     @property
     def loses_input(self) -> bool:
-        """Whether the top overwrites the bottom although a bottom's gradient is wanted.
+        """True if the top overwrites the bottom although a bottom's gradient is wanted.
 
         A Step whose gradient needs the input then keeps it in ``saved("input", shape)``.
         """
@@ -181,15 +181,15 @@ class Step(ABC, Generic[E, O]):
     """
 
     own_backward: bool = False
-    """Whether a Step for several operations computes their gradients too; otherwise each
+    """True if a Step for several operations computes their gradients too; otherwise each
     operation's own Step does."""
 
     portable_gradient: bool = False
-    """Whether the layer's own code computes the gradients, which reads blobs alone and nothing that
+    """True if the layer's own code computes the gradients, which reads blobs alone and nothing that
     its forward code kept."""
 
     borrows: bool = False
-    """Whether its workspace is the engine's, which all Steps take turns with."""
+    """True if its workspace is the engine's, which all Steps take turns with."""
 
     def __init__(self, engine: E, op: O, at: Operands) -> None:
         self.engine, self.op, self.at = engine, op, at
@@ -197,17 +197,17 @@ class Step(ABC, Generic[E, O]):
 
     @property
     def code(self) -> str:
-        """What runs in the forward pass, in a word: "numpy", "jit:avx2", "winograd"."""
+        """Name of the forward pass's code: "numpy", "jit:avx2", "winograd"."""
         return type(self).__name__
 
     @property
     def backward_code(self) -> str:
-        """What runs in the backward pass, in a word."""
+        """Name of the backward pass's code."""
         return self.code
 
     @property
     def may_wait(self) -> bool:
-        """Whether its forward pass may be computed a little later, with those of Steps after it.
+        """True if its forward pass may be computed a little later, with those of Steps after it.
 
         It then only makes calls ready, which the backend puts off (``Backend.hold``).
         """
@@ -215,7 +215,7 @@ class Step(ABC, Generic[E, O]):
 
     @property
     def repeats(self) -> bool:
-        """Whether its forward pass is calls that the backend can note (``Backend.note``).
+        """True if its forward pass is calls that the backend can note (``Backend.note``).
 
         Which calls these are depends on nothing but its memories: where their values lie, and
         whether they are those of the pass before. Whatever else it does spoils the notes.

@@ -17,12 +17,12 @@ __all__ = [
 ]  # fmt: skip
 
 Stored = Literal["float", "half", "bfloat16"]
-"""How a device keeps the values of a net; "float" is as they are computed."""
+"""Storage of a net's values on a device; "float" is the compute dtype."""
 
 STORAGES: tuple[Stored, ...] = ("float", "half", "bfloat16")
 
 ARRAYS: Mapping[str, str] = {"half": "float16", "bfloat16": "uint16"}
-"""How numbers are kept -> the dtype of arrays that hold them."""
+"""Array dtype by storage name."""
 
 INFINITE: Mapping[str, np.uint16] = {"half": np.uint16(0x7C00), "bfloat16": np.uint16(0x7F80)}
 """Bits of infinity."""

@@ -45,7 +45,7 @@ class StrictBackend(Backend):
 
     @classmethod
     def has(cls, index: str) -> bool:
-        """Whether ``array_api_strict`` has the device: those not listed serve its own tests."""
+        """Return whether ``array_api_strict`` has the device, other than for its own tests."""
         import array_api_strict
 
         try:

@@ -169,7 +169,7 @@ def _library() -> tuple[Any, str]:
 
 
 def _lacks_memory(error: RuntimeError) -> bool:
-    """Whether it is an OutOfMemoryError of PyTorch's, or says so where it has no class for it."""
+    """Return whether an error of PyTorch reports a lack of memory, by its class or message."""
     said = str(error).lower()
     return (
         type(error).__name__ == "OutOfMemoryError"

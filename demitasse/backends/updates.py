@@ -71,7 +71,7 @@ class Piece(FrozenStruct):
 
 
 class UpdateKernels(Protocol):
-    """What a backend's fast updates offer."""
+    """Interface of a backend's fast parameter updates."""
 
     def apply(self, pieces: Sequence[Piece], /) -> None:
         """Make all updates of one iteration."""

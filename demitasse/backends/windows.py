@@ -48,7 +48,7 @@ class Window:
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether every output position sees its own element alone."""
+        """True if every output position sees its own element alone."""
         return all(
             (k, s, p) == (1, 1, 0)
             for k, s, p in zip(self.kernel, self.stride, self.pad, strict=True)

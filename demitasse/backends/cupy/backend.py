@@ -46,7 +46,7 @@ two; larger blocks, of which a net has few, come from the driver in the size the
 
 @dataclass(frozen=True)
 class _Use:
-    """Where an array was last used: on which GPU, and on which of its streams."""
+    """GPU and stream of an array's last use."""
 
     gpu: CupyBackend
     stream: Any
@@ -203,7 +203,7 @@ class CupyBackend(Backend):
 
     @property
     def pooled(self) -> int:
-        """What cupy's pool keeps for later arrays, in bytes."""
+        """Return the idle bytes of cupy's pool."""
         with self._failures():
             return self.pools.idle
 
@@ -286,7 +286,7 @@ class CupyBackend(Backend):
 
     @cached_property
     def pools(self) -> Pools:
-        """What is known of the GPU and of cupy's memory pools."""
+        """Return properties of the GPU and of cupy's memory pools."""
         return Pools(self._cupy, self.array_device)
 
     def _failures(self, asked: int = 0) -> AbstractContextManager[None]:

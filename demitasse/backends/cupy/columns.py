@@ -58,7 +58,7 @@ class Chunk:
         self.height = g.group * g.height
         self.length = samples * g.map_plane
         self.alone = samples == 1
-        """Whether it is one sample: its map is in the order of rows already."""
+        """True if it is one sample: its map is in the order of rows already."""
         rows, columns, many = g.maps // g.group, g.height, g.group
         self.to_rows = Product(dtype, rows, self.length, columns, batch=many)
         self.to_columns = Product(dtype, columns, self.length, rows, transpose_a=True, batch=many)

@@ -40,7 +40,7 @@ class Correlation:
         self._axes = engine.asarray(any_axes(g))
         self._chunks: dict[int, Chunk] = {}
         self.direct = g.window.is_pointwise and g.group == 1
-        """Whether products with the weight read and write images themselves, without columns."""
+        """True if products with the weight read and write images themselves, without columns."""
         sides = (g.maps, g.map_plane, g.channels)
         self._direct = Product(dtype, *sides, batch=g.n, step_a=0)
         sides = (g.channels, g.map_plane, g.maps)
@@ -51,12 +51,12 @@ class Correlation:
 
     @property
     def map_code(self) -> str:
-        """What computes the map, in a word."""
+        """Name of the code that computes the map."""
         return "cuBLAS" if self.direct else "im2col + cuBLAS"
 
     @property
     def image_code(self) -> str:
-        """What computes the image, in a word."""
+        """Name of the code that computes the image."""
         return "cuBLAS" if self.direct else "cuBLAS + col2im"
 
     def backward_code(self, results: Collection[Result]) -> str:

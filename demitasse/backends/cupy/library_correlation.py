@@ -17,7 +17,7 @@ __all__ = ["LibraryCorrelation"]
 
 
 class LibraryCorrelation:
-    """What ``Correlation`` does, for the products that are wanted.
+    """Cross-correlation by matrix products, for the requested gradients.
 
     Args:
         engine: Prepares and runs them.
@@ -46,7 +46,7 @@ class LibraryCorrelation:
             result: Convolution(result, geometry, dtype) for result in wanted
         }
         self._adds_bias = False
-        """Whether the library adds the bias, too."""
+        """True if the library adds the bias, too."""
         self._prepared = {result: engine.prepare_convolution(one) for result, one in plain.items()}
         if bias and "maps" in wanted:
             self._append_bias(Convolution("maps", geometry, dtype, bias=True))
@@ -60,12 +60,12 @@ class LibraryCorrelation:
 
     @property
     def map_code(self) -> str:
-        """What computes the map."""
+        """Name of the code that computes the map."""
         return self._prepared["maps"].code
 
     @property
     def image_code(self) -> str:
-        """What computes the image."""
+        """Name of the code that computes the image."""
         return self._prepared["image"].code
 
     def backward_code(self, results: Collection[Result]) -> str:

@@ -48,7 +48,7 @@ def narrow_blob(blob: Operand, storage: Stored) -> NarrowBlob:
 
 
 class _Narrow:
-    """What a Step asks of a blob besides its data, is asked of the blob itself."""
+    """Delegate all other attributes to the blob."""
 
     def __init__(self, blob: Operand, storage: Stored) -> None:
         self._blob, self._storage = blob, storage

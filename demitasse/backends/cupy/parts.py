@@ -1,4 +1,4 @@
-"""How long rows are cut, so that many blocks add up what a few would take long for.
+"""Split reductions: long rows are summed by many blocks.
 
 The cut depends on sizes alone, never on the GPU, so a sum is the same everywhere and every time.
 """
@@ -16,7 +16,7 @@ ENOUGH = 2048
 """Parts of all rows together that keep the largest GPU busy."""
 
 MULTIPLE = 4
-"""What the length of a part is a multiple of, so that it begins with a whole pack of 16 bytes."""
+"""Alignment of a part in elements, so that each part begins with a whole pack of 16 bytes."""
 
 
 @dataclass(frozen=True)
@@ -47,5 +47,5 @@ class Parts:
 
     @property
     def one(self) -> bool:
-        """Whether a row is a part, so that no second pass is needed."""
+        """True if a row is a part, so that no second pass is needed."""
         return self.count == 1

@@ -36,7 +36,7 @@ class PointwiseGradient:
 
     @staticmethod
     def pays(g: ConvGeometry) -> bool:
-        """Whether it moves less memory than to lay out image and map in the order of rows.
+        """Return whether it moves less memory than to lay out image and map in the order of rows.
 
         That writes both of them; here, one weight is written for each sample.
         """

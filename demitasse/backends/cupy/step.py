@@ -1,4 +1,4 @@
-"""What the Steps of this backend share.
+"""Base of this backend's Steps.
 
 Every Step reads its inputs before it asks for an output's buffer. In place both are one array, and
 ``buffer()`` discards what is only on the host: ``read()`` must have copied it to the GPU before.
@@ -17,13 +17,13 @@ from demitasse.backends.step import Declined, Operand, Operands, Step
 __all__ = ["NEEDS_BOTTOM", "GpuStep"]
 
 DTYPES = ("float32", "float64")
-"""What the kernels compute in."""
+"""Compute dtype of the kernels."""
 
 O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
 
 
 NEEDS_BOTTOM = "the kernels still read the bottom while they write the top"
-"""Why Steps decline layers in place."""
+"""Reason for declining in-place layers."""
 
 
 class GpuStep(Step[Engine, O]):
@@ -38,7 +38,7 @@ class GpuStep(Step[Engine, O]):
     """
 
     narrow_params: ClassVar[Collection[int] | None] = None
-    """Which parameters its kernels take in 16 bits, besides bottoms and tops; None where they take
+    """Parameters that its kernels read in 16 bits, besides bottoms and tops; None where they read
     nothing in 16 bits."""
 
     def __init__(self, engine: Engine, op: O, at: Operands) -> None:
@@ -56,7 +56,7 @@ class GpuStep(Step[Engine, O]):
         return blob if self.dtype == self.op.dtype else narrow_blob(blob, self.at.storage)
 
     def takes_narrow(self, op: O) -> bool:
-        """Whether its kernels take 16 bits for this operation."""
+        """Return whether its kernels take 16 bits for this operation."""
         return True
 
     @property

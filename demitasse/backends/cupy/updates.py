@@ -24,14 +24,14 @@ UNIT = 4096
 """Elements that a block works on at a time."""
 
 FIXED = 9
-"""How many numbers all parameters have in common. The last two are the scale, and what stands for
+"""Count of the numbers shared by all parameters. The last two are the scale, and the default of
 a guard where there is none."""
 
 FIELDS = 6
 """Columns of the table of units."""
 
 KEPT = 32
-"""How many tables are kept. A solver that clips has two, one for its updates and one for its norm;
+"""Greatest number of cached tables. A solver that clips has two: for its updates and its norm;
 a table takes 48 bytes for every 4096 parameters."""
 
 

@@ -42,9 +42,9 @@ class ClassFields(Struct):
     y: Output
     """Address of the first row of results; others than those of ``x``."""
     images: Word
-    """How many times planes there are; 1 where rows lie one behind the other."""
+    """Number of planes; 1 where rows are contiguous."""
     rows: Word
-    """How many rows there are in each, at least as many as a vector holds."""
+    """Rows of each plane, at least as many as a vector holds."""
     length: Word
     """Elements of a row."""
 

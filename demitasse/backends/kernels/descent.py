@@ -58,7 +58,7 @@ class DescentFields(Struct):
     numbers: Address
     """Address of each parameter's scale and decay, and its rule's numbers, and zeros."""
     parameters: Word
-    """How many there are."""
+    """Number of elements."""
     elements: Word
     """Elements of all of them."""
 

@@ -121,7 +121,7 @@ FUNCTIONS: dict[str, Formula] = {
     "square": _square,
     "swish": _swish,
 }
-"""Of one array."""
+"""Functions of one array."""
 
 
 def _abs_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
@@ -176,7 +176,7 @@ SLOPES: dict[str, Formula] = {
     "linear_slope": _linear_slope,
     "square_slope": _square_slope,
 }
-"""Of a function's input and the gradient of its result: that of the input.
+"""Gradients, from a function's input and the gradient of its result.
 
 That of an exponential takes its result in place of its input.
 """
@@ -195,7 +195,7 @@ def _swish_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector])
 
 
 SLOPES_OF_BOTH: dict[str, Formula] = {"elu_slope": _elu_slope, "swish_slope": _swish_slope}
-"""Of a function's input, what its result's memory holds by then, and the gradient of that."""
+"""Gradients, from a function's input, the contents of its result's memory, and their gradient."""
 
 
 def _larger(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
@@ -237,7 +237,7 @@ COMBINATIONS: dict[str, Formula] = {
     "product": _product,
     "unmarked": _unmarked,
 }
-"""Of two arrays; some of one in which 1 marks what is meant, and another."""
+"""Functions of two arrays; the first array of some is a mask."""
 
 PAIRS: dict[str, tuple[str, str]] = {
     "larger_of_which": ("larger", "first_larger"),

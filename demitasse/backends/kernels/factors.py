@@ -38,7 +38,7 @@ class FactorFields(Struct):
     offsets: Address
     """Address of their offsets."""
     images: Word
-    """How many images there are."""
+    """Number of images."""
     blocks: Word
     """Blocks of contiguous channels of an image."""
     rows: Word

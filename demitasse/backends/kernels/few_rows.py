@@ -38,13 +38,13 @@ from demitasse.backends.kernels.tuning import Tuning
 __all__ = ["MOST_ROWS", "FewRows", "Then"]
 
 Then = Rectifier | Literal["sigmoid", "tanh"]
-"""What becomes of the sums."""
+"""Epilogue of the sums."""
 
 MOST_ROWS = {4: 8, 8: 4, 16: 8}
 """By the floats of a vector: of more rows, the sums of two vectors do not fit into registers."""
 
 REGISTERS = {4: 32, 8: 16, 16: 32}
-"""How many there are, by the floats of a vector."""
+"""Vector registers by vector width."""
 
 WRITTEN = 16
 """Products of a number with a vector that are written out in the innermost loop, about."""

@@ -175,7 +175,7 @@ class Gates(_Planes):
 
 
 class GateGradient(_Planes):
-    """Of y = x * gate + other: dx = dy * gate, of a gate the sum of x * dy, and dy for the other.
+    """Gradients of y = x * gate + other: dx = dy * gate, dgate = sum(x * dy), dother = dy.
 
     Args:
         images: Where the elements of ``x``, ``y`` and their gradients lie.

@@ -70,7 +70,7 @@ class Rows(FrozenStruct):
 
     @property
     def are_whole(self) -> bool:
-        """Whether they are all elements as one row."""
+        """True if they are all elements as one row."""
         return self == Rows.whole(self.length)
 
 
@@ -134,13 +134,13 @@ class HandingFields(Struct):
     sources: Places
     """The gradients."""
     targets: Places
-    """What is written; it may be some of the gradients, where elements lie alike."""
+    """Outputs; an output may be one of the gradients in the same layout."""
     total: OptionalAddress
     """Address of their sum, which lies as what is read does; 0 for none."""
     y: OptionalAddress
     """Address of what the rectifier gave; 0 for none."""
     rows: Word
-    """How many rows there are."""
+    """Number of rows."""
     pieces: Word
     """Pieces of a row."""
     length: Word

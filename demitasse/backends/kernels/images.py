@@ -22,7 +22,7 @@ Channels = TypeVar("Channels", int, np.ndarray)
 
 @dataclass(frozen=True)
 class Images:
-    """Where the elements of float32 images lie, whose channels are contiguous, in blocks or all.
+    """Layout of float32 images with contiguous channels, in blocks or all of them.
 
     Strides are in elements.
 
@@ -76,13 +76,13 @@ class Images:
 
     @property
     def is_even(self) -> bool:
-        """Whether the pixels of an image follow each other at equal distances."""
+        """True if the pixels of an image follow each other at equal distances."""
         _, _, h, w = self.shape
         return h == 1 or self.row_stride == w * self.column_stride
 
     @property
     def is_rows(self) -> bool:
-        """Whether the pixels of all images, each with all its channels, follow evenly."""
+        """True if the pixels of all images, each with all its channels, follow evenly."""
         n, c, h, w = self.shape
         follows = n == 1 or self.image_stride == h * w * self.column_stride
         return self.block == c and self.is_even and follows

@@ -46,7 +46,7 @@ class InterpolationFields(Struct):
     column_shares: Address
     """Address of their shares."""
     images: Word
-    """How many images there are."""
+    """Number of images."""
     blocks: Word
     """Blocks of contiguous channels of an image."""
     block_channels: Word

@@ -50,7 +50,7 @@ class LengthFields(Struct):
     eps: Address
     """Address of what is added to a sum of squares."""
     images: Word
-    """How many images there are."""
+    """Number of images."""
     pixels: Word
     """Pixels of an image."""
     blocks: Word

@@ -36,7 +36,7 @@ class LostFields(Struct):
     y: Output
     """Address of the first row of results."""
     rows: Word
-    """How many there are, one behind the other."""
+    """Number of rows."""
     length: Word
     """Elements of a row."""
 

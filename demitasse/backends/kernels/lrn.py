@@ -43,7 +43,7 @@ class RowFields(Struct):
     x: Address
     """Address of the first image."""
     images: Word
-    """How many images there are."""
+    """Number of images."""
     blocks: Word
     """Blocks of contiguous channels of an image."""
     rows: Word

@@ -46,7 +46,7 @@ class PlaneFields(Struct):
     dy: Address
     """Address of the first output's gradient; that of the image where there is none."""
     images: Word
-    """How many images there are."""
+    """Number of images."""
     blocks: Word
     """Blocks of contiguous channels of an image."""
     block_vectors: Word

@@ -1,4 +1,4 @@
-"""What a deconvolution's products add up to: windows that overlap, one for each pixel.
+"""col2im: sums of a deconvolution's overlapping windows, one for each pixel.
 
 A row of the output is walked over in groups of a stride's pixels. Each adds up the same number of
 windows, of which it takes as many pixels that lie side by side, all their channels; of the last
@@ -40,7 +40,7 @@ class OverlapFields(Struct):
     offsets: Address
     """Address of what is added to each channel, once for each pixel of a group."""
     images: Word
-    """How many images there are."""
+    """Number of images."""
     bottom_rows: Word
     """Rows of windows of an image."""
     bottom_columns: Word
@@ -60,7 +60,7 @@ class OverlapFields(Struct):
     column_stride: Word
     """Columns from one window to the next."""
     column_windows: Word
-    """How many windows overlap at most, of those side by side."""
+    """Greatest number of adjacent windows that overlap."""
     window_rows: Word
     """Rows of a window."""
     window_columns: Word

@@ -1,4 +1,4 @@
-"""What becomes of a convolution's sums before they are written: ReLU, Clip, or nothing."""
+"""Epilogue of a convolution's sums: ReLU, Clip, or nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Rectifier:
 
     @property
     def limited(self) -> bool:
-        """Whether it has limits."""
+        """True if it has limits."""
         return self.limits is not None
 
     def numbers(self, channels: int = 1) -> np.ndarray:

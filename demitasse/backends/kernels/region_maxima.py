@@ -55,7 +55,7 @@ class RegionFields(Struct):
     columns: Word
     """The same of columns."""
     regions: Word
-    """How many regions there are."""
+    """Number of regions."""
     bin_rows: Word
     """Rows of bins of a region."""
     bin_columns: Word
@@ -65,7 +65,7 @@ class RegionFields(Struct):
     block_channels: Word
     """Channels of a block of them."""
     block_vectors: Word
-    """How many vectors they are, the last perhaps not full."""
+    """Number of vectors; the last one may be partial."""
     image_stride: Word
     """Elements from one image to the next."""
     block_stride: Word

@@ -47,7 +47,7 @@ class MeanFields(Struct):
     counts: Address
     """Address of how many pixels each bin has, a float; 1 for an empty one."""
     regions: Word
-    """How many regions there are."""
+    """Number of regions."""
     outputs: Word
     """Results of each bin."""
     bin_rows: Word

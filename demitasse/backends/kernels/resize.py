@@ -24,7 +24,7 @@ from demitasse.backends.kernels.language.words import (
 __all__ = ["AT_ONCE", "COLOURS", "LANES", "Columns", "Resize", "Rows", "resizer"]
 
 BITS = 11
-"""Of a share: neighbours have shares that add up to 1 << BITS."""
+"""Bits of an interpolation weight; the weights of two neighbours add up to 1 << BITS."""
 
 WIDTH = 8
 LANES = 2 * WIDTH
@@ -38,7 +38,7 @@ AT_ONCE = 8
 
 
 class Columns(Struct):
-    """How rows are resized sideways."""
+    """Horizontal resize."""
 
     pixel_bytes: Word
     """Bytes from a pixel to its right neighbour; 0 in images of one column."""
@@ -49,14 +49,15 @@ class Columns(Struct):
     shares: Address
     """Address of the shares of their left and right neighbours, 16 bits each, four times."""
     fast: Word
-    """How many columns, whole ``AT_ONCE``, are made of 8 bytes each, which hold both neighbours."""
+    """Columns, a multiple of ``AT_ONCE``, that are computed from loads of 8 bytes with both
+    neighbours."""
 
 
 class Rows(Struct):
-    """How rows of the result are made of those."""
+    """Vertical resize of the intermediate rows."""
 
     needed: Word
-    """How many rows are resized sideways."""
+    """Number of rows of the horizontal resize."""
     table: Address
     """Address of their numbers."""
     count: Word
@@ -79,9 +80,9 @@ class Resize(Struct):
     row_bytes: Word
     """Bytes from one row to the next."""
     columns: Columns
-    """How its rows are resized sideways."""
+    """Horizontal resize of its rows."""
     rows: Rows
-    """How rows are made of those."""
+    """Vertical resize of the intermediate rows."""
     between: Output
     """Address of memory for the rows that were resized sideways."""
     between_bytes: Word

@@ -14,7 +14,7 @@ __all__ = ["RULES", "Rule"]
 
 
 class Rule(NamedTuple):
-    """How weights follow their gradients.
+    """Update rules of solvers.
 
     Attributes:
         formula: Takes the rule's numbers, weights, gradients and history; returns what is

@@ -1,4 +1,4 @@
-"""What decides which kernels run, and on how much at a time."""
+"""Tuning parameters: kernel selection and block sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from demitasse.core.config import settings
 __all__ = ["Pays", "Tuning"]
 
 Pays = Literal["auto", "always", "never"]
-"""Whether a kernel is taken: where a model says that it pays, wherever it can be, or nowhere."""
+"""True if a kernel is taken: where a model says that it pays, wherever it can be, or nowhere."""
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ class WindowFields(Struct):
     zeros: Address
     """Address of zeros in place of a pixel outside."""
     images: Word
-    """How many images there are."""
+    """Number of images."""
 
     def row(self, place: Word) -> Row:
         """Return a row of outputs, counted through all images."""
@@ -159,7 +159,7 @@ def window_values(
 
 
 class Turn(NamedTuple):
-    """What of a row of windows the code depends on.
+    """Parameters of a row of windows that the code depends on.
 
     Attributes:
         pixels: Windows that are summed at a time; a row has as many, or more.

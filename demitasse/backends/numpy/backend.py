@@ -55,7 +55,7 @@ class NumpyBackend(Backend):
     shares_host = True
     lowerings: ClassVar[Lowerings] = LOWERINGS
     blas_threads: ClassVar[int | None] = None
-    """How many threads numpy's BLAS has in a pass; None for as many as are wanted."""
+    """Threads of numpy's BLAS in a pass; None for the configured number."""
     xp = np
     array_device = "cpu"
 

@@ -24,7 +24,7 @@ def blas() -> list[Any]:
 
 _passes: weakref.WeakSet[held_to] = weakref.WeakSet()
 _before: dict[Any, int] = {}
-"""How many threads each of numpy's BLAS libraries had before passes changed that."""
+"""Threads of each BLAS library before the first pass."""
 
 
 class held_to:  # noqa: N801 - is read as what the block is

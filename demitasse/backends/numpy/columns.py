@@ -32,7 +32,7 @@ SHORT_ROW = 32
 """Length of a row up to which the image index may run fastest."""
 
 SOME_IMAGES = 4
-"""How many images it takes for that."""
+"""Smallest number of images for that path."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Chunk:
 
     @property
     def n(self) -> int:
-        """How many images."""
+        """Number of images."""
         return int(self.images.stop - self.images.start)
 
 
@@ -161,7 +161,7 @@ class Columns:
 
     @property
     def _bare(self) -> bool:
-        """Whether images can be used as they are, without a canvas around them."""
+        """True if images can be used as they are, without a canvas around them."""
         return self.size == self.g.spatial and not self._images_last
 
     def _canvas(self, chunk: Chunk) -> np.ndarray:

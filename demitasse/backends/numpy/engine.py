@@ -16,7 +16,7 @@ class _Arrays(threading.local):
 
 
 class Engine:
-    """What Steps on the host run on."""
+    """Engine of the Steps on the host."""
 
     def __init__(self) -> None:
         self._arrays = _Arrays()

@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 
 
 class Phases:
-    """Where everything lies in the phases of a plane.
+    """Layout of the phases of a plane.
 
     Args:
         engine: Lends working memory.

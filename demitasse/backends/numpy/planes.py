@@ -1,4 +1,4 @@
-"""What pooling kernels share: images as planes, and where windows lie on them."""
+"""Images as planes, and the windows on them: shared code of pooling kernels."""
 
 from __future__ import annotations
 

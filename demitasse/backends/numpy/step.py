@@ -1,4 +1,4 @@
-"""What the Steps of this backend share."""
+"""Base of this backend's Steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
 
 
 NEEDS_BOTTOM = "numpy's Step needs the bottom"
-"""Why Steps decline layers in place."""
+"""Reason for declining in-place layers."""
 
 
 class HostStep(Step[Engine, O]):

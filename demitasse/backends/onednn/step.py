@@ -1,4 +1,4 @@
-"""What the Steps of this backend share."""
+"""Base of this backend's Steps."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ TITLES = {"gelu": "GELU", "relu": "ReLU", "tanh": "TanH", "sigmoid": "Sigmoid"}
 
 
 NEEDS_BOTTOM = "oneDNN needs a top of its own"
-"""Why Steps decline layers in place."""
+"""Reason for declining in-place layers."""
 
 
 class Runnable(Protocol):
-    """What a Step runs: one primitive with its ports, or kernels that take its place."""
+    """Call of a Step: one primitive with its arguments, or kernels that replace it."""
 
     def __call__(self) -> None:
         """Compute."""

@@ -1,4 +1,4 @@
-"""How many of OpenMP's threads take part in a pass."""
+"""Number of OpenMP threads of a pass."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ LEAST = 100_000
 """Elements from which on a parameter gains more by oneDNN's threads than their start costs."""
 
 KEPT = 256
-"""How many sizes of parameters each thread keeps prepared."""
+"""Parameter sizes that each thread keeps prepared."""
 
 OPERANDS = "wghk"
 """Letters of the arrays: weight, gradient, first and second history."""
@@ -193,7 +193,7 @@ NUMBERS: dict[str, Callable[[Update], list[float]]] = {
     "Adam": _corrected,
     "AdamW": lambda u: [*_corrected(u), u.rate * u.decay],
 }
-"""What a kernel's rule takes of an update, for those that there are kernels for."""
+"""Kernel rule and its numbers for an update, where a kernel exists."""
 
 
 class _OfThread(threading.local):

@@ -1,1 +1,1 @@
-"""What cupy offers, as the Steps use it: the GPU, its memory, cuBLAS, and compiled kernels."""
+"""CuPy as the Steps use it: the GPU, its memory, cuBLAS, compiled kernels."""

@@ -1,4 +1,4 @@
-"""What Steps ask of a library of convolutions, apart from the library that answers.
+"""Interface of a convolution library.
 
 An image, a weight and a map belong together: each is computed from the other two. A convolution
 computes the map forward, and the gradients of weight and image backward; a deconvolution computes
@@ -16,7 +16,7 @@ from demitasse.backends.windows import ConvGeometry, Shape
 __all__ = ["Convolution", "Prepared", "Result"]
 
 Result = Literal["maps", "image", "weight"]
-"""Which of the three is computed."""
+"""Computed tensor: output, input gradient or filter gradient."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Prepared(Protocol):
 
     @property
     def code(self) -> str:
-        """What runs, in a word: "cuDNN:67"."""
+        """Name of the code: "cuDNN:67"."""
 
     @property
     def workspace(self) -> int:

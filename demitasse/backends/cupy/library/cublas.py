@@ -26,7 +26,7 @@ NO_NARROW_SUMS = 16
 _SCALARS = {"float32": ("S", c_float), "float64": ("D", c_double)}
 
 _NARROW = {"half": 2, "bfloat16": 14}
-"""How matrices hold values -> what cuBLAS calls it (``cudaDataType``)."""
+"""``cudaDataType`` of cuBLAS by storage dtype."""
 
 COMPUTE_FLOAT, ANY_ALGORITHM = 68, -1
 

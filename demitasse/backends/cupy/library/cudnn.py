@@ -24,7 +24,7 @@ __all__ = ["Cudnn", "Device"]
 
 
 class Device(Protocol):
-    """What is asked of a GPU."""
+    """Queries of a GPU."""
 
     column_budget: int
 

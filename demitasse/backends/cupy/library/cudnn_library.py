@@ -1,4 +1,4 @@
-"""Whether cuDNN and its frontend are installed and load, and which versions they are.
+"""True if cuDNN and its frontend are installed and load, and which versions they are.
 
 The frontend is the Python package ``nvidia-cudnn-frontend``, imported as ``cudnn``; cuDNN itself is
 a library that comes in a package of its own. Neither needs a GPU to be loaded.
@@ -20,7 +20,7 @@ INSTALL = 'pip install "demitasse[cudnn13]" brings both'
 
 @dataclass(frozen=True)
 class Status:
-    """What is there.
+    """Loaded cuDNN library and its version.
 
     Attributes:
         loaded: Whether convolutions can be computed by it.

@@ -1,4 +1,4 @@
-"""Which of cuDNN's engines computes a convolution: chosen once, and kept on the disk.
+"""Choice of cuDNN's engine for a convolution, cached on disk.
 
 What is kept is a plan's name, its engine and the values of its knobs, as text. cuDNN builds the
 plan anew and checks them in doing so: no machine code of a file is ever run.
@@ -21,7 +21,7 @@ from demitasse.backends.step import Declined
 __all__ = ["Choice", "Plans", "Rules"]
 
 MOST_TIMED = 8
-"""How many plans are timed at most, in the order in which cuDNN recommends them."""
+"""Greatest number of plans to time, in cuDNN's order of recommendation."""
 
 Clock = Callable[[Any, Convolution], float]
 """Returns the time that a built graph takes to compute a convolution."""
@@ -29,7 +29,7 @@ Clock = Callable[[Any, Convolution], float]
 
 @dataclass(frozen=True)
 class Rules:
-    """What plans may do.
+    """Options of plans.
 
     Attributes:
         tf32: Whether float32 may be rounded to TF32 on the way.

@@ -1,4 +1,4 @@
-"""Whether cupy, a driver and GPUs are on this machine, and what to do about those that are not.
+"""True if cupy, a driver and GPUs are on this machine, and what to do about those that are not.
 
 Nothing here raises: having no GPU is no error.
 """
@@ -20,7 +20,7 @@ INSTALL = (
 
 @dataclass(frozen=True)
 class Found:
-    """What was found.
+    """Result of the detection.
 
     Attributes:
         cupy: Version of cupy, or None where it is not installed.

@@ -1,4 +1,4 @@
-"""What Steps need of a GPU: kernels by name, matrix products, scratch memory.
+"""Engine of the Steps on a GPU: kernels by name, matrix products, scratch memory.
 
 The engine that talks to cupy is in ``gpu.py``. Tests have another with the same interface, which
 runs the same kernel sources and Steps on the host.
@@ -39,7 +39,7 @@ Launch = Callable[..., None]
 
 @dataclass(frozen=True)
 class Grid:
-    """How many blocks run a kernel, and how many threads are in each."""
+    """Launch configuration: blocks of a grid, threads of a block."""
 
     blocks: int
     threads: int

@@ -13,7 +13,7 @@ from demitasse.errors import DeviceError, OutOfMemoryError
 __all__ = ["failures"]
 
 BRINGS = 'pip install "cupy-cuda13x[ctk]" (or 12x)'
-"""What installs CUDA's libraries and headers where cupy finds them."""
+"""Command that installs CUDA's libraries and headers for cupy."""
 
 
 @contextmanager

@@ -16,7 +16,7 @@ __all__ = ["GpuFeed"]
 
 
 class _Room:
-    """Where one batch is on the GPU.
+    """Buffers of one batch on the GPU.
 
     Args:
         nothing: Arrays of no elements.

@@ -51,7 +51,7 @@ class Product:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to compute."""
+        """True if there is nothing to compute."""
         return not (self.m and self.n and self.batch)
 
     @property

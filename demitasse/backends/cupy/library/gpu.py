@@ -33,7 +33,7 @@ STREAMS = 4
 """For how many streams a thread keeps scratch memory, and cuBLAS handles with their workspace."""
 
 TIMED = 5
-"""How often work is run to take its time."""
+"""Repetitions of a timed piece of work."""
 
 
 class _Local(threading.local):

@@ -49,7 +49,7 @@ def new_uid() -> bytes:
 
 
 class Gpu(Protocol):
-    """What is needed of the backend of a GPU."""
+    """Interface of a GPU's backend."""
 
     array_device: Any
 

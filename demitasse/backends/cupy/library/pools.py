@@ -30,25 +30,25 @@ class Pools:
 
     @property
     def free(self) -> int:
-        """What can still be allocated: free on the GPU or idle in cupy's pool, within its limit."""
+        """Return the bytes that can be allocated: free or idle in cupy's pool, up to its limit."""
         free = int(self.device.mem_info[0]) + self.idle
         return min(free, max(0, self.limit - self.used)) if self.limit else free
 
     @property
     def used(self) -> int:
-        """What arrays of this process hold."""
+        """Return the bytes of this process's arrays."""
         with self.device:
             return int(self.cupy.get_default_memory_pool().used_bytes())
 
     @property
     def idle(self) -> int:
-        """What the pool keeps for later arrays."""
+        """Return the idle bytes of the pool."""
         with self.device:
             return int(self.cupy.get_default_memory_pool().free_bytes())
 
     @property
     def limit(self) -> int:
-        """What the pool may hold at most (``limit_to``, CUPY_GPU_MEMORY_LIMIT); 0: no limit."""
+        """Return the pool's limit in bytes (``limit_to``, CUPY_GPU_MEMORY_LIMIT); 0: no limit."""
         with self.device:
             return int(self.cupy.get_default_memory_pool().get_limit())
 
@@ -59,7 +59,7 @@ class Pools:
 
     @property
     def idle_pinned_blocks(self) -> int:
-        """How many blocks of pinned host memory are kept for later."""
+        """Return the number of idle blocks of pinned host memory."""
         return int(self.cupy.get_default_pinned_memory_pool().n_free_blocks())
 
     def release(self) -> None:

@@ -18,7 +18,7 @@ MOST_THREADS = 512
 REAL = {"float32": "float", "float64": "double"}
 
 STORED = {"half": 1, "bfloat16": 2}
-"""How arrays hold values -> how the sources call it; 0 where it is as ``Real``."""
+"""Type name in the CUDA sources by storage dtype; 0 for ``Real``."""
 
 
 @cache

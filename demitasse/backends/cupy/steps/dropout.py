@@ -61,7 +61,7 @@ class DropoutStep(GpuStep[ops.Dropout]):
 
     @property
     def _works(self) -> bool:
-        """Whether there is something to do where nothing is dropped."""
+        """True if there is something to do where nothing is dropped."""
         return self.op.factor != 1 or not self.at.in_place
 
     def _number(self) -> np.ndarray:

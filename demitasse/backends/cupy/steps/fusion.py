@@ -16,7 +16,7 @@ from demitasse.backends.step import AnyStep, Declined, Operands
 __all__ = ["fuse"]
 
 ORDER = "kernels fuse BatchNorm, Scale, ReLU in this order"
-"""What runs as one, for messages."""
+"""Names of the fused layers, for messages."""
 
 
 def fuse(

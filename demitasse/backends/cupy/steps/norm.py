@@ -38,18 +38,18 @@ class NormParts:
 
     @property
     def backward(self) -> bool:
-        """Whether some gradient may be asked for."""
+        """True if some gradient may be asked for."""
         return self.at.backward or (self.scale is not None and self.scale[1].backward)
 
     @property
     def numbers(self) -> tuple[int | float, ...]:
-        """What the kernels are told of the operations that follow."""
+        """Kernel arguments for the fused operations."""
         shifts = self.scale is not None and self.scale[0].bias
         flags = (self.scale is not None, shifts, self.slope is not None)
         return (*map(int, flags), float(self.slope or 0.0))
 
     def wanted(self, index: int) -> bool:
-        """Whether the gradient of the scale (0) or of its bias (1) is wanted."""
+        """Return whether the gradient of the scale (0) or of its bias (1) is wanted."""
         if self.scale is None or index > int(self.scale[0].bias):
             return False
         return self.scale[1].backward and self.scale[1].param_propagate_down[index]
@@ -74,7 +74,7 @@ class NormStep(GpuStep[ops.BatchNorm]):
         plane, count = math.prod(op.bottom[2:]), math.prod(op.bottom)
         many, family = samples * plane, "batch_norm"
         self.keep = parts.backward and (self.measures or bool(parts.followers))
-        """Whether backward needs what forward has normalised."""
+        """True if backward needs what forward has normalised."""
         self.cut = cut = Parts.of(self.channels, many)
         part = (
             *(op.dtype, cut.total, cut.length),

@@ -13,7 +13,7 @@ __all__ = ["AveragePoolStep", "MaxPoolStep", "pool"]
 
 
 class _PoolStep(GpuStep[ops.Pool]):
-    """What both methods share.
+    """Shared code of MAX and AVE pooling.
 
     Shapes: bottom (N, C, H, W) -> top (N, C, *out).
     """

@@ -51,7 +51,7 @@ class DepthwiseFields(WindowFields):
     rectifier: Address
     """Address of the rectifier's numbers: one slope for each channel, or the limits of all."""
     groups: Word
-    """How many groups of channels there are."""
+    """Number of groups of channels."""
     group_table: Address
     """Address of their table: for each, elements from the beginning of an input pixel and of an
     output pixel to its first channel; its first vector; and how many channels it has."""
@@ -129,7 +129,7 @@ def next_group(k: Kernel, f: DepthwiseFields) -> Word:
 
 
 class DepthwiseOperands:
-    """What a kernel is given of a depthwise convolution.
+    """Operands of a depthwise convolution.
 
     Args:
         strips: The convolution.

@@ -1,4 +1,4 @@
-"""How a depthwise convolution is divided among threads."""
+"""Schedule of a depthwise convolution: the parts of each thread."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Strips:
         return first_channels(self.x[1], self.width)
 
     def fetches(self, x: Images, y: Images) -> bool:
-        """Whether it pays to fetch pixels before they are needed.
+        """Return whether it pays to fetch pixels before they are needed.
 
         No cache holds large images any more, or their outputs. Where blocks of channels become
         pixels with all their channels, each block is written to lines that are not neighbours.
@@ -77,7 +77,7 @@ class Strips:
         return x.block != y.block or floats * FLOAT_BYTES > self.tuning.cached_bytes
 
     def reads_blocks(self, x: Images) -> bool:
-        """Whether images lie in blocks of a vector, and windows reach over edges by one column."""
+        """Return whether images are in blocks of a vector, and windows overlap edges by 1."""
         op, (columns, wide) = self.op, (self.y[3], self.x[3])
         right = (columns - 1) * op.stride[1] - op.pad[1] + (op.kernel[1] - 1) * op.dilation[1]
         return x.block == x.column_stride == self.width and op.pad[1] <= 1 and right <= wide

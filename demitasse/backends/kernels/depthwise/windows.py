@@ -26,7 +26,7 @@ PIXELS = {4: 7, 8: 6, 16: 7}
 
 
 AHEAD = 4
-"""How many times the pixels of a turn lie between them and those that are fetched for later. The
+"""Prefetch distance, in register tiles. The
 processor itself fetches too little of what it will read, and nothing of what it will write."""
 
 SECOND = 2
@@ -38,7 +38,7 @@ FRESH = 2
 
 
 class Shape(NamedTuple):
-    """What of a convolution the code of a kernel depends on.
+    """Parameters of a convolution that the kernel's code depends on.
 
     Attributes:
         kernel: Rows and columns of a window.

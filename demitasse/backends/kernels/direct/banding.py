@@ -1,4 +1,4 @@
-"""How a direct convolution is divided into bands of rows, and where things lie."""
+"""Schedule of a direct convolution: bands of rows, and offsets in memory."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Banding:
 
     @property
     def pads(self) -> bool:
-        """Whether the filters fill no whole vectors, so that oneDNN pads them."""
+        """True if the filters fill no whole vectors, so that oneDNN pads them."""
         return self.y[1] % self.width != 0
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What kernels of direct convolution have in common: bands of rows, each copied by a thread."""
+"""Bands of rows, which each thread copies: shared code of direct convolutions."""
 
 from __future__ import annotations
 
@@ -98,13 +98,13 @@ class BandFields(Struct):
     tap_table: Address
     """Address of the table of the bytes from a window's first tap to others."""
     taps: Word
-    """How many entries it has."""
+    """Number of entries."""
     filters: Address
     """Address of the filters, or of their gradient."""
     filter_chunk_stride: Word
     """Elements from one chunk's filters to the next's; 0 where all have the same."""
     panels: Word
-    """How many panels of filters there are."""
+    """Number of panels of filters."""
     panel_table: Address
     """Address of their table: for each, the address of its product and of those for rests; elements
     from the first filter to its own; its first vector; and bytes from the beginning of a pixel to

@@ -29,7 +29,7 @@ __all__ = ["DirectConvolution"]
 
 
 class DirectFields(Struct):
-    """Of a direct convolution."""
+    """Arguments of a direct convolution."""
 
     bands: BandFields
     """The bands."""
@@ -40,7 +40,7 @@ class DirectFields(Struct):
 
 
 class PooledFields(DirectFields):
-    """Of one that is pooled along."""
+    """Arguments of a direct convolution with MAX pooling."""
 
     pool: PoolFields
     """The pooling."""

@@ -23,7 +23,7 @@ from demitasse.backends.kernels.language.words import (
 __all__ = ["PoolFields", "carry", "pool_values", "pooled"]
 
 LEAST = -float(np.finfo(np.float32).max)
-"""What windows begin with, as Caffe's do."""
+"""Initial value of MAX pooling, as in Caffe."""
 
 
 class PoolFields(Struct):

@@ -40,7 +40,7 @@ from demitasse.backends.kernels.windows import (
 __all__ = ["GroupedConvolution"]
 
 AHEAD = 2
-"""How many turns lie between a turn and that whose pixels are fetched during it."""
+"""Prefetch distance, in register tiles."""
 
 SECOND = 2
 """The cache into which those are fetched."""
@@ -67,7 +67,7 @@ class GroupedFields(WindowFields):
     rectifier: Address
     """Address of the rectifier's numbers: one slope for each, or the limits of all."""
     vectors: Word
-    """How many vectors of filters there are."""
+    """Number of vectors of filters."""
     vector_table: Address
     """Address of their table: for each, bytes from the beginning of an input pixel to what it
     reads, and of an output pixel to what it writes; and from the first offset to its own."""
@@ -76,7 +76,7 @@ class GroupedFields(WindowFields):
 
 
 class Work(NamedTuple):
-    """What of a convolution the code of a kernel depends on.
+    """Parameters of a convolution that the kernel's code depends on.
 
     Attributes:
         rows: Rows of a window.

@@ -42,21 +42,21 @@ class GradientFields(WindowFields):
     inside: Word
     """The first window of a row that sees no column outside the image."""
     inside_end: Word
-    """That after the last."""
+    """End of the range, exclusive."""
     sums: Address
     """Address of the sums: for each vector and row of taps, channel after channel, tap after
     tap."""
     bias: OptionalAddress
     """Address of the sums of the gradient, vector after vector; 0 where they are not wanted."""
     vectors: Word
-    """How many vectors of filters there are."""
+    """Number of vectors of filters."""
     vector_table: Address
     """Address of their table: for each, bytes from the beginning of an input pixel to what it
     reads, and from that of a gradient's pixel to its own."""
 
 
 class Filter(NamedTuple):
-    """What of the filters the code of a kernel depends on.
+    """Parameters of the filters that the kernel's code depends on.
 
     Attributes:
         rows: Rows of a window.

@@ -1,4 +1,4 @@
-"""How a convolution of small groups is divided among threads."""
+"""Schedule of a convolution of small groups: the parts of each thread."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class GroupParts:
 
     @property
     def shared(self) -> bool:
-        """Whether several groups have a vector."""
+        """True if several groups have a vector."""
         return self.channels < self.width and self.x[1] == self.y[1]
 
     def fits(self, images: Images) -> bool:
@@ -82,7 +82,7 @@ class GroupParts:
 
     @property
     def beats_tiles(self) -> bool:
-        """Whether it is taken before Winograd's, whose filters are four times as large.
+        """True if it is taken before Winograd's, whose filters are four times as large.
 
         Few products are made of each, so that reading them takes as long as those save; not so in
         windows of 5x5, of which a tile saves more.
@@ -98,12 +98,12 @@ class GroupParts:
 
     @cached_property
     def turn(self) -> Turn:
-        """How the windows of a row are taken."""
+        """Register tiles of a row of windows."""
         return turn_of(self.y[3], SHARED if self.shared else PIXELS[self.width], self.op)
 
     @property
     def fetches(self) -> bool:
-        """Whether pixels are fetched before they are needed: no cache holds all images any more."""
+        """True if pixels are fetched before they are needed: no cache holds all images any more."""
         floats = math.prod(self.x) + math.prod(self.y)
         return floats * FLOAT_BYTES > self.tuning.cached_bytes
 

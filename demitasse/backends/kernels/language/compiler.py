@@ -37,7 +37,7 @@ NEEDED = ("avx2", "fma")
 
 @dataclass(frozen=True)
 class Status:
-    """Whether kernels can be made at run time.
+    """True if kernels can be made at run time.
 
     Attributes:
         ready: Whether they can.
@@ -51,7 +51,7 @@ class Status:
 
     @property
     def processor(self) -> str:
-        """What the processor is called: by Linux, elsewhere by LLVM."""
+        """Name of the processor, from Linux or else from LLVM."""
         if not self.ready:
             return ""
         return processor.name() or str(_llvm().get_host_cpu_name())

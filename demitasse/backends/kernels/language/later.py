@@ -37,7 +37,7 @@ class Call(NamedTuple):
 
 
 class Listener(Protocol):
-    """Who is told of calls that are made."""
+    """Callback for calls that are made."""
 
     whole: bool
     """Is set to False where something is computed otherwise than by calls."""
@@ -64,7 +64,7 @@ def hold() -> None:
 
 
 def held() -> bool:
-    """Whether work is put off now."""
+    """Return whether work is put off now."""
     return _own.calls is not None
 
 

@@ -26,7 +26,7 @@ ARGUMENTS = 4
 """The most arguments of a function in a row, all of them integers or addresses."""
 
 COLUMNS = ARGUMENTS + 2
-"""Of a row's table: the function, its arguments, and whether a result other than 0 is a failure,
+"""Columns of a call table: the function, its arguments, and a flag for results other than 0,
 which takes the place of that."""
 
 
@@ -112,7 +112,7 @@ class _Row:
 
 
 def _fits(function: Any, arguments: tuple[Any, ...], _: Checked | None) -> bool:
-    """Whether a call is one that a row takes: only functions of ctypes say what they return."""
+    """Return whether a call fits into a row: a function of ctypes with few arguments."""
     return hasattr(function, "restype") and len(arguments) <= ARGUMENTS
 
 

@@ -1,4 +1,4 @@
-"""What is known of the processor without asking LLVM, whose library takes a while to load."""
+"""Processor features, read without loading LLVM's library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a module of kernels is made from, known without writing it.
+"""Cache key of a module of kernels, computed without generating it.
 
 To write a module takes Python longer than LLVM's library takes to load. Its name tells one from all
 others of a process; so its name and the code that writes it say what it will be.
@@ -19,7 +19,7 @@ from demitasse.core.hashing import digest
 __all__ = ["recipe"]
 
 SOURCES = Path(__file__).parents[1]
-"""Where all code is that kernels of ours are written by."""
+"""Sources of the kernel generators."""
 
 
 def recipe(name: str, write: Callable[[Any], None]) -> str | None:

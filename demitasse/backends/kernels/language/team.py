@@ -22,11 +22,11 @@ __all__ = [
 ]  # fmt: skip
 
 FUNCTIONS = ("omp_get_thread_num", "omp_get_num_threads")
-"""What kernels call."""
+"""Functions that kernels call."""
 
 
 SPIN_COUNT = "10000"
-"""How often a waiting thread polls, for some microseconds in all, before it sleeps. By default the
+"""Polls of a waiting thread before it sleeps: some microseconds. By default the
 runtime polls for milliseconds, which slows down threads that have work to do where other programs
 use the cores too."""
 
@@ -74,7 +74,7 @@ HARD = 2
 
 
 class _Fork:
-    """Whether this process was forked from one whose threads could not be ended before."""
+    """True if this process was forked from one whose threads could not be ended before."""
 
     workers_ended = True
     lost_workers = False
@@ -116,7 +116,7 @@ _PARALLEL = ctypes.CFUNCTYPE(
 
 
 class _Instead:
-    """What has taken the place of OpenMP's functions: their addresses, and how a region is run."""
+    """Replacement of OpenMP's functions: addresses and the parallel entry point."""
 
     functions: Mapping[str, int] | None = None
     parallel: Any = None

@@ -42,7 +42,7 @@ class Same(ir.Constant):  # type: ignore[misc]  # LLVM's package has no types
 
 
 class Value:
-    """What an instruction gives.
+    """Result of an instruction.
 
     Args:
         builder: Writes the kernel's instructions.
@@ -56,7 +56,7 @@ class Value:
 
 
 class Condition(Value):
-    """What holds or does not; conditions are joined by ``&``."""
+    """Boolean value; ``&`` is logical and."""
 
     __slots__ = ()
 
@@ -147,11 +147,11 @@ class Vector(Value):
         return self._new(self.builder.fneg(self.llvm))
 
     def __gt__(self, other: Vector) -> Condition:
-        """Where it is larger, element by element; NaN is not."""
+        """Return a mask of the larger elements; NaN is not larger."""
         return Condition(self.builder, self.builder.fcmp_ordered(">", self.llvm, other.llvm))
 
     def __ge__(self, other: Vector) -> Condition:
-        """Where it is not smaller, element by element; NaN is neither."""
+        """Return a mask of the elements that are not smaller; NaN is neither."""
         return Condition(self.builder, self.builder.fcmp_ordered(">=", self.llvm, other.llvm))
 
     def crossed(self, other: Vector, by: int) -> tuple[Vector, Vector]:

@@ -52,7 +52,7 @@ class NarrowFields(WindowFields):
     plane_stride: Word
     """Elements from one plane of the output to the next."""
     planes: Word
-    """How many planes there are."""
+    """Number of planes."""
     offsets: Address
     """Address of one offset for each plane."""
     rectifier: Address

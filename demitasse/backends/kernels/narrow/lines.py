@@ -1,4 +1,4 @@
-"""How a convolution to few channels is divided among threads."""
+"""Schedule of a convolution to few channels: the parts of each thread."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ class Lines:
 
     @cached_property
     def turn(self) -> Turn:
-        """How the windows of a row are taken; their sums become one vector."""
+        """Register tiles of a row of windows; the sums of a tile become one vector."""
         return turn_of(self.y[3], self.width, self.op)

@@ -56,7 +56,7 @@ class Handed(FrozenStruct):
 
     @property
     def targets(self) -> int:
-        """How many are written."""
+        """Number of outputs."""
         return len(self.parts) * self.copies
 
     def fits(self, whole: Images, width: int) -> bool:
@@ -115,7 +115,7 @@ class BackwardFields(Struct):
     """Address of the first gradient behind the norm, before factors and offsets, which is written
     where it is wanted; it may be the output's."""
     others: Places
-    """Where it is handed on, the first gradients of other readers, which lie as it does."""
+    """First gradients of the other readers, in the same layout, for fused gradient sums."""
     targets: Places
     """The first gradients of those to whom it is handed, part by part."""
     strides: Numbers
@@ -125,7 +125,7 @@ class BackwardFields(Struct):
 
 
 class _Added(FrozenStruct):
-    """What of :class:`Handed` the code of a kernel depends on."""
+    """Parameters of :class:`Handed` that the kernel's code depends on."""
 
     before: int
     after: int
@@ -156,7 +156,7 @@ def _kernels(
 
 
 class _Channels:
-    """What is known of a plane's channels."""
+    """Statistics and factors of a plane's channels."""
 
     def __init__(self, k: Kernel, f: BackwardFields, plane: Plane, *, relu: bool) -> None:
         self._k, self._f, self._plane = k, f, plane

@@ -1,4 +1,4 @@
-"""What the kernels of normalisations have in common: how they walk over images."""
+"""Loop over images: shared code of normalisation kernels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class WalkFields(Struct):
     """Planes: a vector of channels of one image each, all its pixels."""
 
     images: Word
-    """How many images there are."""
+    """Number of images."""
     channels: Word
     """Channels of an image."""
     groups: Word

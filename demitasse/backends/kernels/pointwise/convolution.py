@@ -69,7 +69,7 @@ class PointwiseFields(Struct):
     y_stride: Word
     """Elements from one of its pixels to the next."""
     pixels: Word
-    """How many there are, at least those that are computed at a time."""
+    """Number of pixels, at least those of one register tile."""
     channels: Word
     """Channels of the input, at least a vector."""
     factors: OptionalAddress
@@ -79,7 +79,7 @@ class PointwiseFields(Struct):
     filters: Address
     """Address of the filters: for each panel, channel after channel."""
     panels: Word
-    """How many panels of filters there are."""
+    """Number of panels of filters."""
     panel_table: Address
     """Address of the first filter of each."""
     offsets: Address

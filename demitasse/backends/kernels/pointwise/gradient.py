@@ -87,17 +87,17 @@ class PointwiseGradientFields(Struct):
     bias: OptionalAddress
     """Address of the bias's gradient, which is written; 0 where it is not wanted."""
     images: Word
-    """How many images there are."""
+    """Number of images."""
     some_images: Word
-    """How many of them sums stay in registers for."""
+    """Number of register accumulators."""
     pixels: Word
     """Pixels of an image."""
     some_pixels: Word
-    """How many of them sums stay in registers for."""
+    """Number of register accumulators."""
     rows: Word
-    """How many times the registers' channels there are."""
+    """Number of channel blocks."""
     panels: Word
-    """How many panels of filters there are."""
+    """Number of panels of filters."""
     panel_table: Address
     """Address of their table: for each, the address of what sums it; elements from the beginning of
     a pixel to each vector of its filters, and from that of all filters."""

@@ -1,4 +1,4 @@
-"""How a pointwise convolution is divided among threads."""
+"""Schedule of a 1x1 convolution: the parts of each thread."""
 
 from __future__ import annotations
 

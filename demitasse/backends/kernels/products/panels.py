@@ -1,4 +1,4 @@
-"""How the columns of a product of matrices are divided."""
+"""Panels of the columns of a matrix product."""
 
 from __future__ import annotations
 

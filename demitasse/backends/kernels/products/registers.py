@@ -1,4 +1,4 @@
-"""What kernels have in common whose sums stay in registers: rows of them, for panels of columns."""
+"""Matrix products with register accumulators: row tiles for panels of columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ each other."""
 
 
 class Rows(NamedTuple):
-    """What numbers of rows a kernel is for.
+    """Row counts that a kernel supports.
 
     Attributes:
         most: How many the registers hold.

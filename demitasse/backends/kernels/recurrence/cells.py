@@ -46,11 +46,11 @@ class StepFields(Struct):
     last: Word
     """The first one that is not computed any more."""
     steps: Word
-    """How many there are in all."""
+    """Total number of steps."""
     rows: Word
-    """How many sequences there are."""
+    """Number of sequences."""
     few: Word
-    """How many of them are computed side by side."""
+    """Sequences per register tile."""
     size: Word
     """Hidden values of each."""
     blocks: Word
@@ -79,17 +79,17 @@ class Cell(Protocol):
     """One sort of cell, in the kernel that its piece is written into."""
 
     gates: ClassVar[int]
-    """How many inputs a hidden value has."""
+    """Gates of a hidden value."""
     states: ClassVar[Sequence[str]]
     """Fields of the states at the beginning, and of those at the end."""
     fields: ClassVar[type[StepFields]]
-    """What it needs to know."""
+    """Values kept for the backward pass."""
 
     def __init__(self, k: Kernel) -> None: ...
 
     @property
     def f(self) -> StepFields:
-        """What it knows."""
+        """Values kept by the forward pass."""
 
     def begin(self, place: Place) -> None:
         """Write how it begins with the first step."""

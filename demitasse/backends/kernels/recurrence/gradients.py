@@ -35,11 +35,11 @@ class BackFields(Struct):
     last: Word
     """The last one that is computed, and the earliest."""
     steps: Word
-    """How many there are in all."""
+    """Total number of steps."""
     rows: Word
-    """How many sequences there are."""
+    """Number of sequences."""
     few: Word
-    """How many of them are computed side by side."""
+    """Sequences per register tile."""
     size: Word
     """Hidden values of each."""
     blocks: Word
@@ -68,15 +68,15 @@ class CellGradient(Protocol):
     """The gradient of one sort of cell, in the kernel that its piece is written into."""
 
     gates: ClassVar[int]
-    """How many inputs a hidden value has."""
+    """Gates of a hidden value."""
     fields: ClassVar[type[BackFields]]
-    """What it needs to know."""
+    """Values kept for the backward pass."""
 
     def __init__(self, k: Kernel) -> None: ...
 
     @property
     def f(self) -> BackFields:
-        """What it knows."""
+        """Values kept by the forward pass."""
 
     def step(self, spot: Spot, dh: Vector) -> None:
         """Write the gradients of the inputs, given that of the hidden state."""
@@ -122,7 +122,7 @@ class LstmGradient:
 
 
 class RnnGradient:
-    """That of h = tanh(z)."""
+    """Gradient of h = tanh(z)."""
 
     gates: ClassVar[int] = 1
     fields: ClassVar[type[BackFields]] = BackFields

@@ -1,4 +1,4 @@
-"""What an RNN gives: tanh of its output layer."""
+"""Output of an RNN: tanh of its output layer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SquashFields(Struct):
     x: Address
     """Address of the first one."""
     count: Word
-    """How many there are."""
+    """Number of elements."""
 
 
 @cache

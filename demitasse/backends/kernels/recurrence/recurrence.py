@@ -31,7 +31,7 @@ def _kernel(cell: str, width: int, *, learns: bool) -> int:
 
 
 class Kept(NamedTuple):
-    """What steps keep for their gradient.
+    """Values that forward steps keep for the backward pass.
 
     Attributes:
         before: The hidden states that they begin with. Shape: (T, N, H).

@@ -67,7 +67,7 @@ def write(module: Any, name: str, width: int, sort: type[Cell]) -> None:
 
 
 class _Part(NamedTuple):
-    """What is computed at a time: a block of hidden values of some sequences in one step.
+    """Register tile: a block of hidden values of some sequences in one step.
 
     Attributes:
         step: The step.

@@ -17,7 +17,7 @@ from demitasse.backends.step import Declined
 __all__ = ["blocks_of"]
 
 MOST_WASTE = 1.06
-"""What the thread with most work computes, as a multiple of its share, up to which it pays."""
+"""Greatest load imbalance (maximum over mean) up to which the kernel pays."""
 
 MOST_SPARE = 0.6
 """Vectors of filters for each pixel, computed beyond its share, up to which it pays: what lies

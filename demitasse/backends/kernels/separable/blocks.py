@@ -1,4 +1,4 @@
-"""How a separable convolution is divided among threads."""
+"""Schedule of a separable convolution: the parts of each thread."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ SUMS = 8
 """Sums of some pixels and a panel that take no longer because they wait for each other."""
 
 PASS = 2
-"""As how many pixels it counts to go over all filters once more."""
+"""Cost of one more pass over all filters, in pixels."""
 
 LARGER = 2
-"""How many times larger than they should be blocks are at most, where filters that no near cache
+"""Greatest growth of blocks beyond their best size, where filters that exceed the second cache
 holds are read again for each."""
 
 FLOAT_BYTES = 4
@@ -99,7 +99,7 @@ class Blocks:
 
     @property
     def pairs(self) -> bool:
-        """Whether two rows of depthwise outputs are computed at a time.
+        """True if two rows of depthwise outputs are computed at a time.
 
         Their sums fit into the registers, and they see rows side by side.
         """
@@ -113,13 +113,13 @@ class Blocks:
 
     @property
     def between(self) -> Images:
-        """Where the pixels of one row lie that are noted, each with all its channels."""
+        """Layout of one row of intermediate pixels, channels last."""
         n, channels, height, width = self.strips.y
         column = self.wide + LINE
         return Images((n, channels, height, width), 0, width * column, column, channels)
 
     def writes(self, y: Images) -> bool:
-        """Whether outputs may lie so: pixels that follow evenly, each with all its channels.
+        """Return whether outputs may lie so: pixels that follow evenly, each with all its channels.
 
         Those of a single image may lie in blocks of a vector of channels instead.
         """
@@ -152,7 +152,7 @@ class Blocks:
 
     @property
     def fits(self) -> bool:
-        """Whether each row and each block have as many pixels as are computed at a time."""
+        """True if each row and each block have as many pixels as are computed at a time."""
         return self._fits(self.count) and self.y[3] >= PIXELS[self.strips.width]
 
     def _fits(self, count: int) -> bool:
@@ -165,7 +165,7 @@ class Blocks:
 
     @property
     def waste(self) -> float:
-        """What the thread with most work computes, as a multiple of its share."""
+        """Load imbalance: the maximum over the mean of the threads' work."""
         wide, (images, maps, height, columns) = self.vectors * self.strips.width, self.y
         computed = self._computed(self.count) * len(self.panels) * wide
         return computed * self.strips.tuning.threads / (images * height * columns * maps)

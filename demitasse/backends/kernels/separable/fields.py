@@ -1,4 +1,4 @@
-"""What the kernels of a separable convolution are given."""
+"""Arguments of the kernels of a separable convolution."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SeparableFields(Struct):
     filters: Address
     """Address of the filters of the second: for each panel, channel after channel."""
     panels: Word
-    """How many panels of filters there are."""
+    """Number of panels of filters."""
     quiet: Word
     """For how many of them, the first, nothing of the next block is fetched."""
     panel_table: Address

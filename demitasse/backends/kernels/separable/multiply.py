@@ -26,7 +26,7 @@ AHEAD = 8
 
 
 class Products(NamedTuple):
-    """What the code of the kernel depends on.
+    """Parameters that the kernel's code depends on.
 
     Attributes:
         width: Floats of a vector.
@@ -53,7 +53,7 @@ class Products(NamedTuple):
 
 
 class Later(NamedTuple):
-    """What is fetched on the way of the rows that the next block will be the first to read.
+    """Prefetch of the rows that the next block reads first.
 
     Attributes:
         at: Address of the next line.

@@ -1,4 +1,4 @@
-"""Which functions a loaded library takes from others, and how it is given others in their place.
+"""Import tables of loaded libraries, and the replacement of their entries.
 
 A library calls functions of other libraries by way of a table of addresses, which the system's
 loader fills. Only the calls of this one library change.

@@ -1,4 +1,4 @@
-"""What the members of a team ask in a region: who they are, and to wait for each other.
+"""Functions of the members of a parallel region: thread numbers, barriers, loop scheduling.
 
 Loops that a compiler shares out among the members are here too.
 """

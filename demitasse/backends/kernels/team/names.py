@@ -1,4 +1,4 @@
-"""What the functions are called that a team replaces, and those that it calls."""
+"""Names of the OpenMP functions that a team replaces, and of the system calls it makes."""
 
 __all__ = ["HARMLESS", "OURS", "SYSTEM", "original"]
 
@@ -26,7 +26,7 @@ HARMLESS = {
 SYSTEM = (
     "pthread_create", "pthread_detach", "pthread_getspecific", "pthread_setspecific", "syscall",
 )  # fmt: skip
-"""What ours call of the system."""
+"""System functions that the team's code calls."""
 
 
 def original(name: str) -> str:

@@ -50,7 +50,7 @@ def _parts(ticket: Word) -> Word:
 
 
 def _open(ticket: Word) -> Condition:
-    """Whether there is a part that nobody has taken."""
+    """Return whether there is a part that nobody has taken."""
     return _taken(ticket) < _parts(ticket)
 
 

@@ -1,4 +1,4 @@
-"""What the threads of a team share, in memory that compiled code reads and writes.
+"""Shared state of a team's threads, in memory that compiled code reads and writes.
 
 Times are in ticks of the processor's time stamp counter, some 2 to 4 of which are a nanosecond.
 """
@@ -22,43 +22,43 @@ class Field(IntEnum):
     """
 
     BUSY = 0
-    """Whether some thread leads a region."""
+    """True if some thread leads a region."""
     KEY = 8
     """By which each thread finds its :class:`Member`."""
     TICKET = 64
     WORK = 128
     """The region's function."""
     ARGUMENT = 136
-    """What it is called with."""
+    """Argument of the function."""
     DONE = 192
-    """How many parts the helpers have done."""
+    """Number of parts that helpers have finished."""
     WAITING = 200
-    """How many leaders sleep until ``DONE`` changes: one, or none."""
+    """Number of leaders that sleep until ``DONE`` changes: 1 or 0."""
     BELL = 256
     """Is another number each time that sleeping helpers are woken."""
     ASLEEP = 264
-    """How many helpers sleep."""
+    """Number of helpers that sleep."""
     RESTING = 272
-    """How many of them sleep until they are woken."""
+    """Number of helpers that sleep without a timeout."""
     HELPERS = 320
     ALONE = 328
     """For how many regions more the helpers are not woken, and come by themselves or not at all."""
     LEVEL = 336
-    """How often that was of use of late: each time doubles the number of regions."""
+    """Recent hits of the timed sleep; each one doubles the number of regions."""
     GOOD = 344
-    """How many regions have gone well since."""
+    """Number of regions since the last miss."""
     BEGUN = 352
-    """When the region began."""
+    """Start time of the region."""
     CALLED = 360
-    """Whether helpers were to come at once, so that one may be late."""
+    """True if helpers were to come at once, so that one may be late."""
     LEADER = 384
     """The leader's :class:`Member`."""
     ARRIVED = 448
-    """How many members have come to a barrier."""
+    """Number of members at the barrier."""
     PHASE = 456
     """Is another number after each barrier."""
     AT_BARRIER = 464
-    """How many members sleep until ``PHASE`` changes."""
+    """Number of members that sleep until ``PHASE`` changes."""
     END = 512
 
 
@@ -66,13 +66,13 @@ class Member(IntEnum):
     """Places in what a thread knows while it computes a part."""
 
     PART = 0
-    """Which one."""
+    """Thread number."""
     PARTS = 8
-    """Of how many."""
+    """Number of threads."""
     DEPTH = 16
     """In how many regions within the region; those have one part each."""
     TRIPS = 24
-    """How many blocks of a loop it was given."""
+    """Number of loop blocks assigned to it."""
     START = 32
     STOP = 40
     STEP = 48
@@ -81,7 +81,7 @@ class Member(IntEnum):
 
 
 REGION, PARTS = 1 << 32, 1 << 16
-"""What a region and a part count in ``TICKET``."""
+"""Increments of ``TICKET`` for a region and for a part."""
 
 SPIN = 800_000
 """Ticks for which a helper looks for more to do before it sleeps; a pass seldom pauses longer."""
@@ -100,7 +100,7 @@ ALONE_AT_FIRST, LEVELS = 16, 5
 """For how many regions the helpers are not woken after one was late, and how often that doubles."""
 
 LONG_ROUNDS = 50
-"""How often a helper looks after a nap, before it sleeps until it is woken."""
+"""Polls of a helper after a timed sleep, before it sleeps until it is woken."""
 
 GOOD_ENOUGH = 8
 """Regions that must go well for the number to be halved."""

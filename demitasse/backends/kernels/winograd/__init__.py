@@ -76,13 +76,13 @@ def tiling_of(
 
 
 def _is_plain(op: ops.Conv) -> bool:
-    """Whether windows are one pixel apart, and of rows and columns that tiles take."""
+    """Return whether windows are one pixel apart, and of rows and columns that tiles take."""
     pads = all(pad < taps for pad, taps in zip(op.pad, op.kernel, strict=True))
     return has_filtering(op.kernel) and pads and {*op.stride, *op.dilation} == {1}
 
 
 def _is_strided(op: ops.Conv, x: ops.Shape, y: ops.Shape, width: int) -> bool:
-    """Whether the windows are two pixels apart, and twice two taps high and wide."""
+    """Return whether the windows are two pixels apart, and twice two taps high and wide."""
     windows = op.kernel in STRIDED and set(op.stride) == {STEP} and set(op.dilation) == {1}
     pads = max(op.pad) <= (op.kernel[0] - 1) // STEP * STEP
     whole = not (x[1] % width or y[1] % width)

@@ -51,7 +51,7 @@ __all__ = ["WinogradConvolution"]
 
 
 class ConvolutionFields(Struct):
-    """Of a convolution over tiles."""
+    """Arguments of a Winograd convolution."""
 
     strips: StripFields
     """The strips."""
@@ -160,7 +160,7 @@ def _multiply(k: Kernel, f: ProductFields, block: Block, points: int) -> None:
 
 
 STAGES = 3
-"""Of a block: to the points, products, and back."""
+"""Stages of a block: input transform, products, output transform."""
 
 
 class WinogradConvolution:

@@ -1,4 +1,4 @@
-"""What a convolution over tiles costs, and what the definition does, by a model of both.
+"""Cost model of Winograd and direct convolution.
 
 It knows only sizes, so that the same net always computes the same numbers on the same machine.
 """
@@ -27,13 +27,13 @@ STRIDED_FILTER_COST = 8.0
 """The same of filters of stride 2, which are taken to the points for each block of tiles."""
 
 START_COST, TRAINING_START_COST = 3e6, 5e6
-"""What a pass takes beside its work, more than the definition's."""
+"""Overhead of a Winograd pass over direct convolution."""
 
 DEFINITION_COST, FEW_CHANNELS_COST = 1.2, 7.0
 """An operation of the definition; and that divided by the number of channels is added."""
 
 MEASURED_WIDTH = 8
-"""Of the vectors. Where they are wider, memory and threads cost more operations."""
+"""Vector width of the cost model. With wider vectors, memory and threads cost more operations."""
 
 
 def pays(tiling: Tiling, *, training: bool) -> bool:

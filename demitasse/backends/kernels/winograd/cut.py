@@ -32,7 +32,7 @@ class ImageFields(Struct):
     column_stride: Word
     """Elements from one column to the next."""
     vectors: Word
-    """How many vectors a pixel has."""
+    """Number of vectors of a pixel."""
     vector_table: Address
     """Address of their table: for each, bytes from the pixel's beginning, bytes from where a tile's
     channels begin, rows and columns of its image, zeros above it, and zeros on the left."""
@@ -111,7 +111,7 @@ def image_values(
 
 
 class Piece(NamedTuple):
-    """How tiles cover the images.
+    """Tiling of the images.
 
     Attributes:
         rows: Rows of a tile.
@@ -139,7 +139,7 @@ class Piece(NamedTuple):
 
 
 class Points(NamedTuple):
-    """Where tiles go at the points.
+    """Layout of transformed tiles.
 
     Attributes:
         at: Address of a block's first tile at the first point.

@@ -31,7 +31,7 @@ LARGE = 16 << 20
 """Bytes of values at the points from which on no cache keeps them until they are read."""
 
 LINE_BYTES = 64
-"""Of a line of the caches."""
+"""Bytes of a cache line."""
 
 AHEAD = 4
 """Vectors ahead of which values at the points are fetched: there are more points than the processor
@@ -50,7 +50,7 @@ class FilterFields(Struct):
     point_stride: Word
     """Elements from one point's values to the next's."""
     groups: Word
-    """How many groups there are."""
+    """Number of groups."""
     inputs: Word
     """Inputs of a group."""
     outputs: Word
@@ -64,7 +64,7 @@ class FilterFields(Struct):
     panel_table: Address
     """Address of the table of a group's panels: vectors and first output of each."""
     panels: Word
-    """How many panels a group has."""
+    """Number of panels of a group."""
     chunks: Word
     """For the gradient: of how many chunks values are summed; else 1."""
     chunk_stride: Word

@@ -27,7 +27,7 @@ __all__ = ["TiledGradient", "WinogradGradient", "sum_last"]
 
 
 class GradientFields(Struct):
-    """Of the filters' gradient over tiles; each chunk sums its own."""
+    """Arguments of the Winograd filter gradient; each chunk has its own sums."""
 
     strips: StripFields
     """The strips."""
@@ -80,7 +80,7 @@ def _write(module: Any, name: str, of: Filtering, width: int) -> None:
 
 
 STAGES = 2
-"""Of a block: both images to the points, and products."""
+"""Stages of a block: both input transforms, and products."""
 
 
 def sum_last(k: Kernel, f: ProductFields, block: Block, dy: Word, offsets: Word) -> None:
@@ -96,7 +96,7 @@ def sum_last(k: Kernel, f: ProductFields, block: Block, dy: Word, offsets: Word)
 
 
 class TiledGradient:
-    """What the gradients of weights and bias over tiles have in common.
+    """Base of the Winograd gradients of weights and bias.
 
     Args:
         tiling: The convolution.

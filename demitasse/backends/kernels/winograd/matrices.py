@@ -57,7 +57,7 @@ class Matrices:
 
     @property
     def side(self) -> int:
-        """How many points a row has, m + r - 1."""
+        """Transform positions of a row, m + r - 1."""
         return len(self.input)
 
 
@@ -74,7 +74,7 @@ class Filtering(NamedTuple):
 
     @property
     def taps(self) -> int:
-        """How many taps a filter has."""
+        """Number of taps of a filter."""
         return self.down.taps * self.across.taps
 
     @property

@@ -43,7 +43,7 @@ class ProductFields(Struct):
     channels: Word
     """Channels of a group."""
     panels: Word
-    """How many panels the filters of all groups have."""
+    """Number of panels of all groups' filters."""
     panel_table: OptionalAddress
     """Address of their table: for each, the address of its product and of those for rests; elements
     from where a point's tiles, filters and sums begin to its own; elements of a row of its

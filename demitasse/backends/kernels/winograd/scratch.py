@@ -13,7 +13,7 @@ __all__ = ["Scratch"]
 
 
 class Scratch:
-    """How the scratch memory of a kernel over strips is divided.
+    """Division of the scratch memory of a kernel over strips.
 
     Each thread has its own: for the copy of a strip in one stage, and in another for some filters
     and their values at the points. Behind them each chunk has its stack: the tiles of a block at

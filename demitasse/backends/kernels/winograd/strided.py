@@ -58,7 +58,7 @@ PHASES = STEP**2
 
 
 class Strided(NamedTuple):
-    """What is known when a kernel is made.
+    """Parameters known when the kernel is generated.
 
     Attributes:
         panel: Vectors of a panel of filters.
@@ -87,14 +87,14 @@ class PartFields(Struct):
     """Some channels of a panel of filters in C order, or of their gradient."""
 
     panels: Word
-    """How many panels there are, all of them of as many vectors."""
+    """Number of panels, all of the same number of vectors."""
     shares: Word
     """Into how many shares each is divided where there are more threads: shares of the tiles, or in
     the gradient of the channels."""
     channels: Word
     """Channels of a phase."""
     channels_at_once: Word
-    """How many are taken to the points at a time."""
+    """Filters transformed at a time."""
     filter_stride: Word
     """Elements of the parameter from one filter to the next."""
     channel_stride: Word
@@ -112,9 +112,9 @@ class StridedFields(Struct):
     weights: Address
     """Address of the parameter."""
     part: PartFields
-    """How it is divided."""
+    """Division into parts."""
     joined: Word
-    """Whether the phases are summed: 1 or 0."""
+    """True if the phases are summed: 1 or 0."""
     sum_phase_stride: Word
     """Elements from one phase's sums to the next's; 0 where they are summed."""
     first: Code

@@ -40,14 +40,14 @@ __all__ = ["StridedGradient"]
 
 
 class StridedGradientFields(Struct):
-    """Of the gradient of filters of stride 2."""
+    """Arguments of the filter gradient for stride 2."""
 
     strips: StripFields
     """The strips."""
     products: ProductFields
-    """Where tiles are at the points."""
+    """Layout of the transformed tiles."""
     part: PartFields
-    """How the parameter is divided."""
+    """Division of the parameter."""
     x: ImageFields
     """The convolution's input."""
     y: ImageFields

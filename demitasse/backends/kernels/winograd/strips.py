@@ -1,4 +1,4 @@
-"""What kernels over tiles have in common: strips of images, and how threads divide them.
+"""Strips of images and their division among threads: shared code of Winograd kernels.
 
 A block of strips goes through stages. A thread that has a chunk of its own takes each of its blocks
 through all of them. Where all threads work on the same block, each of its stages is a call of the
@@ -20,18 +20,18 @@ __all__ = ["Block", "Strip", "StripFields", "each_block", "each_strip"]
 
 
 class StripFields(Struct):
-    """How strips are divided among threads."""
+    """Division of strips among threads."""
 
     strips: Word
-    """How many strips there are."""
+    """Number of strips."""
     strips_per_block: Word
-    """How many are worked on at a time."""
+    """Strips of a block."""
     chunks: Word
     """Into how many chunks they are divided."""
     shared: Word
-    """Whether there is but one chunk for all threads: 1 or 0."""
+    """True if there is but one chunk for all threads: 1 or 0."""
     turn: Word
-    """Which of its blocks is worked on then."""
+    """Index of the block."""
     first_stage: Word
     """The first stage of a block that is run, counted from 0."""
     end_stage: Word

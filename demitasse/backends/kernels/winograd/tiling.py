@@ -1,4 +1,4 @@
-"""How images are cut into tiles, and where the tiles' values lie."""
+"""Schedule of a Winograd convolution: tiles, blocks, and their layout in memory."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Tiling:
 
     @property
     def threads(self) -> int:
-        """How many there are."""
+        """Number of elements."""
         return self.tuning.threads
 
     @property
@@ -105,7 +105,7 @@ class Tiling:
 
     @cached_property
     def points(self) -> int:
-        """How many points the tiles are looked at: products for each tile of the output."""
+        """Transform positions: products per output tile."""
         return self.filtering.points
 
     @cached_property
@@ -143,7 +143,7 @@ class Tiling:
 
     @cached_property
     def sources(self) -> list[Phase]:
-        """What of the images that are read becomes tiles."""
+        """Phases of the input images that become tiles."""
         if self.stride == 1:
             return [Phase(pad=self.pad)]
         phases = phases_of(self.pad)
@@ -154,7 +154,7 @@ class Tiling:
 
     @cached_property
     def targets(self) -> list[Phase]:
-        """What tiles become of the images that are written."""
+        """Phases of the output images that tiles are written to."""
         return phases_of(self.pad) if self.stride > 1 and self.computes == "input" else [Phase()]
 
     # -- filters -------------------------------------------------------------------------------
@@ -185,13 +185,13 @@ class Tiling:
 
     @cached_property
     def shared(self) -> bool:
-        """Whether all threads work on the same tiles."""
+        """True if all threads work on the same tiles."""
         large = self.filter_size * FLOAT_BYTES > self.tuning.shared_filter_bytes
         return large or self.unpacked or self.stride > 1 or self._uneven
 
     @cached_property
     def _uneven(self) -> bool:
-        """Whether a thread would have more strips than others by so much that it costs time.
+        """True if a thread would have more strips than others by so much that it costs time.
 
         It is so for few strips, as of a single image. Then threads divide the points, which are
         many.
@@ -204,7 +204,7 @@ class Tiling:
 
     @cached_property
     def unpacked(self) -> bool:
-        """Whether filters are taken to the points where they are used, and not kept there."""
+        """True if filters are taken to the points where they are used, and not kept there."""
         channels, filters = (count // self.groups for count in (self.channels, self.filters))
         panels, rest = divmod(filters, PANEL * self.width)
         whole = not rest and not channels % self.width and panels >= self.threads
@@ -223,7 +223,7 @@ class Tiling:
 
     @cached_property
     def part(self) -> Part:
-        """How many filters a thread takes to the points at a time, where it does so."""
+        """Filters that a thread transforms at a time, for on-the-fly filter transforms."""
         width, channels = self.panel * self.width, self.part_channels
         space = self.tuning.points_bytes // (self.points * width * FLOAT_BYTES)
         at_once = min(max(space // self.width, 1) * self.width, channels)
@@ -263,7 +263,7 @@ class Tiling:
 
     @cached_property
     def block_tiles(self) -> frozenset[int]:
-        """How many tiles a block has: as many as most have, and what is left at a chunk's end."""
+        """Tile counts of blocks: that of a full block, and of the rest of a chunk."""
         chunks = 1 if self.shared else self.chunks
         ends = [self.strips * chunk // chunks for chunk in range(chunks + 1)]
         strips = set()

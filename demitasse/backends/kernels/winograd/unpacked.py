@@ -32,11 +32,11 @@ class UnpackedFields(Struct):
     factors: Address
     """Address of a factor for each filter, with which it is multiplied first."""
     groups: Word
-    """How many groups there are."""
+    """Number of groups."""
     panels: Word
-    """How many panels a group's filters have, all of them of as many vectors."""
+    """Number of panels of a group's filters, all of the same number of vectors."""
     channels_at_once: Word
-    """Of how many channels a panel is taken to the points at a time."""
+    """Channels of a panel that are transformed at a time."""
     points_bytes: Word
     """Bytes from the beginning of a thread's scratch, where filters are that it takes to the
     points, to their values there."""

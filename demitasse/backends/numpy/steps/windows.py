@@ -1,4 +1,4 @@
-"""What Convolution and Deconvolution share: matrix products over columns."""
+"""Matrix products over im2col columns: shared code of Convolution and Deconvolution."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ __all__ = ["Algorithm", "Arg", "Normalization", "Pass", "Query"]
 
 
 class Pass(IntEnum):
-    """What a forward primitive prepares for."""
+    """Propagation kinds of a forward primitive."""
 
     TRAINING = 64
     INFERENCE = 96
@@ -47,7 +47,7 @@ class Algorithm(IntEnum):
 
 
 class Arg(IntEnum):
-    """Which role a memory plays when a primitive runs."""
+    """Argument roles of a primitive."""
 
     SRC = 1
     SECOND_SRC = 2
@@ -73,7 +73,7 @@ class Arg(IntEnum):
 
 
 class Query(IntEnum):
-    """What can be asked of a descriptor."""
+    """Queries of a descriptor."""
 
     IMPLEMENTATION = 8
     STRIDES = 14

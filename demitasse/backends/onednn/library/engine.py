@@ -1,4 +1,4 @@
-"""What Steps run on: the library, layouts that Steps agree on, and memory that they share."""
+"""Engine of the Steps: the library, layouts that Steps agree on, shared memory."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ class Engine(HostEngine):
         return found[-1] if found and found[-1].shape == shape else None
 
     def all_wish(self, memory: Memory, layout: Layout) -> bool:
-        """Whether all prepared Steps that will read a memory wish for a layout, and one does."""
+        """Return whether there are prepared readers of a memory, and all prefer this layout."""
         return {*self._wished.get(memory, {}).values()} == {layout}
 
     def note_blocks(self, memory: Memory) -> None:
@@ -284,7 +284,7 @@ class Engine(HostEngine):
         self._in_blocks.add(memory)
 
     def has_blocks(self, memory: Memory) -> bool:
-        """Whether a memory is written in blocks of channels for the sake of who reads it."""
+        """Return whether a memory is written in blocks of channels for the sake of who reads it."""
         return memory in self._in_blocks
 
     # -- memory ----------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ class Engine(HostEngine):
 
     @property
     def grown(self) -> int:
-        """How often working memory was replaced by larger one, in any thread."""
+        """Number of reallocations of working memory, in any thread."""
         return self._grown + self.stream.grown
 
     def workspaces(self, *sizes: int) -> list[np.ndarray]:

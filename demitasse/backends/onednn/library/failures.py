@@ -1,4 +1,4 @@
-"""What the library's functions answer, and how handles are made with them."""
+"""Status codes of the library's functions, and creation of handles."""
 
 from __future__ import annotations
 

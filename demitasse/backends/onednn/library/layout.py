@@ -1,4 +1,4 @@
-"""How the elements of a shape lie in memory: row after row, channels last, in blocks of channels.
+"""Memory layouts of a shape: C order, channels last, blocks of channels.
 
 Layouts are chosen by the primitives, never by us; here they are only told apart. Two layouts that
 put every element in the same place are the same object.

@@ -31,11 +31,11 @@ NAMES = {
     "darwin": ("libdnnl.3.dylib", "libdnnl.dylib"),
     "win32": ("dnnl.dll",),
 }
-"""What the library's file is called, by system."""
+"""File name of the library by system."""
 
 UNIX_NAMES = ("libdnnl.so.3", "libdnnl.so.3.6")  # the latter is Debian's, from 3.6 on
 FOLDERS = ("lib", "lib64", "Library/bin", "bin")
-"""Where libraries lie in an environment, of pip or of conda, on Unix or on Windows."""
+"""Library folders of an environment of pip or conda, on Unix and Windows."""
 
 CONDA_FORGE = "conda install -c conda-forge onednn-cpu-omp"
 PACKAGES = {
@@ -45,10 +45,10 @@ PACKAGES = {
     ("Darwin", "x86_64"): "python -m pip install onednn-cpu-iomp",
     ("Windows", "amd64"): "python -m pip install onednn-cpu-vcomp",
 }
-"""What installs the library, by system and machine."""
+"""Command that installs the library, by system and machine."""
 
 OPENMP = "libgomp.so.1"
-"""What a library of GCC's needs for its threads; small images of Linux come without it."""
+"""OpenMP runtime that the library needs; small Linux images lack it."""
 
 OPENMP_PACKAGES = "apt-get install libgomp1 (Debian, Ubuntu), or dnf install libgomp (Fedora)"
 
@@ -77,7 +77,7 @@ INSTRUCTION_SETS = {
 
 
 class Version(ctypes.Structure):
-    """What ``dnnl_version`` points to."""
+    """Struct of ``dnnl_version``."""
 
     _fields_ = (
         ("major", c_int),
@@ -91,7 +91,7 @@ class Version(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Status:
-    """Whether oneDNN is used, and which.
+    """True if oneDNN is used, and which.
 
     Attributes:
         loaded: Whether a library was found that can be used.
@@ -116,7 +116,7 @@ class Status:
 
     @property
     def slow(self) -> str:
-        """What to tell the user where the library is missed; nothing where it is not."""
+        """Return advice where the library is missing, or an empty string."""
         if self.loaded or self.reason == SWITCHED_OFF:
             return ""
         mend = f"; to have it: {self.advice}" if self.advice else ""

@@ -53,7 +53,7 @@ def _code_around(address: int) -> tuple[int, int]:
 
 
 def _as_in_file(first: int, last: int) -> bool:
-    """Whether no page is this process's own, as one is that a debugger has written to."""
+    """Return whether no page is this process's own, as one is that a debugger has written to."""
     pages = (last - first) // mmap.PAGESIZE
     with Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
         pagemap.seek(first // mmap.PAGESIZE * 8)

@@ -1,4 +1,4 @@
-"""Where primitives run: the processor as the library knows it, and scratch memory."""
+"""Stream of primitives: the library's processor engine, and scratch memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Step runs of our own kernels: their ports, and filters that follow a parameter."""
+"""Calls of our kernels from Steps: their arguments, and filters that follow a parameter."""
 
 from __future__ import annotations
 

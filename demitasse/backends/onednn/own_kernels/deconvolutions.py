@@ -26,7 +26,7 @@ LARGE = 4 << 20
 
 
 def overlaps(op: ops.Deconv) -> bool:
-    """Whether a deconvolution gives few channels, and its windows are of whole strides.
+    """Return whether a deconvolution gives few channels, and its windows are of whole strides.
 
     The library pads few channels to sixteen, and multiplies with the padding.
     """

@@ -44,7 +44,7 @@ class GateCall(KernelCall):
 
 
 class GatePorts(NamedTuple):
-    """What the gradients of y = x * gate + other are made of, and where they go.
+    """Operands of the gradients of y = x * gate + other.
 
     Attributes:
         x: The images.

@@ -23,7 +23,7 @@ __all__ = ["FUNCTIONS", "ActivationStep", "post_ops"]
 
 @dataclass(frozen=True)
 class Function:
-    """How oneDNN computes a function and its gradient.
+    """oneDNN's algorithms for a function and its gradient.
 
     Attributes:
         forward: The algorithm.
@@ -63,7 +63,7 @@ def post_ops(then: ops.Activation) -> Sequence[attributes.Function]:
 
 
 class Copy:
-    """What is read, kept in the same layout, for it is overwritten next."""
+    """Saved copy of an input that is overwritten next, in the same layout."""
 
     workspace = 0
     implementations: ClassVar[list[str]] = []

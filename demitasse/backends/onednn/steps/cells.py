@@ -16,10 +16,10 @@ class Cell(Protocol):
     """One sort of cell, for T steps of N sequences with H hidden values."""
 
     gates: int
-    """How many inputs a hidden value has."""
+    """Gates of a hidden value."""
 
     states: int
-    """How many arrays a state has; the first is the hidden one."""
+    """Arrays of a state; the first is the hidden state."""
 
     nbytes: int
     """Bytes it holds."""

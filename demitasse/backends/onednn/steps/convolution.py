@@ -108,7 +108,7 @@ class ConvStep(WindowStep[ops.Conv]):
         return found
 
     def _takes_blocks(self) -> bool:
-        """Whether it is a product of pixels that are written in blocks for its sake."""
+        """Return whether it is a product of pixels that are written in blocks for its sake."""
         memory, shape = self.at.bottom[0].data_memory, self.at.bottom[0].shape
         if self.at.backward or not self.op.is_pointwise or not self.engine.has_blocks(memory):
             return False
@@ -119,7 +119,7 @@ class ConvStep(WindowStep[ops.Conv]):
         return channel_blocks(self.engine, shape, BLOCK).handle
 
     def _pads_blocks(self) -> bool:
-        """Whether many channels would be padded to so many more that it costs time."""
+        """Return whether many channels would be padded to so many more that it costs time."""
         c, m = self.image[1] // self.op.group, self.maps[1] // self.op.group
         padded = -(-c // BLOCK) * -(-m // BLOCK) * BLOCK * BLOCK
         return min(c, m) >= BLOCK and max(self.op.kernel) > 1 and padded > WASTE * c * m
@@ -137,7 +137,7 @@ class ConvStep(WindowStep[ops.Conv]):
         return bottom(self.image), top(self.maps)
 
     def _pads_bottom(self, found: Description) -> bool:
-        """Whether the weights' gradient takes a bottom that is largely padding, or has no code."""
+        """Return whether the weights' gradient pads most of its bottom, or is not implemented."""
         try:
             layout = self._describe_weights(found, self.bias).layout(Query.SRC)
         except Declined:
@@ -310,7 +310,7 @@ class ConvStep(WindowStep[ops.Conv]):
 
     @property
     def _adds_bias_alone(self) -> bool:
-        """Whether there is a gradient of the bias, and none of the weight."""
+        """True if there is a gradient of the bias, and none of the weight."""
         wanted = self.at.param_propagate_down
         return self.op.bias and wanted[1] and not wanted[0]
 
@@ -390,5 +390,5 @@ class ConvStep(WindowStep[ops.Conv]):
 
 
 def _copies_windows(found: Description) -> bool:
-    """Whether the library copies every window, to multiply them as one matrix: its slowest code."""
+    """Return whether the library runs im2col and one matrix product: its slowest code."""
     return "gemm:" in found.implementation and "brgemm" not in found.implementation

@@ -1,4 +1,4 @@
-"""Which Step runs a convolution."""
+"""Selection of the Step that runs a convolution."""
 
 from __future__ import annotations
 

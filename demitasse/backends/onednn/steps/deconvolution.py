@@ -78,7 +78,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
             self._prepare_bias(y, found.descriptor(Query.DIFF_SRC))
 
     def _alone(self) -> bool:
-        """Whether each output is of one window alone.
+        """Return whether each output is of one window alone.
 
         Where windows overlap and there are many channels, the library's strided deconvolution adds
         up an output in several parts, and adds the bias with each of them (oneDNN 3.2).
@@ -282,7 +282,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
 
 
 def _lies_like(turned: Layout, layout: Layout, axis: int) -> bool:
-    """Whether the elements lie as in a layout with this axis and the next one exchanged."""
+    """Return whether the elements lie as in a layout with this axis and the next one exchanged."""
     if turned.plain or layout.plain:
         return False
     other = {axis: axis + 1, axis + 1: axis}

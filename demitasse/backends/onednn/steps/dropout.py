@@ -58,7 +58,7 @@ class DropoutStep(OnednnStep[ops.Dropout]):
 
     @property
     def _works(self) -> bool:
-        """Whether there is something to do at all."""
+        """True if there is something to do at all."""
         return self.mask is not None or not self.at.in_place
 
     def _call(self, source: Operand, target: Operand, *, diff: bool) -> Call:

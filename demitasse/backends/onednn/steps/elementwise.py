@@ -25,7 +25,7 @@ __all__ = ["FUNCTIONS", "CombinationStep", "ElementwiseStep"]
 
 @dataclass(frozen=True)
 class Function:
-    """How our kernels compute an activation.
+    """Kernel functions of the activations.
 
     Attributes:
         name: The kernel's name of it.

@@ -113,7 +113,7 @@ class HandedOnStep(OnednnStep[ops.Op]):
 
 
 class _HandedOn(KernelCall):
-    """What adds gradients up and hands them on.
+    """Fused sum of gradients, ReLU gradient and scatter.
 
     Args:
         engine: The engine.
@@ -173,7 +173,7 @@ class _HandedOn(KernelCall):
 
 
 def _rectifies(step: AnyStep | None) -> bool:
-    """Whether it is a ReLU in place."""
+    """Return whether it is a ReLU in place."""
     is_relu = isinstance(step, ActivationStep) and step.op.function == "relu" and not step.slope
     return is_relu and step is not None and step.at.top[0] is step.at.bottom[0]
 
@@ -205,7 +205,7 @@ def alike(one: Layout, other: Layout) -> bool:
 
 
 def _lies(call: Call, layout: Layout) -> bool:
-    """Whether a call reads a gradient, or all that it reads of it, in a layout."""
+    """Return whether a call reads a gradient, or all that it reads of it, in a layout."""
     return all(
         alike(port.layout, layout) for port in call.ports if isinstance(port, Reader) and port.diff
     )
@@ -281,7 +281,7 @@ def _rows(whole: Layout, own: Layout, first: int, shape: ops.Shape) -> Rows:
 
 
 def _dense(images: Images) -> bool:
-    """Whether images lie without gaps: in blocks, or channels last."""
+    """Return whether images lie without gaps: in blocks, or channels last."""
     _, c, h, w = images.shape
     blocks = images.block == c or images.block_stride == h * w * images.block
     pixels = images.column_stride == images.block and images.row_stride == w * images.block

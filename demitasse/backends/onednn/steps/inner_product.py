@@ -47,7 +47,7 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
         self.forward_calls = [self._ours(top) or self._call(found, top)]
 
     def _agree(self, found: Description) -> bool:
-        """Whether the gradient of a weight that is learned has the weight's own layout."""
+        """Return whether the gradient of a weight that is learned has the weight's own layout."""
         if not self.at.backward or not self.at.param_propagate_down[0]:
             return True
         try:
@@ -116,7 +116,7 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
 
     @property
     def _adds_bias_alone(self) -> bool:
-        """Whether there is a gradient of the bias, and none of the weight."""
+        """True if there is a gradient of the bias, and none of the weight."""
         wanted = self.at.param_propagate_down
         return self.op.bias and wanted[1] and not wanted[0]
 

@@ -35,7 +35,7 @@ class NormParts:
 
     @property
     def measures(self) -> bool:
-        """Whether mean and variance are the batch's, not given."""
+        """True if mean and variance are the batch's, not given."""
         return self.norm is not None and not self.norm[0].use_global_stats
 
     @property

@@ -146,6 +146,6 @@ def algorithm(op: ops.Pool) -> Algorithm:
 
 
 def some_empty(op: ops.Pool) -> bool:
-    """Whether some window holds no element of the image."""
+    """Return whether some window holds no element of the image."""
     sizes = zip(op.bottom[2:], op.top[2:], op.kernel, op.stride, op.pad, strict=True)
     return any((out - 1) * s - p >= size or k <= p for size, out, k, s, p in sizes)

@@ -34,7 +34,7 @@ Fixed = tuple[int, int, np.ndarray]
 """An argument that is a buffer of our own: its role, its descriptor, the buffer."""
 
 RECTIFIER: Sequence[Function] = ((Algorithm.HARDSWISH, math.inf, 0.0), (Algorithm.LINEAR, 1.0, 0.0))
-"""What a primitive does to its result."""
+"""Post-operation of a primitive."""
 
 
 def rectified(engine: Engine, source: Reader, target: Writer, layout: Layout) -> Call:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["RegionMeansStep", "RegionPoolStep"]
 
 VALUES = 5
-"""Of a region."""
+"""Fields of a region."""
 
 
 O = TypeVar("O", bound=ops.RegionPool | ops.RegionMeans)  # noqa: E741 - the type of the operation

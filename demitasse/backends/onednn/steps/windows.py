@@ -1,4 +1,4 @@
-"""What both directions of a convolution share."""
+"""Shared code of both directions of a convolution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernels run a convolution."""
+"""Kernel selection for a convolution."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _fitting(tuning: Tuning, channels: int) -> Tuning:
 
 
 def _joins(op: ops.Conv, followers: Sequence[ops.Op], tuning: Tuning) -> bool:
-    """Whether a depthwise convolution runs as one with the next, which is among the followers."""
+    """Return whether a depthwise convolution is fused with a 1x1 convolution that follows."""
     for follower in followers:
         if isinstance(follower, ops.Conv):
             with suppress(Declined):

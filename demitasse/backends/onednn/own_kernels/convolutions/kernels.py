@@ -1,4 +1,4 @@
-"""What runs a convolution in place of the library's primitives, as a Step asks for it."""
+"""Interface of the kernels that replace the library's convolution primitives."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class PointwiseGradients(ConvKernels):
 
 
 def _lie_in_vectors(filters: Layout, width: int) -> bool:
-    """Whether filters lie in blocks of a vector's, each channel after channel."""
+    """Return whether filters lie in blocks of a vector's, each channel after channel."""
     m, c, *_ = filters.shape
     parts = [(0, m // width, c * width), (1, c, width), (0, width, 1)]
     return not filters.plain and list(filters.key[1]) == parts[m == width :]

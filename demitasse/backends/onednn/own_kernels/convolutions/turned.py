@@ -33,7 +33,7 @@ __all__ = ["TurnedKernels", "turned_kernels"]
 
 @dataclass(frozen=True)
 class TurnedKernels:
-    """What computes the gradients.
+    """Name of the code that computes the gradients.
 
     Its methods return what a Step runs, or None where the library's code is to run.
 
