@@ -9,10 +9,9 @@ from pathlib import Path
 from demitasse.core.paths import is_file, resolve_path
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.cards.card import Card
-from demitasse.inference.cards.published import published_named, recognised
-from demitasse.inference.cards.reading import Given, card_of
-from demitasse.inference.cards.table import Table
-from demitasse.inference.cards.training import Trained, trained_on
+from demitasse.inference.cards.card_file import FileOverrides, Table, card_from_table
+from demitasse.inference.cards.preprocessing import TrainingPreprocess, training_preprocess
+from demitasse.inference.cards.published import published_card, recognize
 from demitasse.io.proto import NetParameter, read_net
 
 Values = dict[str, object]
@@ -50,7 +49,7 @@ def build_card(draft: CardRequest) -> tuple[Card, Path | None]:
         ConfigError: Something is missing, which it names; or what is there cannot be.
     """
     message = read_net(draft.net).message
-    published = published_named(draft.known) if draft.known else recognised(draft.weights)
+    published = published_card(draft.known) if draft.known else recognize(draft.weights)
     tables = published.values() if published else _guessed(message)
     model, how = _table(tables, "model"), _table(tables, "preprocess")
     model |= {
@@ -71,9 +70,9 @@ def build_card(draft: CardRequest) -> tuple[Card, Path | None]:
     named = model.get("labels")
     if labels is None and isinstance(named, str) and is_file(folder / named):
         labels = folder / named
-    given = Given(draft.net, draft.weights, labels, mean_file)
+    given = FileOverrides(draft.net, draft.weights, labels, mean_file)
     place = f"published card {published.key!r}" if published else "the card"
-    return card_of(Table(tables, place), folder, given, lenient=True), labels
+    return card_from_table(Table(tables, place), folder, given, labels_optional=True), labels
 
 
 def _prepare(draft: CardRequest, how: Values) -> Path | None:
@@ -98,7 +97,7 @@ def _prepare(draft: CardRequest, how: Values) -> Path | None:
 def _as_trained(draft: CardRequest, how: Values) -> Path | None:
     """Fill in what the training net says; return the file of its mean image."""
     assert draft.train is not None
-    trained = trained_on(draft.train)
+    trained = training_preprocess(draft.train)
     if trained is None:
         message = f"{draft.train} has no layer that reads images, with a transform_param"
         raise ConfigError(
@@ -115,7 +114,7 @@ def _as_trained(draft: CardRequest, how: Values) -> Path | None:
     return _mean_file(draft, trained)
 
 
-def _mean_file(draft: CardRequest, trained: Trained) -> Path | None:
+def _mean_file(draft: CardRequest, trained: TrainingPreprocess) -> Path | None:
     if not trained.mean_file or draft.mean is not None:
         return None
     assert draft.train is not None

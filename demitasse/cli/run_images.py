@@ -18,7 +18,7 @@ from demitasse.io.data.images.files import IMAGES, VIDEOS, files_in
 if TYPE_CHECKING:
     import numpy as np
 
-    from demitasse.inference.cards import Answer
+    from demitasse.inference.cards import Prediction
     from demitasse.io.data.images.decode import Color
 
 
@@ -144,7 +144,7 @@ def _video_frames(path: Path) -> Iterator[np.ndarray]:
 SHOWN_CLASSES = 5
 
 
-def json_line(picture: ImageInput, answer: Answer | DataError, top: int | None) -> str:
+def json_line(picture: ImageInput, answer: Prediction | DataError, top: int | None) -> str:
     """Return one line of JSON: image, frame, and width, height and the answer, or an error."""
     from demitasse.core.log import json_ready
 
@@ -157,7 +157,7 @@ def json_line(picture: ImageInput, answer: Answer | DataError, top: int | None) 
     return json.dumps(json_ready(line))
 
 
-def text_lines(picture: ImageInput, answer: Answer, top: int | None) -> str:
+def text_lines(picture: ImageInput, answer: Prediction, top: int | None) -> str:
     """Return an image's name and below it what it shows, in lines as wide as the terminal."""
     _, height, width = picture.pixels().shape
     frame = "" if picture.frame is None else f", frame {picture.frame}"
@@ -172,14 +172,14 @@ def text_lines(picture: ImageInput, answer: Answer, top: int | None) -> str:
     return "\n".join(line if len(line) <= most else f"{line[: most - 1]}…" for line in shown)
 
 
-def _usual(answer: Answer) -> int:
+def _usual(answer: Prediction) -> int:
     """Return how many rows are shown where nobody said."""
     from demitasse.inference.cards import Classes
 
     return SHOWN_CLASSES if isinstance(answer, Classes) else sys.maxsize
 
 
-def _answer_rows(answer: Answer, top: int) -> list[str]:
+def _answer_rows(answer: Prediction, top: int) -> list[str]:
     from demitasse.inference.cards import Boxes, Classes, Features, Segments
 
     match answer:
@@ -215,17 +215,17 @@ class ImageWriter:
         self._folder = folder
         self._written: set[Path] = set()
 
-    def draw(self, picture: ImageInput, answer: Answer) -> None:
+    def draw(self, picture: ImageInput, answer: Prediction) -> None:
         """Write an image with an answer drawn on it.
 
         Raises:
             OSError: It cannot be written.
         """
-        from demitasse.inference.cards.drawing import drawn
+        from demitasse.inference.cards.predictions import draw_prediction
 
-        self._write(picture, drawn(picture.pixels(), answer))
+        self._write(picture, draw_prediction(picture.pixels(), answer))
 
-    def mask(self, picture: ImageInput, answer: Answer) -> None:
+    def mask(self, picture: ImageInput, answer: Prediction) -> None:
         """Write the class of every pixel.
 
         Raises:

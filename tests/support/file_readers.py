@@ -29,7 +29,7 @@ from demitasse.core.config.files import _read_trust_list
 from demitasse.core.config.store import Settings
 from demitasse.errors import ConfigError, DataError
 from demitasse.inference.cards import read_card
-from demitasse.inference.cards.reading import Given
+from demitasse.inference.cards.card_file import FileOverrides
 from demitasse.io.data.databases.annotated import annotated_datum
 from demitasse.io.data.databases.annotation_files import read_objects
 from demitasse.io.data.databases.cifar import read_cifar
@@ -439,7 +439,7 @@ def _settings(folder: Path) -> Iterator[Reader]:
     cards.mkdir()
 
     def card(file: Path) -> None:
-        read_card(file, Given(file, [file]))  # the net and the weights are not opened
+        read_card(file, FileOverrides(file, [file]))  # the net and the weights are not opened
 
     yield Reader("model card", [CARD], _reading(cards / "model.toml", card), 400)
     toml = settings(folder / "settings" / "demitasse.toml")

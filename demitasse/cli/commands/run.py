@@ -176,8 +176,8 @@ def predict_command(
     arrays (.npy, .npz, .h5). A part is there whole or not at all; one that is there is not made
     again. demitasse predict --join FOLDER -o FILE puts parts together.
     """
-    from demitasse.inference.cards.opening import find_model
-    from demitasse.inference.prediction import Maker, find_shard, join_parts, make_part
+    from demitasse.inference.cards.model_files import find_model
+    from demitasse.inference.prediction import BatchRunner, find_shard, join_parts, make_part
     from demitasse.inference.prediction.items import find_items
 
     if join:
@@ -194,9 +194,9 @@ def predict_command(
     if shard.startswith("auto"):
         click.echo(f"Shard {part}, says {part.where}")
     with input_errors():
-        maker = Maker(find_model(model, weights), device, output)
-        items = find_items(inputs, maker.net.inputs)
-    path, made = make_part(out, part, maker, items, batch=batch, kind=kind, force=force)
+        runner = BatchRunner(find_model(model, weights), device, output)
+        items = find_items(inputs, runner.net.inputs)
+    path, made = make_part(out, part, runner, items, batch_size=batch, kind=kind, force=force)
     click.echo(f"{path}: {'made' if made else 'is there already'}")
 
 
@@ -276,9 +276,9 @@ def serve_command(
     beside them, or one prototxt with --weights; NAME=MODEL sets the name for clients. SIGTERM and
     Ctrl-C stop the server after the requests under way.
     """
-    from demitasse.inference.cards.opening import find_model
+    from demitasse.inference.cards.model_files import find_model
     from demitasse.inference.serving.app import Limits
-    from demitasse.inference.serving.server import Serving, serve
+    from demitasse.inference.serving.server import ServerConfig, serve
 
     named = [_name_and_path(text) for text in models]
     names = [name for name, _ in named]
@@ -291,7 +291,7 @@ def serve_command(
         raise click.UsageError(message)
     with input_errors():
         found = {name: find_model(path, weights) for name, path in named}
-    how = Serving(
+    how = ServerConfig(
         host=host,
         port=port,
         workers=workers,
@@ -322,7 +322,7 @@ def _print_models(address: str, models: Sequence[Model]) -> None:
     """Say where what is served, and what to know of it."""
     for model in models:
         inputs = ", ".join(f"{port.name} {list(port.shape)}" for port in model.inputs)
-        joined = f"up to {model.max_batch} at once" if model.joins else "one request at a time"
+        joined = f"up to {model.max_batch} at once" if model.can_batch else "one request at a time"
         click.echo(f"{address}/v2/models/{model.name}  {inputs}, {joined}")
     if address.startswith(("http://127.", "http://[::1]")):
         click.echo("Only programs of this machine reach it; --host 0.0.0.0 opens it to the network")
@@ -335,9 +335,9 @@ def _show_list(ctx: click.Context, param: click.Parameter, wanted: bool) -> None
     if not wanted:
         return
     from demitasse.cli.render import table
-    from demitasse.inference.cards.published import published
+    from demitasse.inference.cards.published import published_cards
 
-    rows = [(one.key, one.name, "yes" if one.recognisable else "no") for one in published()]
+    rows = [(one.key, one.name, "yes" if one.recognisable else "no") for one in published_cards()]
     click.echo(table(("card", "model", "recognised"), rows))
     ctx.exit()
 
@@ -410,9 +410,8 @@ def card_command(
     """
     from demitasse.cli.card_builder import CardRequest, build_card
     from demitasse.core.atomic import atomic_write
+    from demitasse.inference.cards.card_file import CARD, format_card
     from demitasse.inference.cards.predictor import Predictor
-    from demitasse.inference.cards.reading import CARD
-    from demitasse.inference.cards.writing import card_text
 
     path = out or net.parent / CARD
     if path.exists() and not overwrite:
@@ -422,7 +421,7 @@ def card_command(
         draft = CardRequest(net, weights, known or "", train, labels, mean, softmax, flags)
         card, label_file = build_card(draft)
         Predictor(card, device="numpy").net.close()
-        text = card_text(card, path.parent, label_file)
+        text = format_card(card, path.parent, label_file)
     with atomic_write(path) as file:
         file.write(text.encode())
     click.echo(f"Wrote {path}: demitasse run {path} IMAGE...")

@@ -1,26 +1,36 @@
-"""Model cards: what a net needs to be run on images, in a small file beside it.
+"""Model cards: small files that describe how to run a net on images.
 
-A card (``card``, read by ``reading``) says which net and weights, how images are prepared, and what
-the outputs mean. Cards of published models come along (``published``, ``zoo``). ``Predictor`` is a
-net with its card: images in, answers out.
+A card (``card``, ``card_file``) contains the net, the weights, the preprocessing of images and the
+meaning of the outputs. Cards of published models are included (``published``, ``zoo``).
+``Predictor`` runs a net by its card: images in, predictions out.
 """
 
-from demitasse.inference.cards.answers import Answer, Box, Boxes, Classes, Features, Segments
+from demitasse.core.deprecated import deprecated_names
 from demitasse.inference.cards.card import Card
-from demitasse.inference.cards.opening import find_card, load_model
+from demitasse.inference.cards.card_file import read_card
+from demitasse.inference.cards.model_files import find_card, load_model
+from demitasse.inference.cards.predictions import (
+    Box,
+    Boxes,
+    Classes,
+    Features,
+    Prediction,
+    Segments,
+)
 from demitasse.inference.cards.predictor import Predictor
-from demitasse.inference.cards.reading import read_card
 
 __all__ = [
-    "Answer",
     "Box",
     "Boxes",
     "Card",
     "Classes",
     "Features",
+    "Prediction",
     "Predictor",
     "Segments",
     "find_card",
     "load_model",
     "read_card",
 ]
+
+__getattr__ = deprecated_names(__name__, {"Answer": "Prediction"})

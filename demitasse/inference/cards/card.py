@@ -1,36 +1,36 @@
-"""What a model card says: which net, how images are prepared for it, what its outputs mean."""
+"""Contents of a model card: the net, its preprocessing, the meaning of its outputs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["CHANNELS", "MOST_PIXELS", "RESIZES", "TASKS", "Anchors", "Card", "Detect", "Preprocess"]
+__all__ = ["CHANNELS", "MAX_SIDE", "RESIZES", "TASKS", "Anchors", "Card", "Detect", "Preprocess"]
 
 TASKS = ("classify", "detect", "segment", "features")
 RESIZES = ("warp", "short side", "none")
 CHANNELS = {"bgr": 3, "rgb": 3, "gray": 1}
-"""Order of channels -> how many there are."""
+"""Number of channels by their order."""
 
 
-MOST_PIXELS = 16_384
-"""The longest side of an image when it is prepared."""
+MAX_SIDE = 16_384
+"""Longest side of a resized image, in pixels."""
 
 
 @dataclass(frozen=True)
 class Preprocess:
-    """How an image becomes an input: resized, cropped in the middle, minus mean, times scale.
+    """Preprocessing of images: resize, center crop, subtract the mean, multiply by the scale.
 
     Attributes:
         channels: Order of the net's channels, one of ``CHANNELS``.
-        size: Height and width that ``warp`` resizes to, or the length of the short side, in pixels;
-            empty for the size of the net's input.
-        resize: One of ``RESIZES``: to ``size`` whatever the image's shape, by the same factor both
-            ways, or not at all.
-        crop: Height and width of what is cut out of the middle, in pixels; empty for all of it.
-        mean: One value for all channels or one for each, of pixels from 0 to 255 and in the order
-            of ``channels``; or a file with a mean image; empty for nothing.
-        scale: One factor for all channels, or one for each.
+        size: Height and width for ``warp``, or the length of the short side, in pixels; empty for
+            the size of the net's input.
+        resize: One of ``RESIZES``: resize to ``size``, resize both sides by one factor, or keep
+            the image's size.
+        crop: Height and width of the center crop, in pixels; empty for no crop.
+        mean: One value for all channels or one per channel, in units of pixels from 0 to 255 and
+            in the order of ``channels``; or a file with a mean image; empty for no mean.
+        scale: One factor for all channels, or one per channel.
     """
 
     channels: str
@@ -43,12 +43,12 @@ class Preprocess:
 
 @dataclass(frozen=True)
 class Anchors:
-    """The boxes that predictions are relative to, where the net itself does not make them.
+    """Anchor boxes, for nets without a PriorBox layer.
 
     Attributes:
-        sizes: For each map of the net, the sides of its square boxes, in pixels of the input.
-        steps: For each map, the distance of its cells, in pixels of the input.
-        variance: What predictions of centre and size, four numbers, are multiplied by.
+        sizes: Sides of the square boxes of each feature map, in pixels of the input.
+        steps: Distance of the cells of each feature map, in pixels of the input.
+        variance: Four factors of the predicted centers and sizes.
     """
 
     sizes: tuple[tuple[float, ...], ...]
@@ -58,15 +58,16 @@ class Anchors:
 
 @dataclass(frozen=True)
 class Detect:
-    """What a detector's outputs mean.
+    """Meaning of a detector's outputs.
 
     Attributes:
-        threshold: Boxes with lower scores are left out.
-        boxes: The output with the predicted boxes, where there is no layer DetectionOutput.
-        scores: The output with their scores.
-        anchors: What the predictions are relative to.
-        overlap: A box goes when it overlaps a better one of its class by more than this.
-        background: The class that is no object; -1 for none.
+        threshold: Lowest score of a reported box.
+        boxes: Output with the predicted boxes, for nets without a DetectionOutput layer.
+        scores: Output with the scores of the boxes.
+        anchors: Anchor boxes of the predictions.
+        overlap: Non-maximum suppression removes a box whose IoU with a better box of its class
+            exceeds this value.
+        background: Class of the background; -1 for none.
     """
 
     threshold: float = 0.5
@@ -82,19 +83,19 @@ class Card:
     """A model card.
 
     Attributes:
-        task: What the net does, one of ``TASKS``.
-        preprocess: How images are prepared.
-        net: The prototxt; None in a published card, which goes with anybody's copy.
+        task: Task of the net, one of ``TASKS``.
+        preprocess: Preprocessing of images.
+        net: The prototxt; None in a published card.
         weights: The files of weights.
-        name: What the model is called.
-        input: The net's input; empty where it has only one.
-        outputs: The blobs to read; empty for the net's outputs.
-        labels: Names of the classes; empty where they are not known.
-        batch: The most images that the net takes at once; 0 for any number.
-        softmax: Whether scores are brought to probabilities, where no layer Softmax does.
-        detect: What the outputs of a detector mean.
-        source: Where the model comes from.
-        licence: Under what terms.
+        name: Name of the model.
+        input: Input for images; empty for the only one.
+        outputs: Blobs to return; empty for the net's outputs.
+        labels: Names of the classes; empty if unknown.
+        batch: Largest batch of the net; 0 for no limit.
+        softmax: Apply softmax to the scores of a net without a Softmax layer.
+        detect: Meaning of a detector's outputs.
+        source: Origin of the model.
+        licence: Licence of the model.
     """
 
     task: str

@@ -1,50 +1,56 @@
-"""From a net's outputs to answers, one function for each task."""
+"""Decode a net's outputs into predictions, one function for each task."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from demitasse.errors import ConfigError
-from demitasse.inference.cards.anchors import priors
-from demitasse.inference.cards.answers import Answer, Box, Boxes, Classes, Features, Segments
-from demitasse.inference.cards.card import Card, Detect
-from demitasse.inference.cards.preparing import View
+from demitasse.errors import ConfigError, ErrorCode
+from demitasse.inference.cards.card import Anchors, Card, Detect
+from demitasse.inference.cards.predictions import (
+    Box,
+    Boxes,
+    Classes,
+    Features,
+    Prediction,
+    Segments,
+)
+from demitasse.inference.cards.preprocessing import View
 from demitasse.layers.detection.detection_output import Detector
-
-__all__ = ["Outputs", "Reader", "reader_of"]
+from demitasse.layers.detection.prior_box import prior_boxes
 
 Outputs = Mapping[str, np.ndarray]
 
-Reader = Callable[[Outputs, Sequence[View]], list[Answer]]
-"""Makes answers of the outputs of a batch and of what it shows of each image."""
+Decoder = Callable[[Outputs, Sequence[View]], list[Prediction]]
+"""Decodes the outputs of a batch, given the view of each image."""
 
 
-def reader_of(card: Card, *, softmax: bool, threshold: float | None = None) -> Reader:
-    """Return what reads the outputs of a card's net.
+def output_decoder(card: Card, *, softmax: bool, threshold: float | None = None) -> Decoder:
+    """Return the decoder of a card's outputs.
 
     Args:
         card: The card.
-        softmax: Whether scores of classes are still to be brought to probabilities.
-        threshold: Least score of a box; None for the card's.
+        softmax: Apply softmax to scores of classes.
+        threshold: Lowest score of a box; None for the card's.
     """
-    least = card.detect.threshold if threshold is None else threshold
+    lowest = card.detect.threshold if threshold is None else threshold
 
-    def classes(outputs: Outputs, views: Sequence[View]) -> list[Answer]:
+    def classes(outputs: Outputs, views: Sequence[View]) -> list[Prediction]:
         return _classes(_only(outputs), len(views), card.labels, softmax=softmax)
 
-    def boxes(outputs: Outputs, views: Sequence[View]) -> list[Answer]:
+    def boxes(outputs: Outputs, views: Sequence[View]) -> list[Prediction]:
         if card.detect.boxes:
-            rows = _rows_of_anchors(outputs, views[0].input, card.detect, least)
+            rows = _rows_of_anchors(outputs, views[0].input, card.detect, lowest)
         else:
             rows = _rows(_only(outputs))
-        return _boxes(rows, views, card.labels, least)
+        return _boxes(rows, views, card.labels, lowest)
 
-    def segments(outputs: Outputs, views: Sequence[View]) -> list[Answer]:
+    def segments(outputs: Outputs, views: Sequence[View]) -> list[Prediction]:
         return _segments(_only(outputs), views, card.labels)
 
-    def features(outputs: Outputs, views: Sequence[View]) -> list[Answer]:
+    def features(outputs: Outputs, views: Sequence[View]) -> list[Prediction]:
         return _features(outputs, len(views))
 
     return {"classify": classes, "detect": boxes, "segment": segments, "features": features}[
@@ -53,30 +59,36 @@ def reader_of(card: Card, *, softmax: bool, threshold: float | None = None) -> R
 
 
 def _only(outputs: Outputs) -> np.ndarray:
-    """Return the one output that this task reads."""
+    """Return the only output."""
     if len(outputs) != 1:
         message = (
             f"the net has the outputs {', '.join(outputs) or 'none'}; [model] output of the card "
             "names the one to read"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.COUNT_MISMATCH, field="output", got=list(outputs))
     return next(iter(outputs.values()))
 
 
 def _classes(
     scores: np.ndarray, count: int, labels: Sequence[str], *, softmax: bool
-) -> list[Answer]:
+) -> list[Prediction]:
     """Shapes: scores (N, classes, 1...)."""
     if scores.ndim < 2 or len(scores) != count or scores[0].size != scores.shape[1]:
         message = (
             f"the output is {scores.shape} for {count} images; for task classify it must have one "
             "score for each class of each image: (N, classes)"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, task="classify", got=scores.shape)
     rows = scores.reshape(count, -1)
     if labels and len(labels) != rows.shape[1]:
         message = f"there are {len(labels)} labels, but the net has {rows.shape[1]} classes"
-        raise ConfigError(message)
+        raise ConfigError(
+            message,
+            code=ErrorCode.COUNT_MISMATCH,
+            field="labels",
+            got=len(labels),
+            expected=rows.shape[1],
+        )
     if softmax:
         rows = np.exp(rows - rows.max(axis=1, keepdims=True))
         rows /= rows.sum(axis=1, keepdims=True)
@@ -84,22 +96,22 @@ def _classes(
 
 
 def _rows(found: np.ndarray) -> np.ndarray:
-    """Return what a layer DetectionOutput has found. Shapes: (1, 1, K, 7) -> (K, 7)."""
+    """Return the rows of a DetectionOutput layer. Shapes: (1, 1, K, 7) -> (K, 7)."""
     if found.ndim < 2 or found.shape[-1] != 7:
         message = (
             f"the output is {found.shape}; for task detect it must be that of a layer "
             "DetectionOutput, (1, 1, K, 7), or [detect] names boxes, scores and anchors"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, task="detect", got=found.shape)
     return found.reshape(-1, 7)
 
 
 def _rows_of_anchors(
     outputs: Outputs, size: tuple[int, int], detect: Detect, threshold: float
 ) -> np.ndarray:
-    """Return what is found among predictions for anchors. Shape: (K, 7)."""
+    """Return the boxes detected relative to anchors. Shape: (K, 7)."""
     assert detect.anchors is not None
-    prior = priors(detect.anchors, size)
+    prior = anchor_boxes(detect.anchors, size)
     codes, scores = outputs[detect.boxes], outputs[detect.scores]
     count = prior.shape[1]
     if codes.ndim < 2 or codes[0].size != count * 4 or scores[0].size % count or codes.shape[0] < 1:
@@ -107,7 +119,9 @@ def _rows_of_anchors(
             f"[detect.anchors] make {count} boxes for an input of {size[0]} x {size[1]} pixels, "
             f"but output {detect.boxes!r} is {codes.shape} and {detect.scores!r} {scores.shape}"
         )
-        raise ConfigError(message)
+        raise ConfigError(
+            message, code=ErrorCode.SHAPE_MISMATCH, task="detect", got=codes.shape, anchors=count
+        )
     n, classes = len(codes), scores[0].size // count
     found = Detector(
         classes=classes,
@@ -125,9 +139,9 @@ def _rows_of_anchors(
 
 def _boxes(
     rows: np.ndarray, views: Sequence[View], labels: Sequence[str], threshold: float
-) -> list[Answer]:
-    """Shapes: rows (K, 7): image, class, score, box; class -1 where an image has nothing."""
-    answers: list[Answer] = []
+) -> list[Prediction]:
+    """Shapes: rows (K, 7): image, class, score, box; class -1 for an image without objects."""
+    answers: list[Prediction] = []
     for image, view in enumerate(views):
         mine = rows[(rows[:, 0] == image) & (rows[:, 1] >= 0) & (rows[:, 2] >= threshold)]
         mine = mine[np.argsort(-mine[:, 2], kind="stable")]
@@ -145,27 +159,58 @@ def _box(row: np.ndarray, edges: np.ndarray, labels: Sequence[str]) -> Box:
     return Box(index, label, float(row[2]), xmin, ymin, xmax, ymax)
 
 
-def _segments(scores: np.ndarray, views: Sequence[View], labels: Sequence[str]) -> list[Answer]:
+def _segments(scores: np.ndarray, views: Sequence[View], labels: Sequence[str]) -> list[Prediction]:
     """Shapes: scores (N, classes, h, w)."""
     if scores.ndim != 4 or len(scores) != len(views) or scores.shape[1] < 2:
         message = (
             f"the output is {scores.shape}; for task segment it must have a score for each class "
             "and place: (N, classes, h, w)"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, task="segment", got=scores.shape)
     best = scores.argmax(axis=1).astype(np.int32)
     pairs = zip(best, views, strict=True)
     return [Segments(view.mask_in_image(mask), labels) for mask, view in pairs]
 
 
-def _features(outputs: Outputs, count: int) -> list[Answer]:
+def _features(outputs: Outputs, count: int) -> list[Prediction]:
     for name, array in outputs.items():
         if array.ndim < 1 or len(array) != count:
             message = (
                 f"output {name!r} is {array.shape} for {count} images; for task features its first "
                 "axis is that of the images"
             )
-            raise ConfigError(message)
+            raise ConfigError(
+                message, code=ErrorCode.SHAPE_MISMATCH, task="features", blob=name, got=array.shape
+            )
     return [
         Features({name: array[i].copy() for name, array in outputs.items()}) for i in range(count)
     ]
+
+
+def anchor_boxes(anchors: Anchors, input_size: tuple[int, int]) -> np.ndarray:
+    """Return the anchor boxes and their variances.
+
+    Each feature map has one cell per step of the input; the last cell may exceed the input. Each
+    cell has one centered square per size, clipped to the input's sides.
+
+    Args:
+        anchors: The card's anchors.
+        input_size: Height and width of the net's input, in pixels.
+
+    Returns:
+        Boxes (xmin, ymin, xmax, ymax in units of the input's sides) and variances. Shape:
+        (2, P, 4), float32.
+    """
+    height, width = input_size
+    maps = [
+        prior_boxes(
+            (math.ceil(height / step), math.ceil(width / step)),
+            input_size,
+            (step, step),
+            [(0.5, 0.5)],
+            [(min(side, width), min(side, height)) for side in sides],
+        ).reshape(-1, 4)
+        for sides, step in zip(anchors.sizes, anchors.steps, strict=True)
+    ]
+    boxes = np.concatenate(maps)
+    return np.stack([boxes, np.broadcast_to(anchors.variance, boxes.shape)]).astype(np.float32)

@@ -1,63 +1,62 @@
-"""Predictor: a trained net that takes images as they are and says what is on them."""
+"""Predictor: a trained net that takes images and returns predictions."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
+from demitasse.core.deprecated import renamed_arguments
 from demitasse.core.device import Device
-from demitasse.errors import ConfigError, DataError
-from demitasse.inference.cards.answers import Answer
+from demitasse.core.log import get_logger
+from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.inference.cards.card import Card
-from demitasse.inference.cards.outputs import reader_of
-from demitasse.inference.cards.preparing import Prepared, Preparer
-from demitasse.inference.cards.running import load_weights, run_net
+from demitasse.inference.cards.outputs import output_decoder
+from demitasse.inference.cards.predictions import Prediction
+from demitasse.inference.cards.preprocessing import PreparedImage, Preprocessor
 from demitasse.io.data.images.decode import Color, read_image
 from demitasse.net import Net
 
-__all__ = ["Predictor"]
-
 Item = TypeVar("Item")
 
-BATCH = 16
+BATCH_SIZE = 16
 
 
 @runtime_checkable
 class Picture(Protocol):
-    """An image of Pillow, which is not imported for this."""
+    """An image of Pillow, which is not imported."""
 
     mode: str
-    """Its channels: "L", "RGB", ..."""
+    """Channels: "L", "RGB", ..."""
 
     def convert(self, mode: str) -> object:
-        """Return it with other channels."""
+        """Return the image with other channels."""
 
 
 class Predictor:
-    """A net, how images are prepared for it, and what its outputs mean.
+    """A net with the preprocessing of its images and the decoding of its outputs.
 
-    It may be pickled: what is stored is the card, and the net is made anew from its files where it
-    is loaded. A net runs in one thread at a time.
+    A pickled predictor contains the card; unpickling loads the net from the card's files. The net
+    runs in one thread at a time.
 
     Args:
-        card: What describes the model; its net and weights are there.
-        device: Where it runs; None asks the configuration.
-        threshold: Least score of the boxes that are returned; None for the card's.
+        card: The model's card, with net and weights.
+        device: Device of the net; defaults to the configuration's.
+        threshold: Lowest score of returned boxes; defaults to the card's.
 
     Attributes:
-        card: As given.
+        card: The model's card.
         net: The net, in phase TEST.
-        input: The name of the net's input that images go to.
-        outputs: Names of the blobs that are read.
-        prepare: Makes of an image's pixels, uint8, blue first, what the net takes.
-        read: Makes answers of the outputs of a batch and of the views of its images.
+        input: Name of the net's input for images.
+        outputs: Names of the decoded blobs.
+        prepare: Preprocesses an image's pixels, uint8, BGR.
+        read: Decodes the outputs of a batch, given the views of its images.
 
     Raises:
-        ConfigError: Card and net do not fit together.
+        ConfigError: The card does not fit the net.
         WeightsError: The weights cannot be read, or do not fit the net.
     """
 
@@ -66,9 +65,9 @@ class Predictor:
     ) -> None:
         if card.net is None or not card.weights:
             message = "the card names no net or no weights; a predictor needs both"
-            raise ConfigError(message)
+            raise ConfigError(message, code=ErrorCode.MISSING)
         self.card = card
-        self._given = (None if device is None else str(device), threshold)
+        self._arguments = (None if device is None else str(device), threshold)
         detect = card.detect
         wanted = card.outputs or ((detect.boxes, detect.scores) if detect.boxes else ())
         self.net = Net(card.net, "TEST", device=device, keep=list(wanted) or "outputs")
@@ -77,86 +76,93 @@ class Predictor:
         shape = self.net.blob_by_name(self.input).shape
         if len(shape) != 4:
             message = f"input {self.input!r} is {shape}; images need (N, C, H, W)"
-            raise ConfigError(message)
-        self.prepare = Preparer(card.preprocess, (shape[1], shape[2], shape[3]))
+            raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, blob=self.input, got=shape)
+        self.prepare = Preprocessor(card.preprocess, (shape[1], shape[2], shape[3]))
         softmax = card.softmax and not _ends_in_softmax(self.net, self.outputs)
-        self.read = reader_of(card, softmax=softmax, threshold=threshold)
+        self.read = output_decoder(card, softmax=softmax, threshold=threshold)
         load_weights(self.net, card.weights)
 
     def __reduce__(self) -> tuple[Callable[..., Predictor], tuple[object, ...]]:
-        return _made_again, (self.card, *self._given)
+        return _unpickled, (self.card, *self._arguments)
 
-    def predict(self, images: object, batch: int = BATCH) -> list[Answer]:
-        """Return what the model says of images.
+    @renamed_arguments(batch="batch_size")
+    def predict(self, images: object, batch_size: int = BATCH_SIZE) -> list[Prediction]:
+        """Return the model's predictions for images.
 
         Args:
-            images: One or several, each a file, an image of Pillow, or pixels, uint8, red first, of
-                shape (H, W, 3), or (H, W) for brightness alone.
-            batch: The most images that run at once.
+            images: One or several, each a file, an image of Pillow, or pixels, uint8, RGB of shape
+                (H, W, 3) or gray of shape (H, W).
+            batch_size: Largest number of images in a batch.
 
         Returns:
-            An answer for each image, in order.
+            One prediction per image, in order.
 
         Raises:
             DataError: An image cannot be read.
-            ConfigError: An image is none of these.
+            ConfigError: An image has another type, or the batch size is below 1.
         """
         several = list(images) if isinstance(images, list | tuple) else [images]
-        answers = []
-        for _, answer in self.stream(several, self.pixels, batch):
-            if isinstance(answer, DataError):
-                raise answer
-            answers.append(answer)
-        return answers
+        predictions = []
+        for _, prediction in self.stream(several, self.pixels, batch_size):
+            if isinstance(prediction, DataError):
+                raise prediction
+            predictions.append(prediction)
+        return predictions
 
+    @renamed_arguments(batch="batch_size")
     def stream(
-        self, items: Iterable[Item], pixels: Callable[[Item], np.ndarray], batch: int = BATCH
-    ) -> Iterator[tuple[Item, Answer | DataError]]:
-        """Yield what the model says of many images, in their order, a batch at a time.
+        self,
+        items: Iterable[Item],
+        pixels: Callable[[Item], np.ndarray],
+        batch_size: int = BATCH_SIZE,
+    ) -> Iterator[tuple[Item, Prediction | DataError]]:
+        """Yield predictions for many images, in order, one batch at a time.
 
         Args:
-            items: What stands for the images; taken as they are needed.
-            pixels: Returns an image's pixels, as ``demitasse.io.data.read_image`` does: uint8, blue
-                first. Shape: (C, H, W). May raise DataError.
-            batch: The most images that run at once.
+            items: Identifiers of the images; read lazily.
+            pixels: Returns an item's pixels like ``demitasse.io.data.read_image``: uint8, BGR.
+                Shape: (C, H, W). May raise DataError.
+            batch_size: Largest number of images in a batch.
 
         Yields:
-            Each item, and what the model says of it, or why it cannot be read.
+            Each item with its prediction, or with the error that its image raised.
         """
-        if batch < 1:
-            message = f"batch must be at least 1, it is {batch}"
-            raise ConfigError(message)
-        most = min(batch, self.card.batch or batch)
-        waiting: list[tuple[Item, Prepared | DataError]] = []
+        if batch_size < 1:
+            message = f"batch_size must be at least 1, it is {batch_size}"
+            raise ConfigError(
+                message, code=ErrorCode.OUT_OF_RANGE, field="batch_size", got=batch_size
+            )
+        largest = min(batch_size, self.card.batch or batch_size)
+        waiting: list[tuple[Item, PreparedImage | DataError]] = []
         count, shape = 0, None
         for item in items:
-            ready: Prepared | DataError
+            ready: PreparedImage | DataError
             try:
                 ready = self.prepare(pixels(item))
             except DataError as error:
                 ready = error
             else:
                 if count and ready.values.shape != shape:
-                    yield from self._answered(waiting)
+                    yield from self._predicted(waiting)
                     waiting, count = [], 0
                 count, shape = count + 1, ready.values.shape
             waiting.append((item, ready))
-            if count in {0, most}:
-                yield from self._answered(waiting)
+            if count in {0, largest}:
+                yield from self._predicted(waiting)
                 waiting, count = [], 0
-        yield from self._answered(waiting)
+        yield from self._predicted(waiting)
 
     @property
     def color(self) -> Color:
-        """How files of images are decoded for the net."""
+        """Color mode in which image files are decoded for the net."""
         return "gray" if self.card.preprocess.channels == "gray" else "color"
 
     def pixels(self, image: object) -> np.ndarray:
-        """Return an image's pixels, blue first. Shape: (C, H, W), uint8.
+        """Return an image's pixels, BGR. Shape: (C, H, W), uint8.
 
         Raises:
             DataError: A file cannot be read.
-            ConfigError: It is no file, no image of Pillow and no array of pixels.
+            ConfigError: The image is neither a file, an image of Pillow nor an array of pixels.
         """
         if isinstance(image, str | os.PathLike):
             return read_image(Path(image), self.color)
@@ -174,22 +180,22 @@ class Predictor:
                 else f"a {type(image).__name__}"
             )
             message = (
-                "an image is a file, an image of Pillow, or pixels of uint8, (H, W, 3) with red "
-                f"first or (H, W); given is {what}"
+                "an image is a file, an image of Pillow, or uint8 pixels, RGB (H, W, 3) or gray "
+                f"(H, W); got {what}"
             )
-            raise ConfigError(message)
+            raise ConfigError(message, code=ErrorCode.INVALID, field="images")
         return image[None] if image.ndim == 2 else image[:, :, ::-1].transpose(2, 0, 1)
 
-    def _answered(
-        self, waiting: Sequence[tuple[Item, Prepared | DataError]]
-    ) -> Iterator[tuple[Item, Answer | DataError]]:
-        """Run a batch; yield its items with their answers, and those that are broken."""
-        ready = [one for _, one in waiting if isinstance(one, Prepared)]
-        answers = iter(self._run(ready) if ready else [])
+    def _predicted(
+        self, waiting: Sequence[tuple[Item, PreparedImage | DataError]]
+    ) -> Iterator[tuple[Item, Prediction | DataError]]:
+        """Run a batch; yield its items with their predictions or errors."""
+        ready = [one for _, one in waiting if isinstance(one, PreparedImage)]
+        predictions = iter(self._run(ready) if ready else [])
         for item, one in waiting:
-            yield item, one if isinstance(one, DataError) else next(answers)
+            yield item, one if isinstance(one, DataError) else next(predictions)
 
-    def _run(self, images: Sequence[Prepared]) -> list[Answer]:
+    def _run(self, images: Sequence[PreparedImage]) -> list[Prediction]:
         batch = np.stack([one.values for one in images])
         outputs = run_net(self.net, {self.input: batch}, self.outputs)
         return self.read(outputs, [one.view for one in images])
@@ -198,32 +204,58 @@ class Predictor:
         return f"Predictor({self.card.name or self.net.name!r}, {self.card.task})"
 
 
-def _made_again(card: Card, device: str | None, threshold: float | None) -> Predictor:
+def _unpickled(card: Card, device: str | None, threshold: float | None) -> Predictor:
     return Predictor(card, device=device, threshold=threshold)
 
 
 def _input(net: Net, name: str) -> str:
-    """Return the input that images go to."""
+    """Return the name of the input for images."""
     if name in net.inputs:
         return name
     if len(net.inputs) == 1 and not name:
         return net.inputs[0]
     if not net.inputs:
         message = (
-            "the net has no inputs: it reads data itself, as nets for training do. Take its deploy "
-            "prototxt, whose first layer is of type Input"
+            "the net has no inputs: it reads data itself, like a net for training. Use its deploy "
+            "prototxt, whose first layer has type Input"
         )
-        raise ConfigError(message)
-    given = f"[model] input of the card is {name!r}" if name else "[model] input is missing"
-    message = f"{given}; the net's inputs are {', '.join(net.inputs)}"
-    raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.MISSING, field="input")
+    fault = f"[model] input of the card is {name!r}" if name else "[model] input is missing"
+    message = f"{fault}; the net's inputs are {', '.join(net.inputs)}"
+    code = ErrorCode.UNKNOWN if name else ErrorCode.MISSING
+    raise ConfigError(message, code=code, field="input", got=name)
 
 
 def _ends_in_softmax(net: Net, outputs: Sequence[str]) -> bool:
-    """Whether a layer Softmax makes the output."""
+    """Return True if Softmax layers produce all outputs."""
     made_by = {
         net.blob_names[top]: layer.type
         for index, layer in enumerate(net.layers)
         for top in net.structure.top_ids(index)
     }
     return all(made_by.get(name) == "Softmax" for name in outputs)
+
+
+log = get_logger(__name__)
+
+Arrays = dict[str, np.ndarray]
+"""Values by name of the blob."""
+
+
+def load_weights(net: Net, weights: Sequence[Path]) -> None:
+    """Load files of weights; log a warning for each layer without weights."""
+    missing = set(net.params)
+    for path in weights:
+        missing &= set(net.load(path).missing)
+    for layer in net.params:
+        if layer in missing:
+            log.warning("No file has weights for layer %s; it keeps its initial values", layer)
+
+
+def run_net(net: Net, inputs: Mapping[str, np.ndarray], outputs: Iterable[str]) -> Arrays:
+    """Run a net on arrays, under its lock; return copies of some blobs."""
+    with net.lock:
+        for name, array in inputs.items():
+            net.set_input(name, array)
+        net.forward()
+        return {name: net.blob_by_name(name).cpu_data().copy() for name in outputs}

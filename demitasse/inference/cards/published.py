@@ -1,40 +1,47 @@
-"""Cards for models that were published for Caffe, and which files of weights they belong to.
+"""Cards of models that were published for Caffe, recognized by the hash of their weights.
 
-They are the files in ``zoo``: cards without a net and weights, and with a table ``[recognise]``:
-digests of the weights, and names of nets. Digests decide; a name only makes for a suggestion.
+The cards are the files in ``zoo``: without net and weights, and with a table ``[recognise]`` of
+hashes of weights and names of nets. A matching hash selects a card; a matching name suggests one.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from demitasse.core.text import suggestion
-from demitasse.errors import ConfigError
-from demitasse.inference.cards.card import MOST_PIXELS, Card
-from demitasse.inference.cards.digests import contents_digest, file_digests
-from demitasse.inference.cards.reading import Given, card_of, parsed, values_in
-from demitasse.inference.cards.table import Table
-from demitasse.io.proto import read_net
+import numpy as np
 
-__all__ = ["Published", "published", "published_named", "recognised", "similar"]
+from demitasse.core.paths import regular_file
+from demitasse.core.text import suggestion
+from demitasse.errors import ConfigError, ErrorCode, WeightsError
+from demitasse.inference.cards.card import MAX_SIDE, Card
+from demitasse.inference.cards.card_file import (
+    FileOverrides,
+    Table,
+    card_from_table,
+    card_values,
+    parse_card,
+)
+from demitasse.io.proto import read_net
+from demitasse.io.weights.read import read_weights
 
 ZOO = Path(__file__).parent / "zoo"
 MOST = 64
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedCard:
     """A published card.
 
     Attributes:
-        key: What it is called in messages and flags.
-        name: What the model is called.
+        key: Name of the card in messages and flags.
+        name: Name of the model.
         files: SHA-1 and SHA-256 of files of weights.
-        contents: Digests of the parameters in them, see ``contents_digest``.
-        nets: What the nets are called in their prototxts.
+        contents: Hashes of the parameters, see ``content_hash``.
+        nets: Names of the nets in their prototxts.
     """
 
     key: str
@@ -45,79 +52,79 @@ class Published:
 
     @property
     def recognisable(self) -> bool:
-        """Whether a digest of the weights is known; else only the net's name is."""
+        """True if a hash of the weights is known; otherwise only the net's name is."""
         return bool(self.files or self.contents)
 
     def values(self) -> dict[str, object]:
-        """Return what the card holds, as it stands there, without what it is recognised by."""
-        values = values_in(ZOO / f"{self.key}.toml")
+        """Return the raw tables of the card, without ``[recognise]``."""
+        values = card_values(ZOO / f"{self.key}.toml")
         del values["recognise"]
         return values
 
-    def card(self, given: Given) -> Card:
-        """Return the card for somebody's copy of the model.
+    def card(self, overrides: FileOverrides) -> Card:
+        """Return the card for a copy of the model.
 
         Args:
-            given: The net and the weights; other files are looked for beside the weights.
+            overrides: The net and the weights; the card's other files are in the weights' folder.
 
         Raises:
-            ConfigError: A file that it needs is not there.
+            ConfigError: A file of the card is missing.
         """
         table = Table(self.values(), f"published card {self.key!r}")
-        folder = given.weights[0].parent if given.weights else Path()
-        return card_of(table, folder, given, lenient=True)
+        folder = overrides.weights[0].parent if overrides.weights else Path()
+        return card_from_table(table, folder, overrides, labels_optional=True)
 
 
 @cache
-def published() -> tuple[Published, ...]:
-    """Return all published cards, in the order of their names."""
+def published_cards() -> tuple[PublishedCard, ...]:
+    """Return all published cards, sorted by key."""
     found = []
     for path in sorted(ZOO.glob("*.toml")):
-        table = parsed(path)
+        table = parse_card(path)
         marks, name = table.table("recognise"), table.table("model").text("name")
         files = (*marks.names("sha1", MOST), *marks.names("sha256", MOST))
         contents, nets = marks.names("contents", MOST), marks.names("nets", MOST)
         marks.close()
-        found.append(Published(path.stem, name, frozenset(files), frozenset(contents), nets))
+        found.append(PublishedCard(path.stem, name, frozenset(files), frozenset(contents), nets))
     return tuple(found)
 
 
-def published_named(key: str) -> Published:
-    """Return the card of a name.
+def published_card(key: str) -> PublishedCard:
+    """Return the published card with this key.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: The key is unknown.
     """
-    known = {one.key: one for one in published()}
+    known = {one.key: one for one in published_cards()}
     if key not in known:
         message = (
             f"there is no published card {key!r}{suggestion(key, known)}; `demitasse card --list` "
             "shows them"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.UNKNOWN, field="card", got=key)
     return known[key]
 
 
-def recognised(weights: Sequence[Path]) -> Published | None:
-    """Return the card for a published file of weights, or None for any other.
+def recognize(weights: Sequence[Path]) -> PublishedCard | None:
+    """Return the card of a published file of weights; None for other files.
 
     Raises:
         WeightsError: The file cannot be read.
     """
     if len(weights) != 1:
         return None
-    digests = frozenset(file_digests(weights[0]))
-    for one in published():
+    digests = frozenset(file_hashes(weights[0]))
+    for one in published_cards():
         if digests & one.files:
             return one
-    contents = contents_digest(weights[0])
-    return next((one for one in published() if contents in one.contents), None)
+    contents = content_hash(weights[0])
+    return next((one for one in published_cards() if contents in one.contents), None)
 
 
-def similar(net: Path) -> list[Published]:
-    """Return cards whose nets are called like this one and take images of the same size.
+def similar_cards(net: Path) -> list[PublishedCard]:
+    """Return the cards of nets with this name and input size.
 
-    That is no proof: nets trained on other data keep their names.
+    Nets that were trained on other data may have the same name, so a card is only a suggestion.
 
     Raises:
         PrototxtError: The net cannot be read.
@@ -130,12 +137,57 @@ def similar(net: Path) -> list[Published]:
         for shape in layer.input_param.shape
     ]
     name = message.name.casefold()
-    called = [one for one in published() if name in {net.casefold() for net in one.nets}]
-    return [one for one in called if _taken(one) in {(), *sizes}]
+    called = [one for one in published_cards() if name in {net.casefold() for net in one.nets}]
+    return [one for one in called if _input_size(one) in {(), *sizes}]
 
 
-def _taken(one: Published) -> tuple[int, ...]:
-    """Return the height and width of the input that a card makes; empty where they vary."""
-    table = parsed(ZOO / f"{one.key}.toml").table("preprocess")
-    sides = table.sides("crop", MOST_PIXELS) or table.sides("size", MOST_PIXELS)
+def _input_size(one: PublishedCard) -> tuple[int, ...]:
+    """Return height and width of a card's input; empty if variable."""
+    table = parse_card(ZOO / f"{one.key}.toml").table("preprocess")
+    sides = table.sides("crop", MAX_SIDE) or table.sides("size", MAX_SIDE)
     return sides * 2 if len(sides) == 1 else sides
+
+
+CHUNK = 1 << 20
+"""Bytes per read."""
+
+
+def file_hashes(path: Path) -> tuple[str, str]:
+    """Return SHA-1 and SHA-256 of a file, in hexadecimal digits.
+
+    The pages of Caffe's Model Zoo give SHA-1. It identifies files; nothing relies on its collision
+    resistance.
+
+    Raises:
+        WeightsError: The file cannot be read.
+    """
+    old, new = hashlib.sha1(usedforsecurity=False), hashlib.sha256()
+    try:
+        with regular_file(path).open("rb") as file:
+            while part := file.read(CHUNK):
+                old.update(part)
+                new.update(part)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise WeightsError(reason, code=ErrorCode.UNREADABLE).at(str(path)) from None
+    return old.hexdigest(), new.hexdigest()
+
+
+def content_hash(path: Path) -> str:
+    """Return SHA-256 of the parameters in a file, independent of the file's format.
+
+    The hash covers all layers with parameters, sorted by name: the name, and for each parameter its
+    shape without leading axes of length 1, which old files have, and its values as float32.
+
+    Raises:
+        WeightsError: The file cannot be read.
+    """
+    digest = hashlib.sha256()
+    for layer, arrays in sorted(read_weights(path).items()):
+        for index, array in sorted(arrays.items()):
+            shape = list(array.shape)
+            while shape and shape[0] == 1:
+                del shape[0]
+            digest.update(f"{layer}\0{index}\0{shape}\0".encode())
+            digest.update(np.ascontiguousarray(array, "<f4").data)
+    return digest.hexdigest()

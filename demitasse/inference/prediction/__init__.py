@@ -1,12 +1,20 @@
-"""Many inputs through a net, in parts that several processes make and that are put together again.
+"""Prediction for many inputs, in parts that several processes write and one process joins.
 
-Inputs are items in one order (``items``), cut into batches; a shard (``shards``) has some of the
-batches, and what the net makes of them (``making``) goes into a part (``parts``), whole or not at
-all. An item is in the same batch whatever the number of shards, so that it gets the same bits.
+The inputs are ordered items (``items``), divided into batches. Each shard (``parts``) has some of
+the batches, and writes the net's outputs (``batch_runner``) to one part, atomically. An item is in
+the same batch for any number of shards, so its results are the same bits.
 """
 
-from demitasse.inference.prediction.making import Maker
-from demitasse.inference.prediction.parts import join_parts, made_from, make_part
-from demitasse.inference.prediction.shards import Shard, find_shard
+from demitasse.core.deprecated import deprecated_names
+from demitasse.inference.prediction.batch_runner import BatchRunner
+from demitasse.inference.prediction.parts import (
+    Shard,
+    find_shard,
+    fingerprint,
+    join_parts,
+    make_part,
+)
 
-__all__ = ["Maker", "Shard", "find_shard", "join_parts", "made_from", "make_part"]
+__all__ = ["BatchRunner", "Shard", "find_shard", "fingerprint", "join_parts", "make_part"]
+
+__getattr__ = deprecated_names(__name__, {"Maker": "BatchRunner", "made_from": "fingerprint"})

@@ -1,4 +1,4 @@
-"""What is shown to a net, in one order: image files, records of a database, rows of arrays."""
+"""Ordered items for a net: image files, records of a database, or rows of arrays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.core.paths import is_file, is_folder, read_text
-from demitasse.errors import ConfigError, DataError
+from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.data.databases.database import Cursor, open_db
 from demitasse.io.data.databases.datum import datum_to_array
 from demitasse.io.data.databases.hdf5 import Hdf5File
@@ -31,8 +31,8 @@ class Images:
         paths: The files.
 
     Attributes:
-        names: What the items are called.
-        files: The files that they come from.
+        names: Names of the items.
+        files: Files of the items.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -43,17 +43,17 @@ class Images:
         """Return the pixels of an image, uint8. Shape: (C, H, W).
 
         Raises:
-            DataError: It cannot be read.
+            DataError: The image cannot be read.
         """
         return read_image(self.files[index], color)
 
 
 class Records:
-    """Records of an LMDB or LevelDB database; read one after the other, from any on.
+    """Records of a database, read sequentially from any record.
 
     Args:
         path: The database.
-        backend: Its kind.
+        backend: "LMDB" or "LEVELDB".
     """
 
     def __init__(self, path: Path, backend: str) -> None:
@@ -69,7 +69,7 @@ class Records:
         """Return the values of a record. Shape: (C, H, W).
 
         Raises:
-            DataError: It cannot be read.
+            DataError: The record cannot be read.
         """
         if index < self._at:
             self._cursor.seek_to_first()
@@ -81,18 +81,20 @@ class Records:
             return datum_to_array(Datum.FromString(bytes(self._cursor.value())), color)
         except (ValueError, DataError) as error:  # protobuf's error is a ValueError
             message = getattr(error, "message", str(error))
-            raise DataError(message, str(self._path), self.names[index]) from None
+            raise DataError(
+                message, str(self._path), self.names[index], code=ErrorCode.CORRUPT
+            ) from None
 
 
 class Arrays:
     """Rows of arrays, one for each input of a net.
 
     Args:
-        path: A file ``.npy``, ``.npz`` or of HDF5.
+        path: A file ``.npy``, ``.npz``, ``.h5`` or ``.hdf5``.
         inputs: Names of the net's inputs.
 
     Raises:
-        DataError: It cannot be read, lacks an input, or its arrays have not as many rows each.
+        DataError: The file cannot be read, lacks an input, or the numbers of rows differ.
     """
 
     def __init__(self, path: Path, inputs: Sequence[str]) -> None:
@@ -108,11 +110,11 @@ class Arrays:
             single = next((name for name, one in self._arrays.items() if not one.ndim), None)
             if single is not None:
                 message = f"the array for {single!r} is a single number and has no rows"
-                raise DataError(message, str(path))
+                raise DataError(message, str(path), code=ErrorCode.SHAPE_MISMATCH, blob=single)
             lengths = {len(array) for array in self._arrays.values()}
         if len(lengths) > 1:
             message = f"the arrays have {' and '.join(map(str, sorted(lengths)))} rows"
-            raise DataError(message, str(path))
+            raise DataError(message, str(path), code=ErrorCode.COUNT_MISMATCH, got=sorted(lengths))
         self.names = [str(index) for index in range(lengths.pop())]
 
     def rows(self, some: range) -> dict[str, np.ndarray]:
@@ -128,29 +130,29 @@ Items = Images | Records | Arrays
 
 
 def find_items(names: Sequence[str], inputs: Sequence[str]) -> Items:
-    """Return the items that files and folders hold.
+    """Return the items in files and folders.
 
     Args:
-        names: Image files, folders of them, or lists (``.txt``) with a name in each line; or one
+        names: Image files, folders of images, or lists (``.txt``) with one name per line; or one
             database, or one file of arrays.
-        inputs: Names of the net's inputs, which arrays are for.
+        inputs: Names of the net's inputs, for arrays.
 
     Raises:
-        ConfigError: A database or arrays are named beside something else.
-        DataError: Nothing is there, or it cannot be read.
+        ConfigError: A database or a file of arrays is not the only input.
+        DataError: No item is found, or a file cannot be read.
     """
     paths = [Path(name) for name in names]
     kinds = [_backend(path) or path.suffix in ARRAYS for path in paths]
     if any(kinds):
         if len(paths) > 1:
             message = "a database or a file of arrays is the only input; give one, or images"
-            raise ConfigError(message)
+            raise ConfigError(message, code=ErrorCode.CONFLICT, field="inputs")
         backend = _backend(paths[0])
         return Records(paths[0], backend) if backend else Arrays(paths[0], inputs)
     found = [path for one in paths for path in _images(one)]
     if not found:
         message = f"{', '.join(names)}: there are no images"
-        raise DataError(message)
+        raise DataError(message, code=ErrorCode.NOT_FOUND)
     return Images(found)
 
 
@@ -164,7 +166,7 @@ def _images(path: Path) -> Iterator[Path]:
 
 
 def _backend(path: Path) -> str:
-    """Return the kind of a database; empty for what is none."""
+    """Return the kind of a database; empty for other files."""
     if is_file(path / "data.mdb"):
         return "LMDB"
     return "LEVELDB" if is_file(path / "CURRENT") else ""
@@ -184,10 +186,10 @@ def _read(path: Path, inputs: Sequence[str]) -> dict[str, np.ndarray]:
             arrays = {inputs[0]: read_npy(path)}
         else:
             message = f"one array, but the net's inputs are {', '.join(inputs)}; give a .npz"
-            raise DataError(message, str(path))
+            raise DataError(message, str(path), code=ErrorCode.COUNT_MISMATCH)
     except (OSError, ValueError) as error:
-        raise DataError(str(error), str(path)) from None
+        raise DataError(str(error), str(path), code=ErrorCode.UNREADABLE) from None
     if set(arrays) != set(inputs):
         message = f"the arrays are {', '.join(arrays)}; the net's inputs are {', '.join(inputs)}"
-        raise DataError(message, str(path))
+        raise DataError(message, str(path), code=ErrorCode.MISSING)
     return arrays

@@ -1,14 +1,15 @@
-"""Parts of a prediction in a folder: each whole or not at all, and put together in the end.
+"""Parts of a prediction: each process writes those of its shard, and one process joins all.
 
-A part says what it was made from, so that one that is there already need not be made again. What is
-in it does not depend on when and how often it was made.
+A part is written atomically and records the fingerprint of its inputs, so that an existing part is
+reused. Its content is independent of the number of shards and attempts.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
@@ -16,95 +17,217 @@ from typing import Literal
 import numpy as np
 
 from demitasse.core.atomic import atomic_write
+from demitasse.core.deprecated import renamed_arguments
 from demitasse.core.paths import read_text, regular_file
-from demitasse.errors import ConfigError, DataError
+from demitasse.errors import ConfigError, DataError, ErrorCode
+from demitasse.inference.prediction.batch_runner import BatchRunner
 from demitasse.inference.prediction.items import Items
-from demitasse.inference.prediction.making import Maker
-from demitasse.inference.prediction.shards import Shard
 from demitasse.io.weights.npz import arrays_in, write_npz
 
-__all__ = ["Format", "join_parts", "made_from", "make_part", "part_path"]
+MAX_SHARDS = 100_000
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of several shards of the batches.
+
+    Attributes:
+        index: Index of the shard, from 0.
+        num_shards: Number of shards.
+        where: Source of these numbers, for messages.
+    """
+
+    index: int = 0
+    num_shards: int = 1
+    where: str = "--shard"
+
+    def __post_init__(self) -> None:
+        """Check the index and the number of shards."""
+        if not 0 <= self.index < self.num_shards <= MAX_SHARDS:
+            message = (
+                f"{self.where} gives shard {self.index} of {self.num_shards}; expected an index "
+                f"from 0 to one less than the number, and a number from 1 to {MAX_SHARDS}"
+            )
+            raise ConfigError(
+                message,
+                code=ErrorCode.OUT_OF_RANGE,
+                field="shard",
+                got=(self.index, self.num_shards),
+            )
+
+    def part_of(self, total: int) -> range:
+        """Return this shard's range of ``total`` numbers; shards are contiguous and balanced."""
+        return range(
+            self.index * total // self.num_shards, (self.index + 1) * total // self.num_shards
+        )
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.num_shards}"
+
+
+def find_shard(text: str, environment: Mapping[str, str]) -> Shard:
+    """Return the shard of this process.
+
+    Args:
+        text: "i/n", "auto", or "auto/n" if the environment gives i only.
+        environment: Environment of the process, with variables of MPI, Slurm or Kubernetes.
+
+    Raises:
+        ConfigError: The text is invalid, or the environment names no shard or several.
+    """
+    match = re.fullmatch(r"(auto|\d{1,6})(?:/(\d{1,6}))?", text)
+    if match is None or (match[1] != "auto" and match[2] is None):
+        message = f'a shard is "i/n", "auto" or "auto/n", not {text!r}'
+        raise ConfigError(message, code=ErrorCode.INVALID, field="shard", got=text)
+    count = int(match[2]) if match[2] else None
+    if match[1] != "auto":
+        return Shard(int(match[1]), count or 0)
+    found = list(_candidates(environment))
+    several = [one for one in found if one[1] != 1] or found[:1]
+    if len(several) > 1:
+        names = " and ".join(where for _, _, where in several)
+        message = f"{names} both give a shard; use --shard i/n"
+        raise ConfigError(message, code=ErrorCode.CONFLICT, field="shard")
+    if not several:
+        message = (
+            "the environment gives no shard: there are no variables of MPI, of a Slurm array or of "
+            "an indexed Kubernetes job; use --shard i/n"
+        )
+        raise ConfigError(message, code=ErrorCode.MISSING, field="shard")
+    index, size, where = several[0]
+    if count is not None and size is not None and count != size:
+        message = f"--shard gives {count} shards, {where} gives {size}"
+        raise ConfigError(message, code=ErrorCode.CONFLICT, field="shard", got=(count, size))
+    size = size or count
+    if size is None:
+        message = f"{where} does not give the number of shards; use --shard auto/n"
+        raise ConfigError(message, code=ErrorCode.MISSING, field="shard")
+    return Shard(index, size, where)
+
+
+Candidate = tuple[int, int | None, str]
+"""Index, number of shards, and source; the number is None if unknown."""
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[Candidate]:
+    number = _Numbers(environment)
+    array = number("SLURM_ARRAY_TASK_ID")
+    if array is not None:
+        first, step = number("SLURM_ARRAY_TASK_MIN") or 0, number("SLURM_ARRAY_TASK_STEP") or 1
+        count = number("SLURM_ARRAY_TASK_COUNT")
+        yield (array - first) // step, count, "a Slurm array (SLURM_ARRAY_TASK_ID)"
+    job = number("JOB_COMPLETION_INDEX")
+    if job is not None:
+        yield job, None, "a Kubernetes job (JOB_COMPLETION_INDEX)"
+    for rank, size, name in (
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "Open MPI"),
+        ("PMI_RANK", "PMI_SIZE", "MPI"),
+        ("SLURM_PROCID", "SLURM_NTASKS", "srun"),
+    ):
+        index, count = number(rank), number(size)
+        if index is not None and count is not None:
+            yield index, count, f"{name} ({rank})"
+            return
+
+
+class _Numbers:
+    """Numbers in environment variables."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+
+    def __call__(self, name: str) -> int | None:
+        text = self._environment.get(name, "").strip()
+        if not text:
+            return None
+        if not text.isdecimal() or len(text) > 9:
+            message = f"the variable {name} is {text[:50]!r}, expected a number"
+            raise ConfigError(message, code=ErrorCode.INVALID, variable=name)
+        return int(text)
+
 
 Format = Literal["npz", "jsonl"]
 
 ITEMS, SOURCE = "items", "made_from"
-"""Arrays of a part beside the outputs: names of the items, and a digest."""
+"""Arrays of a part besides the outputs: names of the items, and the fingerprint."""
 
 PART = re.compile(r"part-(\d{5,6})-of-(?!0+\.)(\d{5,6})\.(npz|jsonl)", re.ASCII)
 
-LONGEST_LINE = 1000
-"""Bytes of the first line of a part, which says what it was made from."""
+MAX_LINE = 1000
+"""Largest first line of a part, which contains the fingerprint, in bytes."""
 
 
-def made_from(maker: Maker, items: Items, batch: int) -> str:
-    """Return a digest of what a prediction is made from: model, items and batches.
+@renamed_arguments(maker="runner", batch="batch_size")
+def fingerprint(runner: BatchRunner, items: Items, batch_size: int) -> str:
+    """Return a hash of a prediction's inputs: model, items and batch size.
 
-    Files of items count by name, size and the time of their last change; those of the model by what
-    is in them.
+    Files of items are identified by name, size and modification time; those of the model by their
+    content.
     """
-    texts = [*maker.described(), str(batch), *items.names, *map(_state, items.files)]
+    texts = [*runner.identity(), str(batch_size), *items.names, *map(_state, items.files)]
     return sha256(json.dumps(texts).encode()).hexdigest()
 
 
 def part_path(folder: Path, shard: Shard, kind: Format) -> Path:
-    """Return the file of a part."""
-    return folder / f"part-{shard.index:05}-of-{shard.count:05}.{kind}"
+    """Return the path of a part."""
+    return folder / f"part-{shard.index:05}-of-{shard.num_shards:05}.{kind}"
 
 
+@renamed_arguments(maker="runner", batch="batch_size")
 def make_part(
     folder: Path,
     shard: Shard,
-    maker: Maker,
+    runner: BatchRunner,
     items: Items,
     *,
-    batch: int,
+    batch_size: int,
     kind: Format = "npz",
     force: bool = False,
 ) -> tuple[Path, bool]:
-    """Make a shard's part, unless it is there.
+    """Write a shard's part, unless it exists.
 
     Args:
-        folder: Where it is put; made if it is not there.
-        shard: Which share of the batches it has.
-        maker: The model.
+        folder: Folder of the part; created if it is missing.
+        shard: The shard.
+        runner: The model.
         items: All items.
-        batch: How many items run at once.
+        batch_size: Number of items in a batch.
         kind: Arrays, or lines of JSON.
-        force: Whether a part that was made from something else is replaced.
+        force: Replace a part with another fingerprint.
 
     Returns:
-        The part, and whether it was made now.
+        The part, and True if it was written now.
 
     Raises:
-        ConfigError: There is a part that was made from something else.
+        ConfigError: A part with another fingerprint exists.
     """
-    if batch < 1:
-        message = f"batch must be at least 1, it is {batch}"
-        raise ConfigError(message)
+    if batch_size < 1:
+        message = f"batch_size must be at least 1, it is {batch_size}"
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="batch_size", got=batch_size)
     folder.mkdir(parents=True, exist_ok=True)
-    path, source = part_path(folder, shard, kind), made_from(maker, items, batch)
+    path, source = part_path(folder, shard, kind), fingerprint(runner, items, batch_size)
     if path.exists() and not force:
         if _source_of(path) == source:
             return path, False
         message = (
-            f"{path} is there, made from another model, other items or another batch; --force "
-            "makes it anew"
+            f"{path} exists, made from another model, other items or another batch size; use "
+            "--force to replace it"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.EXISTS, file=str(path))
     total = len(items.names)
     batches = [
-        range(number * batch, min(number * batch + batch, total))
-        for number in shard.part_of(-(-total // batch))
+        range(start * batch_size, min(start * batch_size + batch_size, total))
+        for start in shard.part_of(-(-total // batch_size))
     ]
     if kind == "jsonl":
-        lines = [line for some in batches for line in maker.lines(items, some)]
+        lines = [line for some in batches for line in runner.lines(items, some)]
         _write_lines(path, [json.dumps({SOURCE: source}), *lines])
         return path, True
-    taken = {ITEMS, SOURCE}.intersection(maker.outputs)
+    taken = {ITEMS, SOURCE}.intersection(runner.outputs)
     if taken:
-        message = f"an output is called {taken.pop()!r}, as an array of a part is; leave it out"
-        raise ConfigError(message)
-    found = [maker.values(items, some) for some in batches]
+        message = f"the output name {taken.pop()!r} is reserved for parts; omit the output"
+        raise ConfigError(message, code=ErrorCode.CONFLICT, field="output")
+    found = [runner.values(items, some) for some in batches]
     names = [items.names[index] for some in batches for index in some]
     arrays = (
         {name: np.concatenate([one[name] for one in found]) for name in found[0]} if found else {}
@@ -114,11 +237,11 @@ def make_part(
 
 
 def join_parts(folder: Path, out: Path) -> int:
-    """Put the parts of a folder together; return how many there were.
+    """Join the parts in a folder; return their number.
 
     Args:
         folder: The folder.
-        out: The file, ``.npz`` or ``.jsonl`` as the parts are.
+        out: The joined file, with the suffix of the parts: ``.npz`` or ``.jsonl``.
 
     Raises:
         DataError: Parts are missing, or do not belong together.
@@ -127,37 +250,36 @@ def join_parts(folder: Path, out: Path) -> int:
     kinds = {(match[2], match[3]) for path in paths if (match := PART.fullmatch(path.name))}
     if len(kinds) != 1:
         found = ", ".join(f"of {int(count)} in {kind}" for count, kind in sorted(kinds)) or "none"
-        message = f"there must be the parts of one prediction; there are parts: {found}"
-        raise DataError(message, str(folder))
+        message = f"expected the parts of one prediction, found parts: {found}"
+        code = ErrorCode.CONFLICT if kinds else ErrorCode.NOT_FOUND
+        raise DataError(message, str(folder), code=code)
     [(count, kind)] = kinds
     if out.suffix != f".{kind}":
-        message = f"parts in {kind} are put together in a file of that ending, not {out}"
-        raise ConfigError(message)
-    there = {path.name for path in paths}
+        message = f"parts in {kind} are joined in a file with that suffix, not {out}"
+        raise ConfigError(message, code=ErrorCode.INVALID, file=str(out), expected=f".{kind}")
+    present = {path.name for path in paths}
     wanted = [part_path(folder, Shard(i, int(count)), _kind(kind)) for i in range(int(count))]
-    missing = [path.name for path in wanted if path.name not in there]
+    missing = [path.name for path in wanted if path.name not in present]
     if missing:
         message = f"{len(missing)} of {int(count)} parts are missing, the first is {missing[0]}"
-        raise DataError(message, str(folder))
+        raise DataError(message, str(folder), code=ErrorCode.MISSING, file=missing[0])
     sources = {path: _source_of(path) for path in wanted}
     for path, source in sources.items():
         if not source:
-            message = (
-                "this is no part of a prediction, or it is damaged; make it again with --force"
-            )
-            raise DataError(message, str(path))
+            message = "not a part of a prediction, or damaged; write it again with --force"
+            raise DataError(message, str(path), code=ErrorCode.CORRUPT)
     if len(set(sources.values())) > 1:
         message = "the parts were made from different models, items or batches"
-        raise DataError(message, str(folder))
+        raise DataError(message, str(folder), code=ErrorCode.INCOMPATIBLE)
     if kind == "jsonl":
         _write_lines(out, [line for path in wanted for line in _lines(path)])
     else:
         loaded = {path: one for path in wanted if (one := _arrays(path))[ITEMS].size}
         first = next(iter(loaded.values()), {})
         for path, one in loaded.items():
-            if _form(one) != _form(first):
-                message = "its arrays are not called, typed or shaped as those of other parts"
-                raise DataError(message, str(path))
+            if _signature(one) != _signature(first):
+                message = "names, types or shapes of the arrays differ from those of other parts"
+                raise DataError(message, str(path), code=ErrorCode.INCOMPATIBLE)
         write_npz(
             out, {name: np.concatenate([one[name] for one in loaded.values()]) for name in first}
         )
@@ -165,11 +287,12 @@ def join_parts(folder: Path, out: Path) -> int:
 
 
 def _state(path: Path) -> str:
-    """Return what changes when a file does."""
+    """Return a text that changes with the file."""
     try:
         state = path.stat()
     except OSError as error:
-        raise DataError(error.strerror or str(error), str(path)) from error
+        reason = error.strerror or str(error)
+        raise DataError(reason, str(path), code=ErrorCode.UNREADABLE) from error
     return f"{path} {state.st_size} {state.st_mtime_ns}"
 
 
@@ -178,20 +301,20 @@ def _kind(text: str) -> Format:
 
 
 def _source_of(path: Path) -> str:
-    """Return what a part was made from; empty for what is no part."""
+    """Return the fingerprint of a part; empty for other files."""
     try:
         if path.suffix == ".jsonl":
             with regular_file(path).open("rb") as file:
-                said = json.loads(file.readline(LONGEST_LINE))[SOURCE]
+                text = json.loads(file.readline(MAX_LINE))[SOURCE]
         else:
-            said = arrays_in(path, [SOURCE], texts=True)[SOURCE].item()
+            text = arrays_in(path, [SOURCE], texts=True)[SOURCE].item()
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
-    return said if isinstance(said, str) else ""
+    return text if isinstance(text, str) else ""
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines behind the first one.
+    """Return the lines after the first one.
 
     Raises:
         DataError: The file cannot be read.
@@ -199,33 +322,33 @@ def _lines(path: Path) -> list[str]:
     try:
         return [line for line in read_text(path, "strict").split("\n")[1:] if line]
     except (OSError, ValueError) as error:
-        raise DataError(str(error), str(path)) from None
+        raise DataError(str(error), str(path), code=ErrorCode.UNREADABLE) from None
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-    """Return the outputs and the names of items, which have as many rows.
+    """Return the outputs and the names of items, with equal numbers of rows.
 
     Raises:
-        DataError: The file cannot be read, or is otherwise.
+        DataError: The file cannot be read, or is not a part.
     """
     try:
         arrays = arrays_in(path, texts=True)
     except (OSError, ValueError) as error:
-        raise DataError(str(error), str(path)) from None
+        raise DataError(str(error), str(path), code=ErrorCode.UNREADABLE) from None
     del arrays[SOURCE]
     items = arrays.get(ITEMS)
     if items is None or items.ndim != 1 or items.dtype.kind != "U":
-        message = f"this part has no array {ITEMS!r} with the names of its items"
-        raise DataError(message, str(path))
+        message = f"the part has no array {ITEMS!r} with the names of its items"
+        raise DataError(message, str(path), code=ErrorCode.CORRUPT)
     for name, array in arrays.items():
         if array.shape[:1] != items.shape:
             message = f"{name!r} is {array.shape}, for {len(items)} items"
-            raise DataError(message, str(path))
+            raise DataError(message, str(path), code=ErrorCode.CORRUPT, blob=name)
     return arrays
 
 
-def _form(arrays: Mapping[str, np.ndarray]) -> dict[str, object]:
-    """Return what is equal for parts that can be put together."""
+def _signature(arrays: Mapping[str, np.ndarray]) -> dict[str, object]:
+    """Return types and row shapes of the arrays, which are equal in parts of one prediction."""
     return {name: (array.dtype, array.shape[1:]) for name, array in arrays.items() if name != ITEMS}
 
 

@@ -1,14 +1,19 @@
-"""A server that nets answer from, by KServe's protocol, version 2 (Open Inference Protocol).
+"""An inference server with KServe's protocol, version 2 (Open Inference Protocol).
 
-Messages (``messages``) are read (``reading``) and written (``writing``) as JSON, with values in
-binary where a client wants that. A model (``model``) checks what is asked, its queue (``batching``)
-joins requests and lets threads run them, and an ASGI application (``app``) answers over HTTP;
-``server`` runs it with uvicorn, and ``connections`` cuts off clients that keep it waiting.
+Messages (``messages``, ``parsing``) are JSON, with binary values if the client asks for them. A
+model (``model``) validates requests, its queue (``batching``) batches them for worker threads, and
+an ASGI application (``app``) responds over HTTP. ``server`` runs the application with uvicorn, and
+``connections`` closes connections of clients that time out.
 """
 
-from demitasse.inference.serving.messages import InferRequest, InferResponse, Tensor
-from demitasse.inference.serving.reading import read_request, read_response
-from demitasse.inference.serving.writing import write_request, write_response
+from demitasse.inference.serving.messages import (
+    InferRequest,
+    InferResponse,
+    Tensor,
+    write_request,
+    write_response,
+)
+from demitasse.inference.serving.parsing import read_request, read_response
 
 __all__ = [
     "InferRequest",

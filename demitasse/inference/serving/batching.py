@@ -1,7 +1,7 @@
-"""A queue of bounded length in front of threads, each with a net of its own.
+"""Dynamic batching: a bounded queue of requests, and worker threads, each with its own net.
 
-A thread takes the oldest request, and with it those that are of its shapes, as far as they fit into
-a batch; it may wait a little for more.
+A worker takes the oldest request and later requests with the same shapes, up to the largest batch;
+it may wait for more requests.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from demitasse.core.log import get_logger
-from demitasse.inference.serving.model import Model, Runner, Work
+from demitasse.inference.serving.model import Model, PreparedRequest, Runner
 
-__all__ = ["BusyError", "FailedError", "Queue"]
+__all__ = ["BusyError", "Queue", "RunError"]
 
 log = get_logger(__name__)
 
@@ -26,34 +26,34 @@ Arrays = dict[str, np.ndarray]
 
 
 class BusyError(Exception):
-    """So many requests wait already that another one is not taken."""
+    """The queue is full."""
 
 
-class FailedError(Exception):
-    """A net has failed, which is not the client's to know of; the log says why."""
+class RunError(Exception):
+    """A net failed; the log contains the cause, which clients do not receive."""
 
 
 @dataclass(eq=False)
 class _Job:
-    work: Work
+    request: PreparedRequest
     result: Future[Arrays] = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
 
     @property
     def key(self) -> object:
-        """What is equal for requests that can be joined."""
-        return {name: array.shape[1:] for name, array in self.work.inputs.items()}
+        """Row shapes by input, which are equal in requests of one batch."""
+        return {name: array.shape[1:] for name, array in self.request.inputs.items()}
 
 
 class Queue:
-    """Requests that wait for a model, and the threads that answer them.
+    """Queued requests of a model, and its worker threads.
 
     Args:
         model: The model.
-        workers: How many threads there are.
-        max_delay: How long a request waits for others to join it, in seconds.
-        max_queue: How many requests may wait.
-        ran: Told of each batch: how many requests and rows it had, and how many seconds it took.
+        workers: Number of threads.
+        max_delay: Time that a request waits for others to fill the batch, in seconds.
+        max_queue: Largest number of queued requests.
+        on_batch: Called after each batch with its requests, rows and seconds.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class Queue:
         workers: int = 1,
         max_delay: float = 0.0,
         max_queue: int = 128,
-        ran: Callable[[int, int, float], None] = lambda requests, rows, seconds: None,
+        on_batch: Callable[[int, int, float], None] = lambda requests, rows, seconds: None,
     ) -> None:
         self.model = model
-        self._max_delay, self._max_queue, self._ran = max_delay, max_queue, ran
+        self._max_delay, self._max_queue, self._on_batch = max_delay, max_queue, on_batch
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -79,22 +79,22 @@ class Queue:
             thread.start()
 
     def __len__(self) -> int:
-        """Return how many requests wait."""
+        """Return the number of queued requests."""
         return len(self._jobs)
 
-    def put(self, work: Work) -> Future[Arrays]:
-        """Queue a request; the outputs come as the result.
+    def put(self, request: PreparedRequest) -> Future[Arrays]:
+        """Queue a request; return its future outputs.
 
         Raises:
             BusyError: The queue is full, or closed.
         """
-        job = _Job(work)
+        job = _Job(request)
         with self._changed:
             if self._closed or len(self._jobs) >= self._max_queue:
                 message = (
                     "the server is stopping"
                     if self._closed
-                    else f"{len(self._jobs)} requests wait for model {self.model.name!r} already"
+                    else f"{len(self._jobs)} requests are queued for model {self.model.name!r}"
                 )
                 raise BusyError(message)
             self._jobs.append(job)
@@ -102,7 +102,7 @@ class Queue:
         return job.result
 
     def close(self) -> None:
-        """Answer what waits, and end the threads."""
+        """Run the queued requests, and end the threads."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -113,32 +113,32 @@ class Queue:
         while batch := self._next():
             jobs = [job for job in batch if job.result.set_running_or_notify_cancel()]
             if jobs:
-                begun = time.perf_counter()
+                start = time.perf_counter()
                 _run(runner, jobs)
-                rows = sum(job.work.rows for job in jobs)
-                self._ran(len(jobs), rows, time.perf_counter() - begun)
+                rows = sum(job.request.rows for job in jobs)
+                self._on_batch(len(jobs), rows, time.perf_counter() - start)
 
     def _next(self) -> list[_Job]:
-        """Wait for a request; return it with those that join it, or nothing at the end."""
+        """Wait for a request; return its batch, or an empty list after ``close``."""
         with self._changed:
             while not self._jobs:
                 if self._closed:
                     return []
                 self._changed.wait()
             batch = [self._jobs.popleft()]
-            if self.model.joins:
-                self._join(batch)
+            if self.model.can_batch:
+                self._fill(batch)
             return batch
 
-    def _join(self, batch: list[_Job]) -> None:
+    def _fill(self, batch: list[_Job]) -> None:
         until = batch[0].arrived + self._max_delay
         while True:
-            room = self.model.max_batch - sum(job.work.rows for job in batch)
+            room = self.model.max_batch - sum(job.request.rows for job in batch)
             for job in list(self._jobs):
-                if job.work.rows <= room and job.key == batch[0].key:
+                if job.request.rows <= room and job.key == batch[0].key:
                     self._jobs.remove(job)
                     batch.append(job)
-                    room -= job.work.rows
+                    room -= job.request.rows
             left = until - time.monotonic()
             if room <= 0 or left <= 0 or self._closed:
                 return
@@ -146,16 +146,16 @@ class Queue:
 
 
 def _run(runner: Runner, jobs: Sequence[_Job]) -> None:
-    """Run a batch; if it fails, each request alone, so that none fails for another."""
+    """Run a batch; if it fails, run each request alone, to isolate the failure."""
     try:
-        found = runner.run([job.work for job in jobs])
+        found = runner.run([job.request for job in jobs])
     except Exception as error:
         if len(jobs) > 1:
             for job in jobs:
                 _run(runner, [job])
             return
         log.exception("A request failed")
-        jobs[0].result.set_exception(FailedError(str(error)))
+        jobs[0].result.set_exception(RunError(str(error)))
     else:
         for job, outputs in zip(jobs, found, strict=True):
             job.result.set_result(outputs)

@@ -1,19 +1,21 @@
-"""What a client asks and what it is answered: tensors with names, and which outputs are wanted.
+"""Messages of the Open Inference Protocol: tensors, requests, responses, and their encoding.
 
 Source: KServe, *Open Inference Protocol*, version 2, with the binary extension of Triton.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-__all__ = ["DTYPES", "LENGTH_HEADER", "InferRequest", "InferResponse", "Tensor", "datatype_of"]
+from demitasse.errors import DataError, ErrorCode
 
 LENGTH_HEADER = "Inference-Header-Content-Length"
-"""The header that says how many bytes of a body are JSON; values in binary follow them."""
+"""Header with the number of JSON bytes in a body; binary values follow them."""
 
 DTYPES: Mapping[str, np.dtype] = {
     "BOOL": np.dtype("?"),
@@ -30,7 +32,7 @@ DTYPES: Mapping[str, np.dtype] = {
     "FP64": np.dtype("<f8"),
     "BYTES": np.dtype("O"),
 }
-"""The protocol's name -> how numpy holds it; BYTES are objects, each of type ``bytes``."""
+"""numpy's type by the protocol's name; BYTES are objects of type ``bytes``."""
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -40,9 +42,9 @@ class Tensor:
     """An input or an output.
 
     Attributes:
-        name: What it is called.
-        values: Its values, of one of the dtypes in ``DTYPES``.
-        parameters: What else is said of it.
+        name: Name of the tensor.
+        values: Values, of one of the dtypes in ``DTYPES``.
+        parameters: Parameters of the protocol.
     """
 
     name: str
@@ -51,19 +53,19 @@ class Tensor:
 
     @property
     def datatype(self) -> str:
-        """The protocol's name for the type of the values."""
+        """Protocol's name of the type of the values."""
         return datatype_of(self.values.dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class InferRequest:
-    """What a client asks.
+    """A request for inference.
 
     Attributes:
         inputs: The tensors.
-        outputs: Names of the outputs that are wanted, and whether in binary; None for all.
-        binary: Whether outputs are wanted in binary where ``outputs`` does not say.
-        id: What the client calls the request.
+        outputs: Requested outputs by name, True for binary; None for all outputs.
+        binary: Return outputs in binary unless ``outputs`` says otherwise.
+        id: The client's identifier of the request.
     """
 
     inputs: Sequence[Tensor]
@@ -74,13 +76,13 @@ class InferRequest:
 
 @dataclass(frozen=True, eq=False)
 class InferResponse:
-    """What a client is answered.
+    """A response to a request for inference.
 
     Attributes:
-        model: The model's name.
+        model: Name of the model.
         outputs: The tensors.
-        id: What the client calls the request.
-        version: The model's version.
+        id: The client's identifier of the request.
+        version: Version of the model.
     """
 
     model: str
@@ -90,9 +92,105 @@ class InferResponse:
 
 
 def datatype_of(dtype: np.dtype) -> str:
-    """Return the protocol's name for a numpy type.
+    """Return the protocol's name of a numpy type.
 
     Raises:
-        KeyError: It has none.
+        KeyError: The protocol has no such type.
     """
     return NAMES[dtype.newbyteorder("<")]
+
+
+Encoded = tuple[dict[str, str], bytes]
+"""Headers and body."""
+
+
+def write_request(request: InferRequest, *, binary: bool = True) -> Encoded:
+    """Return headers and body of a request.
+
+    Args:
+        request: The request.
+        binary: Encode the inputs in binary.
+
+    Raises:
+        DataError: A value has no representation in JSON.
+    """
+    top: dict[str, object] = {"id": request.id} if request.id else {}
+    if request.binary:
+        top["parameters"] = {"binary_data_output": True}
+    if request.outputs is not None:
+        top["outputs"] = [
+            {"name": name, "parameters": {"binary_data": flag}}
+            for name, flag in request.outputs.items()
+        ]
+    chosen = {tensor.name: binary for tensor in request.inputs}
+    return _encoded(top, "inputs", request.inputs, chosen)
+
+
+def write_response(response: InferResponse, binary: Mapping[str, bool] | bool = False) -> Encoded:
+    """Return headers and body of a response.
+
+    Args:
+        response: The response.
+        binary: Encode outputs in binary: all, or by name.
+
+    Raises:
+        DataError: A value has no representation in JSON.
+    """
+    top: dict[str, object] = {"model_name": response.model, "model_version": response.version}
+    if response.id:
+        top["id"] = response.id
+    if isinstance(binary, bool):
+        binary = {tensor.name: binary for tensor in response.outputs}
+    return _encoded(top, "outputs", response.outputs, binary)
+
+
+def _encoded(
+    top: dict[str, object], key: str, tensors: Sequence[Tensor], binary: Mapping[str, bool]
+) -> Encoded:
+    entries, parts = [], []
+    for tensor in tensors:
+        entry: dict[str, object] = {
+            "name": tensor.name,
+            "datatype": datatype_of(tensor.values.dtype),
+            "shape": list(tensor.values.shape),
+        }
+        parameters = dict(tensor.parameters)
+        if binary.get(tensor.name, False):
+            parts.append(_bytes(tensor.values))
+            parameters["binary_data_size"] = len(parts[-1])
+        else:
+            entry["data"] = _list(tensor)
+        if parameters:
+            entry["parameters"] = parameters
+        entries.append(entry)
+    top[key] = entries
+    head = json.dumps(top, allow_nan=False, separators=(",", ":")).encode()
+    if not parts:
+        return {"Content-Type": "application/json"}, head
+    headers = {"Content-Type": "application/octet-stream", LENGTH_HEADER: str(len(head))}
+    return headers, b"".join([head, *parts])
+
+
+def _bytes(values: np.ndarray) -> bytes:
+    if values.dtype.kind == "O":
+        items = (bytes(item) for item in values.ravel())
+        return b"".join(len(item).to_bytes(4, "little") + item for item in items)
+    return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def _list(tensor: Tensor) -> list[object]:
+    values: list[object] = tensor.values.ravel().tolist()
+    kind = tensor.values.dtype.kind
+    if kind == "f" and not all(isinstance(one, float) and math.isfinite(one) for one in values):
+        message = (
+            f"{tensor.name!r} contains NaN or infinity, which JSON cannot represent; request it in "
+            'binary, with "binary_data": true in its parameters'
+        )
+        raise DataError(message, code=ErrorCode.NOT_FINITE, tensor=tensor.name)
+    if kind == "O":
+        try:
+            return [bytes(one).decode() for one in tensor.values.ravel()]
+        except UnicodeDecodeError:
+            message = f"{tensor.name!r} contains bytes that are not UTF-8; send it in binary"
+            raise DataError(message, code=ErrorCode.INVALID, tensor=tensor.name) from None
+    return values

@@ -1,4 +1,4 @@
-"""A model as the server sees it: what it takes and returns; each thread has a net of its own."""
+"""A served model: its inputs and outputs, and one net per worker thread."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from demitasse.core.text import suggestion
-from demitasse.errors import DataError, DemitasseError
-from demitasse.inference.cards.loaded import Loaded
-from demitasse.inference.cards.opening import Found
-from demitasse.inference.cards.preparing import View
-from demitasse.inference.cards.running import Arrays
+from demitasse.errors import DataError, DemitasseError, ErrorCode
+from demitasse.inference.cards.model_files import LoadedModel, ModelFiles
+from demitasse.inference.cards.predictor import Arrays
+from demitasse.inference.cards.preprocessing import View
 from demitasse.inference.serving.messages import InferRequest, Tensor, datatype_of
 from demitasse.io.data.images.decode import Color, decode_image, opened
 
-__all__ = ["ANSWER", "Model", "Port", "Runner", "Work"]
+__all__ = ["ANSWER", "Model", "PreparedRequest", "Runner", "TensorSpec"]
 
 ANSWER = "answer"
-"""The output that says in JSON, by the model's card, what the others mean."""
+"""Name of the output with predictions in JSON, decoded by the model's card."""
 
-MOST_PIXELS = 1 << 25
-"""Of an image that is decoded: 33.5 million."""
+MAX_PIXELS = 1 << 25
+"""Largest decoded image, in pixels: 33.5 million."""
 
 
 @dataclass(frozen=True)
-class Port:
+class TensorSpec:
     """An input or output of a model.
 
     Attributes:
-        name: What it is called.
-        datatype: The protocol's name for its type.
-        shape: Its shape; -1 where any length will do.
+        name: Name of the blob.
+        datatype: The protocol's name of the type.
+        shape: Shape; -1 for any length.
     """
 
     name: str
@@ -41,17 +40,17 @@ class Port:
     shape: tuple[int, ...]
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as the protocol describes it."""
+        """Return the protocol's description."""
         return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
-    """What a net is to do for one request.
+class PreparedRequest:
+    """A validated request.
 
     Attributes:
-        inputs: An array for each of the net's inputs.
-        views: Where what the net sees lies in its images; empty where no answers are wanted.
+        inputs: Array of each input of the net.
+        views: Views of the images; empty if no predictions are requested.
         rows: Length of the first axis.
     """
 
@@ -64,12 +63,12 @@ class Runner:
     """A net with its weights, for one thread.
 
     Args:
-        found: The model's files.
-        device: Where it runs; None asks the configuration.
+        files: The model's files.
+        device: Device of the net; defaults to the configuration's.
     """
 
-    def __init__(self, found: Found, device: str | None) -> None:
-        self.model = Loaded(found, device)
+    def __init__(self, files: ModelFiles, device: str | None) -> None:
+        self.model = LoadedModel(files, device)
         self.net, self.outputs = self.model.net, self.model.outputs
 
     def shapes(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -77,202 +76,207 @@ class Runner:
         return {name: self.net.blob_by_name(name).shape for name in names}
 
     def reshape(self, inputs: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        """Give the inputs other shapes; return those of the outputs. Nothing is computed."""
+        """Reshape the inputs, without a forward pass; return the shapes of the outputs."""
         for name, shape in inputs.items():
             self.net.blob_by_name(name).reshape(shape)
         self.net.reshape()
         return self.shapes(self.outputs)
 
-    def run(self, works: Sequence[Work]) -> list[Arrays]:
-        """Run several requests as one batch, along the first axis; return the outputs of each."""
-        inputs = {name: _joined([work.inputs[name] for work in works]) for name in self.net.inputs}
+    def run(self, requests: Sequence[PreparedRequest]) -> list[Arrays]:
+        """Run requests as one batch, along the first axis; return the outputs of each."""
+        inputs = {
+            name: _concatenated([request.inputs[name] for request in requests])
+            for name in self.net.inputs
+        }
         outputs, predictor = self.model.run(inputs), self.model.predictor
-        if len(works) == 1:
-            found = [outputs]
+        if len(requests) == 1:
+            results = [outputs]
         else:
-            ends = np.cumsum([work.rows for work in works])[:-1]
+            ends = np.cumsum([request.rows for request in requests])[:-1]
             parts_of = {name: np.split(array, ends) for name, array in outputs.items()}
-            found = [{name: parts_of[name][i] for name in outputs} for i in range(len(works))]
-        for work, arrays in zip(works, found, strict=True):
-            if work.views and predictor is not None:
-                answers = predictor.read({**arrays}, work.views)
-                texts = [json.dumps(answer.as_dict()).encode() for answer in answers]
+            results = [{name: parts_of[name][i] for name in outputs} for i in range(len(requests))]
+        for request, arrays in zip(requests, results, strict=True):
+            if request.views and predictor is not None:
+                predictions = predictor.read({**arrays}, request.views)
+                texts = [json.dumps(one.as_dict()).encode() for one in predictions]
                 arrays[ANSWER] = np.array(texts, object)
-        return found
+        return results
 
 
 class Model:
-    """A model with a name: what it takes, and whether requests can be joined.
+    """A model with a name: its inputs, outputs and batching.
 
     Args:
-        name: What clients call it.
-        found: Its files.
-        device: Where it runs; None asks the configuration.
-        max_batch: The most items of a run.
+        name: Name for clients.
+        files: The model's files.
+        device: Device of the nets; defaults to the configuration's.
+        max_batch: Largest number of items in a batch.
 
     Attributes:
-        name: As given.
-        inputs: What it takes. Where it has a card, its first input takes images, too.
-        outputs: What it returns.
-        joins: Whether items are on the first axis of all inputs and outputs, and any number of them
-            goes; else a request has the shapes that the net declares.
-        max_batch: The most items of a run.
+        name: Name for clients.
+        inputs: Inputs. With a card, the input for images also accepts encoded images.
+        outputs: Outputs.
+        can_batch: True if the first axis of all inputs and outputs counts items, of any number;
+            otherwise requests must have the net's declared shapes.
+        max_batch: Largest number of items in a batch.
     """
 
-    def __init__(self, name: str, found: Found, device: str | None, max_batch: int) -> None:
-        self.name, self._found, self._device = name, found, device
-        first = Runner(found, device)
+    def __init__(self, name: str, files: ModelFiles, device: str | None, max_batch: int) -> None:
+        self.name, self._files, self._device = name, files, device
+        first = Runner(files, device)
         self._spare: Runner | None = first
-        card = found.card
+        card = files.card
         self.max_batch = min(max_batch, card.batch or max_batch) if card else max_batch
         declared = first.shapes(first.net.inputs)
-        self.joins = self.max_batch > 0 and _any_number(first, declared)
-        free = self.joins
-        self.inputs = [_port(first, one, free=free) for one in first.net.inputs]
-        self.outputs = [_port(first, one, free=free) for one in first.outputs]
+        self.can_batch = self.max_batch > 0 and _any_batch_size(first, declared)
+        free = self.can_batch
+        self.inputs = [_spec(first, one, free=free) for one in first.net.inputs]
+        self.outputs = [_spec(first, one, free=free) for one in first.outputs]
         self._predictor = predictor = first.model.predictor
         if predictor is not None and predictor.card.task != "features":
             rows = -1 if free else declared[predictor.input][0]
-            self.outputs.append(Port(ANSWER, "BYTES", (rows,)))
+            self.outputs.append(TensorSpec(ANSWER, "BYTES", (rows,)))
 
     def runner(self) -> Runner:
-        """Return a net that no other thread has."""
+        """Return a net for exclusive use by one thread."""
         spare, self._spare = self._spare, None
-        return spare or Runner(self._found, self._device)
+        return spare or Runner(self._files, self._device)
 
     def metadata(self) -> dict[str, object]:
-        """Return what the protocol says of a model."""
+        """Return the protocol's metadata of the model."""
         return {
             "name": self.name,
             "versions": ["1"],
             "platform": "demitasse",
-            "inputs": [port.as_dict() for port in self.inputs],
-            "outputs": [port.as_dict() for port in self.outputs],
+            "inputs": [spec.as_dict() for spec in self.inputs],
+            "outputs": [spec.as_dict() for spec in self.outputs],
         }
 
-    def work(self, request: InferRequest) -> Work:
-        """Return what is to be done for a request; images are decoded and prepared.
+    def prepare(self, request: InferRequest) -> PreparedRequest:
+        """Validate a request; decode and preprocess its images.
 
         Raises:
             DataError: The request does not fit the model; the message names the tensor.
         """
         given = {tensor.name: tensor for tensor in request.inputs}
-        ports = {port.name: port for port in self.inputs}
-        _need_known("input", given, list(ports))
-        _need_known("output", request.outputs or (), [port.name for port in self.outputs])
-        missing = [name for name in ports if name not in given]
+        specs = {spec.name: spec for spec in self.inputs}
+        _check_known("input", given, list(specs))
+        _check_known("output", request.outputs or (), [spec.name for spec in self.outputs])
+        missing = [name for name in specs if name not in given]
         if missing:
             message = f"inputs lacks {', '.join(map(repr, missing))} of model {self.name!r}"
-            raise DataError(message)
+            raise DataError(message, code=ErrorCode.MISSING, tensor=missing[0])
         arrays: Arrays = {}
         views: list[View] = []
         for name, tensor in given.items():
             values = tensor.values
             if tensor.datatype == "BYTES":
                 values, views = self._images(tensor)
-            self._need_fitting(tensor, values, ports[name])
+            self._check_fit(tensor, values, specs[name])
             arrays[name] = values
-        rows = {len(array) for array in arrays.values()} if self.joins else {1}
+        rows = {len(array) for array in arrays.values()} if self.can_batch else {1}
         if len(rows) > 1:
             lengths = ", ".join(f"{name!r} {len(array)}" for name, array in arrays.items())
-            message = f"the inputs must have as many items each, they have: {lengths}"
-            raise DataError(message)
-        wants_answer = request.outputs is None or ANSWER in request.outputs
-        if not wants_answer or not any(port.name == ANSWER for port in self.outputs):
+            message = f"the inputs must have equal numbers of items, they have: {lengths}"
+            raise DataError(message, code=ErrorCode.COUNT_MISMATCH)
+        predicts = request.outputs is None or ANSWER in request.outputs
+        if not predicts or not any(spec.name == ANSWER for spec in self.outputs):
             views = []
         elif not views and self._predictor is not None:
-            views = _own_views(arrays[self._predictor.input])
-        return Work(arrays, views, rows.pop())
+            views = _identity_views(arrays[self._predictor.input])
+        return PreparedRequest(arrays, views, rows.pop())
 
     def tensors(self, request: InferRequest, outputs: Arrays) -> list[Tensor]:
-        """Return the outputs that are wanted, in the order of the request or of the model."""
-        names = request.outputs or [port.name for port in self.outputs]
+        """Return the requested outputs, in the order of the request or of the model."""
+        names = request.outputs or [spec.name for spec in self.outputs]
         return [Tensor(name, outputs[name]) for name in names]
 
-    def _need_fitting(self, tensor: Tensor, values: np.ndarray, port: Port) -> None:
-        """Refuse values of another type or shape: how much memory a run takes follows from it."""
-        if datatype_of(values.dtype) != port.datatype:
+    def _check_fit(self, tensor: Tensor, values: np.ndarray, spec: TensorSpec) -> None:
+        """Refuse another type or shape, which determine the memory of a forward pass."""
+        if datatype_of(values.dtype) != spec.datatype:
             message = (
-                f"input {port.name!r} of model {self.name!r} is {port.datatype}, not "
+                f"input {spec.name!r} of model {self.name!r} is {spec.datatype}, not "
                 f"{tensor.datatype}"
             )
-            raise DataError(message)
+            raise DataError(message, code=ErrorCode.DTYPE_MISMATCH, tensor=spec.name)
         shape = values.shape
-        same = len(shape) == len(port.shape) and all(
-            wanted in (-1, length) for wanted, length in zip(port.shape, shape, strict=True)
+        same = len(shape) == len(spec.shape) and all(
+            wanted in (-1, length) for wanted, length in zip(spec.shape, shape, strict=True)
         )
         if not same:
             what = "its images become" if tensor.datatype == "BYTES" else "its shape is"
             message = (
-                f"input {port.name!r} of model {self.name!r} must have shape {list(port.shape)}; "
+                f"input {spec.name!r} of model {self.name!r} must have shape {list(spec.shape)}; "
                 f"{what} {list(shape)}"
             )
-            raise DataError(message)
-        if self.joins and not 1 <= len(values) <= self.max_batch:
+            raise DataError(message, code=ErrorCode.SHAPE_MISMATCH, tensor=spec.name, got=shape)
+        if self.can_batch and not 1 <= len(values) <= self.max_batch:
             message = (
-                f"input {port.name!r} has {len(values)} items; model {self.name!r} takes 1 to "
+                f"input {spec.name!r} has {len(values)} items; model {self.name!r} takes 1 to "
                 f"{self.max_batch} at once"
             )
-            raise DataError(message)
+            raise DataError(message, code=ErrorCode.OUT_OF_RANGE, tensor=spec.name, got=len(values))
 
     def _images(self, tensor: Tensor) -> tuple[np.ndarray, list[View]]:
-        """Decode and prepare images as the card says. Shape: (N, C, H, W), float32."""
+        """Decode and preprocess images by the card. Shape: (N, C, H, W), float32."""
         predictor = self._predictor
         if predictor is None or tensor.name != predictor.input:
             message = f"input {tensor.name!r} of model {self.name!r} takes no images (BYTES)"
-            raise DataError(message)
+            raise DataError(message, code=ErrorCode.DTYPE_MISMATCH, tensor=tensor.name)
         files = tensor.values
         if files.ndim != 1 or not 1 <= len(files) <= max(self.max_batch, 1):
             message = (
                 f"input {tensor.name!r}: images are a tensor of one axis with 1 to "
                 f"{self.max_batch} elements, not {list(files.shape)}"
             )
-            raise DataError(message)
+            raise DataError(
+                message, code=ErrorCode.SHAPE_MISMATCH, tensor=tensor.name, got=files.shape
+            )
         ready = []
         for index, content in enumerate(files):
             try:
                 ready.append(predictor.prepare(_decoded(content, predictor.color)))
             except DataError as error:
                 message = f"input {tensor.name!r}, image {index}: {error.message}"
-                raise DataError(message) from None
+                raise DataError(message, code=error.code, tensor=tensor.name, image=index) from None
         if len({one.values.shape for one in ready}) > 1:
             message = (
                 f"input {tensor.name!r}: the images become arrays of different shapes; send images "
-                "of one size, or one in a request"
+                "of one size, or one image per request"
             )
-            raise DataError(message)
+            raise DataError(message, code=ErrorCode.SHAPE_MISMATCH, tensor=tensor.name)
         return np.stack([one.values for one in ready]), [one.view for one in ready]
 
 
-def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+def _concatenated(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _decoded(content: bytes, color: Color) -> np.ndarray:
     with opened(content) as image:
-        if image.width * image.height > MOST_PIXELS:
+        if image.width * image.height > MAX_PIXELS:
             message = (
-                f"{image.width} x {image.height} pixels; at most {MOST_PIXELS} are decoded here"
+                f"{image.width} x {image.height} pixels; at most {MAX_PIXELS} are decoded here"
             )
-            raise DataError(message)
+            raise DataError(message, code=ErrorCode.LIMIT)
     return decode_image(content, color)
 
 
-def _own_views(array: np.ndarray) -> list[View]:
-    """Return views of images that are the net's input itself. Shape: (N, C, H, W)."""
+def _identity_views(array: np.ndarray) -> list[View]:
+    """Return identity views: the images are the net's input. Shape: (N, C, H, W)."""
     size = (array.shape[2], array.shape[3])
     return [View(size, size, (0, 0), size)] * len(array)
 
 
-def _any_number(runner: Runner, declared: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether the outputs have a row for each row of the inputs, whatever their number."""
+def _any_batch_size(runner: Runner, declared: Mapping[str, tuple[int, ...]]) -> bool:
+    """Return True if the outputs have one row per row of the inputs, for any number of rows."""
     if not all(declared.values()) or not declared:
         return False
     if len({shape[0] for shape in declared.values()}) > 1:
         return False
     try:
         return all(
-            all(shape[:1] == (rows,) for shape in _of_rows(runner, declared, rows).values())
+            all(shape[:1] == (rows,) for shape in _shapes_for(runner, declared, rows).values())
             for rows in (3, 2)
         )
     except DemitasseError:
@@ -281,21 +285,21 @@ def _any_number(runner: Runner, declared: Mapping[str, tuple[int, ...]]) -> bool
         runner.reshape(declared)
 
 
-def _of_rows(
+def _shapes_for(
     runner: Runner, declared: Mapping[str, tuple[int, ...]], rows: int
 ) -> dict[str, tuple[int, ...]]:
     return runner.reshape({name: (rows, *shape[1:]) for name, shape in declared.items()})
 
 
-def _port(runner: Runner, name: str, *, free: bool) -> Port:
+def _spec(runner: Runner, name: str, *, free: bool) -> TensorSpec:
     blob = runner.net.blob_by_name(name)
     shape = (-1, *blob.shape[1:]) if free else blob.shape
-    return Port(name, datatype_of(np.dtype(str(blob.dtype))), shape)
+    return TensorSpec(name, datatype_of(np.dtype(str(blob.dtype))), shape)
 
 
-def _need_known(what: str, given: Sequence[str] | Mapping[str, object], known: list[str]) -> None:
+def _check_known(what: str, given: Sequence[str] | Mapping[str, object], known: list[str]) -> None:
     for name in given:
         if name not in known:
             near = suggestion(name[:100], known)
-            message = f"there is no {what} {name[:100]!r}; {what}s are {', '.join(known)}{near}"
-            raise DataError(message)
+            message = f"unknown {what} {name[:100]!r}; {what}s are {', '.join(known)}{near}"
+            raise DataError(message, code=ErrorCode.UNKNOWN, tensor=name[:100])

@@ -1,4 +1,4 @@
-"""The application on a port, by uvicorn, until the process is asked to end."""
+"""Run the application on a port with uvicorn, until a signal stops it."""
 
 from __future__ import annotations
 
@@ -12,31 +12,30 @@ from functools import partial
 from types import FrameType
 from typing import Any, Protocol, cast
 
-from demitasse.errors import ConfigError
-from demitasse.inference.cards.opening import Found
-from demitasse.inference.serving.app import App, Limits
+from demitasse.errors import ConfigError, ErrorCode
+from demitasse.inference.cards.model_files import ModelFiles
+from demitasse.inference.serving.app import App, Limits, Metrics
 from demitasse.inference.serving.batching import Queue
-from demitasse.inference.serving.metrics import Metrics
 from demitasse.inference.serving.model import Model
 
-__all__ = ["Serving", "listening", "serve"]
+__all__ = ["ServerConfig", "listening", "serve"]
 
-MOST_CONNECTIONS = 1000
+MAX_CONNECTIONS = 1000
 
 
 @dataclass(frozen=True)
-class Serving:
-    """How models are served.
+class ServerConfig:
+    """Configuration of the server.
 
     Attributes:
-        host: The address that is listened at.
-        port: The port; 0 for any that is free.
-        workers: Threads of each model, each with a net of its own.
-        max_batch: The most items of a run.
-        max_delay: Seconds that a request waits for others to join it.
-        max_queue: Requests that may wait for a model.
-        device: Where nets run; None asks the configuration.
-        limits: What a client may ask for.
+        host: Address to listen on.
+        port: Port; 0 for any free port.
+        workers: Threads of each model, each with its own net.
+        max_batch: Largest number of items in a batch.
+        max_delay: Seconds that a request waits for others to fill the batch.
+        max_queue: Largest number of queued requests of a model.
+        device: Device of the nets; defaults to the configuration's.
+        limits: Limits of requests.
     """
 
     host: str = "127.0.0.1"
@@ -50,52 +49,56 @@ class Serving:
 
 
 def serve(
-    models: Mapping[str, Found], how: Serving, started: Callable[[str, Sequence[Model]], None]
+    models: Mapping[str, ModelFiles],
+    config: ServerConfig,
+    started: Callable[[str, Sequence[Model]], None],
 ) -> None:
-    """Serve models until SIGTERM or Ctrl-C; what is under way then is finished.
+    """Serve models until SIGTERM or Ctrl-C, then finish the requests in progress.
 
     Args:
-        models: Their files, by the names that clients call them.
-        how: How they are served.
-        started: Told the address and the models when the server answers.
+        models: Files of each model, by its name for clients.
+        config: Configuration of the server.
+        started: Called with the address and the models when the server listens.
 
     Raises:
-        ConfigError: uvicorn is not installed, or the address is not to be had.
+        ConfigError: uvicorn is not installed, or the address is not available.
     """
     try:
         import uvicorn
     except ImportError:
         message = "a server needs uvicorn; run: pip install 'demitasse[serve]'"
-        raise ConfigError(message) from None
+        raise ConfigError(message, code=ErrorCode.UNAVAILABLE, extra="serve") from None
     from demitasse.inference.serving.connections import Connection
 
     metrics = Metrics()
     queues: dict[str, Queue] = {}
     try:
-        for name, found in models.items():
-            model = Model(name, found, how.device, how.max_batch)
+        for name, files in models.items():
+            model = Model(name, files, config.device, config.max_batch)
             queues[name] = Queue(
                 model,
-                workers=how.workers,
-                max_delay=how.max_delay,
-                max_queue=how.max_queue,
-                ran=partial(metrics.ran, name),
+                workers=config.workers,
+                max_delay=config.max_delay,
+                max_queue=config.max_queue,
+                on_batch=partial(metrics.add_batch, name),
             )
-        config = uvicorn.Config(
-            App(queues, how.limits, metrics),
+        options = uvicorn.Config(
+            App(queues, config.limits, metrics),
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=MOST_CONNECTIONS,
-            timeout_graceful_shutdown=int(2 * how.limits.timeout) + 5,
-            http=cast("Any", partial(Connection, patience=how.limits.timeout)),  # makes one as well
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_graceful_shutdown=int(2 * config.limits.timeout) + 5,
+            http=cast(
+                "Any", partial(Connection, timeout=config.limits.timeout)
+            ),  # a factory works too
             ws="none",
         )
-        server = uvicorn.Server(config)
-        with listening(how.host, how.port) as listener, _stopped_by_signals(server):
+        server = uvicorn.Server(options)
+        with listening(config.host, config.port) as listener, _stopped_by_signals(server):
             host, port = listener.getsockname()[:2]
-            where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            started(where, [queue.model for queue in queues.values()])
+            address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            started(address, [queue.model for queue in queues.values()])
             server.run(sockets=[listener])
     finally:
         for queue in queues.values():
@@ -103,17 +106,17 @@ def serve(
 
 
 class _Server(Protocol):
-    """What is asked to end."""
+    """The part of ``uvicorn.Server`` that stops it."""
 
     should_exit: bool
 
 
 @contextmanager
 def _stopped_by_signals(server: _Server) -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C end the server.
+    """Stop the server on SIGTERM and Ctrl-C.
 
-    It takes them over while it runs, and repeats them for whoever had them before: here nobody
-    minds, so that the process ends well.
+    uvicorn raises the signals again after it has stopped; these handlers ignore them, so that the
+    process exits normally.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -132,14 +135,14 @@ def _stopped_by_signals(server: _Server) -> Iterator[None]:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; it is there before nets answer, so that none else takes it."""
+    """Return a listening socket, created before the nets are ready to reserve the port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, OverflowError, UnicodeError) as error:
-        message = f"nothing can be served at {host}, port {port}: {error}"
-        raise ConfigError(message) from None
-    # Connections have it from here: the end of an answer does not wait until its beginning is
-    # acknowledged, which clients put off for 40 ms.
+        message = f"cannot listen on {host}, port {port}: {error}"
+        raise ConfigError(message, code=ErrorCode.UNAVAILABLE, host=host, port=port) from None
+    # Connections inherit this option. Without it the end of a response waits for the client's
+    # delayed acknowledgement, 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import demitasse as dm
-from demitasse.inference.cards.anchors import priors
-from demitasse.inference.cards.answers import Box
 from demitasse.inference.cards.card import Preprocess
-from demitasse.inference.cards.preparing import Preparer
-from demitasse.inference.cards.published import published_named, similar
-from demitasse.inference.cards.reading import Given
+from demitasse.inference.cards.card_file import FileOverrides
+from demitasse.inference.cards.outputs import anchor_boxes
+from demitasse.inference.cards.predictions import Box
+from demitasse.inference.cards.preprocessing import Preprocessor
+from demitasse.inference.cards.published import published_card, similar_cards
 from demitasse.io.data.images.decode import read_image
 from demitasse.io.proto import read_net
 
@@ -38,7 +38,9 @@ def test_images_are_prepared_as_they_were_for_the_recording(reference_data, name
     with np.load(reference_data / f"refs/{name}/input.npz") as file:
         [recorded] = (file[key][0] for key in file)
 
-    found = Preparer(how, recorded.shape)(read_image(reference_data / "images" / photo, "color"))
+    found = Preprocessor(how, recorded.shape)(
+        read_image(reference_data / "images" / photo, "color")
+    )
 
     np.testing.assert_array_equal(found.values, recorded)
 
@@ -60,11 +62,11 @@ ZOO = {
 def test_published_cards_fit_published_nets(reference_data, key, tmp_path):
     net = reference_data / "prototxt" / ZOO[key]
     (tmp_path / "ResNet_mean.binaryproto").touch()
-    card = published_named(key).card(Given(net, [tmp_path / "w.caffemodel"]))
+    card = published_card(key).card(FileOverrides(net, [tmp_path / "w.caffemodel"]))
 
     tops = {top for layer in read_net(net).message.layer for top in layer.top}
 
-    assert [one.key for one in similar(net)] == [key]  # by name and size of the input
+    assert [one.key for one in similar_cards(net)] == [key]  # by name and size of the input
     assert tops >= set(card.outputs)
 
 
@@ -112,7 +114,7 @@ def test_boxes_of_anchors_are_those_of_the_recorded_predictions(reference_data):
     with np.load(reference_data / f"refs/{ULTRA}/opencv.npz") as file:
         codes, scores = file["boxes"][0], file["scores"][0, :, 1]
     anchors = predictor.card.detect.anchors
-    boxes, variance = priors(anchors, (240, 320))
+    boxes, variance = anchor_boxes(anchors, (240, 320))
     best = int(scores.argmax())
     size = boxes[best, 2:] - boxes[best, :2]
     centre = boxes[best, :2] + size / 2 + codes[best, :2] * variance[best, :2] * size

@@ -1,16 +1,16 @@
 """Items of a prediction."""
 
 import numpy as np
-import pytest
+from expect_error import expect_error
 
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 from demitasse.inference.prediction.items import find_items
 
 
 def test_a_single_number_is_no_rows(tmp_path):
     np.save(tmp_path / "one.npy", np.float32(3))
 
-    with pytest.raises(DataError, match="the array for 'data' is a single number"):
+    with expect_error(DataError, ErrorCode.SHAPE_MISMATCH, blob="data"):
         find_items([str(tmp_path / "one.npy")], ["data"])
 
 

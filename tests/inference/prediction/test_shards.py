@@ -1,8 +1,9 @@
 """Which share of a work is a process's."""
 
 import pytest
+from expect_error import expect_error
 
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.prediction import Shard, find_shard
 
 ARRAY = {
@@ -49,22 +50,22 @@ def test_it_is_told_who_says_so():
 
 
 @pytest.mark.parametrize(
-    ("text", "environment", "message"),
+    ("text", "environment", "code", "mentions"),
     [
-        ("", {}, 'a shard is "i/n", "auto" or "auto/n"'),
-        ("3", {}, 'a shard is "i/n"'),
-        ("-1/3", {}, 'a shard is "i/n"'),
-        ("3/3", {}, "says shard 3 of 3"),
-        ("0/0", {}, "says shard 0 of 0"),
-        ("0/200000", {}, "which is 1 to 100000"),
-        ("auto", {}, "nothing says which shard this is"),
-        ("auto", {"JOB_COMPLETION_INDEX": "1"}, "does not say how many.*--shard auto/n"),
-        ("auto/3", MPI, "--shard says 3 shards, Open MPI .* says 4"),
-        ("auto", {**MPI, **ARRAY}, "both say which shard"),
-        ("auto/2", {"JOB_COMPLETION_INDEX": "two"}, "'two', which is no number"),
-        ("auto/2", {"JOB_COMPLETION_INDEX": "2"}, "says shard 2 of 2"),
+        ("", {}, ErrorCode.INVALID, ['"i/n"', '"auto/n"']),
+        ("3", {}, ErrorCode.INVALID, ["'3'", '"i/n"']),
+        ("-1/3", {}, ErrorCode.INVALID, ["'-1/3'", '"i/n"']),
+        ("3/3", {}, ErrorCode.OUT_OF_RANGE, "3 of 3"),
+        ("0/0", {}, ErrorCode.OUT_OF_RANGE, "0 of 0"),
+        ("0/200000", {}, ErrorCode.OUT_OF_RANGE, "100000"),
+        ("auto", {}, ErrorCode.MISSING, "--shard i/n"),
+        ("auto", {"JOB_COMPLETION_INDEX": "1"}, ErrorCode.MISSING, "--shard auto/n"),
+        ("auto/3", MPI, ErrorCode.CONFLICT, ["3", "Open MPI", "4"]),
+        ("auto", {**MPI, **ARRAY}, ErrorCode.CONFLICT, ["Open MPI", "Slurm"]),
+        ("auto/2", {"JOB_COMPLETION_INDEX": "two"}, ErrorCode.INVALID, "'two'"),
+        ("auto/2", {"JOB_COMPLETION_INDEX": "2"}, ErrorCode.OUT_OF_RANGE, "2 of 2"),
     ],
 )
-def test_what_says_no_shard_is_refused(text, environment, message):
-    with pytest.raises(ConfigError, match=message):
+def test_what_says_no_shard_is_refused(text, environment, code, mentions):
+    with expect_error(ConfigError, code, mentions=mentions):
         find_shard(text, environment)

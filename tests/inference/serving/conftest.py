@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from model_cards import classifier_card
 
-from demitasse.inference.cards.opening import find_model
-from demitasse.inference.serving.app import App
+from demitasse.inference.cards.model_files import find_model
+from demitasse.inference.serving.app import App, Metrics
 from demitasse.inference.serving.batching import Queue
-from demitasse.inference.serving.metrics import Metrics
 from demitasse.inference.serving.model import Model
 from demitasse.net import Net
 
@@ -113,7 +112,7 @@ def serving(folder):
             }
             for name, found in files.items():
                 model = Model(name, found, device, max_batch)
-                queues[name] = Queue(model, ran=partial(metrics.ran, name), **how)
+                queues[name] = Queue(model, on_batch=partial(metrics.add_batch, name), **how)
                 stack.callback(queues[name].close)
             return Client(App(queues, limits, metrics))
 

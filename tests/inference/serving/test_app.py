@@ -93,7 +93,9 @@ def test_a_model_without_a_card_takes_the_shape_it_declares(serving):
 
     assert good.json()["outputs"][0]["data"] == list(range(96))
     assert bad.status == 400
-    assert "must have shape [2, 3, 4, 4]; its shape is [1, 3, 4, 4]" in bad.json()["error"]
+    error = bad.json()["error"]
+    assert "[2, 3, 4, 4]" in error
+    assert "[1, 3, 4, 4]" in error
 
 
 def test_images_are_prepared_by_the_card(serving):
@@ -109,21 +111,21 @@ def test_images_are_prepared_by_the_card(serving):
 
 
 @pytest.mark.parametrize(
-    ("files", "message"),
+    ("files", "mentions"),
     [
-        ([b"none"], "image 0: cannot be decoded"),
-        ([b""], "image 0: cannot be decoded"),
-        ([png((1, 2, 3))] * 5, "1 to 4 elements"),
-        ([[png((1, 2, 3))]], "a tensor of one axis"),
+        ([b"none"], "image 0"),
+        ([b""], "image 0"),
+        ([png((1, 2, 3))] * 5, "[5]"),
+        ([[png((1, 2, 3))]], "[1, 1]"),
     ],
 )
-def test_images_that_cannot_be_read_are_refused(serving, files, message):
+def test_images_that_cannot_be_read_are_refused(serving, files, mentions):
     headers, body = write_request(InferRequest([Tensor("data", np.array(files, object))]))
 
     reply = serving().post(INFER, body, headers)
 
     assert reply.status == 400
-    assert message in reply.json()["error"]
+    assert mentions in reply.json()["error"]
 
 
 def test_a_small_file_with_a_huge_image_is_not_decoded(serving):
@@ -140,27 +142,27 @@ def test_a_small_file_with_a_huge_image_is_not_decoded(serving):
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("body", "mentions"),
     [
-        (asked(DATA.reshape(1, 3, 2, 8)), "must have shape [-1, 3, 4, 4]; its shape is"),
-        (asked(np.zeros((5, 3, 4, 4), "f4")), "has 5 items; model 'means' takes 1 to 4 at once"),
-        (asked(np.zeros((0, 3, 4, 4), "f4")), "has 0 items"),
-        (asked(name="date"), "there is no input 'date'; inputs are data; did you mean 'data'?"),
+        (asked(DATA.reshape(1, 3, 2, 8)), ["'data'", "[-1, 3, 4, 4]", "[1, 3, 2, 8]"]),
+        (asked(np.zeros((5, 3, 4, 4), "f4")), ["'data'", "5", "'means'", "4"]),
+        (asked(np.zeros((0, 3, 4, 4), "f4")), ["'data'", "0"]),
+        (asked(name="date"), ["'date'", "'data'"]),
+        (asked(outputs=["scores"]), ["'scores'", "score, answer", "'score'"]),
+        (asked(datatype="FP64"), ["'data'", "'means'", "FP32", "FP64"]),
+        (b"{", ["JSON"]),
         (
-            asked(outputs=["scores"]),
-            "there is no output 'scores'; outputs are score, answer; did you mean 'score'?",
+            b'{"inputs": [{"name": "\\u0000", "shape": [], "datatype": "BYTES"}]}',
+            ["inputs[0].data"],
         ),
-        (asked(datatype="FP64"), "input 'data' of model 'means' is FP32, not FP64"),
-        (b"{", "the body is no JSON"),
-        (b'{"inputs": [{"name": "\\u0000", "shape": [], "datatype": "BYTES"}]}', "data is missing"),
     ],
 )
-def test_wrong_requests_are_refused_with_a_reason(serving, body, message):
+def test_wrong_requests_are_refused_with_a_reason(serving, body, mentions):
     reply = serving().post(INFER, body)
 
     assert reply.status == 400
     assert reply.headers["content-type"] == "application/json"
-    assert message in reply.json()["error"]
+    assert all(name in reply.json()["error"] for name in mentions)
 
 
 def test_nan_is_answered_in_binary_alone(serving):
@@ -219,7 +221,7 @@ def test_a_body_that_grows_too_long_is_cut_off(serving):
     reply = client.post(INFER, pieces=[b" " * 600] * 1000)
 
     assert reply.status == 413
-    assert reply.json() == {"error": "a request has at most 1000 bytes"}
+    assert "1000" in reply.json()["error"]
 
 
 def test_a_body_that_does_not_come_ends(serving):
@@ -289,7 +291,7 @@ def test_a_full_queue_says_when_to_come_again(serving, held):
 
     assert [reply.status for reply in replies] == [200, 200, 503]
     assert replies[2].headers["retry-after"] == "1"
-    assert "1 requests wait for model 'means' already" in replies[2].json()["error"]
+    assert "'means'" in replies[2].json()["error"]
 
 
 def test_an_answer_that_is_late_is_a_timeout(serving, held):
@@ -346,7 +348,8 @@ def test_what_fails_inside_is_not_told_to_the_client(serving, monkeypatch, caplo
     reply = serving().post(INFER, asked())
 
     assert reply.status == 500
-    assert reply.json() == {"error": "the server failed; its log says why"}
+    assert "secret" not in reply.json()["error"]
+    assert "secret place" in caplog.text
 
 
 def test_one_that_fails_does_not_take_others_along(serving, monkeypatch):
@@ -387,7 +390,7 @@ def test_metrics_are_prometheus_text(serving):
 
 
 def test_a_closed_queue_answers_what_waits_and_takes_no_more(serving, folder):
-    from demitasse.inference.cards.opening import find_model
+    from demitasse.inference.cards.model_files import find_model
     from demitasse.inference.serving.model import Model
 
     queue = Queue(Model("means", find_model(folder / "means"), "numpy", 4), max_delay=30.0)
@@ -395,14 +398,14 @@ def test_a_closed_queue_answers_what_waits_and_takes_no_more(serving, folder):
     body = json.dumps(asked()).encode()
     from demitasse.inference.serving import read_request
 
-    work = model.work(read_request(body))
-    result = queue.put(work)
+    prepared = model.prepare(read_request(body))
+    result = queue.put(prepared)
 
     queue.close()
 
     assert result.result(0)["score"].shape == (1, 3)
-    with pytest.raises(BusyError, match="stopping"):
-        queue.put(work)
+    with pytest.raises(BusyError):
+        queue.put(prepared)
 
 
 def test_several_threads_have_nets_of_their_own(serving):

@@ -34,12 +34,12 @@ class Answering:
 
 
 @asynccontextmanager
-async def connected(app, patience):
+async def connected(app, timeout):
     """Serve an application, and connect a client to it."""
     config = Config(app, log_config=None, lifespan="off", http="h11", ws="none")
     config.load()
     made = partial(
-        Connection, patience=patience, config=config, server_state=ServerState(), app_state={}
+        Connection, timeout=timeout, config=config, server_state=ServerState(), app_state={}
     )
     server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
@@ -54,7 +54,7 @@ async def connected(app, patience):
 @pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHo", REQUEST[:-1]])
 def test_who_does_not_end_the_headers_is_cut_off(begun):
     async def client():
-        async with connected(Answering(3), patience=0.1) as (reader, writer):
+        async with connected(Answering(3), timeout=0.1) as (reader, writer):
             writer.write(begun)
 
             return await reader.read()
@@ -64,7 +64,7 @@ def test_who_does_not_end_the_headers_is_cut_off(begun):
 
 def test_so_is_who_has_been_answered_before():
     async def client():
-        async with connected(Answering(3), patience=0.1) as (reader, writer):
+        async with connected(Answering(3), timeout=0.1) as (reader, writer):
             writer.write(REQUEST)
             answer = await reader.readexactly(len(b"HTTP/1.1 200 OK"))
             writer.write(REQUEST[:-4])
@@ -80,7 +80,7 @@ def test_so_is_who_has_been_answered_before():
 def test_who_does_not_take_an_answer_is_cut_off():
     async def client():
         app = Answering(LARGE)
-        async with connected(app, patience=0.1) as (_, writer):
+        async with connected(app, timeout=0.1) as (_, writer):
             writer.write(REQUEST)
 
             await app.ended.wait()
@@ -91,7 +91,7 @@ def test_who_does_not_take_an_answer_is_cut_off():
 def test_who_takes_an_answer_slowly_has_it_whole():
     async def client():
         app = Answering(LARGE)
-        async with connected(app, patience=5.0) as (reader, writer):
+        async with connected(app, timeout=5.0) as (reader, writer):
             writer.write(REQUEST)
             await reader.readuntil(b"\r\n\r\n")
             for _ in range(8):
@@ -135,11 +135,11 @@ def test_it_counts_that_some_of_an_answer_is_taken(left, cut_off):
         config = Config(Answering(3), log_config=None, http="h11", ws="none")
         config.load()
         state = ServerState()
-        connection = Connection(patience=100, config=config, server_state=state, app_state={})
+        connection = Connection(timeout=100, config=config, server_state=state, app_state={})
         connection.connection_made(transport)
         connection.pause_writing()
         for before in left[:-1]:
-            connection._look_at_taking(before)
+            connection._check_progress(before)
         connection.connection_lost(OSError("it was cut off"))
         return transport.aborted
 

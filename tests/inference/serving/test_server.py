@@ -2,9 +2,9 @@
 
 import socket
 
-import pytest
+from expect_error import expect_error
 
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.serving.server import listening
 
 
@@ -25,5 +25,5 @@ def test_a_port_that_is_taken_is_told():
     with listening("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
 
-        with pytest.raises(ConfigError, match=f"nothing can be served at 127.0.0.1, port {port}"):
+        with expect_error(ConfigError, ErrorCode.UNAVAILABLE, host="127.0.0.1", port=port):
             listening("127.0.0.1", port)

@@ -1,0 +1,519 @@
+"""Read and write model cards: TOML files, which contain no code.
+
+Sizes are bounded, and unknown keys are refused with the most similar known key. A card names files
+in its own folder only (see ``safe_path``). Files that the caller gives replace those of the card.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from demitasse.core.log import get_logger
+from demitasse.core.paths import is_file, read_bytes
+from demitasse.core.text import suggestion
+from demitasse.errors import ConfigError, ErrorCode
+from demitasse.inference.cards.card import (
+    CHANNELS,
+    MAX_SIDE,
+    RESIZES,
+    TASKS,
+    Anchors,
+    Card,
+    Detect,
+    Preprocess,
+)
+
+CARD = "model.toml"
+"""Name of the card in a model's folder."""
+
+FORMAT = 1
+"""Version of the schema."""
+
+MAX_CARD, MAX_LABEL_FILE = 1 << 20, 1 << 24
+"""Largest files, in bytes."""
+
+MAX_LABELS, MAX_FILES, MAX_MAPS = 100_000, 16, 64
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class FileOverrides:
+    """Files of the caller, which replace those of a card.
+
+    Attributes:
+        net: The prototxt.
+        weights: The files of weights.
+        labels: File with the names of the classes.
+        mean: File with the mean image.
+    """
+
+    net: Path | None = None
+    weights: Sequence[Path] = ()
+    labels: Path | None = None
+    mean: Path | None = None
+
+
+def read_card(path: Path, overrides: FileOverrides | None = None) -> Card:
+    """Read a card and resolve its files.
+
+    Raises:
+        ConfigError: The card cannot be read, has an invalid entry, or a file is missing.
+    """
+    card = card_from_table(parse_card(path), path.parent, overrides or FileOverrides())
+    if card.net is None or not card.weights:
+        lacking = "net" if card.net is None else "weights"
+        message = f"[model] {lacking} is missing: a file beside the card, or given to the program"
+        raise ConfigError(message, code=ErrorCode.MISSING, field=lacking).at(str(path))
+    return card
+
+
+def parse_card(path: Path) -> Table:
+    """Return the root table of a card; see ``card_values``."""
+    return Table(card_values(path), str(path))
+
+
+def card_values(path: Path) -> dict[str, object]:
+    """Return the raw tables of a card.
+
+    Raises:
+        ConfigError: The file cannot be read, or is not TOML.
+    """
+    try:
+        if path.stat().st_size > MAX_CARD:
+            message = f"a card has at most {MAX_CARD} bytes"
+            raise ConfigError(message, code=ErrorCode.LIMIT).at(str(path))
+        return tomllib.loads(read_bytes(path).decode())
+    except (OSError, ValueError, RecursionError) as error:
+        message = f"the card cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise ConfigError(message, code=ErrorCode.UNREADABLE).at(str(path)) from None
+
+
+def card_from_table(
+    table: Table, folder: Path, overrides: FileOverrides, *, labels_optional: bool = False
+) -> Card:
+    """Return the card in a table.
+
+    Args:
+        table: The root table.
+        folder: Folder of the card's files.
+        overrides: Files that replace those of the card.
+        labels_optional: Log a warning instead of an error if the file with labels is missing.
+
+    Raises:
+        ConfigError: An entry is invalid, or a file is missing.
+    """
+    table.whole("format", FORMAT, FORMAT, FORMAT)
+    model, preprocess = table.table("model"), table.table("preprocess")
+    classify, detect = table.table("classify"), table.table("detect")
+    table.close()
+    net, weights = model.text("net"), model.names("weights", MAX_FILES)
+    card = Card(
+        task=model.choice("task", TASKS),
+        preprocess=_preprocess(preprocess, folder, overrides),
+        net=overrides.net or (safe_path(folder, net) if net else None),
+        weights=tuple(overrides.weights or (safe_path(folder, name) for name in weights)),
+        name=model.text("name"),
+        input=model.text("input"),
+        outputs=model.names("output", MAX_FILES),
+        labels=_labels(model, folder, overrides, optional=labels_optional),
+        batch=model.whole("batch", 0, 1 << 16, 0),
+        softmax=classify.flag("softmax"),
+        detect=_detect(detect),
+        source=model.text("source"),
+        licence=model.text("licence"),
+    )
+    for one in (model, classify):
+        one.close()
+    return card
+
+
+def _preprocess(table: Table, folder: Path, overrides: FileOverrides) -> Preprocess:
+    channels = table.choice("channels", list(CHANNELS))
+    counts = {1, CHANNELS[channels]}
+    size, crop = table.sides("size", MAX_SIDE), table.sides("crop", MAX_SIDE)
+    resize = table.choice("resize", RESIZES, "warp")
+    if resize == "short side" and len(size) != 1:
+        message = 'resize = "short side" needs size = the length of that side, one number of pixels'
+        raise table.refuse(message)
+    if resize == "none" and size:
+        message = 'resize = "none" leaves images as they are; leave size out'
+        raise table.refuse(message)
+    scale = table.numbers("scale", counts, (1.0,))
+    made = Preprocess(
+        channels,
+        size * 2 if resize == "warp" and len(size) == 1 else size,
+        resize,
+        crop * 2 if len(crop) == 1 else crop,
+        _mean(table, counts, folder, overrides),
+        scale,
+    )
+    table.close()
+    return made
+
+
+def _mean(
+    table: Table, counts: set[int], folder: Path, overrides: FileOverrides
+) -> tuple[float, ...] | Path:
+    if not table.holds_text("mean"):
+        values = table.numbers("mean", counts)
+        return values if overrides.mean is None else overrides.mean
+    name = table.text("mean")
+    return overrides.mean or safe_path(folder, name)
+
+
+def _detect(table: Table) -> Detect:
+    anchors = table.table("anchors") if table.has("anchors") else None
+    made = Detect(
+        threshold=table.number("threshold", 0, 1, 0.5),
+        boxes=table.text("boxes"),
+        scores=table.text("scores"),
+        anchors=None if anchors is None else _anchors(anchors),
+        overlap=table.number("overlap", 0, 1, 0.45),
+        background=table.whole("background", -1, MAX_LABELS, 0),
+    )
+    table.close()
+    if bool(made.boxes) != bool(made.scores) or bool(made.boxes) != (made.anchors is not None):
+        message = (
+            "boxes, scores and [detect.anchors] go together: the outputs with predicted boxes and "
+            "their scores, and the anchors of the boxes. A net with a DetectionOutput layer needs "
+            "none of them"
+        )
+        raise table.refuse(message)
+    return made
+
+
+def _anchors(table: Table) -> Anchors:
+    sizes = table.lists("sizes", MAX_MAPS)
+    steps = table.numbers("steps", range(1, MAX_MAPS + 1))
+    made = Anchors(sizes, steps, table.numbers("variance", {4}, (0.1, 0.1, 0.2, 0.2)))
+    table.close()
+    if len(sizes) != len(steps) or min(min(row) for row in sizes) <= 0 or min(steps) <= 0:
+        message = (
+            f"sizes has {len(sizes)} lists and steps {len(steps)} numbers; each feature map needs "
+            "one of both, all above 0"
+        )
+        raise table.refuse(message)
+    return made
+
+
+def _labels(
+    model: Table, folder: Path, overrides: FileOverrides, *, optional: bool
+) -> tuple[str, ...]:
+    """Return a card's labels: a list, or the name of a file."""
+    is_file = model.holds_text("labels")
+    labels = model.names("labels", MAX_LABELS)
+    if overrides.labels is not None:
+        return read_labels(overrides.labels)
+    if not is_file:
+        return labels
+    try:
+        return read_labels(safe_path(folder, labels[0]))
+    except ConfigError:
+        if not optional:
+            raise
+        log.warning(
+            "There is no file %s in %s: classes are shown by their indices. Use --labels FILE",
+            labels[0],
+            folder,
+        )
+        return ()
+
+
+def read_labels(path: Path) -> tuple[str, ...]:
+    """Read the names of classes, one per line, in the order of their indices.
+
+    Raises:
+        ConfigError: The file cannot be read, or has too many or too long lines.
+    """
+    try:
+        if path.stat().st_size > MAX_LABEL_FILE:
+            message = f"a file of labels has at most {MAX_LABEL_FILE} bytes"
+            raise ConfigError(message, code=ErrorCode.LIMIT).at(str(path))
+        lines = read_bytes(path).decode("utf-8", "replace").splitlines()
+    except OSError as error:
+        message = f"the labels cannot be read: {error.strerror or error}"
+        raise ConfigError(message, code=ErrorCode.UNREADABLE).at(str(path)) from None
+    if len(lines) > MAX_LABELS:
+        message = f"there are {len(lines)} labels; at most {MAX_LABELS} are taken"
+        raise ConfigError(message, code=ErrorCode.LIMIT).at(str(path))
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return tuple(line.strip()[:1000] for line in lines)
+
+
+def format_card(card: Card, folder: Path, labels: Path | None = None) -> str:
+    """Return a card as TOML text.
+
+    Args:
+        card: The card.
+        folder: The card's folder, which contains all its files.
+        labels: File with the labels; None writes the labels into the card.
+
+    Raises:
+        ConfigError: A file is outside of the folder.
+    """
+    how, detect = card.preprocess, card.detect
+    mean = _file(how.mean, folder) if isinstance(how.mean, Path) else _one_or_all(how.mean)
+    tables: dict[str, dict[str, object]] = {
+        "model": {
+            "name": card.name,
+            "net": "" if card.net is None else _file(card.net, folder),
+            "weights": _one_or_all([_file(path, folder) for path in card.weights]),
+            "task": card.task,
+            "input": card.input,
+            "output": _one_or_all(card.outputs),
+            "labels": _file(labels, folder) if labels else list(card.labels),
+            "batch": card.batch,
+            "source": card.source,
+            "licence": card.licence,
+        },
+        "preprocess": {
+            "channels": how.channels,
+            "size": list(how.size) if how.resize == "warp" else _one_or_all(how.size),
+            "resize": "" if how.resize == "warp" else how.resize,
+            "crop": list(how.crop),
+            "mean": mean,
+            "scale": "" if how.scale == (1.0,) else _one_or_all(how.scale),
+        },
+        "classify": {"softmax": card.softmax},
+    }
+    if card.task == "detect":
+        tables["detect"] = {"threshold": detect.threshold}
+        if detect.anchors is not None:
+            tables["detect"] |= {
+                "overlap": detect.overlap,
+                "background": detect.background,
+                "boxes": detect.boxes,
+                "scores": detect.scores,
+            }
+            tables["detect.anchors"] = {
+                "sizes": [list(row) for row in detect.anchors.sizes],
+                "steps": list(detect.anchors.steps),
+                "variance": list(detect.anchors.variance),
+            }
+    parts = ["format = 1\n"]
+    for name, values in tables.items():
+        lines = [f"{key} = {_toml(value)}" for key, value in values.items() if _is_set(value)]
+        if lines:
+            parts.append("\n".join([f"[{name}]", *lines]) + "\n")
+    return "\n".join(parts)
+
+
+def _is_set(value: object) -> bool:
+    """Return True if a value differs from an omitted one."""
+    return isinstance(value, float) or bool(value)
+
+
+def _file(path: Path, folder: Path) -> str:
+    """Return a file's path relative to the card's folder."""
+    try:
+        return path.resolve().relative_to(folder.resolve()).as_posix()
+    except ValueError:
+        message = (
+            f"{path} lies outside of the card's folder, {folder}; a card names files beside it. "
+            "Put them in one folder, or write the card to one above all of them with --out"
+        )
+        raise ConfigError(message, code=ErrorCode.UNTRUSTED, file=str(path)) from None
+
+
+def _one_or_all(values: Sequence[object]) -> object:
+    return values[0] if len(values) == 1 else list(values)
+
+
+def _toml(value: object) -> str:
+    """Return a value as TOML, which equals JSON except for the DEL character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def safe_path(folder: Path, name: str) -> Path:
+    """Return the path of a file in a card's folder or below.
+
+    A card may come from another person, so it must not reach other files of the user.
+
+    Raises:
+        ConfigError: The file is missing or, perhaps by a symbolic link, outside of the folder.
+    """
+    try:
+        path = folder / name
+        is_inside = path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError, ValueError) as error:  # circular links, a zero byte
+        message = f"invalid file name {name!r}: {error}"
+        raise ConfigError(message, code=ErrorCode.INVALID, file=name) from None
+    if Path(name).is_absolute() or ".." in Path(name).parts or not is_inside:
+        message = (
+            f"{name!r} lies outside of the card's folder, {folder}; a card names files beside it. "
+            "Name other files on the command line"
+        )
+        raise ConfigError(message, code=ErrorCode.UNTRUSTED, file=name)
+    if not is_file(path):
+        message = f"there is no file {name!r} in the card's folder, {folder}"
+        raise ConfigError(message, code=ErrorCode.NOT_FOUND, file=name)
+    return path
+
+
+MAX_TEXT = 2000
+"""Longest text, in characters."""
+
+MAX_NUMBER = 1e30
+"""Largest absolute value of a number."""
+
+
+class Table:
+    """A table of a card, whose entries are read one by one; ``close`` refuses unread entries.
+
+    Args:
+        values: Raw entries.
+        place: Name of the table in messages.
+    """
+
+    def __init__(self, values: Mapping[str, object], place: str) -> None:
+        self._values, self._place = values, place
+        self._read: list[str] = []
+
+    def has(self, key: str) -> bool:
+        """Return True if an entry exists, without reading it."""
+        return key in self._values
+
+    def holds_text(self, key: str) -> bool:
+        """Return True if an entry is a text, without reading it."""
+        return isinstance(self._values.get(key), str)
+
+    def text(self, key: str, default: str = "") -> str:
+        """Read a text."""
+        value = self._entry(key, default)
+        if not isinstance(value, str) or len(value) > MAX_TEXT:
+            raise self._error(key, f"must be a text of at most {MAX_TEXT} characters", value)
+        return value
+
+    def choice(self, key: str, choices: Sequence[str], default: str = "") -> str:
+        """Read one of several words; without a default the entry is required."""
+        value = self._entry(key, default)
+        if value not in choices:
+            near = suggestion(value, choices) if isinstance(value, str) else ""
+            if not value:
+                message = f"{key} is missing; use one of {_quoted(choices)}"
+                raise ConfigError(message, code=ErrorCode.MISSING, field=key).at(self._place)
+            raise self._error(key, f"must be one of {_quoted(choices)}", value, near)
+        return str(value)
+
+    def names(self, key: str, most: int) -> tuple[str, ...]:
+        """Read a text, or a list of at most ``most`` texts."""
+        value = self._entry(key, ())
+        some = [value] if isinstance(value, str) else value
+        if (
+            not isinstance(some, Sequence)
+            or len(some) > most
+            or not all(isinstance(one, str) and len(one) <= MAX_TEXT for one in some)
+        ):
+            raise self._error(key, f"must be a text or a list of at most {most} texts", value)
+        return tuple(str(one) for one in some)
+
+    def flag(self, key: str, *, default: bool = False) -> bool:
+        """Read true or false."""
+        value = self._entry(key, default)
+        if not isinstance(value, bool):
+            raise self._error(key, "must be true or false", value)
+        return value
+
+    def whole(self, key: str, low: int, high: int, default: int) -> int:
+        """Read an integer within limits."""
+        value = self._entry(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise self._error(key, f"must be a whole number from {low} to {high}", value)
+        return value
+
+    def sides(self, key: str, most: int) -> tuple[int, ...]:
+        """Read one length, or height and width, in pixels; empty if the entry is missing."""
+        value = self._entry(key, ())
+        some = [value] if isinstance(value, int) else value
+        if (
+            not isinstance(some, Sequence)
+            or isinstance(some, str)
+            or len(some) > 2
+            or not all(type(one) is int and 1 <= one <= most for one in some)
+        ):
+            message = f"must be one number of pixels or [height, width], from 1 to {most}"
+            raise self._error(key, message, value)
+        return tuple(int(one) for one in some)
+
+    def number(self, key: str, low: float, high: float, default: float) -> float:
+        """Read a number within limits."""
+        value = self._entry(key, default)
+        if not _is_number(value) or not low <= float(str(value)) <= high:
+            raise self._error(key, f"must be a number from {low:g} to {high:g}", value)
+        return float(str(value))
+
+    def numbers(
+        self, key: str, counts: Collection[int], default: Sequence[float] = ()
+    ) -> tuple[float, ...]:
+        """Read a number, or a list whose length is one of ``counts``."""
+        value = self._entry(key, default)
+        some = [value] if _is_number(value) else value
+        if (
+            not isinstance(some, Sequence)
+            or len(some) not in {*counts, len(default)}
+            or not all(_is_number(one) for one in some)
+        ):
+            allowed = " or ".join(map(str, sorted(counts)))
+            raise self._error(key, f"must be {allowed} numbers", value)
+        return tuple(float(str(one)) for one in some)
+
+    def lists(self, key: str, most: int) -> tuple[tuple[float, ...], ...]:
+        """Read a list of lists of numbers."""
+        value = self._entry(key, ())
+        if (
+            not isinstance(value, Sequence)
+            or not 0 < len(value) <= most
+            or not all(isinstance(row, Sequence) and 0 < len(row) <= most for row in value)
+            or not all(_is_number(one) for row in value for one in row)
+        ):
+            raise self._error(key, f"must be a list of at most {most} lists of numbers", value)
+        return tuple(tuple(float(one) for one in row) for row in value)
+
+    def table(self, key: str) -> Table:
+        """Read a table; empty if the entry is missing."""
+        value = self._entry(key, {})
+        if not isinstance(value, Mapping):
+            raise self._error(key, f"must be a table, [{key}]", value)
+        return Table(value, f"{self._place} [{key}]")
+
+    def close(self) -> None:
+        """Refuse entries that were not read."""
+        for key in self._values:
+            if key not in self._read:
+                message = (
+                    f"unknown entry {key!r}{suggestion(key, self._read)}; "
+                    f"known are {', '.join(self._read)}"
+                )
+                raise ConfigError(message, code=ErrorCode.UNKNOWN, field=key).at(self._place)
+
+    def refuse(self, message: str) -> ConfigError:
+        """Return an error about this table."""
+        return ConfigError(message, code=ErrorCode.INVALID).at(self._place)
+
+    def _entry(self, key: str, default: object) -> object:
+        self._read.append(key)
+        return self._values.get(key, default)
+
+    def _error(self, key: str, needed: str, value: object, near: str = "") -> ConfigError:
+        text = repr(value)
+        text = text if len(text) < 80 else f"{text[:80]}..."
+        message = f"{key} {needed}, it is {text}{near}"
+        return ConfigError(message, code=ErrorCode.INVALID, field=key).at(self._place)
+
+
+def _is_number(value: object) -> bool:
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and -MAX_NUMBER <= value <= MAX_NUMBER
+    )
+
+
+def _quoted(choices: Sequence[str]) -> str:
+    return ", ".join(f'"{choice}"' for choice in choices)

@@ -1,0 +1,209 @@
+"""Resolve a model argument (card, folder, prototxt, weights) to its files and its card."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from demitasse.core.device import Device
+from demitasse.core.paths import is_file, is_folder
+from demitasse.errors import ConfigError, ErrorCode
+from demitasse.inference.cards.card import Card
+from demitasse.inference.cards.card_file import CARD, FileOverrides, read_card
+from demitasse.inference.cards.predictor import Arrays, Predictor, load_weights, run_net
+from demitasse.inference.cards.published import published_card, recognize, similar_cards
+from demitasse.net import Net
+
+Name = str | os.PathLike[str]
+
+WEIGHTS = {".caffemodel", ".h5", ".npz", ".safetensors"}
+"""Suffixes of files of weights."""
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """Files of a model, and its card.
+
+    Attributes:
+        net: The prototxt.
+        weights: The files of weights.
+        card: The card; None for a model without one.
+    """
+
+    net: Path
+    weights: tuple[Path, ...]
+    card: Card | None
+
+
+def load_model(
+    source: Name,
+    weights: Name | Sequence[Name] = (),
+    *,
+    card: str = "",
+    labels: Name | None = None,
+    mean: Name | None = None,
+    device: str | Device | None = None,
+    threshold: float | None = None,
+) -> Predictor:
+    """Load a model for images.
+
+    Args:
+        source: A card (``.toml``), a folder with a card ``model.toml``, a prototxt, or a file of
+            weights in the same folder as its prototxt.
+        weights: The weights; required for a prototxt. Published weights are recognized.
+        card: Name of a published card, for weights that are not recognized.
+        labels: File with the names of the classes, one per line.
+        mean: File with the mean image, ``.npy`` or ``.binaryproto``.
+        device: Device of the net; defaults to the configuration's.
+        threshold: Lowest score of a detector's boxes; defaults to the card's.
+
+    Raises:
+        ConfigError: The model has no card, or its card is invalid.
+    """
+    resolved = find_card(source, weights, card=card, labels=labels, mean=mean)
+    return Predictor(resolved, device=device, threshold=threshold)
+
+
+def find_card(
+    source: Name,
+    weights: Name | Sequence[Name] = (),
+    *,
+    card: str = "",
+    labels: Name | None = None,
+    mean: Name | None = None,
+) -> Card:
+    """Return the card of a model; see ``load_model``."""
+    path = Path(source)
+    overrides = FileOverrides(
+        None,
+        _paths(weights),
+        None if labels is None else Path(labels),
+        None if mean is None else Path(mean),
+    )
+    if is_folder(path) or path.suffix == ".toml":
+        if card:
+            message = f"{path} has its own card; omit the published card {card!r}"
+            raise ConfigError(message, code=ErrorCode.CONFLICT, field="card", got=card)
+        return read_card(_card_in(path) if is_folder(path) else path, overrides)
+    if path.suffix in WEIGHTS:
+        if overrides.weights:
+            message = f"{path} and {overrides.weights[0]} are both weights; name the net's prototxt"
+            raise ConfigError(message, code=ErrorCode.CONFLICT, field="weights")
+        return _published(_net_beside(path), [path], card, overrides)
+    if not overrides.weights:
+        message = (
+            f"{path} is a net without weights; give them with --weights (in Python: weights=), or "
+            "name a card (.toml) or a folder with one"
+        )
+        raise ConfigError(message, code=ErrorCode.MISSING, field="weights")
+    return _published(path, overrides.weights, card, overrides)
+
+
+def find_model(source: Name, weights: Name | Sequence[Name] = ()) -> ModelFiles:
+    """Return the files of a model with or without a card; see ``load_model``.
+
+    Raises:
+        ConfigError: The net or the weights are missing, or the card is invalid.
+    """
+    path, files = Path(source), _paths(weights)
+    if is_folder(path) or path.suffix == ".toml":
+        card: Card | None = find_card(path, files)
+        assert card is not None
+        assert card.net is not None
+        return ModelFiles(card.net, card.weights, card)
+    if path.suffix in WEIGHTS and not files:
+        path, files = _net_beside(path), (path,)
+    known = recognize(files) if files else None
+    card = find_card(path, files) if known is not None or not files else None
+    return ModelFiles(path, files, card)
+
+
+def _paths(names: Name | Sequence[Name]) -> tuple[Path, ...]:
+    several = (names,) if isinstance(names, str | os.PathLike) else names
+    return tuple(Path(one) for one in several)
+
+
+def _published(net: Path, weights: Sequence[Path], card: str, overrides: FileOverrides) -> Card:
+    known = published_card(card) if card else recognize(weights)
+    if known is None:
+        raise ConfigError(_unknown_weights(net, weights), code=ErrorCode.UNKNOWN, field="weights")
+    return known.card(FileOverrides(net, weights, overrides.labels, overrides.mean))
+
+
+def _unknown_weights(net: Path, weights: Sequence[Path]) -> str:
+    """Return the message about weights without a card, with a suggestion."""
+    near = [one.key for one in similar_cards(net)]
+    maybe = (
+        f" The net has the name of the published card {near[0]!r}: if the weights belong to that "
+        f"model, or were trained with its preprocessing, add --card {near[0]}."
+        if near
+        else ""
+    )
+    return (
+        f"{', '.join(map(str, weights))}: these weights are unknown, and so is the preprocessing "
+        f"of their images.{maybe} Otherwise write a card: demitasse card {net} "
+        f"{' '.join(map(str, weights))}"
+    )
+
+
+def _card_in(folder: Path) -> Path:
+    path = folder / CARD
+    if not is_file(path):
+        others = sorted(one.name for one in folder.glob("*.toml"))[:5]
+        there = f"; it contains the cards {', '.join(others)}" if others else ""
+        message = (
+            f"{folder} contains no card {CARD}{there}. Name a card, or write one: demitasse card "
+            "NET WEIGHTS"
+        )
+        raise ConfigError(message, code=ErrorCode.NOT_FOUND, file=str(path))
+    return path
+
+
+def _net_beside(weights: Path) -> Path:
+    """Return the one prototxt in the folder of the weights that belongs to them."""
+    names = ["deploy.prototxt", f"{weights.stem}.prototxt", f"{weights.stem}_deploy.prototxt"]
+    for name in names:
+        if is_file(weights.with_name(name)):
+            return weights.with_name(name)
+    others = sorted(weights.parent.glob("*deploy*.prototxt"))
+    if len(others) == 1:
+        return others[0]
+    message = (
+        f"{weights} is a file of weights, and its folder has none of {', '.join(names)}, nor a "
+        f"single *deploy*.prototxt; name the net's prototxt, and --weights {weights}"
+    )
+    raise ConfigError(message, code=ErrorCode.NOT_FOUND, field="net")
+
+
+class LoadedModel:
+    """A net with its weights, and the predictor of its card.
+
+    Args:
+        files: The model's files.
+        device: Device of the net; defaults to the configuration's.
+        outputs: Names of the returned blobs; empty for those of the card or of the net.
+
+    Attributes:
+        net: The net, in phase TEST.
+        outputs: Names of the returned blobs.
+        predictor: Preprocesses images and decodes outputs; None without a card.
+    """
+
+    def __init__(self, files: ModelFiles, device: str | None, outputs: Sequence[str] = ()) -> None:
+        self.predictor: Predictor | None = None
+        if files.card is not None:
+            card = replace(files.card, outputs=tuple(outputs) or files.card.outputs)
+            self.predictor = Predictor(card, device=device)
+            self.net, self.outputs = self.predictor.net, list(self.predictor.outputs)
+        else:
+            self.net = Net(files.net, "TEST", device=device, keep=list(outputs) or "outputs")
+            self.outputs = list(outputs) or list(self.net.outputs)
+            load_weights(self.net, files.weights)
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
+        """Return the outputs of a batch."""
+        return run_net(self.net, inputs, self.outputs)

@@ -1,0 +1,209 @@
+"""Predictions for an image: classes, boxes, class maps or blobs; and their drawing."""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from demitasse.errors import DataError, ErrorCode
+
+if TYPE_CHECKING:
+    from PIL.ImageDraw import ImageDraw
+
+
+def _label(labels: Sequence[str], index: int) -> str:
+    return labels[index] if 0 <= index < len(labels) else str(index)
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Scores of all classes.
+
+    Attributes:
+        scores: float32. Shape: (classes,).
+        labels: Names of the classes; empty if unknown.
+    """
+
+    scores: np.ndarray
+    labels: Sequence[str] = field(default=(), repr=False)
+
+    def top(self, count: int = 5) -> list[tuple[str, float]]:
+        """Return labels and scores of the best classes, best first."""
+        return [(_label(self.labels, i), float(self.scores[i])) for i in self._best(count)]
+
+    def as_dict(self, top: int = 5) -> dict[str, object]:
+        """Return the best classes for JSON."""
+        best = [
+            {"index": i, "label": _label(self.labels, i), "score": float(self.scores[i])}
+            for i in self._best(top)
+        ]
+        return {"classes": best}
+
+    def _best(self, count: int) -> list[int]:
+        return [int(i) for i in np.argsort(-self.scores, kind="stable")[:count]]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A detected object.
+
+    Attributes:
+        index: Index of the class.
+        label: Name of the class.
+        score: Confidence, usually from 0 to 1.
+        xmin: Left edge, in pixels of the image.
+        ymin: Upper edge.
+        xmax: Right edge.
+        ymax: Lower edge.
+    """
+
+    index: int
+    label: str
+    score: float
+    xmin: float
+    ymin: float
+    xmax: float
+    ymax: float
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Detected objects.
+
+    Attributes:
+        boxes: The objects, best first.
+    """
+
+    boxes: Sequence[Box]
+
+    def as_dict(self, top: int | None = None) -> dict[str, object]:
+        """Return the best objects for JSON; None for all."""
+        return {"boxes": [dict(vars(box)) for box in self.boxes[:top]]}
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Class of every pixel.
+
+    Attributes:
+        mask: Class indices. Shape: (H, W) of the image, int32.
+        labels: Names of the classes; empty if unknown.
+    """
+
+    mask: np.ndarray
+    labels: Sequence[str] = field(default=(), repr=False)
+
+    def shares(self) -> list[tuple[int, str, int]]:
+        """Return index, label and pixel count of the classes in the mask, largest first."""
+        indices, counts = np.unique(self.mask, return_counts=True)
+        order = np.argsort(-counts, kind="stable")
+        return [
+            (int(indices[i]), _label(self.labels, int(indices[i])), int(counts[i])) for i in order
+        ]
+
+    def as_dict(self, top: int | None = None) -> dict[str, object]:
+        """Return the largest classes, without the mask, for JSON; None for all."""
+        size = max(self.mask.size, 1)
+        found = [
+            {"index": index, "label": label, "pixels": pixels, "share": pixels / size}
+            for index, label, pixels in self.shares()[:top]
+        ]
+        return {"segments": found}
+
+
+@dataclass(frozen=True)
+class Features:
+    """Values of blobs.
+
+    Attributes:
+        values: Array by name of the blob, without the batch axis.
+    """
+
+    values: Mapping[str, np.ndarray]
+
+    def as_dict(self, top: int | None = None) -> dict[str, object]:
+        """Return all values for JSON."""
+        del top
+        blobs = {
+            name: {"shape": list(array.shape), "values": array.ravel().tolist()}
+            for name, array in self.values.items()
+        }
+        return {"features": blobs}
+
+
+Prediction = Classes | Boxes | Segments | Features
+
+
+HUE_STEP = 0.618034
+"""Difference of hues of neighbouring classes, as a fraction of the circle: the golden ratio."""
+
+OPACITY = 0.5
+"""Opacity of a mask over its image."""
+
+Color = tuple[int, int, int]
+
+
+def draw_prediction(image: np.ndarray, prediction: Prediction) -> np.ndarray:
+    """Draw a prediction on its image, with Pillow.
+
+    Args:
+        image: Pixels, uint8, BGR or gray. Shape: (C, H, W).
+        prediction: Boxes with labels, a mask, or the best class in a corner; blobs are not drawn.
+
+    Returns:
+        The pixels, BGR. Shape: (3, H, W), uint8.
+
+    Raises:
+        DataError: Pillow is not installed.
+    """
+    try:
+        import PIL.Image
+        import PIL.ImageDraw
+    except ImportError:
+        message = "drawing needs Pillow; run: pip install 'demitasse[image]'"
+        raise DataError(message, code=ErrorCode.UNAVAILABLE, extra="image") from None
+    colored = np.repeat(image, 3, axis=0) if len(image) == 1 else image
+    pixels = colored[::-1].transpose(1, 2, 0)  # (H, W, 3), RGB
+    if isinstance(prediction, Segments):
+        pixels = _blended(pixels, prediction.mask)
+    picture = PIL.Image.fromarray(np.ascontiguousarray(pixels))
+    draw = PIL.ImageDraw.Draw(picture)
+    if isinstance(prediction, Boxes):
+        for box in reversed(prediction.boxes):  # the best on top
+            color, width = _color(box.index), max(1, min(picture.size) // 200)
+            corners = (box.xmin, box.ymin, max(box.xmax, box.xmin), max(box.ymax, box.ymin))
+            draw.rectangle(corners, outline=color, width=width)
+            _write(draw, f"{box.label} {box.score:.2f}", (box.xmin, box.ymin), color)
+    elif isinstance(prediction, Classes):
+        for label, score in prediction.top(1):
+            _write(draw, f"{label} {score:.2f}", (0, 0), _color(0))
+    return np.asarray(picture).transpose(2, 0, 1)[::-1]
+
+
+def _blended(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Blend the colors of classes into an image, except class 0, the background."""
+    colors = np.array([_color(index) for index in range(int(mask.max(initial=0)) + 1)])
+    mixed = pixels * (1 - OPACITY) + colors[mask] * OPACITY
+    return np.where((mask > 0)[:, :, None], mixed, pixels).astype(np.uint8)
+
+
+def _color(index: int) -> Color:
+    """Return the color of a class."""
+    red, green, blue = colorsys.hsv_to_rgb(index * HUE_STEP % 1, 0.8, 1.0)
+    return int(red * 255), int(green * 255), int(blue * 255)
+
+
+def _write(draw: ImageDraw, text: str, corner: tuple[float, float], color: Color) -> None:
+    """Write a line of text on a filled box, above a corner if there is room."""
+    from PIL import ImageFont
+
+    size = max(10, min(draw.im.size) // 40)
+    font = ImageFont.load_default(size)
+    text = text.encode("latin-1", "replace").decode("latin-1")  # the font has these characters only
+    left, top = corner[0], max(0.0, corner[1] - size * 1.3)
+    draw.rectangle(draw.textbbox((left, top), text, font=font), fill=color)
+    draw.text((left, top), text, fill=(0, 0, 0), font=font)

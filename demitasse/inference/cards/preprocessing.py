@@ -1,0 +1,259 @@
+"""Preprocess images, map results back to them, and read preprocessing from training nets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from demitasse.errors import ConfigError, DataError, ErrorCode
+from demitasse.inference.cards.card import CHANNELS, MAX_SIDE, Preprocess
+from demitasse.io.data.images.colors import bgr_to_gray
+from demitasse.io.data.images.resize import resize_image
+from demitasse.io.data.transform.mean import read_mean
+from demitasse.io.proto import LayerParameter, Phase, TransformationParameter, read_net
+from demitasse.io.weights.npy import read_npy
+
+
+@dataclass(frozen=True)
+class View:
+    """Part of an image in the net's input. All sizes are (height, width), in pixels.
+
+    Attributes:
+        image: Size of the original image.
+        resized: Size of the resized image.
+        corner: Offset of the net's input in the resized image: rows from the top, columns from the
+            left.
+        input: Size of the net's input.
+    """
+
+    image: tuple[int, int]
+    resized: tuple[int, int]
+    corner: tuple[int, int]
+    input: tuple[int, int]
+
+    def boxes_in_image(self, boxes: np.ndarray) -> np.ndarray:
+        """Return boxes in pixels of the image, clipped to its edges.
+
+        Args:
+            boxes: xmin, ymin, xmax, ymax in units of the input's width and height. Shape: (K, 4).
+        """
+        height, width = self.image
+        scaled = boxes.astype(np.float64)
+        for axis, side, limit in ((0, 1, width), (1, 0, height)):
+            resized = scaled[:, axis::2] * self.input[side] + self.corner[side]
+            scaled[:, axis::2] = (resized * (limit / self.resized[side])).clip(0, limit)
+        return scaled
+
+    def mask_in_image(self, mask: np.ndarray) -> np.ndarray:
+        """Return a class map in the image's size, by nearest neighbour; 0 outside of the view.
+
+        Shapes: (h, w) -> the image's.
+        """
+        rows, columns = (self._nearest(side, mask.shape[side]) for side in (0, 1))
+        enlarged = mask[np.maximum(rows, 0)[:, None], np.maximum(columns, 0)]
+        enlarged[rows < 0], enlarged[:, columns < 0] = 0, 0
+        return np.asarray(enlarged)
+
+    def _nearest(self, side: int, count: int) -> np.ndarray:
+        """Return the map's index for each pixel of the image along an axis; -1 outside."""
+        pixels = (np.arange(self.image[side]) + 0.5) * (self.resized[side] / self.image[side])
+        position = (pixels - self.corner[side]) * (count / self.input[side])
+        index = np.floor(position).astype(np.intp)
+        return np.where((index >= 0) & (index < count), index, -1)
+
+
+@dataclass(frozen=True)
+class PreparedImage:
+    """A preprocessed image.
+
+    Attributes:
+        values: float32. Shape: (C, H, W).
+        view: Position of the values in the image.
+    """
+
+    values: np.ndarray
+    view: View
+
+
+class Preprocessor:
+    """Preprocesses images by a card.
+
+    Args:
+        preprocess: The card's parameters.
+        shape: Channels, height and width of the net's input.
+
+    Raises:
+        ConfigError: The number of channels differs from the net's, or the mean does not fit.
+    """
+
+    def __init__(self, preprocess: Preprocess, shape: tuple[int, int, int]) -> None:
+        self._parameters = preprocess
+        channels = CHANNELS[preprocess.channels]
+        if shape[0] != channels:
+            message = (
+                f'[preprocess] channels = "{preprocess.channels}" means {channels}, but the '
+                f"net's input has {shape[0]}"
+            )
+            raise ConfigError(
+                message,
+                code=ErrorCode.SHAPE_MISMATCH,
+                field="channels",
+                got=channels,
+                expected=shape[0],
+            )
+        self._size = preprocess.size or shape[1:]
+        self._mean = _mean(preprocess)
+        self._scale = np.array(preprocess.scale, np.float32)[:, None, None]
+
+    def __call__(self, image: np.ndarray) -> PreparedImage:
+        """Preprocess an image.
+
+        Args:
+            image: Pixels, uint8, BGR or gray. Shape: (C, H, W).
+
+        Raises:
+            DataError: The resized image is smaller than the crop, or too large.
+        """
+        original = (image.shape[1], image.shape[2])
+        resized = self._resized(self._in_order(image))
+        size = (resized.shape[1], resized.shape[2])
+        top, left, height, width = 0, 0, *size
+        if self._parameters.crop:
+            height, width = self._parameters.crop
+            top, left = (size[0] - height) // 2, (size[1] - width) // 2
+        if min(top, left) < 0:
+            message = (
+                f"the image is {size[0]} x {size[1]} pixels (height x width) before it is cropped "
+                f"to {height} x {width}; it must not be smaller"
+            )
+            raise DataError(
+                message, code=ErrorCode.SHAPE_MISMATCH, got=size, expected=(height, width)
+            )
+        part = resized[:, top : top + height, left : left + width]
+        values = part.astype(np.float32)
+        if self._mean is not None:
+            values -= self._mean_at(size, top, left, height, width)
+        values *= self._scale
+        return PreparedImage(values, View(original, size, (top, left), (height, width)))
+
+    def _in_order(self, image: np.ndarray) -> np.ndarray:
+        """Return the channels in the net's order."""
+        channels = self._parameters.channels
+        if channels == "gray":
+            return image if len(image) == 1 else bgr_to_gray(image)[None]
+        if len(image) == 1:
+            return np.repeat(image, 3, axis=0)
+        return image[::-1] if channels == "rgb" else image
+
+    def _resized(self, image: np.ndarray) -> np.ndarray:
+        _, height, width = image.shape
+        if self._parameters.resize == "warp":
+            return resize_image(image, *self._size)
+        if self._parameters.resize == "short side":
+            factor = self._size[0] / min(height, width)
+            wanted = [max(1, round(side * factor)) for side in (height, width)]
+            if max(wanted) > MAX_SIDE:
+                message = (
+                    f"the image is {height} x {width} pixels (height x width), which would become "
+                    f"{wanted[0]} x {wanted[1]}; sides have at most {MAX_SIDE}"
+                )
+                raise DataError(message, code=ErrorCode.LIMIT, got=tuple(wanted))
+            return resize_image(image, *wanted)
+        return image
+
+    def _mean_at(self, size: tuple[int, int], top: int, left: int, h: int, w: int) -> np.ndarray:
+        """Return the mean of a crop; a mean image is cropped like the image."""
+        assert self._mean is not None
+        shape = self._mean.shape[1:]
+        if shape in {(1, 1), (h, w)}:
+            return self._mean
+        if shape == size:
+            return self._mean[:, top : top + h, left : left + w]
+        message = (
+            f"the mean image is {shape[0]} x {shape[1]} pixels (height x width); it must have the "
+            f"size of images before they are cropped, {size[0]} x {size[1]}, or after, {h} x {w}"
+        )
+        raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, field="mean", got=shape)
+
+
+def _mean(preprocess: Preprocess) -> np.ndarray | None:
+    """Return the mean, float32. Shape: (C, H, W), (C, 1, 1) or (1, 1, 1)."""
+    mean, channels = preprocess.mean, CHANNELS[preprocess.channels]
+    if not isinstance(mean, Path):
+        return np.array(mean, np.float32)[:, None, None] if mean else None
+    try:
+        values = read_npy(mean) if mean.suffix == ".npy" else read_mean(mean)
+    except (OSError, ValueError) as error:
+        message = f"the mean cannot be read: {error}"
+        raise ConfigError(message, code=ErrorCode.UNREADABLE, field="mean").at(str(mean)) from None
+    except DataError as error:
+        raise ConfigError(str(error), code=error.code, field="mean") from None
+    values = values.reshape(-1, 1, 1) if values.ndim == 1 else values
+    if values.ndim != 3 or len(values) != channels:
+        message = f"the mean is {values.shape}; images have {channels} channels: (C, H, W) or (C,)"
+        raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, field="mean").at(str(mean))
+    return values.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class TrainingPreprocess:
+    """Preprocessing in the data layer of a training net; empty where unspecified.
+
+    Attributes:
+        mean: Mean values.
+        mean_file: File of a mean image, as written in the prototxt.
+        scale: Factor after the subtraction of the mean.
+        crop: Height and width of the crop, in pixels.
+        size: Height and width of resized images, in pixels.
+        channels: "gray" for gray images.
+    """
+
+    mean: tuple[float, ...] = ()
+    mean_file: str = ""
+    scale: float = 1.0
+    crop: tuple[int, ...] = ()
+    size: tuple[int, ...] = ()
+    channels: str = ""
+
+
+def training_preprocess(net: Path) -> TrainingPreprocess | None:
+    """Return the preprocessing of a training net's data layer, preferably that of phase TEST.
+
+    Returns:
+        The preprocessing, or None if no layer reads images.
+
+    Raises:
+        PrototxtError: The file cannot be read.
+    """
+    layers = [layer for layer in read_net(net).message.layer if layer.HasField("transform_param")]
+    layers = [layer for layer in layers if not layer.bottom]
+    if not layers:
+        return None
+    return _of(next((layer for layer in layers if _tests(layer)), layers[0]))
+
+
+def _tests(layer: LayerParameter) -> bool:
+    return any(rule.phase == Phase.Value("TEST") for rule in layer.include)
+
+
+def _of(layer: LayerParameter) -> TrainingPreprocess:
+    p, images = layer.transform_param, layer.image_data_param
+    size: tuple[int, ...] = (images.new_height, images.new_width)
+    if p.HasField("resize_param"):
+        size = (p.resize_param.height, p.resize_param.width)
+    return TrainingPreprocess(
+        mean=tuple(round(value, 6) for value in p.mean_value),
+        mean_file=p.mean_file,
+        scale=float(f"{p.scale:.7g}"),  # as written, without the digits of float32
+        crop=_crop(p),
+        size=size if all(size) else (),
+        channels="gray" if p.force_gray else "",
+    )
+
+
+def _crop(p: TransformationParameter) -> tuple[int, ...]:
+    if p.crop_h and p.crop_w:
+        return (p.crop_h, p.crop_w)
+    return (p.crop_size, p.crop_size) if p.crop_size else ()

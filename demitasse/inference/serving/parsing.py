@@ -1,0 +1,408 @@
+"""Parse requests and responses: JSON, or JSON followed by binary values.
+
+All sizes are checked before memory is allocated: the cost of a body depends on its length alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import NoReturn
+
+import numpy as np
+
+from demitasse.core.text import suggestion
+from demitasse.errors import DataError, ErrorCode
+from demitasse.inference.serving.messages import DTYPES, InferRequest, InferResponse, Tensor
+
+MAX_TENSORS = 1000
+"""Largest number of inputs or outputs in a message."""
+
+MAX_AXES = 32
+
+MAX_VALUES = 1 << 59
+"""Largest product of the nonzero axes of an array: NumPy counts bytes in 63 bits."""
+
+PYTHON_TYPES: dict[str, set[type]] = {
+    "b": {bool},
+    "i": {int},
+    "u": {int},
+    "f": {int, float},
+    "O": {str},
+}
+"""Types of JSON values by the kind of a numpy type."""
+
+
+def read_request(body: bytes | memoryview, json_length: int | None = None) -> InferRequest:
+    """Parse a request for inference.
+
+    Args:
+        body: The body of a POST to ``/v2/models/NAME/infer``.
+        json_length: Number of JSON bytes, from the header ``Inference-Header-Content-Length``;
+            None for all.
+
+    Raises:
+        DataError: The request is invalid; the message names the field.
+    """
+    top, binary = _split(body, json_length)
+    tensors = _tensors(top, "inputs", binary)
+    outputs: dict[str, bool] | None = None
+    parameters = top.table("parameters")
+    binary_default = parameters.flag("binary_data_output") or False
+    if top.has("outputs"):
+        outputs = {}
+        for one in top.objects("outputs"):
+            flag = one.table("parameters").flag("binary_data")
+            outputs[one.text("name")] = binary_default if flag is None else flag
+            if len(outputs) > MAX_TENSORS:
+                message = f"outputs has more than {MAX_TENSORS} entries"
+                raise DataError(message, code=ErrorCode.LIMIT, field="outputs")
+    return InferRequest(tensors, outputs or None, binary_default, top.text("id", ""))
+
+
+def read_response(body: bytes | memoryview, json_length: int | None = None) -> InferResponse:
+    """Parse a response to a request for inference.
+
+    Args:
+        body: The body of the response.
+        json_length: Number of JSON bytes; None for all.
+
+    Raises:
+        DataError: The response is invalid, or an error; the message names the field.
+    """
+    top, binary = _split(body, json_length)
+    if top.has("error"):
+        message = f"the server answered: {top.text('error', '')}"
+        raise DataError(message, code=ErrorCode.FAILED)
+    return InferResponse(
+        top.text("model_name"),
+        _tensors(top, "outputs", binary),
+        top.text("id", ""),
+        top.text("model_version", "1"),
+    )
+
+
+class _Binary:
+    """The bytes after the JSON, read sequentially."""
+
+    def __init__(self, content: memoryview) -> None:
+        self._content, self._at = content, 0
+
+    def take(self, count: int, place: str) -> memoryview:
+        left = len(self._content) - self._at
+        if count > left:
+            message = (
+                f"{place}.parameters.binary_data_size is {count}, but only {left} bytes are left "
+                "after the JSON"
+            )
+            raise DataError(message, code=ErrorCode.TRUNCATED, field=place)
+        self._at += count
+        return self._content[self._at - count : self._at]
+
+    def close(self) -> None:
+        if self._at != len(self._content):
+            message = (
+                f"{len(self._content) - self._at} bytes after the JSON belong to no tensor; set "
+                "parameters.binary_data_size of each tensor"
+            )
+            raise DataError(message, code=ErrorCode.INVALID)
+
+
+def _split(body: bytes | memoryview, json_length: int | None) -> tuple[Fields, _Binary]:
+    view = memoryview(body)
+    length = len(view) if json_length is None else json_length
+    if not 0 <= length <= len(view):
+        message = f"the header gives {length} bytes of JSON; the body has {len(view)}"
+        raise DataError(message, code=ErrorCode.TRUNCATED, got=len(view), expected=length)
+    return json_object(view[:length]), _Binary(view[length:])
+
+
+def _tensors(top: Fields, key: str, binary: _Binary) -> list[Tensor]:
+    entries = top.objects(key)
+    if not 1 <= len(entries) <= MAX_TENSORS:
+        message = f"{key} must have 1 to {MAX_TENSORS} entries, it has {len(entries)}"
+        raise DataError(message, code=ErrorCode.COUNT_MISMATCH, field=key, got=len(entries))
+    tensors = [_tensor(one, binary) for one in entries]
+    names = [tensor.name for tensor in tensors]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        message = f"{key} has {twice!r} more than once"
+        raise DataError(message)
+    binary.close()
+    return tensors
+
+
+def _tensor(entry: Fields, binary: _Binary) -> Tensor:
+    name, datatype = entry.text("name"), entry.text("datatype")
+    if datatype not in DTYPES:
+        known = list(DTYPES)
+        entry.refuse("datatype", f"must be one of {', '.join(known)}", suggestion(datatype, known))
+    shape = _shape(entry)
+    parameters = entry.table("parameters")
+    size = parameters.length("binary_data_size")
+    if size is None:
+        coded = parameters.has("content_type") and parameters.text("content_type") == "base64"
+        values = _from_json(entry, datatype, shape, coded=coded)
+    elif entry.has("data"):
+        message = f"{entry.place} has data and parameters.binary_data_size; send one of them"
+        raise DataError(message, code=ErrorCode.CONFLICT, field=entry.place)
+    else:
+        content = binary.take(size, entry.place)
+        values = _from_bytes(entry, content, datatype, shape)
+    return Tensor(name, values, parameters.as_dict())
+
+
+def _shape(entry: Fields) -> tuple[int, ...]:
+    shape = entry.items("shape")
+    lengths = tuple(one for one in shape if type(one) is int and 0 <= one < 1 << 63)
+    if len(lengths) < len(shape) or len(shape) > MAX_AXES:
+        message = (
+            f"{entry.place}.shape must be a list of at most {MAX_AXES} whole numbers from 0 on"
+        )
+        raise DataError(message, code=ErrorCode.INVALID, field=f"{entry.place}.shape")
+    if 0 in lengths and math.prod(filter(None, lengths)) > MAX_VALUES:
+        message = (
+            f"{entry.place}.shape is {list(lengths)}: its nonzero axes exceed those of any array"
+        )
+        raise DataError(message, code=ErrorCode.LIMIT, field=f"{entry.place}.shape")
+    return lengths
+
+
+def _need_count(entry: Fields, count: int, shape: tuple[int, ...]) -> None:
+    if count != math.prod(shape):
+        message = (
+            f"{entry.place} has {count} values, but its shape {list(shape)} means "
+            f"{_short(math.prod(shape))}"
+        )
+        raise DataError(message, code=ErrorCode.COUNT_MISMATCH, field=entry.place, got=count)
+
+
+def _short(number: int) -> str:
+    return str(number) if number < 1 << 64 else "more than 2^64"
+
+
+def _from_json(entry: Fields, datatype: str, shape: tuple[int, ...], *, coded: bool) -> np.ndarray:
+    """Return the values of a list, flat or nested by the shape."""
+    dtype = DTYPES[datatype]
+    data = _flat(entry, shape)
+    _need_count(entry, len(data), shape)
+    allowed = PYTHON_TYPES[dtype.kind]
+    if not set(map(type, data)) <= allowed:
+        what = {"b": "true and false", "O": "texts"}.get(dtype.kind, "numbers")
+        if dtype.kind in "iu":
+            what = "whole numbers"
+        message = f"{entry.place}.data must contain only {what}, for datatype {datatype}"
+        raise DataError(message, code=ErrorCode.DTYPE_MISMATCH, field=f"{entry.place}.data")
+    if datatype == "BYTES":
+        return _texts(entry, data, shape, coded=coded)
+    try:
+        with np.errstate(over="ignore"):
+            values = np.array(data, dtype)
+    except OverflowError:
+        finite = False
+    else:
+        finite = dtype.kind != "f" or bool(np.isfinite(values).all())
+    if not finite:  # Python reads 1e999 as infinity already
+        message = f"{entry.place}.data contains numbers beyond the range of {datatype}"
+        raise DataError(message, code=ErrorCode.OUT_OF_RANGE, field=f"{entry.place}.data")
+    return values.reshape(shape)
+
+
+def _flat(entry: Fields, shape: tuple[int, ...]) -> list[object]:
+    data = list(entry.items("data"))
+    lengths = [len(data)]
+    while data and isinstance(data[0], list):
+        rows = [row for row in data if isinstance(row, list) and len(row) == len(data[0])]
+        if len(rows) < len(data) or len(lengths) > MAX_AXES:
+            message = f"{entry.place}.data has rows of different lengths, or rows and values"
+            raise DataError(message, code=ErrorCode.SHAPE_MISMATCH, field=f"{entry.place}.data")
+        lengths.append(len(rows[0]))
+        data = list(chain.from_iterable(rows))
+    if len(lengths) > 1 and tuple(lengths) != shape:
+        message = f"{entry.place}.data is nested as {lengths}, but its shape is {list(shape)}"
+        raise DataError(message, code=ErrorCode.SHAPE_MISMATCH, field=f"{entry.place}.data")
+    return data
+
+
+def _texts(entry: Fields, data: list[object], shape: tuple[int, ...], *, coded: bool) -> np.ndarray:
+    values = np.empty(len(data), DTYPES["BYTES"])
+    for index, text in enumerate(data):
+        try:
+            content = str(text).encode()
+            values[index] = base64.b64decode(content, validate=True) if coded else content
+        except (UnicodeEncodeError, binascii.Error) as error:
+            message = f"{entry.place}.data[{index}] cannot be read: {error}"
+            raise DataError(
+                message, code=ErrorCode.UNREADABLE, field=f"{entry.place}.data[{index}]"
+            ) from None
+    return values.reshape(shape)
+
+
+def _from_bytes(
+    entry: Fields, content: memoryview, datatype: str, shape: tuple[int, ...]
+) -> np.ndarray:
+    """Return binary values: C order, little-endian."""
+    if datatype == "BYTES":
+        return _items(entry, content, shape)
+    dtype = DTYPES[datatype]
+    wanted = math.prod(shape) * dtype.itemsize
+    if wanted != len(content):
+        message = (
+            f"{entry.place}.parameters.binary_data_size is {len(content)}, but {datatype} "
+            f"{list(shape)} takes {_short(wanted)} bytes"
+        )
+        raise DataError(
+            message,
+            code=ErrorCode.SHAPE_MISMATCH,
+            field=f"{entry.place}.parameters.binary_data_size",
+        )
+    if datatype == "BOOL":
+        bits: np.ndarray = np.frombuffer(content, np.uint8) != 0
+        return bits.reshape(shape)
+    return np.frombuffer(content, dtype).reshape(shape)
+
+
+def _items(entry: Fields, content: memoryview, shape: tuple[int, ...]) -> np.ndarray:
+    """Return byte strings, each preceded by its length in four bytes."""
+    found: list[bytes] = []
+    at = 0
+    while at < len(content):
+        start = at + 4
+        at = start + int.from_bytes(content[at:start], "little")
+        if start > len(content) or at > len(content):
+            message = (
+                f"{entry.place}: element {len(found)} exceeds the {len(content)} bytes of the "
+                "tensor; each element is a little-endian length of four bytes, then its bytes"
+            )
+            raise DataError(message, code=ErrorCode.TRUNCATED, field=entry.place)
+        found.append(bytes(content[start:at]))
+    _need_count(entry, len(found), shape)
+    values = np.empty(len(found), DTYPES["BYTES"])
+    values[:] = found
+    return values.reshape(shape)
+
+
+MAX_SHOWN = 60
+"""Characters of a value that a message shows."""
+
+MAX_NAME = 1000
+"""Longest name, in characters."""
+
+
+def json_object(content: bytes | memoryview) -> Fields:
+    """Parse a JSON object.
+
+    Raises:
+        DataError: The bytes are not a JSON object; NaN and Infinity, which Python accepts, are
+            not JSON.
+    """
+    try:
+        value = json.loads(bytes(content), parse_constant=_no_constant)
+    except RecursionError:
+        message = "the JSON is nested too deeply"
+        raise DataError(message, code=ErrorCode.LIMIT) from None
+    except ValueError as error:  # also for invalid UTF-8 and for numbers that are too long
+        message = f"the body is not JSON: {error}"
+        raise DataError(message, code=ErrorCode.UNREADABLE) from None
+    return Fields(value, "the body")
+
+
+class Fields:
+    """Typed access to the fields of a JSON object; errors name the field.
+
+    Args:
+        value: The parsed JSON.
+        place: Name of the object in messages.
+
+    Raises:
+        DataError: The value is not an object.
+    """
+
+    def __init__(self, value: object, place: str) -> None:
+        if not isinstance(value, Mapping):
+            message = f"{place} must be an object {{...}}, it is {_shown(value)}"
+            raise DataError(message, code=ErrorCode.INVALID, field=place)
+        self._values, self.place = value, place
+
+    def has(self, key: str) -> bool:
+        """Return True if a field exists."""
+        return key in self._values
+
+    def get(self, key: str) -> object:
+        """Return a required field of any type."""
+        if key not in self._values:
+            message = f"{self._name(key)} is missing"
+            raise DataError(message, code=ErrorCode.MISSING, field=self._name(key))
+        return self._values[key]
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """Return a text; without a default the field is required and not empty."""
+        value = self.get(key) if default is None else self._values.get(key, default)
+        if not isinstance(value, str) or len(value) > MAX_NAME or (default is None and not value):
+            self.refuse(key, f"must be a text of 1 to {MAX_NAME} characters")
+        return value
+
+    def flag(self, key: str) -> bool | None:
+        """Return a boolean; None if the field is missing."""
+        value = self._values.get(key)
+        if value is not None and not isinstance(value, bool):
+            self.refuse(key, "must be true or false")
+        return value
+
+    def length(self, key: str) -> int | None:
+        """Return a number of bytes; None if the field is missing."""
+        value = self._values.get(key)
+        if value is not None and (type(value) is not int or value < 0):
+            self.refuse(key, "must be a whole number from 0 on")
+        return value if isinstance(value, int) else None
+
+    def items(self, key: str) -> Sequence[object]:
+        """Return a required list."""
+        value = self.get(key)
+        if not isinstance(value, list):
+            self.refuse(key, "must be a list")
+        return value
+
+    def objects(self, key: str) -> list[Fields]:
+        """Return a required list of objects."""
+        name = self._name(key)
+        return [Fields(one, f"{name}[{i}]") for i, one in enumerate(self.items(key))]
+
+    def table(self, key: str) -> Fields:
+        """Return an object; empty if the field is missing."""
+        return Fields(self._values.get(key, {}), self._name(key))
+
+    def as_dict(self) -> dict[str, object]:
+        """Return all fields."""
+        return dict(self._values)
+
+    def refuse(self, key: str, needed: str, near: str = "") -> NoReturn:
+        """Raise the error about a field; ``near`` is a suggestion."""
+        message = f"{self._name(key)} {needed}, it is {_shown(self._values.get(key))}{near}"
+        raise DataError(message, code=ErrorCode.INVALID, field=self._name(key))
+
+    def _name(self, key: str) -> str:
+        return key if self.place == "the body" else f"{self.place}.{key}"
+
+
+def _no_constant(name: str) -> NoReturn:
+    message = f"{name} is not a number in JSON; send such values in binary"
+    raise ValueError(message)
+
+
+def _shown(value: object) -> str:
+    match value:
+        case list():
+            return f"a list of {len(value)}"
+        case Mapping():
+            return f"an object with {len(value)} fields"
+        case str():
+            text = json.dumps(value[:MAX_SHOWN])
+            return text if len(value) <= MAX_SHOWN else f"{text}... ({len(value)} characters)"
+        case int() if not isinstance(value, bool) and value.bit_length() > 128:
+            return "a number of more than 128 bits"
+    return json.dumps(value)
