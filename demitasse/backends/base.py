@@ -328,7 +328,7 @@ class Backend(ABC):
 
     @property
     def joins_in_place(self) -> bool:
-        """True if its Steps write bottoms of a Concat right into the top (``Memory.home``)."""
+        """True if Steps write bottoms of a Concat into the top (``Memory.concat_slot``)."""
         return False
 
     @property

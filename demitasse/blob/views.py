@@ -24,7 +24,7 @@ class Views(Storage):
     @property
     def data(self) -> np.ndarray:
         """The data as a live, writable numpy view. Shape: ``shape``."""
-        return self._data.lease()[: self._count].reshape(self._shape)
+        return self._data.live_view()[: self._count].reshape(self._shape)
 
     @data.setter
     def data(self, value: Any) -> None:
@@ -36,7 +36,7 @@ class Views(Storage):
     @property
     def diff(self) -> np.ndarray:
         """The gradient as a live, writable numpy view. Shape: ``shape``."""
-        return self._diff.lease()[: self._count].reshape(self._shape)
+        return self._diff.live_view()[: self._count].reshape(self._shape)
 
     @diff.setter
     def diff(self, value: Any) -> None:

@@ -462,7 +462,7 @@ class Layer(Arrays):
                 except MemoryError as error:
                     raise with_location(error, f"parameter {index} of shape {shape}") from error
 
-            blob.data_memory.begin_with(write)
+            blob.data_memory.lazy_init(write)
             self.blobs.append(blob)
         self._propagate += [True] * (len(self.blobs) - len(self._propagate))
         return blob

@@ -1,7 +1,6 @@
-"""Memory: a host side, a device side, and which is newest; buffers that several memories share."""
+"""Memory: a host side and a device side, of which a head records the newest; shared buffers."""
 
-from demitasse.memory.guard import transfer_guard
 from demitasse.memory.synced import DEVICE_HEADS, Head, SyncedMemory
-from demitasse.memory.transfers import transfers
+from demitasse.memory.transfers import transfer_guard, transfers
 
 __all__ = ["DEVICE_HEADS", "Head", "SyncedMemory", "transfer_guard", "transfers"]

@@ -1,6 +1,6 @@
-"""Arena: buffers that several memories of a net use, one after the other, within a pass.
+"""Arena: buffers that several memories of a net share, one after the other, within a pass.
 
-Between passes a buffer holds whatever its last user left, so reading one then is an error.
+Between passes a buffer has the contents of its last user; a read then raises an error.
 """
 
 from __future__ import annotations
@@ -8,26 +8,33 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.home import Home
-from demitasse.core.memory_info import HOST, Share
-from demitasse.errors import ErrorCode, NetError
-from demitasse.memory.sides import Traffic
+from demitasse.core.config import settings
+from demitasse.core.memory_info import HOST, Share, ledger
+from demitasse.core.out_of_memory import with_location
+from demitasse.core.text import bytes_text
+from demitasse.errors import ErrorCode, NetError, OutOfMemoryError
+from demitasse.memory.sides import StreamOrder
 
-__all__ = ["Arena", "Assignment", "Slot"]
+if TYPE_CHECKING:
+    from demitasse.memory.synced import SyncedMemory
+
+__all__ = ["Arena", "Assignment", "Slot", "allocate"]
 
 
-Kind = tuple[str, str]  # where, and of what dtype
+Kind = tuple[str, str]  # place ("host", a device, "private", "standalone") and dtype
 
 
 class Arena:
     """The shared buffers of one net.
 
     Attributes:
-        open: Whether a pass is under way, so that what the buffers hold can be relied on.
+        open: True during a pass, while the contents of the buffers are valid.
         slots: The buffers.
     """
 
@@ -47,30 +54,30 @@ class Arena:
 
 @dataclass
 class Slot:
-    """One shared buffer. It has an array of each kind: on the host, on a device, private.
+    """One shared buffer, with an array of each kind: on the host, on a device, private.
 
     Attributes:
-        expected: Elements of the largest memory that will use it. Arrays outside the host are made
-            for that at once: those that grew during a pass would stay until the next one.
+        expected: Elements of the largest memory of the slot. Arrays outside the host are allocated
+            for that size at once: one that grew during a pass would stay until the next pass.
         arrays: One-dimensional arrays by kind.
-        sizes: The most elements of each kind that were asked for.
-        traffic: What may still be under way in the arrays.
-        outgrown: Whether a larger array has replaced one that some memory still uses.
+        sizes: Largest requested number of elements of each kind.
+        order: Pending work on the arrays.
+        outgrown: True if a larger array has replaced one that some memory still uses.
     """
 
     expected: int = 0
     arrays: dict[Kind, Array] = field(default_factory=dict)
     sizes: dict[Kind, int] = field(default_factory=dict)
-    traffic: Traffic = field(default_factory=Traffic)
+    order: StreamOrder = field(default_factory=StreamOrder)
     outgrown: bool = False
 
-    def lend(self, kind: Kind, size: int, make: Callable[[int], Array]) -> Array:
+    def borrow(self, kind: Kind, size: int, make: Callable[[int], Array]) -> Array:
         """Return ``size`` elements of the array of a kind, with undefined contents.
 
         Args:
-            kind: Where, and of what dtype.
-            size: How many elements.
-            make: Returns a new array of so many elements.
+            kind: Place and dtype.
+            size: Number of elements.
+            make: Returns a new array of a number of elements.
 
         Shape: (size,).
         """
@@ -83,10 +90,10 @@ class Slot:
         return array[:size]
 
     def shares(self) -> list[Share]:
-        """Return its arrays."""
+        """Return the arrays, for the ledger of memory in use."""
         return [
             Share(
-                HOST if where in {HOST, "private", "apart"} else where,
+                HOST if where in {HOST, "private", "standalone"} else where,
                 id(array),
                 math.prod(array.shape) * np.dtype(dtype).itemsize,
             )
@@ -94,7 +101,7 @@ class Slot:
         ]
 
     def clear(self) -> None:
-        """Drop all arrays; the next ones are made as large as was ever asked for."""
+        """Drop all arrays; the next ones get the largest size requested so far."""
         self.arrays.clear()
         self.outgrown = False
 
@@ -104,28 +111,87 @@ class Assignment:
     """The slot that a memory uses instead of buffers of its own.
 
     Attributes:
-        arena: The arena that the slot is in.
+        arena: The arena of the slot.
         slot: The buffer.
-        name: The blob's name, for messages.
-        home: Where in another memory the private side may lie, or that others may lie in it.
-        host: The slot of that other memory.
+        name: Name of the blob, for messages.
+        concat_slot: Place of the private side in the top of a Concat, or that whole top.
+        parent_slot: The slot of the top of the Concat; None for the top itself.
     """
 
     arena: Arena
     slot: Slot
     name: str
-    home: Home | None = None
-    host: Slot | None = None
+    concat_slot: Home | None = None
+    parent_slot: Slot | None = None
 
     def check_open(self) -> None:
-        """Make sure that a pass is under way.
+        """Refuse an access outside of a pass, when the buffer may have another memory's contents.
 
         Raises:
-            NetError: There is none, so the buffer may hold what another memory wrote.
+            NetError: No pass is running.
         """
         if not self.arena.open:
             message = (
-                f"blob {self.name!r} was not kept: its memory served other layers too; name it in "
-                f"keep=[{self.name!r}, ...] when the net is made, or leave keep out to have all"
+                f"blob {self.name!r} was not kept: its memory is shared with other blobs; name it "
+                f"in keep=[{self.name!r}, ...] when the net is made, or leave keep out to keep all"
             )
             raise NetError(message, code=ErrorCode.BAD_STATE, blob=self.name)
+
+
+def allocate(
+    memory: SyncedMemory,
+    place: str,
+    size: int,
+    make: Callable[[int], Array],
+    dtype: str = "",
+    slot: Slot | None = None,
+) -> Array:
+    """Return a new array for a memory, or a part of the array of its slot.
+
+    Args:
+        memory: The memory.
+        place: ``HOST``, a device, "private" or "standalone".
+        size: Number of elements.
+        make: Returns a new array of a number of elements.
+        dtype: Type of the elements; "" for the memory's.
+        slot: Another slot than the memory's.
+
+    Raises:
+        OutOfMemoryError: The allocation failed, or exceeds the setting ``memory_limit``.
+    """
+    dtype = dtype or memory.dtype
+
+    def within_limit(size: int) -> Array:
+        _check_limit(memory, place, size, dtype)
+        try:
+            return make(size)
+        except (OutOfMemoryError, MemoryError, OSError) as error:
+            fault = with_location(error, memory.label)
+            raise fault from fault.__cause__
+
+    ledger.register(memory)
+    if memory.assignment is None:
+        return within_limit(size)
+    return (slot or memory.assignment.slot).borrow((place, dtype), size, within_limit)
+
+
+def _check_limit(memory: SyncedMemory, place: str, size: int, dtype: str) -> None:
+    """Refuse an allocation beyond the memory limit of the device.
+
+    Host sides of a device with a memory of its own do not count: the limit is the device's.
+    """
+    device = memory.device
+    limit = settings.get_often("memory_limit")
+    if not limit or (place == HOST and not device.shares_host):
+        ledger.invalidate()
+        return
+    counted = HOST if device.shares_host else str(device)
+    nbytes = size * np.dtype(dtype).itemsize
+    if not ledger.has_room(counted, nbytes, limit):
+        message = (
+            f"{memory.label} needs {bytes_text(nbytes)} on {device}; nets use "
+            f"{bytes_text(ledger.used(counted))} of the limit of {bytes_text(limit)} "
+            f"(memory_limit, {settings.where('memory_limit')}); make the batch smaller, delete "
+            "other nets, or raise the limit"
+        )
+        raise OutOfMemoryError(message, needed=nbytes, limit=limit, device=str(device))

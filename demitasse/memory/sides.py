@@ -1,33 +1,33 @@
-"""The two sides of a memory: its array on the host, and its array on a device.
+"""The two sides of a memory: the array on the host, and the array on a device.
 
-A side knows its array, and what must be waited for before the array is used. Which side is newest,
-and when to copy from one to the other, is for ``SyncedMemory`` to decide.
+A side has an array, and the pending work that must end before the array is used.
+``SyncedMemory`` decides which side is newest, and when to copy.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
+from typing import Any, ClassVar
 
 import numpy as np
 
 from demitasse.backends.arrays import Array, Event, PrivateLayout
 from demitasse.backends.storage import ARRAYS, Stored, nan_of, narrowed, widen_into
 from demitasse.core.device import Device
-from demitasse.memory.leases import Lease
 from demitasse.memory.transfers import transfers
 
-__all__ = ["DeviceSide", "HostSide", "Traffic"]
+__all__ = ["DeviceSide", "HostSide", "LiveView", "StreamOrder", "any_live_view", "viewed_memories"]
 
 
-class Traffic:
-    """What may still be under way in a buffer, for whoever uses it next.
+class StreamOrder:
+    """Pending work on a buffer, which the next user of the buffer must wait for.
 
-    Memories that share a slot's buffers share its traffic.
+    Memories that share a slot's buffers share the slot's order.
 
     Attributes:
-        copy: A copy to a device that may still read from the array on the host.
-        last: Where the array on a device was last used, as the backend's ``follow`` returned it.
+        copy: A copy to a device that may still read the array on the host.
+        last: The last use of the array on a device, as returned by the backend's ``follow``.
     """
 
     __slots__ = ("copy", "last")
@@ -37,56 +37,94 @@ class Traffic:
         self.last: object = None
 
 
+class LiveView:
+    """Owner of a live view of a memory's host side.
+
+    A numpy array made from a LiveView, and every slice or view of that array, keeps it alive. While
+    one is alive, every pass reads the values written through it, and updates it afterwards. Without
+    one, passes skip both.
+
+    Args:
+        host: The array.
+        memory: The memory; the view does not keep it alive.
+    """
+
+    __slots__ = ("__array_interface__", "__weakref__", "host")
+
+    alive: ClassVar[dict[int, weakref.ref[Any]]] = {}
+    """The memories of all views. Unlike a set of weak references, a dictionary can be copied while
+    other threads add to it."""
+
+    def __init__(self, host: np.ndarray, memory: object) -> None:
+        self.host = host
+        self.__array_interface__ = host.__array_interface__
+        self.alive[id(self)] = weakref.ref(memory)
+
+    def __del__(self) -> None:
+        self.alive.pop(id(self), None)
+
+
+def any_live_view() -> bool:
+    """Return whether any memory has a live view."""
+    return bool(LiveView.alive)
+
+
+def viewed_memories() -> list[Any]:
+    """Return the memories with live views."""
+    found = [memory() for memory in LiveView.alive.copy().values()]
+    return [memory for memory in found if memory is not None]
+
+
 class HostSide:
     """The array on the host.
 
     Attributes:
         array: One-dimensional; None until the host side is first used.
-        given: Whether the array is somebody else's, who may look at it.
-        let_go: Whether there was one that nobody seemed to need.
-        traffic: What may still be under way in it.
+        borrowed: True for an array of a caller, who may read it at any time.
+        dropped: True once an array was dropped because nothing seemed to need it.
+        order: Pending work on the array.
     """
 
-    __slots__ = ("_lease", "array", "given", "let_go", "traffic")
+    __slots__ = ("_view", "array", "borrowed", "dropped", "order")
 
-    def __init__(self, traffic: Traffic) -> None:
+    def __init__(self, order: StreamOrder) -> None:
         self.array: np.ndarray | None = None
-        self.given = self.let_go = False
-        self.traffic = traffic
-        self._lease: weakref.ref[Lease] | None = None
+        self.borrowed = self.dropped = False
+        self.order = order
+        self._view: weakref.ref[LiveView] | None = None
 
     def replace(self, array: np.ndarray | None) -> None:
-        """Use another array from now on, which no live view shows; None for one made later."""
+        """Use another array, without a live view; None for one allocated later."""
         self.wait()
-        self.array, self._lease, self.given = array, None, array is not None
+        self.array, self._view, self.borrowed = array, None, array is not None
 
     @property
-    def leased(self) -> bool:
-        """Whether somebody holds a live view of the array."""
-        return self._lease is not None and self._lease() is not None
+    def viewed(self) -> bool:
+        """True if the array has a live view."""
+        return self._view is not None and self._view() is not None
 
     def view(self, host: np.ndarray, memory: object) -> np.ndarray:
-        """Return a live, writable view of ``host``, which is our array. Shape: (size,).
+        """Return a live, writable view of ``host``, the array of this side. Shape: (size,).
 
         Args:
             host: The array.
-            memory: Whose side this is.
+            memory: The memory of this side.
         """
-        lease = self._lease() if self._lease is not None else None
-        if lease is None or lease.host is not host:
-            lease = Lease(host, memory)
-            self._lease = weakref.ref(lease)
-        return np.asarray(lease)
+        view = self._view() if self._view is not None else None
+        if view is None or view.host is not host:
+            view = LiveView(host, memory)
+            self._view = weakref.ref(view)
+        return np.asarray(view)
 
     def pend(self, copy: Event | None) -> None:
-        """Note a copy to a device that may still read from the array."""
-        self.traffic.copy = copy
+        """Note a copy to a device that may still read the array."""
+        self.order.copy = copy
 
     def wait(self) -> None:
-        """Wait until no copy reads from the array any more, so that it may be written."""
-        if self.traffic.copy is not None:
-            self.traffic.copy.synchronize()
-            self.traffic.copy = None
+        """Wait until no copy reads the array, so that the array may be written."""
+        if self.order.copy is not None:
+            self.order.copy.synchronize()
+            self.order.copy = None
 
 
 class DeviceSide:
@@ -94,30 +132,30 @@ class DeviceSide:
 
     Attributes:
         array: One-dimensional; None until the device side is first used.
-        device: The device that the array is on.
-        layout: The private layout that the array is in; None for C order.
-        storage: How it keeps numbers: "float" as the host does, or in 16 bits.
-        traffic: What may still be under way in it.
+        device: The device of the array.
+        layout: The private layout of the array; None for C order.
+        storage: Storage of numbers: "float" as on the host, or 16 bits.
+        order: Pending work on the array.
     """
 
-    __slots__ = ("array", "device", "layout", "storage", "traffic")
+    __slots__ = ("array", "device", "layout", "order", "storage")
 
-    def __init__(self, device: Device, traffic: Traffic) -> None:
+    def __init__(self, device: Device, order: StreamOrder) -> None:
         self.array: Array | None = None
         self.device = device
-        self.traffic = traffic
+        self.order = order
         self.layout: PrivateLayout | None = None
         self.storage: Stored = "float"
 
     def replace(
         self, array: Array | None, device: Device, layout: PrivateLayout | None = None
     ) -> None:
-        """Use another array from now on; None for one made later."""
+        """Use another array; None for one allocated later."""
         self.array, self.device, self.layout = array, device, layout
 
     def follow(self) -> None:
-        """Let what is done with the array now begin after what was done with it before."""
-        self.traffic.last = self.device.backend.follow(self.traffic.last)
+        """Order the next work on the array after the earlier work."""
+        self.order.last = self.device.backend.follow(self.order.last)
 
     def fill(self, value: float) -> None:
         """Set all elements to one number."""
@@ -127,7 +165,7 @@ class DeviceSide:
             self.device.backend.fill(self.array, nan_of(self.storage) if narrow else value)
 
     def copy_to(self, host: np.ndarray) -> None:
-        """Write the elements in C order to the beginning of ``host``, and wait for it."""
+        """Write the elements in C order to the beginning of ``host``; wait for the copy."""
         self.follow()
         backend = self.device.backend
         if self.layout is not None:
@@ -143,10 +181,10 @@ class DeviceSide:
             transfers.note(down=narrow.nbytes)
 
     def copy_from(self, host: np.ndarray) -> Event | None:
-        """Start copying ``host``, of our size, into the array, which is in C order.
+        """Start a copy of ``host``, of the same size, into the array, which is in C order.
 
         Returns:
-            What to wait for before ``host`` may be overwritten, or None when it already may.
+            The event to wait for before ``host`` is overwritten; None if the copy is done.
         """
         if self.storage != "float":
             host = narrowed(host, self.storage)

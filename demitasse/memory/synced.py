@@ -1,47 +1,190 @@
 """SyncedMemory: one piece of data with a host side and a device side, copied only when needed.
 
-A *head* says which side is newest. Whoever reads the stale side pays for one copy. Nothing else in
-the engine moves data between host and device, so counting here counts everything.
+A *head* records which side is newest; a read of the stale side costs one copy. Nothing else in the
+engine copies between host and device, so ``transfers`` counts every copy.
 
-Source: Caffe, ``src/caffe/syncedmem.cpp``; live views and versions are ours.
+Source: Caffe, ``src/caffe/syncedmem.cpp``; live views and versions are additions.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
+from enum import Enum
+from functools import partial
 
 import numpy as np
 
 from demitasse.backends.arrays import Array, PrivateLayout
-from demitasse.backends.storage import Stored
+from demitasse.backends.home import Home
+from demitasse.backends.storage import ARRAYS, Stored
+from demitasse.core.config import settings
 from demitasse.core.device import Device
-from demitasse.core.memory_info import ledger
+from demitasse.core.memory_info import HOST, Share, ledger
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DeviceError, ErrorCode, ShapeError
-from demitasse.memory.arena import Assignment
-from demitasse.memory.sides import Traffic
-from demitasse.memory.transfers import transfers
-from demitasse.memory.two_sides import DEVICE_HEADS, Head, TwoSides
+from demitasse.memory.arena import Assignment, allocate
+from demitasse.memory.sides import DeviceSide, HostSide, StreamOrder
+from demitasse.memory.transfers import current_guard, transfers
 
 __all__ = ["DEVICE_HEADS", "Head", "SyncedMemory"]
 
 
-class SyncedMemory(TwoSides):
+class Head(Enum):
+    """The newest side of a memory."""
+
+    UNINITIALIZED = 0
+    HEAD_AT_CPU = 1
+    HEAD_AT_GPU = 2
+    SYNCED = 3
+
+
+DEVICE_HEADS = (Head.HEAD_AT_GPU, Head.SYNCED)
+"""Heads at which the device side is up to date."""
+
+
+_serials = itertools.count()
+
+
+class SyncedMemory:
     """``size`` elements that exist on the host, on a device, or on both.
 
-    Allocated when first touched, and zero then, or what ``begin_with`` says. Where the device works
-    on the host's arrays, a Step may still keep the elements in a layout of its own. This *private*
-    side is then the device side; all other code reads the host side, which is brought up to date by
-    a reorder.
+    A side is allocated when it is first used, with zeros or the contents of ``lazy_init``. On a
+    device that computes on host arrays, a Step may store the elements in a layout of its own. This
+    *private* side is then the device side; other code reads the host side, which a reorder brings
+    up to date.
 
     Args:
-        size: How many elements.
+        size: Number of elements.
         dtype: "float32", "float64", "int32", ...
-        device: Where the device side lives.
-        called: What it is called in messages.
+        device: Device of the device side.
+        label: Name in messages.
+
+    Attributes:
+        version: Grows with every write; the key of values derived from the contents.
+        serial: Identity among all memories of the process, past ones included.
+        concat_slot: Place in the top of a Concat where Steps may write the contents, or that whole
+            top; None for neither.
+        host_side, device_side: The two sides, for this package.
+        state: The newest side, without regard to ``lazy_init``; for this package.
+        initializer: The function of ``lazy_init`` until it has run; for this package.
     """
 
-    __slots__ = ()
+    __slots__ = (
+        "__weakref__",
+        "_assignment",
+        "_fill_stale",
+        "concat_slot",
+        "device",
+        "device_side",
+        "dtype",
+        "host_side",
+        "initializer",
+        "label",
+        "serial",
+        "size",
+        "state",
+        "version",
+    )
+
+    def __init__(self, size: int, dtype: str, device: Device, label: str = "an array") -> None:
+        self.size, self.dtype, self.device, self.label = size, dtype, device, label
+        self.version = 0
+        self.serial = next(_serials)
+        self.state = Head.UNINITIALIZED
+        order = StreamOrder()
+        self.host_side = HostSide(order)
+        self.device_side = DeviceSide(device, order)
+        self._assignment: Assignment | None = None
+        self.concat_slot: Home | None = None
+        self.initializer: Callable[[np.ndarray], None] | None = None
+        fill = bool(settings.get_often("debug_fill_stale"))
+        self._fill_stale = fill and dtype.startswith("float")
+
+    # -- properties ----------------------------------------------------------------------------
+
+    @property
+    def head(self) -> Head:
+        """The newest side; the host side while ``lazy_init`` has not run."""
+        return Head.HEAD_AT_CPU if self.initializer is not None else self.state
+
+    @property
+    def cleared(self) -> bool:
+        """True without contents: a read gives zeros, and a write may skip the read."""
+        return self.head is Head.UNINITIALIZED
+
+    @property
+    def lazy(self) -> bool:
+        """True while the function of ``lazy_init`` has not run."""
+        return self.initializer is not None
+
+    @property
+    def nbytes(self) -> int:
+        """Size of one side, in bytes."""
+        return self.size * np.dtype(self.dtype).itemsize
+
+    @property
+    def allocated(self) -> int:
+        """Allocated bytes on host and device together."""
+        host = 0 if self.host_side.array is None else self.nbytes
+        side = self.device_side
+        if side.array is None:
+            return host
+        return host + (self.device_nbytes if side.layout is None else int(side.array.nbytes))
+
+    @property
+    def storage(self) -> Stored:
+        """Storage of numbers on the device: "float" as on the host, or 16 bits."""
+        return self.device_side.storage
+
+    @property
+    def device_nbytes(self) -> int:
+        """Size of the device side in C order, in bytes."""
+        return self.size * np.dtype(self._device_dtype).itemsize
+
+    @property
+    def _device_dtype(self) -> str:
+        return ARRAYS.get(self.device_side.storage, self.dtype)
+
+    @property
+    def layout(self) -> PrivateLayout | None:
+        """The layout of the private side, if that side is up to date; otherwise None."""
+        return self.device_side.layout if self.state in DEVICE_HEADS else None
+
+    @property
+    def device_array(self) -> Array | None:
+        """The array on the device as it is, or None without one. Shape: (size,)."""
+        side = self.device_side
+        return side.array if side.device is self.device else None
+
+    @property
+    def persistent(self) -> bool:
+        """True if the contents can be read after a pass; False for a shared buffer."""
+        return self._assignment is None
+
+    @property
+    def viewed(self) -> bool:
+        """True if the host side has a live view."""
+        return self.host_side.viewed
+
+    @property
+    def assignment(self) -> Assignment | None:
+        """The slot of an arena that replaces the memory's own buffers; None for own buffers."""
+        return self._assignment
+
+    def shares(self) -> list[Share]:
+        """Return the present arrays, for the ledger of memory in use."""
+        if self._assignment is not None:
+            return self._assignment.slot.shares()
+        found, host, side = [], self.host_side.array, self.device_side
+        if host is not None:
+            found.append(Share(HOST, id(host), self.nbytes))
+        if side.array is not None and side.layout is not None:
+            found.append(Share(HOST, id(side.array), int(side.array.nbytes)))
+        elif side.array is not None:
+            found.append(Share(str(side.device), id(side.array), self.device_nbytes))
+        return found
 
     # -- reading and writing -------------------------------------------------------------------
 
@@ -54,14 +197,14 @@ class SyncedMemory(TwoSides):
         """Return the host side for writing; the device side becomes stale.
 
         Args:
-            discard: Everything will be overwritten, so the old contents need not be copied.
+            discard: True if everything will be overwritten; the contents are then not copied.
         """
         self._check_open()
-        elsewhere = self._head is not Head.HEAD_AT_CPU
+        elsewhere = self.state is not Head.HEAD_AT_CPU
         host = self._to_cpu(discard=discard)
-        self._host_side.wait()
+        self.host_side.wait()
         if elsewhere:
-            self._newest_at_host()
+            self._set_host_newest()
         self.version += 1
         return host
 
@@ -79,35 +222,74 @@ class SyncedMemory(TwoSides):
         """Return the device side for writing; the host side becomes stale.
 
         Args:
-            discard: Everything will be overwritten, so the old contents need not be copied.
+            discard: True if everything will be overwritten; the contents are then not copied.
         """
         if self.device.shares_host:
             return self.mutable_cpu_data(discard=discard)
         self._check_open()
-        self.keep_as("float", discard=discard)
-        return self._written_at_device(discard=discard)
+        self.set_storage("float", discard=discard)
+        return self._mutable_device_side(discard=discard)
 
-    def _written_at_device(self, *, discard: bool) -> Array:
-        elsewhere = self._head is not Head.HEAD_AT_GPU
+    def _mutable_device_side(self, *, discard: bool) -> Array:
+        elsewhere = self.state is not Head.HEAD_AT_GPU
         side = self._to_gpu(discard=discard)
         if elsewhere:
-            self._newest_at_device()
+            self._set_device_newest()
         self.version += 1
         return side
 
-    # -- values in 16 bits ---------------------------------------------------------------------
-
-    def keep_as(self, storage: Stored, *, discard: bool = False) -> None:
-        """Keep numbers on the device like that from now on.
+    def lazy_init(self, write: Callable[[np.ndarray], None]) -> None:
+        """Set a function that writes the contents at the first read, unless a write comes before.
 
         Args:
-            storage: "float" for as on the host, "half" or "bfloat16" for 16 bits, rounded.
-            discard: Everything will be overwritten, so the contents need not be converted.
+            write: Gets the host side, shape (size,), and overwrites all of it.
         """
-        side = self._device_side
+        self.clear()
+        self.initializer = write
+
+    def clear(self) -> None:
+        """Discard the contents: reads give zeros, without a write now."""
+        self.state, self.initializer = Head.UNINITIALIZED, None
+        self.version += 1
+        if self.viewed:  # the view must show the zeros
+            self.host_side.wait()
+            self._host_array()[...] = 0
+            self.state = Head.HEAD_AT_CPU
+
+    def to(self, device: Device) -> None:
+        """Move to another device; the contents are copied when they are next used."""
+        if device is not self.device:
+            self.set_storage("float")
+        self.device = device
+        if self.device_side.device is not device and self.state is not Head.HEAD_AT_GPU:
+            self._drop_device_side()
+
+    def async_push(self) -> None:
+        """Start a copy of the host side to the device.
+
+        Raises:
+            DeviceError: The head is not at the host.
+        """
+        if self.device.shares_host:
+            return
+        if self.head is not Head.HEAD_AT_CPU:
+            message = f"got head {self.state.name}, expected HEAD_AT_CPU; write the host side first"
+            raise DeviceError(message, code=ErrorCode.BAD_STATE, head=self.state.name)
+        self._to_gpu()
+
+    # -- values in 16 bits ---------------------------------------------------------------------
+
+    def set_storage(self, storage: Stored, *, discard: bool = False) -> None:
+        """Set the storage of numbers on the device.
+
+        Args:
+            storage: "float" as on the host; "half" or "bfloat16" for 16 bits, rounded.
+            discard: True if everything will be overwritten; the contents are then not converted.
+        """
+        side = self.device_side
         if storage == side.storage:
             return
-        if self._head is Head.HEAD_AT_GPU and not discard:
+        if self.state is Head.HEAD_AT_GPU and not discard:
             self._to_cpu()
         self._drop_device_side()
         side.storage = storage
@@ -119,73 +301,69 @@ class SyncedMemory(TwoSides):
         return side if self.storage == storage else self.device.backend.narrow(side, storage)
 
     def mutable_narrow_data(self, storage: Stored) -> Array:
-        """Return the device side, kept in 16 bits, to be overwritten. Shape: (size,)."""
+        """Return the device side in 16 bits, to be overwritten. Shape: (size,)."""
         self._check_open()
-        self.keep_as(storage, discard=True)
-        return self._written_at_device(discard=True)
+        self.set_storage(storage, discard=True)
+        return self._mutable_device_side(discard=True)
 
     def overwrite(self, array: Array) -> None:
-        """Write values to the beginning of the device side, which is kept in 16 bits.
+        """Round values to the beginning of the device side, which has 16 bits.
 
-        Shapes: array any; as many elements as we have, or fewer.
+        Shapes: array any; at most ``size`` elements.
         """
         self._check_open()
-        self.device.backend.narrow(array, self.storage, self._written_at_device(discard=True))
+        self.device.backend.narrow(array, self.storage, self._mutable_device_side(discard=True))
 
     # -- the private side ----------------------------------------------------------------------
-
-    @property
-    def layout(self) -> PrivateLayout | None:
-        """The layout of the private side, when that side is up to date; otherwise None."""
-        return self._device_side.layout if self._head in DEVICE_HEADS else None
 
     def private_data(self, layout: PrivateLayout, *, alone: bool = False) -> Array | None:
         """Return the private side in ``layout``, up to date, for reading. Shape: (layout.size,).
 
         Args:
             layout: The layout.
-            alone: Let go of a host side that is copied here, unless others look at it. Whoever
-                reads it later has it made again, and it stays then.
+            alone: True to drop a host side that is copied here, unless it has other users. A later
+                reader allocates it again, and it stays then.
 
         Returns:
-            None when the private side is up to date in another layout; ``convert`` then gives the
+            None if the private side is up to date in another layout; ``convert`` then gives the
             contents in this one.
         """
         here = self.layout
-        if here is not None and self._device_side.device is self.device:
-            return self._device_side.array if here is layout else None
+        if here is not None and self.device_side.device is self.device:
+            return self.device_side.array if here is layout else None
         host = self._to_cpu()
         side = self._private_array(layout)
-        if alone and self._may_let_go_of_host():
+        if alone and self._may_drop_host():
             with Uninterrupted():
                 self.device.backend.pack_away(host, layout, side)
-                self._let_go_of_host()
+                self.state, self.host_side.dropped = Head.HEAD_AT_GPU, True
+                self.host_side.replace(None)
         else:
             self.device.backend.pack(host, layout, side)
-            self._head = Head.SYNCED
+            self.state = Head.SYNCED
         transfers.note(reorders=1)
         return side
 
     def mutable_private_data(self, layout: PrivateLayout) -> Array:
         """Return the private side in ``layout``, for writing; the host side becomes stale.
 
-        Its contents are kept when the private side is up to date in this layout, and undefined
+        The contents are kept if the private side is up to date in this layout, and undefined
         otherwise.
         """
-        if self._device_side.device is not self.device:
+        if self.device_side.device is not self.device:
             self._leave_old_device(discard=True)
         side = self._private_array(layout)
-        if self._head is not Head.HEAD_AT_GPU:
-            self._newest_at_device()
+        if self.state is not Head.HEAD_AT_GPU:
+            self._set_device_newest()
         self.version += 1
         return side
 
     def convert(self, layout: PrivateLayout, target: Array) -> None:
-        """Write the contents to ``target`` in ``layout``; the sides stay as they are.
+        """Write the contents to ``target`` in ``layout``; both sides are unchanged.
 
         Shapes: target (layout.size,).
         """
-        backend, here, side = self.device.backend, self.layout, self._device_side
+        backend, here, side = self.device.backend, self.layout, self.device_side
         if here is not None and here.shape == layout.shape and side.device is self.device:
             backend.repack(side.array, here, target, layout)
         else:
@@ -193,83 +371,60 @@ class SyncedMemory(TwoSides):
         transfers.note(reorders=1)
 
     def exchange_private(self, layout: PrivateLayout, side: Array) -> Array | None:
-        """Make ``side`` the private side, to be overwritten; return the one it replaces.
+        """Make ``side`` the private side, to be overwritten; return the previous one.
 
-        So a Step that runs in place keeps its input without copying it.
+        An in-place Step thus keeps its input without a copy.
         """
-        if self._device_side.device is not self.device:
+        if self.device_side.device is not self.device:
             self._leave_old_device(discard=True)
-        before = self._device_side.array
+        before = self.device_side.array
         self._distrust_device_side()
-        self._device_side.replace(side, self.device, layout)
-        self._newest_at_device()
+        self.device_side.replace(side, self.device, layout)
+        self._set_device_newest()
         self.version += 1
         return before
 
-    # -- beginning and forgetting --------------------------------------------------------------
+    # -- captured work -------------------------------------------------------------------------
 
-    def begin_with(self, write: Callable[[np.ndarray], None]) -> None:
-        """Let a function write the contents when they are first read, unless others come before.
-
-        Args:
-            write: Gets the host side, shape (size,), and overwrites all of it.
-        """
-        self.clear()
-        self._initial = write
-
-    def clear(self) -> None:
-        """Forget the contents: reads as zeros again, without writing them now."""
-        self._head, self._initial = Head.UNINITIALIZED, None
-        self.version += 1
-        if self.leased:  # somebody is looking at the host side
-            self._host_side.wait()
-            self._host_array()[...] = 0
-            self._head = Head.HEAD_AT_CPU
-
-    # -- recorded work -------------------------------------------------------------------------
-
-    @property
-    def device_array(self) -> Array | None:
-        """The array on the device as it is, or None where there is none. Shape: (size,)."""
-        side = self._device_side
-        return side.array if side.device is self.device else None
-
-    def used(self, where: object) -> None:
-        """Let recorded work begin after what was done with the array on the device before.
+    def order_after(self, where: object) -> None:
+        """Order captured work after the earlier work on the device array.
 
         Args:
-            where: The work is queued now, as the backend's ``follow`` returned it.
+            where: The queue of the captured work, as returned by the backend's ``follow``.
         """
-        traffic = self._device_side.traffic
-        if traffic.last is not where:
-            self.device.backend.follow(traffic.last)
-            traffic.last = where
+        order = self.device_side.order
+        if order.last is not where:
+            self.device.backend.follow(order.last)
+            order.last = where
 
-    def written(self, head: Head) -> None:
-        """Take note that recorded work has written the device side; ``head`` is newest then."""
-        self._head, self._initial = head, None
+    def mark_written(self, head: Head) -> None:
+        """Record a write by captured work, and the newest side after it."""
+        self.state, self.initializer = head, None
         self.version += 1
 
-    # -- adopting ------------------------------------------------------------------------------
+    # -- arrays of the caller, and live views --------------------------------------------------
 
     def set_cpu_data(self, array: np.ndarray) -> None:
-        """Make ``array`` the host side, without copying; the head moves there.
+        """Make ``array`` the host side, without a copy; the head moves there.
 
         Raises:
-            ShapeError: It is not one-dimensional, contiguous, of our size and dtype.
+            ShapeError: The array has another size or dtype, or is not contiguous.
         """
         if array.shape != (self.size,) or array.dtype != self.dtype or not array.flags.c_contiguous:
             message = (
-                f"cannot adopt a {array.dtype} array of shape {array.shape} as {self.size} "
-                f"contiguous {self.dtype} elements"
+                f"got a {array.dtype} array of shape {array.shape}, expected a contiguous "
+                f"{self.dtype} array of shape ({self.size},)"
             )
             raise ShapeError(
-                message, code=ErrorCode.INCOMPATIBLE, got=tuple(array.shape), expected=(self.size,)
+                message,
+                code=ErrorCode.INCOMPATIBLE,
+                got=tuple(array.shape),
+                expected=(self.size,),
             )
-        if self._head is Head.SYNCED:  # until the host side is the new one
-            self._head = Head.HEAD_AT_GPU
-        self._host_side.replace(array)
-        self._newest_at_host()
+        if self.state is Head.SYNCED:  # until the host side is the new one
+            self.state = Head.HEAD_AT_GPU
+        self.host_side.replace(array)
+        self._set_host_newest()
         self.version += 1
         ledger.adopted(self)
 
@@ -277,10 +432,10 @@ class SyncedMemory(TwoSides):
         """Make a one-dimensional device ``array`` the device side; the head moves there.
 
         Raises:
-            ShapeError: It has another size.
+            ShapeError: The array has another size.
         """
         if tuple(array.shape) != (self.size,):
-            message = f"cannot adopt an array of shape {tuple(array.shape)} as {self.size} elements"
+            message = f"got an array of shape {tuple(array.shape)}, expected ({self.size},)"
             raise ShapeError(
                 message,
                 code=ErrorCode.SHAPE_MISMATCH,
@@ -291,72 +446,181 @@ class SyncedMemory(TwoSides):
             self.set_cpu_data(array)
             return
         self._distrust_device_side()
-        self._device_side.replace(array, self.device)
-        self._newest_at_device()
+        self.device_side.replace(array, self.device)
+        self._set_device_newest()
         self.version += 1
         ledger.adopted(self)
 
-    def async_push(self) -> None:
-        """Start copying the host side to the device, so that it is there when it is needed.
-
-        Raises:
-            DeviceError: The head is not at the host.
-        """
-        if self.device.shares_host:
-            return
-        if self.head is not Head.HEAD_AT_CPU:
-            message = f"only data whose head is at the host can be pushed; it is {self._head.name}"
-            raise DeviceError(message, code=ErrorCode.BAD_STATE, head=self._head.name)
-        self._to_gpu()
-
-    # -- moving --------------------------------------------------------------------------------
-
-    def to(self, device: Device) -> None:
-        """Move to another device; the contents are copied when they are next used."""
-        if device is not self.device:
-            self.keep_as("float")
-        self.device = device
-        if self._device_side.device is not device and self._head is not Head.HEAD_AT_GPU:
-            self._drop_device_side()
-
-    # -- live views ----------------------------------------------------------------------------
-
-    def lease(self) -> np.ndarray:
+    def live_view(self) -> np.ndarray:
         """Return a live, writable view of the host side. Shape: (size,).
 
-        While the view, or any slice of it, is held, the host side is authoritative between
-        passes: what is written into it counts, and what a pass computes appears in it.
+        While the view, or a slice of it, exists, the host side is authoritative between passes: a
+        pass reads the values written into the view, and updates the view at its end.
         """
-        return self._host_side.view(self.mutable_cpu_data(), self)
-
-    # -- buffers that several memories share ---------------------------------------------------
-
-    @property
-    def assignment(self) -> Assignment | None:
-        """The slot of an arena whose buffers it uses; None for its own."""
-        return self._assignment
-
-    def assign(self, assignment: Assignment | None) -> None:
-        """Use the buffers of a slot from now on, or None for its own; the contents are lost."""
-        self._assignment = assignment
-        self._host_side.replace(None)
-        self._device_side.replace(None, self.device)
-        traffic = Traffic() if assignment is None else assignment.slot.traffic
-        self._host_side.traffic = self._device_side.traffic = traffic
-        self._head, self._initial = Head.UNINITIALIZED, None
-        self.version += 1
-
-    # -- around a pass -------------------------------------------------------------------------
+        return self.host_side.view(self.mutable_cpu_data(), self)
 
     def before_pass(self) -> None:
-        """Make the host side newest if it has live views, for they may have been written to."""
-        if self.leased and not self.cleared and self._assignment is None:
+        """Make a host side with live views the newest, for values written through a view."""
+        if self.viewed and not self.cleared and self._assignment is None:
             self.mutable_cpu_data()
 
     def after_pass(self) -> None:
-        """Bring the host side up to date if it has live views, to show what a pass computed."""
-        if self.leased and self._head is Head.HEAD_AT_GPU and self._assignment is None:
+        """Bring a host side with live views up to date."""
+        if self.viewed and self.state is Head.HEAD_AT_GPU and self._assignment is None:
             self._to_cpu()
 
+    # -- shared buffers ------------------------------------------------------------------------
+
+    def assign(self, assignment: Assignment | None) -> None:
+        """Use the buffers of a slot, or own buffers for None; the contents are discarded."""
+        self._assignment = assignment
+        self.host_side.replace(None)
+        self.device_side.replace(None, self.device)
+        order = StreamOrder() if assignment is None else assignment.slot.order
+        self.host_side.order = self.device_side.order = order
+        self.state, self.initializer = Head.UNINITIALIZED, None
+        self.version += 1
+
+    def _check_open(self) -> None:
+        if self._assignment is not None:
+            self._assignment.check_open()
+
+    # -- the four states -----------------------------------------------------------------------
+
+    def _to_cpu(self, *, discard: bool = False) -> np.ndarray:
+        match self.state:
+            case Head.UNINITIALIZED:
+                fresh = self.host_side.array is None and self._assignment is None  # zeros
+                host = self._host_array()
+                if self.initializer is not None and not discard:
+                    self.initializer(host)
+                elif not (discard or fresh):
+                    self.host_side.wait()
+                    host[...] = 0
+                self.state, self.initializer = Head.HEAD_AT_CPU, None
+            case Head.HEAD_AT_GPU:
+                host = self._host_array()
+                if not discard:
+                    if self.device_side.layout is None and (guard := current_guard()) is not None:
+                        guard.downloads(self)
+                    self.host_side.wait()
+                    self.device_side.copy_to(host)
+                self.state = Head.HEAD_AT_CPU if discard else Head.SYNCED
+                if self.device_side.device is not self.device:
+                    self._drop_device_side()
+            case _:
+                host = self._host_array()
+        return host
+
+    def _to_gpu(self, *, discard: bool = False) -> Array:
+        if self.device_side.device is not self.device:
+            self._leave_old_device(discard=discard)
+        if self.initializer is not None and not discard:
+            self._to_cpu()
+        self.device_side.follow()
+        match self.state:
+            case Head.UNINITIALIZED:
+                fresh = self.device_side.array is None and self._assignment is None
+                side = self._device_array()
+                if not (discard or fresh):
+                    self.device_side.fill(0)
+                self.state, self.initializer = Head.HEAD_AT_GPU, None
+            case Head.HEAD_AT_CPU:
+                side = self._device_array()
+                if not discard:
+                    if (guard := current_guard()) is not None:
+                        guard.uploads(self)
+                    self.host_side.wait()
+                    self.host_side.pend(self.device_side.copy_from(self._host_array()))
+                self.state = Head.HEAD_AT_GPU if discard else Head.SYNCED
+            case _:
+                side = self.device_side.array
+        return side
+
+    # The setting debug_fill_stale fills the side that becomes stale with NaN, to show its readers.
+
+    def _set_host_newest(self) -> None:
+        self.state, self.initializer = Head.HEAD_AT_CPU, None
+        if not self.device.shares_host and (guard := current_guard()) is not None:
+            guard.wrote(self)
+        if self._fill_stale and self.device_side.array is not None:
+            self.host_side.wait()
+            self.device_side.fill(math.nan)
+
+    def _set_device_newest(self) -> None:
+        self.state, self.initializer = Head.HEAD_AT_GPU, None
+        host = self.host_side.array
+        if self._fill_stale and not self.viewed and host is not None:
+            self.host_side.wait()
+            host[...] = math.nan
+
+    def _distrust_device_side(self) -> None:
+        """Make the host side the newest while the device side is replaced.
+
+        The replacement may be interrupted. Contents that are on the device alone are about to be
+        overwritten.
+        """
+        if self.state is Head.SYNCED:
+            self.state = Head.HEAD_AT_CPU
+
+    def _may_drop_host(self) -> bool:
+        """Return whether the host side is the memory's own, without views or earlier drops."""
+        host = self.host_side
+        shared = self.viewed or host.borrowed or self._assignment is not None
+        return not (shared or host.dropped)
+
+    # -- arrays --------------------------------------------------------------------------------
+
+    def _leave_old_device(self, *, discard: bool) -> None:
+        """Copy contents that are only on the old device to the host, and drop that side."""
+        if self.state is Head.HEAD_AT_GPU and not discard:
+            self._to_cpu()
+        self._drop_device_side()
+
+    def _drop_device_side(self) -> None:
+        self.host_side.wait()
+        self.device_side.replace(None, self.device)
+        if self.state is Head.SYNCED:
+            self.state = Head.HEAD_AT_CPU
+        elif self.state is Head.HEAD_AT_GPU:
+            self.state = Head.UNINITIALIZED
+
+    def _host_array(self) -> np.ndarray:
+        side = self.host_side
+        if side.array is None:
+            make = partial(self.device.backend.empty_host, dtype=self.dtype)
+            side.array = allocate(self, HOST, self.size, make)
+        return side.array
+
+    def _device_array(self) -> Array:
+        side = self.device_side
+        if side.array is None:
+            dtype = self._device_dtype
+            make = partial(self.device.backend.zeros, dtype=dtype)
+            side.array = allocate(self, str(self.device), self.size, make, dtype)
+        return side.array
+
+    def _private_array(self, layout: PrivateLayout) -> Array:
+        side = self.device_side
+        if side.layout is not layout:
+            array = self._new_private_array(layout)
+            self._distrust_device_side()
+            side.replace(array, self.device, layout)
+        return side.array
+
+    def _new_private_array(self, layout: PrivateLayout) -> Array:
+        make, place = self.device.backend.empty_private, self._assignment
+        slot = place.concat_slot if place is not None else None
+        if place is None or slot is None:
+            return allocate(self, "private", layout.size, make)
+        in_concat = layout.home == slot
+        if place.parent_slot is None:
+            # a bottom of the Concat may use the place of the private side in the Concat's layout
+            return allocate(self, "private" if in_concat else "standalone", layout.size, make)
+        if not in_concat or self._fill_stale:
+            return allocate(self, "private", layout.size, make)
+        whole = allocate(self, "private", math.prod(slot.whole), make, slot=place.parent_slot)
+        return whole[slot.first : slot.first + slot.size]
+
     def __repr__(self) -> str:
-        return f"SyncedMemory({self.size} {self.dtype} on {self.device}, {self._head.name})"
+        return f"SyncedMemory({self.size} {self.dtype} on {self.device}, {self.state.name})"

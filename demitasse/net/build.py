@@ -295,7 +295,7 @@ def initialize_parameters(params: Iterable[Blob]) -> None:
         DemitasseError: There is no memory, or no threads; some parameters may be initialized.
     """
     threads = wanted_threads()
-    waiting = [blob.data_memory for blob in params if blob.data_memory.deferred]
+    waiting = [blob.data_memory for blob in params if blob.data_memory.lazy]
     waiting.sort(key=lambda memory: -memory.size)
     if sum(memory.size for memory in waiting) < WORTH_THREADS or threads < 2:
         return  # the first reader of each parameter initializes it

@@ -25,8 +25,8 @@ from demitasse.core.threads import Uninterrupted
 from demitasse.errors import ErrorCode, NetError, OutOfMemoryError
 from demitasse.layers import LayerContext
 from demitasse.memory import SyncedMemory, transfers
-from demitasse.memory.guard import Guard, transfer_mode, watching
-from demitasse.memory.leases import leased_memories, leases_alive
+from demitasse.memory.sides import any_live_view, viewed_memories
+from demitasse.memory.transfers import Guard, current_guard, transfer_mode
 from demitasse.net.build import initialize_parameters
 from demitasse.net.debug import DebugInfo
 from demitasse.net.graph_capture import CapturablePasses, count_sources, layer_blocker
@@ -226,7 +226,7 @@ class Passes:
         """
         if self._interrupted is not None or self.debug_info or self._has_callbacks:
             return False
-        if watching() is not None:
+        if current_guard() is not None:
             return False
         try:
             self._take_over_views()
@@ -310,7 +310,7 @@ class Passes:
             self._call(self.after_backward, index)
 
     def _call(self, callbacks: Sequence[Callback], index: int) -> None:
-        if callbacks and (guard := watching()) is not None:
+        if callbacks and (guard := current_guard()) is not None:
             guard.at(f"a callback at layer {self._structure.layers[index].name!r}")
         for callback in callbacks:
             callback(index)
@@ -374,14 +374,14 @@ class Passes:
 
     def _leased(self) -> list[SyncedMemory]:
         """Return the memories of the net that have live views."""
-        if not leases_alive():
+        if not any_live_view():
             return []
         if self._serials[0] != self._changes.number:
             blobs = [*self._structure.blob_list, *self._structure.params_list]
             serials = (m.serial for b in blobs for m in (b.data_memory, b.diff_memory))
             self._serials = (self._changes.number, frozenset(serials))
         ours = self._serials[1]
-        return [memory for memory in leased_memories() if memory.leased and memory.serial in ours]
+        return [memory for memory in viewed_memories() if memory.viewed and memory.serial in ours]
 
 
 class Execution:

@@ -19,7 +19,7 @@ from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DeviceError
 from demitasse.layers import Layer
 from demitasse.memory import DEVICE_HEADS, Head, SyncedMemory
-from demitasse.memory.guard import transfer_mode
+from demitasse.memory.transfers import transfer_mode
 from demitasse.net.rollback import BlobCopies, nothing
 from demitasse.plan import Ran
 from demitasse.plan.entry import Entry
@@ -111,7 +111,7 @@ class GraphReplay:
         with recorder.aside():
             where = backend.follow(None)
             for memory in used:
-                memory.used(where)
+                memory.order_after(where)
         self._recording = recorder.record(work)
         self._arrays = [(memory, memory.device_array) for memory in used]
         self._needed = [memory for memory, head, _ in before if head in DEVICE_HEADS]
@@ -144,12 +144,12 @@ class GraphReplay:
                 memory.gpu_data()
         self._where = where = self._backend.follow(self._where)
         for memory, _ in self._arrays:
-            memory.used(where)
+            memory.order_after(where)
         self._recording.play()
         for memory, head in self._written:
-            memory.written(head)
+            memory.mark_written(head)
         for memory in self._read:  # cleared before, and read as zeros
-            memory.written(Head.HEAD_AT_GPU)
+            memory.mark_written(Head.HEAD_AT_GPU)
 
 
 @dataclass(frozen=True)

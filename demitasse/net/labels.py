@@ -13,7 +13,7 @@ from demitasse.layers.accuracy import Accuracy
 from demitasse.layers.axes import ClassAxis
 from demitasse.layers.base import Layer
 from demitasse.layers.losses.base import LossLayer, Normalization
-from demitasse.memory.two_sides import Head
+from demitasse.memory import Head
 from demitasse.net.structure import Structure
 
 __all__ = ["LabelCheck"]

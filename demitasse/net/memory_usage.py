@@ -117,7 +117,7 @@ def _needed(structure: Structure, plan: Plan, device: Device, history: Memories 
             seen.add(memory.serial)
             if memory.assignment is None:
                 own += memory.device_nbytes
-            elif memory.assignment.host is None:  # otherwise a view of another memory's slot
+            elif memory.assignment.parent_slot is None:  # otherwise a view of another memory's slot
                 slot = id(memory.assignment.slot)
                 slots[slot] = max(slots.get(slot, 0), memory.device_nbytes)
         return own + sum(slots.values())

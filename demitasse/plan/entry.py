@@ -254,7 +254,7 @@ class Entry:
         return (
             op,
             tuple(
-                (b.data_memory.serial, b.diff_memory.serial, b.shape, b.data_memory.home)
+                (b.data_memory.serial, b.diff_memory.serial, b.shape, b.data_memory.concat_slot)
                 for b in blobs
             ),
         )

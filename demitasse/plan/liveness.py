@@ -215,7 +215,7 @@ class Allocator:
     def find_homes(self) -> None:
         """Let memories that a Concat joins know where in its top they may lie."""
         for memory in self._memories():  # some may have left the net
-            memory.home = None
+            memory.concat_slot = None
         if not any(isinstance(place.layer.op, Concat) for place in self._places):
             self._joined = {}
             return
@@ -224,7 +224,7 @@ class Allocator:
         self._joined = find_homes(self._places, {live.memory.serial for live in ranges})
         for live in ranges:
             joined = self._joined.get(live.memory.serial)
-            live.memory.home = None if joined is None else joined.home
+            live.memory.concat_slot = None if joined is None else joined.home
 
     def update(self, runs: Callable[[], Sequence[int]]) -> None:
         """Assign slots anew, if shapes or memories have changed since the last time.
@@ -251,7 +251,7 @@ class Allocator:
             if slot.outgrown:
                 for memory in self._memories():
                     place = memory.assignment
-                    if place is not None and (place.slot is slot or place.host is slot):
+                    if place is not None and (place.slot is slot or place.parent_slot is slot):
                         memory.assign(place)
                 slot.clear()
 
@@ -259,7 +259,7 @@ class Allocator:
         """Give every memory buffers of its own again."""
         _release(self._memories())
         for memory in self._memories():
-            memory.home = None
+            memory.concat_slot = None
 
     def check_reads(self, first: int, last: int) -> None:
         """Make sure that a pass from layer ``first`` to layer ``last`` finds what it reads.
@@ -299,7 +299,7 @@ class Allocator:
                 new = memory.serial not in ranges
                 # read before any layer writes it: set from outside, as a loss's weight is
                 given = new and any(memory is read for _, read in access.reads)
-                if given or access.opaque or memory.leased:
+                if given or access.opaque or memory.viewed:
                     kept.add(memory.serial)
                 live = ranges.setdefault(memory.serial, LiveRange(memory, name, start, end))
                 live.end = max(live.end, end)

@@ -20,7 +20,7 @@ from demitasse.core.config import settings
 from demitasse.core.frozen_struct import FrozenStruct
 from demitasse.core.out_of_memory import with_location
 from demitasse.errors import DemitasseError, ErrorCode, NetError
-from demitasse.memory.guard import Guard, watching
+from demitasse.memory.transfers import Guard, current_guard
 from demitasse.plan.entry import Entry, Group, Place
 from demitasse.plan.stretch import Stretch
 from demitasse.plan.waiting import Waiting
@@ -121,7 +121,7 @@ class Plan:
             self.watch.begin()
         if start > end:
             return terms
-        guard = watching()
+        guard = current_guard()
         hurried = (
             self.watch is not None or guard is not None or settings.get_often("debug_fill_stale")
         )
@@ -221,7 +221,7 @@ class Plan:
         """Run layers ``start`` down to ``end``, both included, those that take part."""
         if self.watch is not None:
             self.watch.begin()
-        guard = watching()
+        guard = current_guard()
         observed = self.watch is not None or self.completed is not None or guard is not None
         if observed or settings.get_often("debug_fill_stale"):
             self._back(start, end, guard)

@@ -14,7 +14,7 @@ from demitasse.backends.recording import Notes
 from demitasse.backends.step import AnyStep
 from demitasse.blob import Blob
 from demitasse.memory import SyncedMemory, transfers
-from demitasse.memory.found import Found
+from demitasse.memory.replay_check import ReplayCheck
 from demitasse.plan.entry import Entry, Group
 
 __all__ = ["Stretch"]
@@ -34,13 +34,13 @@ class _Noted(NamedTuple):
 
     Attributes:
         notes: The calls.
-        found: What they find in memories, and leave there.
+        check: The memory states that they require and leave.
         reorders: How many of them copy from one layout to another.
         ran: What ran each layer.
     """
 
     notes: Notes
-    found: Found
+    check: ReplayCheck
     reorders: int
     ran: list[tuple[Entry, AnyStep | None, Group | None]]
 
@@ -100,9 +100,9 @@ class Stretch:
         for noted in self._noted:
             if alone and not noted.notes.compiled:
                 continue
-            if noted.found.again(self._versions):
+            if noted.check.matches(self._versions):
                 # all of it before the calls, which leave nothing of Python's in the caches
-                noted.found.leave_again(self._versions)
+                noted.check.apply_effects(self._versions)
                 if noted.reorders:
                     transfers.note(reorders=noted.reorders)
                 for entry, step, group in noted.ran:
@@ -113,13 +113,13 @@ class Stretch:
         return False
 
     def _note(self, pass_over: Callable[[], object]) -> None:
-        found = Found(self._memories(), self._overwritten(), self._versions)
+        check = ReplayCheck(self._memories(), self._overwritten(), self._versions)
         before = transfers.reorders_here
         with self._backend.note() as notes:
             pass_over()
-        if notes.whole and found.leave():
+        if notes.whole and check.record_effects():
             ran = [(entry, entry.ran, entry.ran_in) for entry in self._entries]
-            noted = _Noted(notes, found, transfers.reorders_here - before, ran)
+            noted = _Noted(notes, check, transfers.reorders_here - before, ran)
             self._noted = [*self._noted, noted][-MOST_NOTED:]
 
     def _memories(self) -> list[SyncedMemory]:

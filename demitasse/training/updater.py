@@ -17,7 +17,7 @@ from demitasse.core.log import get_logger, number
 from demitasse.core.out_of_memory import with_location
 from demitasse.errors import OutOfMemoryError
 from demitasse.io.proto import SolverParameter
-from demitasse.memory.leases import leases_alive
+from demitasse.memory.sides import any_live_view
 from demitasse.net import Net
 from demitasse.training import updates
 from demitasse.training.history import History
@@ -66,7 +66,7 @@ class Updater:
         self.history.to(net.device)
         memories = [m for b in net.learnable_params for m in (b.data_memory, b.diff_memory)]
         with net.exclusive("update"):
-            watched = leases_alive()
+            watched = any_live_view()
             for memory in memories if watched else ():
                 memory.before_pass()
             pieces = self._pieces(param, rate, iteration, guard)

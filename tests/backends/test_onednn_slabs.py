@@ -91,7 +91,7 @@ def test_weights_that_have_moved_are_read_again_as_they_were(monkeypatch):
     found = net.predict(x)["ip"]
 
     memory = net.params["ip"][0].data_memory
-    assert memory._host_side.array is None or memory.layout is None
+    assert memory.host_side.array is None or memory.layout is None
     np.testing.assert_allclose(found, portable.predict(x)["ip"], rtol=1e-4, atol=1e-3)
     np.testing.assert_array_equal(net.params["ip"][0].data, weights)
 

@@ -36,7 +36,7 @@ def writer():
 @pytest.fixture
 def memory(backend, writer):
     made = SyncedMemory(SIZE, "float32", Device(backend))
-    made.begin_with(writer)
+    made.lazy_init(writer)
     return made
 
 
@@ -45,7 +45,7 @@ READS = {
     "host, to write": lambda m: m.mutable_cpu_data(),
     "device": lambda m: m.device.backend.to_host(m.gpu_data()),
     "device, to write": lambda m: m.device.backend.to_host(m.mutable_gpu_data()),
-    "live view": lambda m: m.lease(),
+    "live view": lambda m: m.live_view(),
 }
 
 
@@ -105,7 +105,7 @@ def test_what_is_cut_short_is_made_again(backend):
         host[...] = 1
 
     memory = SyncedMemory(SIZE, "float32", Device(backend))
-    memory.begin_with(write)
+    memory.lazy_init(write)
     with pytest.raises(StoppedError):
         memory.gpu_data()
 
@@ -190,7 +190,7 @@ def test_large_ones_are_made_on_all_cores_and_shared_ones_once(monkeypatch):
             threads.add(threading.current_thread().name)
             writer(host)
 
-        blob.data_memory.begin_with(write)
+        blob.data_memory.lazy_init(write)
 
     build.initialize_parameters([*blobs, blobs[0]])
 

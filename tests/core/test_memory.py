@@ -10,7 +10,7 @@ from demitasse.core.config import settings
 from demitasse.core.device import Device
 from demitasse.errors import DeviceError, ErrorCode, ShapeError
 from demitasse.memory import Head, SyncedMemory, transfers
-from demitasse.memory.leases import leases_alive
+from demitasse.memory.sides import any_live_view
 
 FAR = "strict:device1"  # a device that does not share the host's memory
 
@@ -198,10 +198,10 @@ def test_data_follows_to_another_device(before, target):
 
 def test_a_slice_of_a_live_view_keeps_it_alive_and_counts():
     tried = memory(Head.HEAD_AT_GPU)
-    part = tried.lease().reshape(3, 1)[1:]
+    part = tried.live_view().reshape(3, 1)[1:]
     gc.collect()
-    assert tried.leased
-    assert leases_alive()
+    assert tried.viewed
+    assert any_live_view()
 
     tried.gpu_data()  # a pass has read the data, so the device side is up to date
     part[0] = 40
@@ -212,7 +212,7 @@ def test_a_slice_of_a_live_view_keeps_it_alive_and_counts():
 
 def test_a_live_view_shows_what_a_pass_computes():
     tried = memory(Head.HEAD_AT_CPU)
-    view = tried.lease()
+    view = tried.live_view()
 
     tried.mutable_gpu_data()[...] = 6.0
     tried.after_pass()
@@ -222,7 +222,7 @@ def test_a_live_view_shows_what_a_pass_computes():
 
 def test_a_dropped_view_costs_nothing():
     tried = memory(Head.HEAD_AT_CPU)
-    view = tried.lease()
+    view = tried.live_view()
     tried.gpu_data()
     del view
     gc.collect()
@@ -232,13 +232,13 @@ def test_a_dropped_view_costs_nothing():
     tried.before_pass()
     tried.after_pass()
 
-    assert not tried.leased
+    assert not tried.viewed
     assert transfers.to_host == transfers.to_device == 0
 
 
 def test_clearing_shows_in_a_live_view():
     tried = memory(Head.HEAD_AT_CPU)
-    view = tried.lease()
+    view = tried.live_view()
 
     tried.clear()
 

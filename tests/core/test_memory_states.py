@@ -194,7 +194,7 @@ class Blobs(RuleBasedStateMachine):
     )
     def use_the_private_side(self, which, value, how):
         blob = self.blobs[which]
-        if blob.data_memory.size != 12 or blob.data_memory.leased:
+        if blob.data_memory.size != 12 or blob.data_memory.viewed:
             return
         memory, plain = blob.data_memory, self.plain[which]
         layout = layout_with_tag(self.device.backend.engine.library, SHAPE, BLOCKED)

@@ -59,7 +59,7 @@ def test_one_that_was_made_again_stays(memory, layout):
 
 
 def test_a_live_view_stays_the_host_side(memory, layout):
-    view = memory.lease()
+    view = memory.live_view()
 
     memory.private_data(layout, alone=True)
 

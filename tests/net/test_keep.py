@@ -283,7 +283,7 @@ def test_training_without_kept_gradients_computes_the_same(backend):
 @pytest.mark.skipif(not status().loaded, reason=str(status()))
 def test_the_first_backward_pass_makes_each_buffer_once(monkeypatch):
     sizes = []
-    lend = Slot.lend
+    lend = Slot.borrow
 
     def noted(slot, kind, size, make):
         def counted(size):
@@ -292,7 +292,7 @@ def test_the_first_backward_pass_makes_each_buffer_once(monkeypatch):
 
         return lend(slot, kind, size, counted)
 
-    monkeypatch.setattr(Slot, "lend", noted)
+    monkeypatch.setattr(Slot, "borrow", noted)
     text = TRAIN.replace(  # the further down, the smaller
         layer("flat", "Flatten", "both", "flat"),
         pool("pool", "both")

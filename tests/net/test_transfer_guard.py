@@ -46,7 +46,7 @@ def made(kind="TanH", device=FAR):
 
 
 def warnings(caplog):
-    return [r.getMessage() for r in caplog.records if r.name == "demitasse.memory.guard"]
+    return [r.getMessage() for r in caplog.records if r.name == "demitasse.memory.transfers"]
 
 
 class TestError:

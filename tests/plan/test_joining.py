@@ -305,7 +305,7 @@ def test_a_bottom_that_is_needed_elsewhere_lies_by_itself(name, bottom):
 
     net.forward()
 
-    assert net.blobs[bottom].data_memory.home is None
+    assert net.blobs[bottom].data_memory.concat_slot is None
 
 
 def test_nothing_is_joined_where_all_blobs_are_kept():
@@ -313,4 +313,4 @@ def test_nothing_is_joined_where_all_blobs_are_kept():
 
     net.forward()
 
-    assert all(blob.data_memory.home is None for blob in net.blobs.values())
+    assert all(blob.data_memory.concat_slot is None for blob in net.blobs.values())

@@ -7,4 +7,4 @@ from demitasse.memory import SyncedMemory
 
 def fill_with_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave every parameter of the nets that are made from here on as new memory is: zeros."""
-    monkeypatch.setattr(SyncedMemory, "begin_with", lambda memory, write: memory.clear())
+    monkeypatch.setattr(SyncedMemory, "lazy_init", lambda memory, write: memory.clear())

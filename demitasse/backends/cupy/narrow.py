@@ -43,7 +43,7 @@ def narrow_operands(engine: Engine, at: Operands, params: Collection[int]) -> Op
 
 def narrow_blob(blob: Operand, storage: Stored) -> NarrowBlob:
     """Return a blob that is written in 16 bits, and kept so from now on."""
-    blob.data_memory.keep_as(storage)
+    blob.data_memory.set_storage(storage)
     return NarrowBlob(blob, storage)
 
 

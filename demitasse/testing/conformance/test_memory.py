@@ -178,7 +178,7 @@ def test_blobs_take_slices_of_arrays(device):
 
 def test_live_views_show_what_the_device_wrote_and_count_when_written(device):
     made = memory(device, 1, 2, 3)
-    view = made.lease()
+    view = made.live_view()
     made.gpu_data()
 
     view[1] = 20.0

@@ -226,7 +226,7 @@ class Engine(HostEngine):
             layout: One that suits who writes it. Where its channels lie last, and the memory has a
                 place in another, it is that.
         """
-        home = memory.home
+        home = memory.concat_slot
         if home is None or home.shape != layout.shape or home.is_whole:
             return layout
         return self.part(home) if layout is self.innermost_layout(layout.shape, 1) else layout

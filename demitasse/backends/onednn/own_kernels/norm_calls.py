@@ -132,7 +132,7 @@ class NormGradientCall(KernelCall):
         rows = self.parameters()
         dx = self._dx.array()
         [sums] = self.engine.workspaces(self.forward.kernel.sums_size)
-        if self._behind is not None and self._behind.memory.lasts:
+        if self._behind is not None and self._behind.memory.persistent:
             self._both((source, dy, dx), *rows, sums, self._behind.array())
         else:
             self._kernel((source, dy, dx), *rows, sums)
@@ -184,7 +184,7 @@ class HandedGradientCall(KernelCall):
         return NormalizationGradient(self._norm.forward.kernel, handed=self._handed)
 
     def __call__(self) -> None:
-        if any(blob.diff_memory.lasts for blob in self._between):
+        if any(blob.diff_memory.persistent for blob in self._between):
             self._one_by_one()
             return
         source, dy = self._source.array(), self._norm.dy.array()

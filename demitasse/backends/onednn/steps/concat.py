@@ -36,7 +36,7 @@ class ConcatStep(OnednnStep[ops.Concat]):
 
     def prepare(self) -> None:
         at, op, engine = self.at, self.op, self.engine
-        home = at.top[0].data_memory.home
+        home = at.top[0].data_memory.concat_slot
         if home is not None and op.axis == 1 and not at.backward:
             self.y = engine.part(home)
             self.forward_calls = [JoinCall(engine, at, home)]

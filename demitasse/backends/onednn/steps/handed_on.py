@@ -152,7 +152,7 @@ class _HandedOn(KernelCall):
                 call()
             return
         total = None
-        if self._only_sum or self._total.memory.lasts:
+        if self._only_sum or self._total.memory.persistent:
             total = self._total.array()
         for index, (part, own) in enumerate(zip(self._parts, targets, strict=True)):
             if own or total is not None:
