@@ -14,6 +14,7 @@ from pathlib import Path
 
 from demitasse.benchmark.case import with_batch
 from demitasse.benchmark.trial import Answer, Trial
+from demitasse.core.deprecated import renamed_arguments
 from demitasse.core.device import Device, choose_device
 from demitasse.core.text import bytes_text, read_size
 from demitasse.errors import ConfigError, ErrorCode, NetError, OutOfMemoryError
@@ -30,7 +31,7 @@ SMALL = (8, 16)
 MARGIN = 0.9
 """The part of the free memory that is used where no limit is given."""
 
-AT_MOST = 65536
+MAX_BATCH = 65536
 """The largest batch that is looked for."""
 
 PRECISION = 32
@@ -74,6 +75,7 @@ class LargestBatch:
     solver: str
 
 
+@renamed_arguments(at_most="max_batch", tell="on_trial")
 def largest_batch(
     net: str | os.PathLike[str],
     *,
@@ -83,8 +85,8 @@ def largest_batch(
     keep: Keep = "outputs",
     solver: str | os.PathLike[str] | None = None,
     confirm: bool = True,
-    at_most: int = AT_MOST,
-    tell: Callable[[int], object] = lambda batch: None,
+    max_batch: int = MAX_BATCH,
+    on_trial: Callable[[int], object] = lambda batch: None,
 ) -> LargestBatch:
     """Find the largest batch that fits, to a thirty-second.
 
@@ -101,8 +103,8 @@ def largest_batch(
         keep: Blobs to keep besides inputs and outputs, as for ``Net``; None keeps all.
         solver: Type of a solver, as "SGD", or the prototxt of one: parameters are updated, too.
         confirm: Whether the computed batch is run, and others around it.
-        at_most: The largest batch that is looked for.
-        tell: Called with each batch size before it is tried.
+        max_batch: The largest batch that is looked for.
+        on_trial: Called with each batch size before its trial.
 
     Raises:
         ConfigError: The solver or the limit is none.
@@ -125,9 +127,9 @@ def largest_batch(
         raise ConfigError(
             message, code=ErrorCode.CONFLICT, field="phase", got=phase, expected="TRAIN"
         )
-    search = _Search(trial, *_limits(where, limit), at_most, tell)
+    search = _Search(trial, *_limits(where, limit), max_batch, on_trial)
     line = search.line()
-    computed = max(0, min(at_most, line.batch_within(search.limit)))
+    computed = max(0, min(max_batch, line.batch_within(search.limit)))
     if confirm and search.may_try(line.at(computed)):
         search.around(computed)
     if search.confirmed:
@@ -187,7 +189,7 @@ class _Line:
     def batch_within(self, limit: int) -> int:
         """Return the largest batch that takes no more than a limit."""
         room = limit - self.few.total
-        return self.sizes[0] + room // self.per_item if self.per_item else AT_MOST
+        return self.sizes[0] + room // self.per_item if self.per_item else MAX_BATCH
 
 
 class _Search:
@@ -198,8 +200,8 @@ class _Search:
         limit: What the net may take.
         free: What may be tried at most without harm to what else the machine does; None where
             that is not known, nor a process kept within it.
-        at_most: The largest batch that is looked for.
-        tell: Called with each batch size before it is tried.
+        max_batch: The largest batch that is looked for.
+        on_trial: Called with each batch size before its trial.
 
     Attributes:
         fits: The largest batch that was run; None before.
@@ -213,10 +215,10 @@ class _Search:
         trial: Trial,
         limit: int,
         free: int | None,
-        at_most: int,
+        max_batch: int,
         tell: Callable[[int], object],
     ) -> None:
-        self.trial, self.limit, self.at_most = trial, limit, at_most
+        self.trial, self.limit, self.max_batch = trial, limit, max_batch
         self._free, self._tell = free, tell
         self._known: list[Answer] = []
         self.fits: Answer | None = None
@@ -247,8 +249,8 @@ class _Search:
 
     def around(self, batch: int) -> None:
         """Find the largest batch that fits, beginning with one that should."""
-        low, high = 0, self.at_most + 1
-        batch = max(1, min(batch, self.at_most))
+        low, high = 0, self.max_batch + 1
+        batch = max(1, min(batch, self.max_batch))
         back = PRECISION // 4
         for _ in range(MOST_TRIALS):
             [answer] = self._run(batch)

@@ -15,6 +15,7 @@ from time import perf_counter
 from demitasse.benchmark.case import Case, with_batch
 from demitasse.benchmark.peak import peak
 from demitasse.benchmark.reading import alone, rate, reads, with_own_data
+from demitasse.core.deprecated import renamed_arguments
 from demitasse.errors import ErrorCode, NetError
 from demitasse.io.proto import NetParameter, SolverParameter
 from demitasse.memory.transfers import transfers
@@ -176,6 +177,7 @@ class _Running:
         (self._solver or self.net).close()
 
 
+@renamed_arguments(tell="on_case")
 def measure(
     cases: Sequence[Case],
     *,
@@ -183,7 +185,7 @@ def measure(
     seconds: float = 0.2,
     layers: bool = False,
     reading: bool = False,
-    tell: Callable[[Case], object] = lambda case: None,
+    on_case: Callable[[Case], object] = lambda case: None,
 ) -> list[Result]:
     """Measure cases side by side.
 
@@ -196,12 +198,12 @@ def measure(
         seconds: Time of a turn; it has one pass at least.
         layers: Whether each layer is timed, too.
         reading: Whether reading the net's data is measured, too: alone, and while the net runs.
-        tell: Called with each case before it is made ready.
+        on_case: Called with each case before it is made ready.
     """
     results, running = [], []
     try:
         for case in cases:
-            tell(case)
+            on_case(case)
             result, one = _prepared(case, layers=layers)
             results.append(result)
             running += [one] if one is not None else []

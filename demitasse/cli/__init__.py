@@ -1,7 +1,7 @@
-"""The command line: Caffe's verbs and flags in both spellings, and some verbs of our own.
+"""The command line: Caffe's commands and flags in both spellings, and further commands.
 
-Modules here import nothing heavy at their top, so that ``--help`` and completion are quick; what a
-verb needs is imported when it runs.
+Modules in ``commands`` import nothing heavy at their top, for quick ``--help`` and completion. A
+command imports what it needs when it runs.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def _open_streams() -> None:
-    """Let standard streams that are closed lead nowhere.
+    """Open the null device for each standard stream that is closed.
 
-    The next file to be opened would else be one of them, and what libraries print would go there.
+    Otherwise the next opened file would get the stream's number, and the output of libraries.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            # the lowest number that is free is this stream's own, as those before it are open
+            # the lowest free number is the number of this stream: the streams before it are open
             stream = Path(os.devnull).open("r" if name == "stdin" else "w")  # noqa: SIM115
             os.set_inheritable(stream.fileno(), True)
             setattr(sys, name, stream)

@@ -19,17 +19,17 @@ Values = dict[str, object]
 
 @dataclass(frozen=True)
 class CardRequest:
-    """What the flags of the verb ``card`` say.
+    """Flags of the command ``card``.
 
     Attributes:
         net: The prototxt.
         weights: The files of weights.
-        known: Name of a published card to begin with, or an empty text.
-        train: The prototxt that the net was trained with.
-        labels: The file with the names of the classes.
+        known: Name of a published card to start from, or an empty text.
+        train: The prototxt of the training.
+        labels: The file with the class names.
         mean: Numbers, a file, or "none".
-        softmax: Whether scores are brought to probabilities.
-        flags: The others by name; None where one was not given.
+        softmax: Whether softmax turns scores into probabilities.
+        flags: The other flags by name; None if not given.
     """
 
     net: Path
@@ -42,66 +42,66 @@ class CardRequest:
     flags: Mapping[str, object]
 
 
-def build_card(draft: CardRequest) -> tuple[Card, Path | None]:
-    """Return the card, and the file that its labels come from, if they come from one.
+def build_card(request: CardRequest) -> tuple[Card, Path | None]:
+    """Return the card, and the file of its labels, if any.
 
     Raises:
-        ConfigError: Something is missing, which it names; or what is there cannot be.
+        ConfigError: A required value is missing, or a value is invalid; the message names it.
     """
-    message = read_net(draft.net).message
-    published = published_card(draft.known) if draft.known else recognize(draft.weights)
-    tables = published.values() if published else _guessed(message)
-    model, how = _table(tables, "model"), _table(tables, "preprocess")
+    message = read_net(request.net).message
+    published = published_card(request.known) if request.known else recognize(request.weights)
+    tables = published.values() if published else _guess(message)
+    model, how = _subtable(tables, "model"), _subtable(tables, "preprocess")
     model |= {
-        "name": draft.flags.get("name") or model.get("name") or message.name,
-        **_given(draft.flags, ("task", "source", "licence")),
+        "name": request.flags.get("name") or model.get("name") or message.name,
+        **_given_flags(request.flags, ("task", "source", "licence")),
     }
-    if draft.flags.get("input_"):
-        model["input"] = draft.flags["input_"]
-    if draft.flags.get("output"):
-        model["output"] = list(_texts(draft.flags["output"]))
-    if draft.softmax:
-        _table(tables, "classify")["softmax"] = True
-    mean_file = _prepare(draft, how)
+    if request.flags.get("input_"):
+        model["input"] = request.flags["input_"]
+    if request.flags.get("output"):
+        model["output"] = list(_as_texts(request.flags["output"]))
+    if request.softmax:
+        _subtable(tables, "classify")["softmax"] = True
+    mean_file = _fill_preprocessing(request, how)
     if not published:
-        _need_all(model, how)
-    folder = draft.weights[0].parent
-    labels = draft.labels
+        _check_complete(model, how)
+    folder = request.weights[0].parent
+    labels = request.labels
     named = model.get("labels")
     if labels is None and isinstance(named, str) and is_file(folder / named):
         labels = folder / named
-    given = FileOverrides(draft.net, draft.weights, labels, mean_file)
+    given = FileOverrides(request.net, request.weights, labels, mean_file)
     place = f"published card {published.key!r}" if published else "the card"
     return card_from_table(Table(tables, place), folder, given, labels_optional=True), labels
 
 
-def _prepare(draft: CardRequest, how: Values) -> Path | None:
-    """Fill in how images are prepared; return the file of a mean image."""
+def _fill_preprocessing(request: CardRequest, how: Values) -> Path | None:
+    """Fill in the preprocessing of images; return the file of a mean image."""
     mean_file = None
-    if draft.train is not None:
-        mean_file = _as_trained(draft, how)
-    how |= _given(draft.flags, ("channels", "resize"))
+    if request.train is not None:
+        mean_file = _apply_training(request, how)
+    how |= _given_flags(request.flags, ("channels", "resize"))
     for key in ("size", "crop"):
-        if draft.flags.get(key):
-            how[key] = _whole(key, str(draft.flags[key]))
-    if draft.flags.get("scale"):
-        how["scale"] = _numbers("scale", str(draft.flags["scale"]))
-    if draft.mean is None:
+        if request.flags.get(key):
+            how[key] = _pixels(key, str(request.flags[key]))
+    if request.flags.get("scale"):
+        how["scale"] = _numbers("scale", str(request.flags["scale"]))
+    if request.mean is None:
         return mean_file
-    if is_file(draft.mean):
-        return Path(draft.mean)
-    how["mean"] = [] if draft.mean == "none" else _numbers("mean", draft.mean)
+    if is_file(request.mean):
+        return Path(request.mean)
+    how["mean"] = [] if request.mean == "none" else _numbers("mean", request.mean)
     return None
 
 
-def _as_trained(draft: CardRequest, how: Values) -> Path | None:
-    """Fill in what the training net says; return the file of its mean image."""
-    assert draft.train is not None
-    trained = training_preprocess(draft.train)
+def _apply_training(request: CardRequest, how: Values) -> Path | None:
+    """Fill in the training net's preprocessing; return the file of its mean image."""
+    assert request.train is not None
+    trained = training_preprocess(request.train)
     if trained is None:
-        message = f"{draft.train} has no layer that reads images, with a transform_param"
+        message = f"{request.train} has no data layer with a transform_param"
         raise ConfigError(
-            message, code=ErrorCode.MISSING, file=str(draft.train), field="transform_param"
+            message, code=ErrorCode.MISSING, file=str(request.train), field="transform_param"
         )
     how["mean"] = list(trained.mean)
     for key, value in (("crop", trained.crop), ("size", trained.size)):
@@ -111,26 +111,26 @@ def _as_trained(draft: CardRequest, how: Values) -> Path | None:
         how["scale"] = trained.scale
     if trained.channels:
         how["channels"] = trained.channels
-    return _mean_file(draft, trained)
+    return _mean_file(request, trained)
 
 
-def _mean_file(draft: CardRequest, trained: TrainingPreprocess) -> Path | None:
-    if not trained.mean_file or draft.mean is not None:
+def _mean_file(request: CardRequest, trained: TrainingPreprocess) -> Path | None:
+    if not trained.mean_file or request.mean is not None:
         return None
-    assert draft.train is not None
-    here = draft.train.parent / Path(trained.mean_file).name
-    found = here if is_file(here) else resolve_path(trained.mean_file, draft.train.parent)
+    assert request.train is not None
+    here = request.train.parent / Path(trained.mean_file).name
+    found = here if is_file(here) else resolve_path(trained.mean_file, request.train.parent)
     if not is_file(found):
         message = (
-            f"{draft.train} subtracts the mean image {trained.mean_file}, which is not there; name "
-            "it, or values in its place, with --mean"
+            f"cannot find the mean image {trained.mean_file} of {request.train}; give the file, or "
+            "values, with --mean"
         )
         raise ConfigError(message, code=ErrorCode.NOT_FOUND, file=trained.mean_file, flag="--mean")
     return found
 
 
-def _guessed(net: NetParameter) -> Values:
-    """Return what a net itself tells: its task, where its last layer has only one."""
+def _guess(net: NetParameter) -> Values:
+    """Return the task and channels that follow from the layers of a net."""
     model: Values = {}
     types = [layer.type for layer in net.layer]
     if "DetectionOutput" in types:
@@ -144,20 +144,20 @@ def _guessed(net: NetParameter) -> Values:
     return {"model": model, "preprocess": how}
 
 
-def _need_all(model: Values, how: Values) -> None:
-    """Ask for what is not known of a net that is not published."""
+def _check_complete(model: Values, how: Values) -> None:
+    """Raise an error that names all missing flags of an unpublished net."""
     missing = []
     if "task" not in model:
-        missing.append("--task: what the net does")
+        missing.append("--task: the task of the net")
     if "channels" not in how:
-        missing.append("--channels: bgr (databases of Caffe's tools hold blue first), rgb or gray")
+        missing.append("--channels: bgr (as in databases of Caffe's tools), rgb or gray")
     if "mean" not in how:
         missing.append(
-            "--mean: what was subtracted in training, a number for each channel, a file or none; "
+            "--mean: the mean that training subtracted, a number for each channel, a file or none; "
             "or --train: the prototxt of the training"
         )
     if missing:
-        message = "what images are to be like is not in the net's files; say " + "; ".join(missing)
+        message = "the net's files do not define its preprocessing; give " + "; ".join(missing)
         raise ConfigError(
             message,
             code=ErrorCode.MISSING,
@@ -165,26 +165,26 @@ def _need_all(model: Values, how: Values) -> None:
         )
 
 
-def _table(tables: Values, name: str) -> Values:
-    """Return a table, made where there is none."""
+def _subtable(tables: Values, name: str) -> Values:
+    """Return a table; add an empty one if missing."""
     found = tables.setdefault(name, {})
     assert isinstance(found, dict)
     return found
 
 
-def _given(flags: Mapping[str, object], names: Sequence[str]) -> Values:
+def _given_flags(flags: Mapping[str, object], names: Sequence[str]) -> Values:
     return {name: flags[name] for name in names if flags.get(name)}
 
 
-def _texts(value: object) -> list[str]:
+def _as_texts(value: object) -> list[str]:
     return [str(one) for one in value] if isinstance(value, tuple | list) else [str(value)]
 
 
-def _whole(flag: str, text: str) -> object:
+def _pixels(flag: str, text: str) -> object:
     try:
         values = [int(part) for part in text.replace("x", ",").split(",")]
     except ValueError:
-        message = f"--{flag} takes pixels, or height,width, not {text!r}"
+        message = f"--{flag} takes pixels, or height,width; got {text!r}"
         raise ConfigError(message, code=ErrorCode.INVALID, flag=f"--{flag}", got=text) from None
     return values[0] if len(values) == 1 else values
 
@@ -193,6 +193,6 @@ def _numbers(flag: str, text: str) -> object:
     try:
         values = [float(part) for part in text.split(",")]
     except ValueError:
-        message = f"--{flag} takes numbers with commas between them, or a file; not {text!r}"
+        message = f"--{flag} takes numbers with commas between, or a file; got {text!r}"
         raise ConfigError(message, code=ErrorCode.INVALID, flag=f"--{flag}", got=text) from None
     return values[0] if len(values) == 1 else values

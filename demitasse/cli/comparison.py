@@ -16,24 +16,24 @@ from demitasse.core.atomic import atomic_write
 from demitasse.core.text import escaped
 from demitasse.pages import Line, Page, line_chart
 from demitasse.testing import Comparison, Difference, Row
-from demitasse.testing.differences import KINDS
+from demitasse.testing.differences import KINDS, gap
 from demitasse.testing.tolerances import tolerance
 from demitasse.testing.training import TrainingStep
 
 
 class ComparisonReport:
-    """A comparison, judged.
+    """A comparison, checked against a tolerance.
 
     Args:
-        net: What was compared: the file's name.
+        net: Name of the compared file.
         found: The comparison.
-        steps: What training has shown, if it was asked for.
-        dtype: What the net computes in.
-        rtol: Largest difference, over the largest value of an array; layers that lose digits may be
-            off by more.
-        title: What the page and the report are called.
-        missing: What one side lacks, which is a difference, too.
-        notes: What else is to be said, such as what was not compared.
+        steps: Losses and parameters of training, if compared.
+        dtype: The net's element type.
+        rtol: Tolerance, relative to the largest value of an array; larger for layers that lose
+            digits. None for the default of ``dtype``.
+        title: Title of the page and the report.
+        missing: Messages on layers and parameters that one side lacks; each is a difference.
+        notes: Further messages, e.g. on arrays that were not compared.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ComparisonReport:
 
     @property
     def agree(self) -> bool:
-        """Whether nothing is off by more than is allowed."""
+        """True if no difference is above its tolerance, and nothing is missing."""
         return not self.mismatches and not self.missing
 
     def _differs(self, one: Difference) -> bool:
@@ -65,7 +65,7 @@ class ComparisonReport:
     # -- text ----------------------------------------------------------------------------------
 
     def text(self, *, worst_first: bool = False, details: bool = False) -> str:
-        """Return a row for each layer and a column for each device, and what to make of them."""
+        """Return a table, with a row for each layer and a column for each device, and a verdict."""
         parts = [self._details() if details else self._rows(worst_first)] if self.found.all else []
         if self.steps:
             parts.append(table(STEP_HEAD, [_step_cells(step) for step in self.steps]))
@@ -74,10 +74,10 @@ class ComparisonReport:
         return "\n\n".join([*parts, self.verdict()])
 
     def verdict(self) -> str:
-        """Return whether the devices agree; else the first difference, explained."""
+        """Return that the devices agree, or the first difference above its tolerance."""
         worst = self.found.worst
         if self.agree:
-            largest = f"; the largest difference: {worst}" if worst else ""
+            largest = f"; largest difference: {worst}" if worst else ""
             return f"They agree within {self.rtol:g}{largest}."
         lines = [escaped(line, one_line=True) for line in self.missing]
         if self.mismatches:
@@ -104,19 +104,19 @@ class ComparisonReport:
         return [f"against {self.found.reference}:", "", *names, ""]
 
     def _kinds(self) -> list[str]:
-        """Return the kinds of arrays that were compared: each has a column for each device."""
+        """Return the kinds of compared arrays; each has a column for each device."""
         return [kind for kind in KINDS if any(d.kind == kind for d in self.found.differences)]
 
     def _cells(self, row: Row) -> list[str]:
         found = [row.of(kind)[d] for d in self.found.devices for kind in self._kinds()]
         bad = any(one is not None and self._differs(one) for one in found)
         cells = ["-" if one is None else f"{one.relative:.1e}" for one in found]
-        return [row.layer, row.type, *cells, "parts" if bad else ""]
+        return [row.layer, row.type, *cells, "DIFFERS" if bad else ""]
 
     def _details(self) -> str:
         rows = [
             (d.layer, d.type, d.what, d.device, f"{d.relative:.2e}", f"{d.absolute:.2e}",
-             "parts" if self._differs(d) else "")
+             "DIFFERS" if self._differs(d) else "")
             for d in self.found.all
         ]  # fmt: skip
         head = ("layer", "type", "what", f"{self.found.reference} against", "relative", "absolute")
@@ -125,7 +125,7 @@ class ComparisonReport:
     # -- files ---------------------------------------------------------------------------------
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it, for JSON."""
+        """Return the report for JSON."""
         return {
             "net": self.net,
             "reference": self.found.reference,
@@ -146,10 +146,10 @@ class ComparisonReport:
         }  # fmt: skip
 
     def write_junit(self, path: Path) -> None:
-        """Write a test case for each layer and device, in the XML that build servers read.
+        """Write a test case for each layer and device as JUnit's XML, for build servers.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
         """
         suite = ElementTree.Element("testsuite", name=_xml(self.title))
         for device in self.found.devices:
@@ -170,11 +170,11 @@ class ComparisonReport:
             ElementTree.ElementTree(suite).write(file, encoding="utf-8", xml_declaration=True)
 
     def write_page(self, path: Path) -> None:
-        """Write a page: a picture of all layers on a log scale, the verdict, the table.
+        """Write a page: a chart of all layers on a log scale, the verdict, the table.
 
         Raises:
             DemitasseError: Matplotlib is not installed.
-            OSError: It cannot be written.
+            OSError: The page cannot be written.
         """
         rows = self.found.rows()
         names = [row.layer for row in rows]
@@ -230,26 +230,26 @@ def _value(one: Difference | None) -> float | None:
 
 
 def _xml(text: str) -> str:
-    """Return text without the control characters that XML cannot hold."""
+    """Escape the control characters that XML does not allow."""
     return escaped(text, one_line=True)
 
 
 Weights = dict[str, list[np.ndarray]]
-"""For each layer its parameters, in Caffe's order."""
+"""Layer -> its parameters, in Caffe's order."""
 
 
 @dataclass(frozen=True)
 class ArrayDifference:
-    """How far one parameter is from the other file's.
+    """Difference of one parameter in two files.
 
     Attributes:
         layer: Name of the layer.
-        index: Which of its parameters.
-        absolute: Largest absolute difference; inf where one is not finite and the other not it.
-        relative: The same, over the largest absolute value of the two arrays.
+        index: Number of the parameter within the layer.
+        absolute: Largest absolute difference; inf if one value is not finite and the values differ.
+        relative: ``absolute`` over the largest absolute value of both arrays.
         place: Index of the largest difference.
-        first: The first file's value there.
-        second: The second file's value there.
+        first: Value of the first file at ``place``.
+        second: Value of the second file at ``place``.
     """
 
     layer: str
@@ -263,13 +263,13 @@ class ArrayDifference:
 
 @dataclass
 class WeightsDifference:
-    """What differs between two files.
+    """Differences of two files of weights.
 
     Attributes:
         only_first: Layers that only the first file has.
         only_second: Layers that only the second file has.
-        shapes: (layer, index, shape in the first, shape in the second) where they differ in more
-            than leading axes of 1; None for a parameter that is not there.
+        shapes: (layer, index, first shape, second shape) of shapes that differ in more than leading
+            axes of 1; None for a missing parameter.
         arrays: All pairs of equal shape, the largest relative difference first.
     """
 
@@ -279,7 +279,7 @@ class WeightsDifference:
     arrays: list[ArrayDifference] = field(default_factory=list)
 
     def within(self, rtol: float) -> bool:
-        """Whether both have the same parameters, and none is off by more than ``rtol``."""
+        """Return True if both have the same parameters, within a relative tolerance."""
         same = not (self.only_first or self.only_second or self.shapes)
         return same and all(array.relative <= rtol for array in self.arrays)
 
@@ -310,27 +310,18 @@ def weights_difference(first: Weights, second: Weights) -> WeightsDifference:
 
 
 def _without_leading_ones(array: np.ndarray) -> np.ndarray:
-    """Return an array without leading axes of 1: files of old give every parameter four axes."""
+    """Return an array without leading axes of 1: old files have four axes for every parameter."""
     first = next((axis for axis, size in enumerate(array.shape) if size != 1), array.ndim)
     return array.reshape(array.shape[first:])
 
 
 def _compare_arrays(layer: str, index: int, a: np.ndarray, b: np.ndarray) -> ArrayDifference:
-    first, second = a.astype(np.float64), b.astype(np.float64)
-    same = (first == second) | (np.isnan(first) & np.isnan(second))
-    gap = np.where(same, 0.0, np.inf)
-    finite = np.isfinite(first) & np.isfinite(second)
-    np.subtract(first, second, out=gap, where=finite)
-    np.abs(gap, out=gap)
-    flat = int(np.argmax(gap))
-    place = tuple(int(i) for i in np.unravel_index(flat, a.shape))
-    absolute = float(gap[place])
-    scale = max(_largest(first), _largest(second))
-    relative = absolute / scale if scale else absolute
-    return ArrayDifference(
-        layer, index, absolute, relative, place, float(first[place]), float(second[place])
-    )
+    found = gap(a, b)
+    scale = max(_largest(a), _largest(b))
+    relative = found.absolute / scale if scale else found.absolute
+    values = (found.index, found.got, found.expected)
+    return ArrayDifference(layer, index, found.absolute, relative, *values)
 
 
 def _largest(array: np.ndarray) -> float:
-    return float(np.max(np.abs(array[np.isfinite(array)]), initial=0.0))
+    return float(np.max(np.abs(array[np.isfinite(array)].astype(np.float64)), initial=0.0))

@@ -27,11 +27,11 @@ log = get_logger(__name__)
 
 
 class Scores:
-    """Sums of a net's outputs, each batch counting as many times as it has records.
+    """Sums of a net's outputs, each batch weighted by its number of records.
 
     Attributes:
-        batches: How many have been run.
-        weight: Sum of their weights.
+        batches: Number of batches run.
+        weight: Sum of the weights.
     """
 
     def __init__(self) -> None:
@@ -40,14 +40,14 @@ class Scores:
         self._weights: dict[str, float] = {}
 
     def run(self, net: Net, batches: int | None) -> None:
-        """Run batches through a net and add up what comes out.
+        """Run batches through a net and sum the outputs.
 
         Args:
             net: The net.
-            batches: How many; None is an epoch, in which every record counts once.
+            batches: Number of batches; None for an epoch, in which each record counts once.
 
         Raises:
-            ConfigError: An epoch is wanted of a net that has none.
+            ConfigError: ``batches`` is None, and no layer of the net reads records.
         """
         self._weights = dict(zip(net.blob_names, net.structure.blob_loss_weights, strict=True))
         for weight, loss in Epoch(net).batches() if batches is None else _iterate(net, batches):
@@ -66,7 +66,7 @@ class Scores:
         elif name in self._sums and self._sums[name].shape == part.shape:
             self._sums[name] += part
         elif self._sums.pop(name, None) is not None:
-            log.warning("Output %s changes its shape, so there is no mean of it", name)
+            log.warning("Output %s changes its shape; no mean is computed", name)
 
     @property
     def loss(self) -> float:
@@ -74,11 +74,11 @@ class Scores:
         return self._loss / self.weight
 
     def means(self) -> dict[str, np.ndarray]:
-        """Return the mean of every output whose shape stayed the same."""
+        """Return the mean of every output with a constant shape."""
         return {name: total / self.weight for name, total in self._sums.items()}
 
-    def tell(self) -> None:
-        """Log the means as Caffe does, with what each contributes to the loss."""
+    def log_means(self) -> None:
+        """Log the means in Caffe's lines, with their contributions to the loss."""
         log.info("Loss: %s", number(self.loss))
         for name, mean in self.means().items():
             loss_weight = self._weights[name]
@@ -104,7 +104,7 @@ log = get_logger(__name__)
 def load_weights_into(
     net: Net, files: Sequence[str | os.PathLike[str]], on_mismatch: OnMismatch = "error"
 ) -> None:
-    """Load files one after the other, and tell what of them and of the net was left out."""
+    """Load files one after the other, and log what was left out of files and net."""
     missing = set(net.params) if files else set()
     for file in files:
         report = net.load(file, on_mismatch)
@@ -112,7 +112,7 @@ def load_weights_into(
         missing &= set(report.missing)
     for layer in net.params:
         if layer in missing:
-            log.warning("No file has weights for layer %s; it keeps those it was made with", layer)
+            log.warning("No file has weights for layer %s; the initial weights stay", layer)
 
 
 log = get_logger(__name__)
@@ -126,21 +126,21 @@ def write_features(
     *,
     overwrite: bool = False,
 ) -> dict[Path, int]:
-    """Run a net and write some of its blobs, a record for each item, as databases.
+    """Run a net and write blobs as databases, a record for each item.
 
     Args:
         net: The net, with data layers.
-        outputs: Blob -> the database to make of it; all appear when all are complete.
-        batches: How often to run it.
+        outputs: Blob -> path of its database; all databases appear when all are complete.
+        batches: Number of forward passes.
         backend: ``"LMDB"`` or ``"LEVELDB"``.
-        overwrite: Whether to replace databases that are there.
+        overwrite: Replace existing databases.
 
     Returns:
-        For each database, how many records it holds.
+        The number of records of each database.
 
     Raises:
-        DataError: There is something where a database is to be.
-        ShapeError: A blob has more than four axes, which a record cannot have.
+        DataError: The path of a database exists.
+        ShapeError: A blob has more than the four axes of a record.
     """
     blobs = {name: net.blob_by_name(name) for name in outputs}
     with ExitStack() as stack:

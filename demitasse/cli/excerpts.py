@@ -13,32 +13,32 @@ from demitasse.core.text import escaped
 from demitasse.errors import ConfigError, DemitasseError, PrototxtError
 
 AROUND, WIDE = 60, 200
-"""Letters of a long line that are shown on each side of the mark, and of what is no terminal."""
+"""Columns of a long line on each side of the mark, and columns where there is no terminal."""
 
 FRAME = "12345 | …"
-"""What stands before a line, and as much behind it."""
+"""Text before a line; as many columns stay free after the line."""
 
 LONGEST_LAYER = 200
-"""Lines of a layer in which the field is looked for that an error names."""
+"""Lines of a layer that are searched for the field of an error."""
 
 PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?::(?P<column>\d+))?(?=$|: )")
 
 NAMED = re.compile(r"'([^']+)'|\b([a-z]+(?:_[a-z]+)+)\b")
-"""What a message quotes, or calls by a name with underscores, as fields have them."""
+"""Quoted names in a message, and names of fields: words with underscores."""
 
 
 ENDINGS = {".prototxt", ".pbtxt", ".textproto"}
-"""Of files whose lines are shown: a solver can name any file as its net, and logs are passed on."""
+"""Extensions of files whose lines are shown: a solver could name a secret file as its net."""
 
 WHERE = re.compile(r"^.*layer '[^']*' \([^)]*\): ")
-"""Which layer a message is about, which is no part of what is wrong."""
+"""The layer at the start of a message."""
 
 ORIGIN = re.compile(r"  \[(.+):(\d+)\]$")
-"""Where a layer begins that a line of a message is about."""
+"""File and line of the first line of a layer, at the end of a message."""
 
 
 def with_excerpts(error: BaseException) -> str:
-    """Return what an error says, and below each place that it names the line that stands there."""
+    """Return the message of an error, with the prototxt line below each place that it names."""
     text = str(error)
     if not isinstance(error, DemitasseError):
         return text
@@ -55,11 +55,11 @@ def with_excerpts(error: BaseException) -> str:
 
 
 def excerpt_of(where: str, message: str) -> list[str]:
-    """Return the line that a message is about.
+    """Return the prototxt line of a finding, with a mark.
 
     Args:
-        where: A file, its line, perhaps a column, perhaps what part of it, with colons between.
-        message: What is said about it.
+        where: File and line, optionally column and part, with colons between.
+        message: The message of the finding.
     """
     at = PLACE.match(where)
     if at is None:
@@ -71,7 +71,7 @@ def excerpt_of(where: str, message: str) -> list[str]:
 
 
 def _prototxt_lines(source: str) -> list[str]:
-    """Return the lines of a prototxt; of files called otherwise none, which may be secret."""
+    """Return the lines of a prototxt; nothing of files with other extensions."""
     if Path(source).suffix not in ENDINGS:
         return []
     try:
@@ -81,7 +81,7 @@ def _prototxt_lines(source: str) -> list[str]:
 
 
 def _layer_excerpt(lines: Sequence[str], begin: int, message: str) -> list[str]:
-    """Return the line that a message is about within the layer that begins at a line."""
+    """Return the line of a layer that a message names; the layer starts at line ``begin``."""
     if begin >= len(lines):
         return []
     layer = range(begin, _end_of(lines, begin))
@@ -96,14 +96,14 @@ def _layer_excerpt(lines: Sequence[str], begin: int, message: str) -> list[str]:
 def _names(message: str) -> Iterator[str]:
     said = WHERE.sub("", message)
     first, colon, _ = said.partition(": ")
-    if colon and " " not in first:  # a file, which the layer names
+    if colon and " " not in first:  # a file name in the layer
         yield first
     for quoted, field in NAMED.findall(said):
         yield quoted or field
 
 
 def _end_of(lines: Sequence[str], begin: int) -> int:
-    """Return the line after the one that closes what is opened at the first."""
+    """Return the line after the brace that closes a layer."""
     open_, seen = 0, False
     for index in range(begin, min(begin + LONGEST_LAYER, len(lines))):
         text = lines[index].partition("#")[0]
@@ -115,14 +115,14 @@ def _end_of(lines: Sequence[str], begin: int) -> int:
 
 
 def _excerpt(lines: Sequence[str], line: int, column: int, width: int) -> list[str]:
-    """Return a line of a file with its number, and a mark below it; nothing of an empty one."""
+    """Return a line with its number, and a mark below the line; nothing for an empty line."""
     if line >= len(lines) or not lines[line].strip():
         return []
     text = lines[line].replace("\t", " ")
     around = min(AROUND, shutil.get_terminal_size((WIDE, 1)).columns // 2 - len(FRAME))
     begin = max(0, column - around) if len(text) > 2 * around else 0
     cut = text[begin : begin + 2 * around].rstrip()
-    before = escaped(cut[: column - begin], one_line=True)  # which may be longer than it was
+    before = escaped(cut[: column - begin], one_line=True)  # escapes are longer than characters
     shown = before + escaped(cut[column - begin :], one_line=True)
     if begin:
         shown, before = f"…{shown}", f"…{before}"
@@ -134,7 +134,7 @@ def _excerpt(lines: Sequence[str], line: int, column: int, width: int) -> list[s
 
 @contextmanager
 def locate_fields(file: Path) -> Iterator[None]:
-    """Name the file, and the line where there is one, in errors about fields of a solver."""
+    """Add the solver's file, and the line of the field if there is one, to errors."""
     try:
         yield
     except ConfigError as error:
@@ -145,7 +145,7 @@ def locate_fields(file: Path) -> Iterator[None]:
 
 
 def _line(file: Path, field: str) -> int | None:
-    """Return the line, from 1, on which a field is given."""
+    """Return the line of a field, from 1; None if the file does not set the field."""
     given = re.compile(rf"\s*{re.escape(field)}\s*:")
     try:
         lines = read_text(file, errors="replace").split("\n")

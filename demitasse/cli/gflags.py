@@ -20,25 +20,24 @@ GLOG = re.compile(
     r"--?((no)?(alsologtostderr|logtostderr|colorlogtostderr|logbuflevel|logbufsecs)"
     r"|stderrthreshold|v)(=\w*)?"
 )
-"""Flags that only say where glog puts its lines. Ours always go to standard error."""
+"""Flags that set where glog writes; logs here always go to standard error."""
 
 
 FLAG_FILE = re.compile(r"--?flagfile(?:=(.*))?")
 LARGEST_FILE = 1 << 20
-"""Bytes of a file of flags."""
+"""Limit of bytes of a file of flags."""
 
 TRUE, FALSE = {"true", "t", "yes", "y", "1"}, {"false", "f", "no", "n", "0"}
 
 
 def double_dashes(args: Sequence[str]) -> list[str]:
-    """Give long flags two dashes, and leave those of glog out that change nothing here.
+    """Give long flags two dashes, drop glog's flags, and insert the flags of ``--flagfile``.
 
-    What comes after a lone ``--`` is left alone. Flags in files that ``--flagfile`` names stand in
-    its place.
+    Arguments after a lone ``--`` are not changed.
 
     Raises:
-        OSError: Such a file cannot be read.
-        ValueError: It is named twice, is too large or is no text.
+        OSError: A file of flags cannot be read.
+        ValueError: A file of flags is named twice, is too large or is not text.
     """
     end = list(args).index("--") if "--" in args else len(args)
     flags = _from_files(args[:end], set())
@@ -47,7 +46,7 @@ def double_dashes(args: Sequence[str]) -> list[str]:
 
 
 def _from_files(args: Sequence[str], met: set[Path]) -> Iterator[str]:
-    """Yield flags, those in files in place of the files' names; ``met`` are files read before."""
+    """Yield flags, with files of flags replaced by their flags; ``met`` are files read before."""
     rest = iter(args)
     for arg in rest:
         found = FLAG_FILE.fullmatch(arg)
@@ -56,29 +55,29 @@ def _from_files(args: Sequence[str], met: set[Path]) -> Iterator[str]:
             yield arg
             continue
         path = regular_file(name).resolve()
-        if path in met:  # perhaps by itself, without an end
-            message = f"{name} is named twice; each such file may be named once"
+        if path in met:  # a file that names itself would never end
+            message = f"{name} is named twice; name each file of flags once"
             raise ValueError(message)
         met.add(path)
         if path.stat().st_size > LARGEST_FILE:
-            message = f"{name} has more than {LARGEST_FILE} bytes"
+            message = f"{name} is larger than {LARGEST_FILE} bytes"
             raise ValueError(message)
         for line in path.read_text(encoding="utf-8").splitlines():
-            if line.strip().startswith("-"):  # others are comments, or for other programs
+            if line.strip().startswith("-"):  # other lines are comments, or for other programs
                 yield from _from_files([line.strip()], met)
 
 
 def expand_switches(args: Sequence[str], switches: Collection[str]) -> list[str]:
-    """Spell switches as click does: there or not.
+    """Spell switches for click, where a switch is given or not.
 
     ``--shuffle=true``, ``--noshuffle`` and so on become ``--shuffle`` or nothing; the last counts.
 
     Args:
         args: Arguments, flags with two dashes.
-        switches: Names of those flags that are on or off, with underscores and without dashes.
+        switches: Names of the switches, with underscores and without dashes.
 
     Returns:
-        The switches that are on, and what else there was.
+        The switches that are on, and the other arguments.
     """
     end = list(args).index("--") if "--" in args else len(args)
     on: dict[str, bool] = {}
@@ -97,7 +96,7 @@ def expand_switches(args: Sequence[str], switches: Collection[str]) -> list[str]
 
 
 def normalize_name(name: str) -> str:
-    """Return a flag's or verb's name with underscores, so that hyphens are as good."""
+    """Return the name of a flag or command with underscores in place of hyphens."""
     return name.replace("-", "_")
 
 

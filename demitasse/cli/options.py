@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from demitasse.training.distributed import Communicator
 
 Function = Callable[..., Any]
+Decorator = Callable[[Function], Function]
 
 
 class _File(click.Path):
-    """A file; an option with an empty name is as none given, as gflags has it."""
+    """A file; an option with an empty value counts as not given, as in gflags."""
 
     def convert(
         self,
@@ -32,21 +33,19 @@ class _File(click.Path):
                 raise click.MissingParameter(ctx=ctx, param=param)
             if isinstance(param, click.Option) and not param.multiple:
                 return None
-            self.fail("a name is missing: it is empty", param, ctx)
+            self.fail("got an empty name, expected a file", param, ctx)
         return super().convert(value, param, ctx)
 
 
 FILE = _File(path_type=Path)
-"""A file; whether it is there is found out by whoever reads it, who says more about it."""
+"""A file; click does not check it, because the readers' errors say more."""
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
 BACKEND = click.Choice(["LMDB", "LEVELDB"], case_sensitive=False)
-"""Kinds of databases, as ``data_param`` names them; a flag may have them in small letters."""
+"""Kinds of databases, as in ``data_param``; flags may use lower case."""
 
-overwrite_option = click.option(
-    "--overwrite", is_flag=True, help="Replace a database that is there."
-)
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace an existing database.")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")
 
@@ -56,14 +55,14 @@ mismatch_option = click.option(
     type=click.Choice(["error", "skip"]),
     default="error",
     show_default=True,
-    help="What to do with layers of --weights whose parameters do not fit the net.",
+    help="Raise an error for layers of --weights whose shapes differ, or skip these layers.",
 )
 
 
 def device_options(function: Function) -> Function:
-    """Add ``--device`` and Caffe's ``--gpu``; the verb gets ``device``, a name or None.
+    """Add ``--device`` and Caffe's ``--gpu``; the command gets ``device``, a name or None.
 
-    Where ``--gpu`` names several, the first is meant, as in Caffe.
+    Of several GPUs, the first is used, as in Caffe.
     """
 
     @_device_flags
@@ -74,23 +73,31 @@ def device_options(function: Function) -> Function:
     return with_device
 
 
+def device_option(help: str = "Device to run on: cpu, cuda:0, numpy, ...") -> Decorator:
+    """Add ``--device`` alone."""
+    return click.option("--device", metavar="DEVICE", shell_complete=complete_devices, help=help)
+
+
+def weights_option(help: str, name: str = "--weights", *, required: bool = False) -> Decorator:
+    """Add a flag for one or more files of weights; see ``split_names``."""
+    return click.option(
+        name, multiple=True, required=required, metavar="FILE[,FILE]",
+        shell_complete=complete_files, help=help,
+    )  # fmt: skip
+
+
 def training_device_options(function: Function) -> Function:
-    """As ``device_options``; but the verb gets ``devices``, a list: all GPUs that are named."""
+    """Add the flags of ``device_options``; the command gets ``devices``, all GPUs of the flag."""
     return _device_flags(function)
 
 
 def _device_flags(function: Function) -> Function:
-    @click.option(
-        "--device",
-        metavar="DEVICE",
-        shell_complete=complete_devices,
-        help="Where to run: cpu, cuda:0, numpy, ...",
-    )
-    @click.option("--gpu", metavar="ID|all", help="Number of the GPU to run on, as in Caffe.")
+    @device_option()
+    @click.option("--gpu", metavar="ID|all", help="GPU to run on, by number, as in Caffe.")
     @wraps(function)
     def with_devices(*args: Any, device: str | None, gpu: str | None, **kwargs: Any) -> Any:
         if gpu and device is not None:
-            message = "--device and --gpu both say where to run; give one of them"
+            message = "got --device and --gpu, expected one of them"
             raise click.UsageError(message)
         named = [] if device is None else [device]
         return function(*args, devices=_gpus(gpu) if gpu else named, **kwargs)
@@ -103,7 +110,7 @@ def _gpus(gpu: str) -> list[str]:
 
 
 def state_options(function: Function) -> Function:
-    """Add ``--level`` and ``--stage``; the verb gets ``level``, or None, and ``stages``."""
+    """Add ``--level`` and ``--stage``; the command gets ``level``, or None, and ``stages``."""
 
     @click.option("--level", type=int, help="Level of the net's state.")
     @click.option(
@@ -120,7 +127,7 @@ def state_options(function: Function) -> Function:
     return with_state
 
 
-def phase_option(default: str) -> Callable[[Function], Function]:
+def phase_option(default: str) -> Decorator:
     """Add ``--phase``."""
     return click.option(
         "--phase",
@@ -131,54 +138,52 @@ def phase_option(default: str) -> Callable[[Function], Function]:
     )
 
 
-def backend_option(
-    default: str = "LMDB", help: str = "What kind of database."
-) -> Callable[[Function], Function]:
+def backend_option(default: str = "LMDB", help: str = "Kind of database.") -> Decorator:
     """Add ``--backend``."""
     return click.option("--backend", type=BACKEND, default=default, show_default=True, help=help)
 
 
 def split_names(lists: tuple[str, ...]) -> list[str]:
-    """Return the names in lists that have commas between them."""
+    """Return the names in comma-separated lists."""
     return [name.strip() for one in lists for name in one.split(",") if name.strip()]
 
 
-def shapes_given(
+def parse_shapes(
     _ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of each input that is named, e.g. by "data=1,3,224,224"."""
+    """Return shapes by input; a text is e.g. "data=1,3,224,224"."""
     found = {}
     for text in texts:
         name, _, sizes = text.rpartition("=")
         parts = [part.strip() for part in sizes.split(",")]
         if not name or not all(part.isdigit() for part in parts):
-            message = f"{text!r} is no name and sizes, such as data=1,3,224,224"
+            message = f"got {text!r}, expected a name and sizes, such as data=1,3,224,224"
             raise click.BadParameter(message)
         found[name] = tuple(map(int, parts))
     return found
 
 
 def gpu_numbers(text: str) -> list[int]:
-    """Return the numbers of the GPUs that a flag names.
+    """Return the numbers of the GPUs in a flag.
 
     Raises:
-        DeviceError: It says ``all`` and there is none; says what is missing.
-        click.UsageError: It is neither numbers nor ``all``.
+        DeviceError: The flag is ``all``, and the machine has no GPU.
+        click.UsageError: The flag is neither numbers nor ``all``.
     """
     if text == "all":
-        return gpus_there()
+        return available_gpus()
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
-        message = f"--gpu takes numbers of GPUs with commas between them, or all, not {text!r}"
+        message = f"--gpu takes numbers of GPUs with commas between, or all; got {text!r}"
         raise click.UsageError(message)
     return list(dict.fromkeys(map(int, parts)))
 
 
-def gpus_there() -> list[int]:
+def available_gpus() -> list[int]:
     """Return the numbers of the GPUs of this machine.
 
     Raises:
-        DeviceError: There is none; says what is missing.
+        DeviceError: The machine has no GPU; the message says why.
     """
     from demitasse.backends import backend_class
     from demitasse.errors import DeviceError, ErrorCode
@@ -189,35 +194,35 @@ def gpus_there() -> list[int]:
     return there
 
 
-def own_gpu(named: Sequence[str], connected: Communicator | None) -> str | None:
-    """Return the GPU of this process, of those that processes of one machine share out.
+def local_gpu(named: Sequence[str], connected: Communicator | None) -> str | None:
+    """Return the GPU of this process: each local rank uses its own GPU.
 
     Args:
-        named: Those that a flag names, or "cuda" for all that are there.
-        connected: The processes; None for this one alone.
+        named: The GPUs of a flag, or "cuda" for all GPUs of the machine.
+        connected: The group of processes; None for a single process.
     """
     if connected is None or connected.size == 1:
         return named[0] if named else None
     if list(named) in (["cuda"], ["gpu"]):
-        named = [f"cuda:{number}" for number in gpus_there()]
+        named = [f"cuda:{number}" for number in available_gpus()]
     return named[connected.local_rank % len(named)] if named else None
 
 
 def complete_devices(
     context: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Offer the devices that are here; of names with commas between them, the last goes on."""
+    """Complete a device, the last in a comma-separated list."""
     from demitasse.core.device import available_devices
 
     del context, param
     before, comma, last = incomplete.rpartition(",")
-    return _beginning(last, available_devices(), before + comma)
+    return _matching(last, available_devices(), before + comma)
 
 
 def complete_files(
     context: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Let the shell offer files."""
+    """Complete a file, by the shell."""
     del context, param
     return [CompletionItem(incomplete, type="file")]
 
@@ -225,22 +230,22 @@ def complete_files(
 def complete_codes(
     context: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Offer the codes of what ``lint`` finds."""
+    """Complete a code of ``lint``."""
     from demitasse.lint.codes import CODES
 
     del context, param
-    return _beginning(incomplete, list(CODES))
+    return _matching(incomplete, list(CODES))
 
 
 def complete_loggers(
     context: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Offer the kinds of loggers, each with its colon."""
+    """Complete a kind of logger, with its colon."""
     from demitasse.training.tracking.targets import KINDS
 
     del context, param
-    return _beginning(incomplete, [f"{kind}:" for kind in KINDS])
+    return _matching(incomplete, [f"{kind}:" for kind in KINDS])
 
 
-def _beginning(incomplete: str, names: Sequence[str], before: str = "") -> list[CompletionItem]:
+def _matching(incomplete: str, names: Sequence[str], before: str = "") -> list[CompletionItem]:
     return [CompletionItem(before + name) for name in names if name.startswith(incomplete)]

@@ -1,4 +1,4 @@
-"""One line that shows how far something is, on a terminal and nowhere else."""
+"""Progress bars on a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["line_progress", "train_progress"]
 def train_progress(solver: Solver) -> Iterator[None]:
     """Show iteration, loss, learning rate and time left below the log lines; batches in a test.
 
-    Nothing is shown, and rich is not imported, when standard error is no terminal.
+    Without a terminal on standard error, nothing is shown and rich is not imported.
     """
     if not sys.stderr.isatty():
         yield
@@ -42,7 +42,7 @@ def train_progress(solver: Solver) -> Iterator[None]:
     solver.on_test_batch.append(show_test)
     before = sys.stderr
     with progress:
-        _log_to(before, sys.stderr)  # rich's, which keeps the line below what is logged
+        _log_to(before, sys.stderr)  # rich's stream keeps the bar below the log lines
         try:
             yield
         finally:
@@ -84,7 +84,7 @@ def _log_to(old: object, new: object) -> None:
 
 @contextmanager
 def line_progress() -> Iterator[Callable[[int, int], None] | None]:
-    """Yield what shows how many things are done, of how many; None where there is no terminal."""
+    """Yield a function that shows (done, total); None without a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

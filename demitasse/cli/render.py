@@ -17,7 +17,7 @@ from demitasse.core.text import escaped
 
 
 def show(text: str) -> None:
-    """Print text; on a terminal in lines that fit into it, broken between words."""
+    """Print text; wrap lines to the width of a terminal."""
     width = terminal_width()
     click.echo(text if width is None else "\n".join(fitted_lines(text, width, indent="  ")))
 
@@ -25,15 +25,15 @@ def show(text: str) -> None:
 def table(
     header: Sequence[str], rows: Sequence[Sequence[object]], *, width: int | None = None
 ) -> str:
-    """Return rows under a header, columns aligned; numbers to the right.
+    """Return rows under a header, columns aligned, numbers right-aligned.
 
-    Floats are shown with four significant digits. In a narrow terminal cells go on in the next
-    line, and names lose their middle; where that does not suffice each row takes several lines.
+    Floats have four significant digits. In a narrow terminal, cells wrap and names are shortened in
+    the middle; if the columns still do not fit, each row takes several lines.
 
     Args:
         header: Names of the columns.
         rows: The cells.
-        width: Letters of a line; by default those of the terminal, and any number elsewhere.
+        width: Columns of a line; by default the terminal's, without a terminal unlimited.
     """
     texts = [list(header), *([_text(cell) for cell in row] for row in rows)]
     columns = [list(column) for column in zip(*texts, strict=True)]
@@ -54,19 +54,19 @@ def table(
     for row, cells in enumerate(texts):
         for n, (part, widths) in enumerate(zip(parts, sizes, strict=True)):
             sides = [right[i] for i in part]
-            for line in _folded([cells[i] for i in part], widths, header=row == 0):
+            for line in _wrapped([cells[i] for i in part], widths, header=row == 0):
                 lines.append((("  " if n else "") + _line(line, widths, sides)).rstrip())
     return "\n".join(lines)
 
 
-def _folded(cells: Sequence[str], widths: Sequence[int], *, header: bool) -> list[list[str]]:
-    """Return the lines of a row whose cells go on in the next line where they are too wide."""
-    folded = [
+def _wrapped(cells: Sequence[str], widths: Sequence[int], *, header: bool) -> list[list[str]]:
+    """Return the lines of a row whose wide cells are wrapped."""
+    wrapped = [
         [shortened(line, width) for line in fitted_lines(cell, width, at_hyphens=header)] or [""]
         for cell, width in zip(cells, widths, strict=True)
     ]
-    height = max(map(len, folded))
-    return [[cell[n] if n < len(cell) else "" for cell in folded] for n in range(height)]
+    height = max(map(len, wrapped))
+    return [[cell[n] if n < len(cell) else "" for cell in wrapped] for n in range(height)]
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
@@ -90,12 +90,12 @@ def _text(cell: object) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Print ``value`` as JSON."""
+    """Print a value as JSON."""
     click.echo(json_text(value))
 
 
 def json_text(value: Any) -> str:
-    """Return ``value`` as JSON; numbers that JSON lacks become text, tuples become lists."""
+    """Return a value as JSON; NaN and infinities become text, tuples become lists."""
     return json.dumps(json_ready(value), indent=2)
 
 
@@ -103,22 +103,22 @@ GAP = 2
 """Spaces between two columns of a table."""
 
 LEAST = 10
-"""Letters of a name that are shown at least, however narrow the terminal is."""
+"""Least width of a column of names."""
 
 NUMBER_CELL = re.compile(r"[-+]?[\d(\[]|-?(nan|inf)\b|-$|$")
-"""How cells begin that hold numbers: sizes, shapes, shares; or nothing."""
+"""Start of a cell with a number, size, shape or share; empty cells match, too."""
 
 HEADER_WORD = re.compile(r"[^\s-]+-?")
-"""What a header may be broken into."""
+"""Parts of a header, between which a line may break."""
 
 
 def terminal_width() -> int | None:
-    """Return the columns of the terminal that standard output is, or None where it is none."""
+    """Return the width of the terminal on standard output; None without a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def shortened(text: str, most: int) -> str:
-    """Return text of at most so many letters: of longer text the middle is left out."""
+    """Return text of at most ``most`` characters; the middle of longer text becomes an ellipsis."""
     if len(text) <= most:
         return text
     end = most // 2
@@ -126,13 +126,13 @@ def shortened(text: str, most: int) -> str:
 
 
 def fitted_lines(text: str, width: int, *, indent: str = "", at_hyphens: bool = False) -> list[str]:
-    """Return text in lines of at most so many letters, broken between words.
+    """Return text in lines of at most ``width`` characters, broken between words.
 
     Args:
-        text: The text; lines that fit stay as they are.
-        width: Letters of a line; a longer word has a line of its own.
-        indent: What the further lines of one line begin with.
-        at_hyphens: Whether lines may be broken behind hyphens, too.
+        text: The text; lines that fit are not changed.
+        width: Characters of a line; a longer word has a line of its own.
+        indent: Start of the further lines of a wrapped line.
+        at_hyphens: Break lines after hyphens, too.
     """
     lines = []
     for line in text.split("\n"):
@@ -150,18 +150,18 @@ def fitted_lines(text: str, width: int, *, indent: str = "", at_hyphens: bool = 
 
 
 def columns_that_fit(columns: Sequence[Sequence[str]], width: int) -> list[list[int]]:
-    """Deal the columns of a table over as few lines as they fit in when they are narrowest.
+    """Distribute the columns of a table over the fewest lines, at their least widths.
 
     Returns:
-        For each line, all of about the same width, the indices of its columns.
+        The indices of the columns of each line; all lines have about the same width.
     """
     least = [_least(column) for column in columns]
-    fewest = len(_dealt(least, width))
-    evenly = next(w for w in range(1, width + 1) if len(_dealt(least, w)) == fewest)
-    return _dealt(least, evenly)
+    fewest = len(_distribute(least, width))
+    evenly = next(w for w in range(1, width + 1) if len(_distribute(least, w)) == fewest)
+    return _distribute(least, evenly)
 
 
-def _dealt(least: Sequence[int], width: int) -> list[list[int]]:
+def _distribute(least: Sequence[int], width: int) -> list[list[int]]:
     lines: list[list[int]] = [[]]
     used = 0
     for index, size in enumerate(least):
@@ -174,7 +174,7 @@ def _dealt(least: Sequence[int], width: int) -> list[list[int]]:
 
 
 def widths_that_fit(columns: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Return the widths of columns side by side: the widest with names give way first."""
+    """Return the widths of columns on one line; the widest columns of names shrink first."""
     widths = [max(map(len, column)) for column in columns]
     least = [_least(column) for column in columns]
     room = width - GAP * (len(columns) - 1)
@@ -188,7 +188,7 @@ def widths_that_fit(columns: Sequence[Sequence[str]], width: int) -> list[int]:
 
 
 def _least(column: Sequence[str]) -> int:
-    """Return the least width of a column: of whole numbers, and of a part of each name."""
+    """Return the least width of a column: its numbers unbroken, its names shortened."""
     header, *cells = column
     if all(map(NUMBER_CELL.match, cells)):
         parts = [part for cell in cells for part in cell.replace(", ", ",\n").split("\n")]

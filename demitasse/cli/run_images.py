@@ -27,10 +27,10 @@ class ImageInput:
     """An image, or one frame of several.
 
     Attributes:
-        name: What it is called: the file as it was named or found.
-        place: The file's name within the folder that was named, or alone.
-        frame: Which frame it is, from 0; None where there is only one.
-        found: Its pixels, uint8, blue first, (C, H, W); or why there are none.
+        name: Path of the file.
+        place: Path relative to the given folder, or the file's name.
+        frame: Number of the frame, from 0; None for a single image.
+        found: The pixels, uint8, blue first, (C, H, W); or the error of reading them.
     """
 
     name: str
@@ -42,7 +42,7 @@ class ImageInput:
         """Return the pixels.
 
         Raises:
-            DataError: There are none.
+            DataError: The image could not be read.
         """
         if isinstance(self.found, DataError):
             raise self.found
@@ -50,13 +50,13 @@ class ImageInput:
 
 
 def read_images(names: Iterable[str], color: Color, every: int = 1) -> Iterator[ImageInput]:
-    """Yield images one after the other, each read when it is asked for.
+    """Yield images one after the other, each read on demand.
 
     Args:
-        names: Files; folders, whose images and videos come in the order of their names, those in
-            folders below too; "-" for names on standard input, one in a line.
-        color: Which channels are wanted.
-        every: Of several frames, every how manieth.
+        names: Files; folders, whose images and videos are sorted by name, with subfolders; "-" for
+            names on standard input, one per line.
+        color: Channels to read.
+        every: Step between the frames of videos and animations.
     """
     for name in names:
         if name == "-":
@@ -75,11 +75,11 @@ def _in_folder(folder: Path, color: Color, every: int) -> Iterator[ImageInput]:
             found = True
             yield from _frames(path, path.relative_to(folder), color, every)
     except OSError as error:
-        why = DataError(f"{error.filename}: {error.strerror or error}")
+        why = DataError(f"{error.filename}: {error.strerror or error}", code=ErrorCode.UNREADABLE)
         yield ImageInput(str(folder), Path(folder.name), None, why)
         return
     if not found:
-        why = DataError("the folder holds no images and no videos")
+        why = DataError("the folder has no images and no videos", code=ErrorCode.MISSING)
         yield ImageInput(str(folder), Path(folder.name), None, why)
 
 
@@ -97,16 +97,20 @@ def _frames(path: Path, place: Path, color: Color, every: int) -> Iterator[Image
         if single:
             yield ImageInput(name, place, None, held.pop())
             return
-        for number, frame in enumerate(_again(held, frames)):
+        for number, frame in enumerate(_chain(held, frames)):
             if number % every == 0:
                 yield ImageInput(name, place, number, frame)
     except OSError as error:
-        yield ImageInput(name, place, None, DataError(error.strerror or str(error)))
+        yield ImageInput(
+            name, place, None, DataError(error.strerror or str(error), code=ErrorCode.UNREADABLE)
+        )
     except DataError as error:
-        yield ImageInput(name, place, number + 1 if number else None, DataError(error.message))
+        yield ImageInput(
+            name, place, number + 1 if number else None, DataError(error.message, code=error.code)
+        )
 
 
-def _again(held: list[np.ndarray], rest: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+def _chain(held: list[np.ndarray], rest: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
     while held:
         yield held.pop(0)
     yield from rest
@@ -123,7 +127,7 @@ def _video_frames(path: Path) -> Iterator[np.ndarray]:
     try:
         import cv2
     except ImportError:
-        message = "videos are read by OpenCV; run: pip install 'demitasse[video]'"
+        message = "reading videos needs OpenCV; run: pip install 'demitasse[video]'"
         raise DataError(message, code=ErrorCode.UNAVAILABLE, extra="video") from None
     capture = cv2.VideoCapture(str(regular_file(path).resolve()))
     try:
@@ -135,7 +139,7 @@ def _video_frames(path: Path) -> Iterator[np.ndarray]:
             count += 1
             yield frame.transpose(2, 0, 1)
         if not count:
-            message = "OpenCV can read no frame of this video"
+            message = "OpenCV cannot read a frame of this video"
             raise DataError(message, code=ErrorCode.UNREADABLE)
     finally:
         capture.release()
@@ -144,26 +148,26 @@ def _video_frames(path: Path) -> Iterator[np.ndarray]:
 SHOWN_CLASSES = 5
 
 
-def json_line(picture: ImageInput, answer: Prediction | DataError, top: int | None) -> str:
-    """Return one line of JSON: image, frame, and width, height and the answer, or an error."""
+def json_line(image: ImageInput, answer: Prediction | DataError, top: int | None) -> str:
+    """Return a line of JSON: image, frame, and an error, or width, height and the prediction."""
     from demitasse.core.log import json_ready
 
-    line: dict[str, object] = {"image": picture.name, "frame": picture.frame}
+    line: dict[str, object] = {"image": image.name, "frame": image.frame}
     if isinstance(answer, DataError):
         line["error"] = answer.message
     else:
-        _, height, width = picture.pixels().shape
-        line |= {"width": width, "height": height, **answer.as_dict(top or _usual(answer))}
+        _, height, width = image.pixels().shape
+        line |= {"width": width, "height": height, **answer.as_dict(top or _default_rows(answer))}
     return json.dumps(json_ready(line))
 
 
-def text_lines(picture: ImageInput, answer: Prediction, top: int | None) -> str:
-    """Return an image's name and below it what it shows, in lines as wide as the terminal."""
-    _, height, width = picture.pixels().shape
-    frame = "" if picture.frame is None else f", frame {picture.frame}"
+def text_lines(image: ImageInput, answer: Prediction, top: int | None) -> str:
+    """Return an image's name, and its prediction below, in lines as wide as the terminal."""
+    _, height, width = image.pixels().shape
+    frame = "" if image.frame is None else f", frame {image.frame}"
     lines = [
-        f"{picture.name}{frame} ({width} x {height})",
-        *_answer_rows(answer, top or _usual(answer)),
+        f"{image.name}{frame} ({width} x {height})",
+        *_answer_rows(answer, top or _default_rows(answer)),
     ]
     shown = [escaped(line, one_line=True) for line in lines]
     most = terminal_width()
@@ -172,8 +176,8 @@ def text_lines(picture: ImageInput, answer: Prediction, top: int | None) -> str:
     return "\n".join(line if len(line) <= most else f"{line[: most - 1]}…" for line in shown)
 
 
-def _usual(answer: Prediction) -> int:
-    """Return how many rows are shown where nobody said."""
+def _default_rows(answer: Prediction) -> int:
+    """Return the default number of rows."""
     from demitasse.inference.cards import Classes
 
     return SHOWN_CLASSES if isinstance(answer, Classes) else sys.maxsize
@@ -205,32 +209,32 @@ def _answer_rows(answer: Prediction, top: int) -> list[str]:
 
 
 class ImageWriter:
-    """Writes PNG files that are called like the images they are about.
+    """Writer of PNG files named like their images.
 
     Args:
-        folder: Where to; made where there is none.
+        folder: The folder; created if missing.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._written: set[Path] = set()
 
-    def draw(self, picture: ImageInput, answer: Prediction) -> None:
-        """Write an image with an answer drawn on it.
+    def draw(self, image: ImageInput, answer: Prediction) -> None:
+        """Write an image with a prediction drawn on it.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
         """
         from demitasse.inference.cards.predictions import draw_prediction
 
-        self._write(picture, draw_prediction(picture.pixels(), answer))
+        self._write(image, draw_prediction(image.pixels(), answer))
 
-    def mask(self, picture: ImageInput, answer: Prediction) -> None:
+    def mask(self, image: ImageInput, answer: Prediction) -> None:
         """Write the class of every pixel.
 
         Raises:
-            ConfigError: The answer is no map of classes, or has numbers above 255.
-            OSError: It cannot be written.
+            ConfigError: The prediction is not a map of classes, or has classes above 255.
+            OSError: The file cannot be written.
         """
         import numpy as np
 
@@ -238,25 +242,25 @@ class ImageWriter:
 
         if not isinstance(answer, Segments) or answer.mask.max(initial=0) > 255:
             message = (
-                '--masks is for cards with task = "segment" and at most 256 classes, which is what '
-                "a pixel of a PNG holds"
+                '--masks needs a card with task = "segment" and at most 256 classes, the '
+                "limit of a PNG's pixel"
             )
             raise ConfigError(message, code=ErrorCode.INVALID, flag="--masks")
-        self._write(picture, answer.mask[None].astype(np.uint8))
+        self._write(image, answer.mask[None].astype(np.uint8))
 
-    def _write(self, picture: ImageInput, pixels: np.ndarray) -> None:
+    def _write(self, image: ImageInput, pixels: np.ndarray) -> None:
         from demitasse.core.atomic import atomic_write
         from demitasse.io.data.images.encode import encode_image
 
-        path = self._free(picture)
+        path = self._unused_path(image)
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:
             file.write(encode_image(pixels, "png"))
 
-    def _free(self, picture: ImageInput) -> Path:
-        """Return a name that this run has not used yet: files of two folders can share theirs."""
-        frame = "" if picture.frame is None else f"-{picture.frame:06d}"
-        place = self._folder / picture.place
+    def _unused_path(self, image: ImageInput) -> Path:
+        """Return a file name that is unused in this run: files of two folders can share a name."""
+        frame = "" if image.frame is None else f"-{image.frame:06d}"
+        place = self._folder / image.place
         path, number = place.with_name(f"{place.stem}{frame}.png"), 2
         while path in self._written:
             path = place.with_name(f"{place.stem}{frame}-{number}.png")

@@ -19,25 +19,25 @@ from demitasse.pages.chart import COLORS
 from demitasse.training.tracking.histograms import Histogram, histograms
 
 MOST_NAMES = 1000
-"""Different names of numbers in a run; each is a curve."""
+"""Limit of the names of numbers in a run; each is a curve."""
 
 LATEST = 1 << 53
-"""Iterations below this can be told apart as floats; no run has had so many."""
+"""Iterations below this are exact as floats."""
 
 COLUMNS = {"NumIters", "Seconds", "LearningRate"}
 
 
 @dataclass
 class RunHistory:
-    """What is known of a run.
+    """Records of a run.
 
     Attributes:
         path: The file it was read from.
         scalars: Numbers by name, then by iteration.
-        facts: What was told when the run began, and later of it.
-        environment: What it was made with, as ``doctor`` tells it.
-        histograms: Of each parameter and its gradient, by name, then by iteration.
-        snapshots: Files of weights and the iterations they were written at.
+        facts: Metadata that was logged at the start of the run.
+        environment: Versions and settings of the run, as in ``doctor``.
+        histograms: Histograms of parameters and gradients, by name, then by iteration.
+        snapshots: File of weights -> its iteration.
     """
 
     path: Path
@@ -48,27 +48,27 @@ class RunHistory:
     snapshots: dict[str, int] = field(default_factory=dict)
 
     def put(self, name: str, iteration: float, value: float) -> None:
-        """Take a number; one that comes later counts.
+        """Store a number; a later number of the same iteration replaces it.
 
         Raises:
             DataError: There are too many names.
         """
         if name not in self.scalars and len(self.scalars) == MOST_NAMES:
-            message = f"it tells of more than {MOST_NAMES} different numbers"
+            message = f"the run has more than {MOST_NAMES} different numbers"
             raise DataError(message, str(self.path), code=ErrorCode.LIMIT, limit=MOST_NAMES)
         self.scalars.setdefault(name, {})[iteration] = value
 
     def put_histogram(self, name: str, iteration: float, found: Histogram) -> None:
-        """Take a histogram; those of more names than are drawn are left out."""
+        """Store a histogram; ignore names above the limit."""
         if name in self.histograms or len(self.histograms) < MOST_NAMES:
             self.histograms.setdefault(name, {})[iteration] = found
 
     def points(self, name: str) -> list[tuple[float, float]]:
-        """Return iterations and values of a name, in order; none where there is no such name."""
+        """Return the iterations and values of a name, in order; empty for an unknown name."""
         return sorted(self.scalars.get(name, {}).items())
 
-    def go_back(self, iteration: float) -> None:
-        """Forget what was told of this and later iterations: the run goes on from here."""
+    def rewind(self, iteration: float) -> None:
+        """Delete the numbers of this and later iterations: the run was resumed here."""
         tables: list[dict[float, float] | dict[float, Histogram]]
         tables = [*self.scalars.values(), *self.histograms.values()]
         for values in tables:
@@ -77,19 +77,19 @@ class RunHistory:
 
 
 def read_run(path: Path) -> RunHistory:
-    """Read a run; the file's first character says in which form.
+    """Read a run; a file that starts with ``{`` has JSON lines, other files are logs.
 
     Raises:
-        DataError: It cannot be read, or holds no run.
+        DataError: The file cannot be read, or has no numbers of a run.
     """
     try:
         text = read_text(path, errors="replace")
     except OSError as error:
-        message = f"the run cannot be read: {read_failure(error, path)}"
+        message = f"cannot read the run: {read_failure(error, path)}"
         raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error
     run = _from_json_lines(path, text) if text.lstrip().startswith("{") else _from_log(path)
     if not any(run.scalars.values()):
-        message = "there are no numbers of a run in it"
+        message = "the file has no numbers of a run"
         raise DataError(message, str(path), code=ErrorCode.MISSING)
     return run
 
@@ -104,7 +104,7 @@ def _from_json_lines(path: Path, text: str) -> RunHistory:
                 for name, value in values.items() if isinstance(values, dict) else ():
                     run.put(str(name), iteration, _number(value))
             case "begin", dict():
-                run.go_back(iteration)
+                run.rewind(iteration)
                 run.facts = facts
             case "environment", dict():
                 run.environment = facts
@@ -117,7 +117,7 @@ def _from_json_lines(path: Path, text: str) -> RunHistory:
 
 
 def _entries(text: str) -> Iterator[tuple[str, int, dict[str, object]]]:
-    """Yield what lines say; half a line, which a killed process leaves, is passed over."""
+    """Yield the entries of JSON lines; skip broken lines, which killed processes leave."""
     for line in text.splitlines():
         try:
             entry = json.loads(line)
@@ -143,7 +143,7 @@ def _from_log(path: Path) -> RunHistory:
 
 
 def _number(value: object) -> float:
-    """Return a number; those that JSON lacks stand there as text."""
+    """Return a number; NaN and infinities are text in the file."""
     try:
         return float(value) if isinstance(value, int | float | str) else math.nan
     except (ValueError, OverflowError):
@@ -157,16 +157,16 @@ SPEEDS = {
 }
 
 LOSSES = ("smoothed_loss", "loss")
-"""Of these the first that a run has is drawn: it tells more than the loss of single batches."""
+"""Names of losses, the preferred first: the smoothed loss has less noise."""
 
 WIDE = 30
-"""Values that are so many times as large as others are drawn on a log scale."""
+"""Ratio of the largest to the smallest value above which the scale is logarithmic."""
 
 MOST_CURVES = 4 * len(COLORS)
-"""Curves of one chart that can be told apart: four styles of each colour."""
+"""Limit of curves in a chart: four styles of each colour."""
 
 MOST_CHARTS = 40
-"""Charts of outputs; a net can have hundreds, and a page would not open."""
+"""Limit of charts of outputs: a page with hundreds would not open."""
 
 QUANTILES = (
     ("largest", 1.0, 1, 3),
@@ -175,13 +175,13 @@ QUANTILES = (
     ("5 %", 0.05, 0, 1),
     ("smallest", 0.0, 1, 3),
 )
-"""Curves that show how values are distributed: name, share of values below, colour and style."""
+"""Curves of a distribution: name, quantile, colour and style."""
 
 Runs = Mapping[str, RunHistory]
 
 
 def write_run_page(path: Path, histories: Sequence[RunHistory]) -> None:
-    """Write a page that compares runs: what they have in common is one chart.
+    """Write a page that compares runs, with one chart for each common number.
 
     Raises:
         DemitasseError: Matplotlib is not installed.
@@ -189,9 +189,9 @@ def write_run_page(path: Path, histories: Sequence[RunHistory]) -> None:
     """
     runs = _by_name(histories)
     page = Page(f"Training: {', '.join(runs)}")
-    _summary(page, runs)
+    _add_summary(page, runs)
     page.heading("Loss")
-    _chart(page, runs, LOSSES, "loss")
+    _add_chart(page, runs, LOSSES, "loss")
     known = dict.fromkeys(name for run in runs.values() for name in run.scalars)
     tests = [name for name in known if name.startswith("test")]
     outputs = [name for name in known if name.startswith("train/")]
@@ -199,26 +199,26 @@ def write_run_page(path: Path, histories: Sequence[RunHistory]) -> None:
         if names:
             page.heading(title)
         for name in names[:MOST_CHARTS]:
-            _chart(page, runs, (name,), name)
+            _add_chart(page, runs, (name,), name)
         if len(names) > MOST_CHARTS:
-            page.text(f"{len(names) - MOST_CHARTS} more are not drawn.")
+            page.text(f"{len(names) - MOST_CHARTS} more are not shown.")
     page.heading("Learning rate")
-    _chart(page, runs, ("learning_rate",), "learning rate")
+    _add_chart(page, runs, ("learning_rate",), "learning rate")
     if known.keys() & SPEEDS.keys():
         page.heading("Speed")
         for name, label in SPEEDS.items():
-            _chart(page, runs, (name,), label)
+            _add_chart(page, runs, (name,), label)
     if "gradient_norm" in known:
         page.heading("Norm of all gradients")
-        _chart(page, runs, ("gradient_norm",), "norm")
+        _add_chart(page, runs, ("gradient_norm",), "norm")
     for name, run in runs.items():
-        _about(page, run, name)
-        _distributions(page, run, name)
+        _add_metadata(page, run, name)
+        _add_distributions(page, run, name)
     page.write(path)
 
 
 def _by_name(histories: Sequence[RunHistory]) -> dict[str, RunHistory]:
-    """Return runs by the names of their files, with as much of the path as tells them apart."""
+    """Return runs by the stems of their files; by whole paths where stems are equal."""
     named: dict[str, RunHistory] = {}
     stems = [run.path.stem for run in histories]
     for run in histories:
@@ -227,7 +227,7 @@ def _by_name(histories: Sequence[RunHistory]) -> dict[str, RunHistory]:
     return named
 
 
-def _summary(page: Page, runs: Runs) -> None:
+def _add_summary(page: Page, runs: Runs) -> None:
     head = ("run", "net", "device", "iteration", "loss", "images/s", "waiting for data")
     rows = [
         (
@@ -260,7 +260,7 @@ def _last(run: RunHistory, names: Sequence[str]) -> str:
 
 
 def _ends(run: RunHistory, name: str) -> tuple[str, str]:
-    """Return the lowest and the highest value, each with the first iteration that had it."""
+    """Return the lowest and the highest value, each with its first iteration."""
     ends = [(value, -at) for at, value in run.points(name) if math.isfinite(value)]
     if not ends:
         return "", ""
@@ -274,13 +274,13 @@ def _median(run: RunHistory, name: str, form: Callable[[float], str]) -> str:
     return form(values[len(values) // 2]) if values else ""
 
 
-def _chart(page: Page, runs: Runs, names: Sequence[str], label: str) -> None:
-    """Add a chart with a curve for each run that has one of the names; none has: no chart."""
+def _add_chart(page: Page, runs: Runs, names: Sequence[str], label: str) -> None:
+    """Add a chart with a curve for each run that has one of the names; no curve, no chart."""
     curves = []
     for color, (title, run) in enumerate(runs.items()):
         points = next((run.points(name) for name in names if run.points(name)), [])
         if points:
-            curves.append(Curve(title, points, color, color))  # dashes show what lies below
+            curves.append(Curve(title, points, color, color))  # dashes let curves below show
     if curves:
         scale = _scale([value for curve in curves for _, value in curve.points])
         svg = curve_chart(curves, x_label="iteration", y_label=label, scale=scale)
@@ -294,12 +294,12 @@ def _scale(values: Sequence[float]) -> Literal["linear", "log"]:
     return "linear"
 
 
-def _about(page: Page, run: RunHistory, name: str) -> None:
-    """Add what is known of one run besides its numbers."""
+def _add_metadata(page: Page, run: RunHistory, name: str) -> None:
+    """Add the metadata, the snapshots and the net of a run."""
     facts = [(key, value) for key, value in run.facts.items() if key != "prototxt"]
     rows = [(key, _fact_text(value)) for key, value in (*facts, *run.environment.items()) if value]
     if rows:
-        page.heading(f"{name}: made with")
+        page.heading(f"{name}: environment")
         page.table(("what", "value"), list(dict.fromkeys(rows)))
     if run.snapshots:
         page.heading(f"{name}: snapshots")
@@ -311,8 +311,8 @@ def _about(page: Page, run: RunHistory, name: str) -> None:
         page.drawing(drawing, "The layers of the net and the blobs between them")
 
 
-def _distributions(page: Page, run: RunHistory, name: str) -> None:
-    """Add how weights and gradients were distributed: a chart for each parameter."""
+def _add_distributions(page: Page, run: RunHistory, name: str) -> None:
+    """Add a chart of the distribution of each parameter and gradient."""
     if not run.histograms:
         return
     page.heading(f"{name}: weights and gradients")
@@ -325,19 +325,17 @@ def _distributions(page: Page, run: RunHistory, name: str) -> None:
         scale = _scale([value for curve in norms for _, value in curve.points])
         svg = curve_chart(norms, x_label="iteration", y_label="norm of the gradient", scale=scale)
         page.chart(svg, "The norm of each parameter's gradient over iterations")
-    page.text(
-        "Of each parameter the median, the ends of the middle 90 %, and the ends of all values."
-    )
+    page.text("For each parameter: the median, 5 % and 95 % quantiles, smallest and largest value.")
     for parameter, found in list(run.histograms.items())[:MOST_CHARTS]:
-        told = sorted(found.items())
+        entries = sorted(found.items())
         curves = [
-            Curve(label, [(at, one.quantile(share)) for at, one in told], color, style)
+            Curve(label, [(at, one.quantile(share)) for at, one in entries], color, style)
             for label, share, color, style in QUANTILES
         ]
         svg = curve_chart(curves, x_label="iteration", y_label=parameter)
-        page.chart(svg, f"How {parameter} is distributed, over iterations")
+        page.chart(svg, f"Distribution of {parameter} over iterations")
     if len(run.histograms) > MOST_CHARTS:
-        page.text(f"{len(run.histograms) - MOST_CHARTS} more are not drawn.")
+        page.text(f"{len(run.histograms) - MOST_CHARTS} more are not shown.")
 
 
 def _norms(run: RunHistory, name: str) -> list[tuple[float, float]]:
@@ -345,14 +343,14 @@ def _norms(run: RunHistory, name: str) -> list[tuple[float, float]]:
 
 
 def _fact_text(value: object) -> str:
-    """Return a fact as text; what is not known is left out of a list of facts."""
+    """Return metadata as text; skip empty entries of a mapping."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {one}" for key, one in value.items() if one not in (None, ""))
     return str(value)
 
 
 def _drawing(prototxt: object) -> str:
-    """Return a drawing of a net as SVG; an empty text where there is no net."""
+    """Return a drawing of a net as SVG; an empty text without a net."""
     if not isinstance(prototxt, str):
         return ""
     from demitasse.compat.pycaffe.draw import draw_net
@@ -360,6 +358,6 @@ def _drawing(prototxt: object) -> str:
     try:
         net = without_splits(parse_text(prototxt, NetParameter, lenient=True))
         svg = draw_net(net, "TB", "svg").decode()
-    except (ConfigError, PrototxtError, ValueError):  # the file is not ours, or of a later version
+    except (ConfigError, PrototxtError, ValueError):  # a foreign file, or one of a later version
         return ""
     return svg[svg.index("<svg") :]

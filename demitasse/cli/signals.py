@@ -1,4 +1,4 @@
-"""What Ctrl-C, a hang-up and a request to terminate do to a training run.
+"""Signals that stop a training run or write a snapshot: SIGINT, SIGHUP and SIGTERM.
 
 Source: Caffe, ``src/caffe/util/signal_handler.cpp``.
 """
@@ -21,16 +21,16 @@ HANG_UP: int | None = getattr(signal, "SIGHUP", None)  # Windows has none
 
 
 class Signals:
-    """While in its ``with`` block, turns signals into requests to a solver.
+    """Context manager that turns signals into requests to a solver.
 
-    The solver does what it is asked for between two iterations. A second signal that means "stop"
-    leaves at once, as KeyboardInterrupt.
+    The solver handles a request between two iterations. A second "stop" raises KeyboardInterrupt
+    at once.
 
     Args:
-        request: Takes "stop" or "snapshot"; called in the middle of anything.
-        sigint: What Ctrl-C does.
-        sighup: What a hang-up does.
-        sigterm: What a request to terminate does, which job schedulers and ``kill`` send.
+        request: Function of "stop" or "snapshot"; called by the signal handler, at any point.
+        sigint: Effect of Ctrl-C.
+        sighup: Effect of a hang-up.
+        sigterm: Effect of SIGTERM, which job schedulers and ``kill`` send.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Signals:
         self._stopping = False
 
     def __enter__(self) -> Self:
-        """Take the signals over; in a thread other than the main one, where Python cannot, not."""
+        """Install the handlers; Python allows this in the main thread alone."""
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._handle) for number in self._effects}
         return self
@@ -55,7 +55,7 @@ class Signals:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
-        """Give the signals back."""
+        """Restore the previous handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -71,11 +71,13 @@ class Signals:
         else:
             self._stopping = True
             self._request("stop")
-            _say("\nStopping after this iteration. Once more: stop at once, without a snapshot.\n")
+            _write_stderr(
+                "\nStopping after this iteration. Repeat to stop at once, without a snapshot.\n"
+            )
 
 
-def _say(text: str) -> None:
-    """Write to standard error from a signal handler, which must not touch its buffer."""
+def _write_stderr(text: str) -> None:
+    """Write to standard error without its buffer, which is not safe in a signal handler."""
     try:
         os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode())
     except (OSError, ValueError):

@@ -21,27 +21,27 @@ from demitasse.plan.stopwatch import Stopwatch
 
 log = get_logger(__name__)
 
-WARM = 2
-"""Passes before those that are measured: kernels are compiled and plans are made in them."""
+WARMUP_PASSES = 2
+"""Unmeasured first passes, which compile kernels and build plans."""
 
-WARM_QUEUED = 4
-"""The same on a device that queues its work, where the last of them may be recorded."""
+WARMUP_PASSES_QUEUED = 4
+"""Unmeasured passes of a device with a queue; graph capture happens in the last ones."""
 
 
 @dataclass
 class Timing:
-    """What was measured, all times in milliseconds.
+    """Times of a net, in milliseconds.
 
     Attributes:
-        iterations: How many passes.
+        iterations: Number of passes.
         forward: Mean time of a forward pass.
         backward: Mean time of a backward pass, or None.
-        total: Time of all passes.
-        layer_forward: Mean time of each layer's forward pass; that of layers that run as one stands
-            at the first of them.
-        layer_backward: Mean time of each layer's backward pass; None where it has none.
-        layers: What runs each layer.
-        peak: Operations per second of a large product of matrices on the device, in 1e9.
+        total: Time of all passes together.
+        layer_forward: Mean time of each layer's forward pass; the time of fused layers is at the
+            first of the layers.
+        layer_backward: Mean time of each layer's backward pass; None without a backward pass.
+        layers: The code that runs each layer.
+        peak: GFLOP/s of a large matrix product on the device.
         capture_status: A sentence on CUDA graph capture; empty for other devices.
     """
 
@@ -55,8 +55,8 @@ class Timing:
     peak: float = 0.0
     capture_status: str = ""
 
-    def tell(self) -> None:
-        """Log it as Caffe does."""
+    def log(self) -> None:
+        """Log the times in Caffe's lines."""
         log.info("Average time per layer: ")
         times = zip(self.layers, self.layer_forward, self.layer_backward, strict=True)
         for layer, forward, backward in times:
@@ -70,7 +70,7 @@ class Timing:
         log.info("Total Time: %s ms.", number(self.total))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the times for JSON."""
         times = zip(self.layers, self.layer_forward, self.layer_backward, strict=True)
         layers = [
             {**asdict(layer), "forward_ms": forward, "backward_ms": backward}
@@ -88,9 +88,9 @@ class Timing:
 
 
 def measure_net(net: Net, iterations: int, *, backward: bool = True) -> Timing:
-    """Measure passes over a net; gradients begin at zero in each, as in training."""
+    """Measure passes over a net; gradients start at zero in each pass, as in training."""
     timing = Timing(iterations)
-    for _ in range(WARM_QUEUED if net.device.backend.queues else WARM):
+    for _ in range(WARMUP_PASSES_QUEUED if net.device.backend.queues else WARMUP_PASSES):
         _forward(net)
         if backward:
             _backward(net)
@@ -116,7 +116,7 @@ def _time_passes(net: Net, timing: Timing, *, backward: bool) -> None:
 
 
 def _forward(net: Net) -> float:
-    """Run a forward pass and wait for it; return its time."""
+    """Return the time of a synchronized forward pass."""
     net.synchronize()
     begin = perf_counter()
     net.forward()
@@ -150,27 +150,27 @@ HEAD = ("layer", "type", "forward runs", "backward runs")
 
 
 class _Reasons:
-    """Why nothing faster runs, each said once below a table, by numbers that stand in its rows."""
+    """Numbered reasons why no faster code runs, listed once below a table."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
     def mark(self, layer: LayerReport) -> str:
-        """Return the numbers of a layer's reasons, as ``[1] [2]``."""
-        alone = f"not with the next: {layer.why_alone}" if layer.why_alone else ""
+        """Return the numbers of a layer's reasons, such as ``[1] [2]``."""
+        alone = f"not fused with the next: {layer.why_alone}" if layer.why_alone else ""
         reasons = filter(None, (layer.why, alone))
         return " ".join(f"[{self._numbers.setdefault(r, len(self._numbers) + 1)}]" for r in reasons)
 
     def text(self) -> str:
-        """Return all of them, to be put below the table."""
+        """Return the list of reasons, for the end of the table."""
         if not self._numbers:
             return ""
         said = "\n".join(f"[{number}] {reason}" for reason, number in self._numbers.items())
-        return f"\n\nWhy nothing faster runs:\n{said}"
+        return f"\n\nWhy no faster code runs:\n{said}"
 
 
 def layer_table(layers: Sequence[LayerReport]) -> str:
-    """Return what code runs each layer, least bytes moved by a forward pass, and why no faster."""
+    """Return a table of the code of each layer, bytes of a forward pass, and reasons."""
     head = (*HEAD, "bytes", "scratch", "why")
     reasons = _Reasons()
     rows = [
@@ -181,7 +181,7 @@ def layer_table(layers: Sequence[LayerReport]) -> str:
 
 
 def timing_table(timing: Timing) -> str:
-    """Return the same with times in milliseconds, and shares of the device's peak in per cent."""
+    """Return a table of the code and times of each layer, and shares of the device's peak."""
     head = (*HEAD, "forward", "backward", "of peak", "bytes", "why")
     reasons = _Reasons()
     rows: list[tuple[object, ...]] = []
@@ -201,9 +201,9 @@ def timing_table(timing: Timing) -> str:
     launching = f"\n\n{timing.capture_status}" if timing.capture_status else ""
     return (
         f"{table(head, rows)}{reasons.text()}{launching}\n\n"
-        "Times in ms. A large product of matrices reaches "
-        f"{timing.peak:.0f} GFLOP/s here: work by the definition is a share of that, which code "
-        "that needs fewer operations can exceed."
+        "Times in ms. A large matrix product reaches "
+        f"{timing.peak:.0f} GFLOP/s here; 'of peak' is the layer's work, by definition, as a share "
+        "of that. Algorithms with fewer operations can exceed 100%."
     )
 
 
@@ -223,14 +223,14 @@ def _share(multiply_adds: int, milliseconds: float, peak: float) -> str:
 
 
 def capture_status(net: Net) -> str:
-    """Say in a sentence how its device is given its passes; "" of one that records nothing.
+    """Return a sentence on CUDA graph capture of a net; "" for devices without capture.
 
     Args:
-        net: A net whose layers are prepared.
+        net: A net after ``reshape``.
     """
     if net.device.backend.recorder is None:
         return ""
     off = "the setting cuda_graphs is off" if settings.get("cuda_graphs") == "off" else ""
     if why := off or net.execution.capture_blocker():
-        return f"Passes are queued kernel by kernel, not launched as one: {why}."
-    return "Passes are launched as one once shapes and memories stay."
+        return f"Passes are queued kernel by kernel, not captured as a CUDA graph: {why}."
+    return "Passes are captured as a CUDA graph when shapes and buffers stay the same."

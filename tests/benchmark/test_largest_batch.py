@@ -42,10 +42,12 @@ class Fake(Trial):
         return answers
 
 
-def searched(trial, limit, *, at_most=65536, free=None):
-    search = largest._Search(trial, limit, limit if free is None else free, at_most, lambda b: None)
+def searched(trial, limit, *, max_batch=65536, free=None):
+    search = largest._Search(
+        trial, limit, limit if free is None else free, max_batch, lambda b: None
+    )
     line = search.line()
-    search.around(min(at_most, line.batch_within(limit)))
+    search.around(min(max_batch, line.batch_within(limit)))
     return search
 
 
@@ -91,7 +93,7 @@ class TestSearch:
             searched(Fake(lambda batch: 100 * batch), 150)
 
     def test_it_ends_at_the_largest_that_is_looked_for(self):
-        search = searched(Fake(lambda batch: batch), 1 << 30, at_most=1000)
+        search = searched(Fake(lambda batch: batch), 1 << 30, max_batch=1000)
 
         assert (search.fits.batch, search.refused) == (1000, None)
 

@@ -132,11 +132,11 @@ def test_a_row_for_each_layer_and_a_column_for_each_device(project, run):
 
 
 def test_the_layers_that_differ_most_come_first(project, run, parted):
-    result = run("consistency deploy.prototxt --devices numpy readonly --worst")
+    result = run("consistency deploy.prototxt --devices numpy readonly --sort-by-error")
 
     layers = [row.split()[0] for row in result.stdout.splitlines()[1:4]]
     assert layers.index("data") == 2  # which does not differ
-    assert "parts" in result.stdout.splitlines()[1]
+    assert "DIFFERS" in result.stdout.splitlines()[1]
 
 
 def test_a_divergence_is_explained(project, run, parted):

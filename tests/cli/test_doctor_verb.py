@@ -79,8 +79,7 @@ def test_a_blas_that_was_told_what_to_use_is_a_problem(sound, run, monkeypatch):
     result = run("doctor")
 
     assert result.exit_code == 1
-    assert "problem: OPENBLAS_CORETYPE=Haswell is set" in result.stdout
-    assert "unset it" in result.stdout
+    assert "problem: OPENBLAS_CORETYPE=Haswell" in result.stdout
 
 
 def test_a_device_that_cannot_be_used_is_a_problem(sound, run, monkeypatch):
@@ -88,7 +87,8 @@ def test_a_device_that_cannot_be_used_is_a_problem(sound, run, monkeypatch):
 
     [problem] = examined(run)["problems"]
 
-    assert problem.startswith("DEMITASSE_DEVICE asks for a device that cannot be used")
+    assert problem.startswith("DEMITASSE_DEVICE ")
+    assert "'cuda:77'" in problem
 
 
 def test_the_kernels_of_numpys_blas_are_asked_for(sound, run):

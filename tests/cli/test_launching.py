@@ -16,7 +16,7 @@ def net(request, project):
 def test_a_net_without_obstacles_is_launched_as_one(net):
     net.reshape()
 
-    assert capture_status(net) == "Passes are launched as one once shapes and memories stay."
+    assert "captured as a CUDA graph" in capture_status(net)
 
 
 def test_what_stands_in_the_way_is_said(net):
@@ -34,7 +34,7 @@ def test_the_setting_stands_in_the_way(net):
     with settings.override(cuda_graphs="off"):
         said = capture_status(net)
 
-    assert said.endswith("not launched as one: the setting cuda_graphs is off.")
+    assert said.endswith("not captured as a CUDA graph: the setting cuda_graphs is off.")
 
 
 def test_it_stands_below_the_times_of_layers(net):

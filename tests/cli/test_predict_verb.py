@@ -113,7 +113,7 @@ def test_a_part_that_is_there_is_not_made_again(run):
     shown = good(run(command))
 
     after = Path("out/part-00001-of-00002.npz").stat()
-    assert "is there already" in shown
+    assert "exists already" in shown
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
 
 
@@ -180,7 +180,7 @@ def test_the_environment_says_which_shard(run, monkeypatch):
 
     shown = good(run(f"{PREDICT} numpy -o out --shard auto/4"))
 
-    assert "Shard 3/4, says a Kubernetes job (JOB_COMPLETION_INDEX)" in shown
+    assert "Shard 3/4, from a Kubernetes job (JOB_COMPLETION_INDEX)" in shown
     assert list(parts("out")) == ["part-00003-of-00004.npz"]
 
 

@@ -174,7 +174,7 @@ def test_what_is_said_beside_the_work_does_not_end_it(start, tmp_path):
         'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 2 } } }'
     )
     with Path("/dev/full").open("w") as full:
-        process = start(f"largest_batch {net} --at_most 4 --no_confirm", stderr=full)
+        process = start(f"largest_batch {net} --max-batch 4 --no_confirm", stderr=full)
         stdout, _ = process.communicate()
 
     assert process.returncode == 0

@@ -97,7 +97,7 @@ def test_what_runs_each_layer_is_shown_on_request(project, run):
     shown = run("summary deploy.prototxt --runs --device numpy").stdout
     found = json.loads(run("summary deploy.prototxt --runs --device numpy --json").stdout)
 
-    assert "Why nothing faster runs" not in plain
+    assert "Why no faster code runs" not in plain
     assert "[1] numpy has no Step for Softmax" in shown
     assert [layer["code"] for layer in found["runs"]] == ["portable", "numpy", "portable"]
 

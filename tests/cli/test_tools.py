@@ -153,7 +153,7 @@ def test_fields_of_forks_can_be_left_out(run, kind, text):
     Path("fork.prototxt").write_text(f"{text}\nnever_heard_of: 1\n")
 
     strict = run(f"upgrade {kind} fork.prototxt new.prototxt")
-    lenient = run(f"upgrade {kind} fork.prototxt new.prototxt --lenient")
+    lenient = run(f"upgrade {kind} fork.prototxt new.prototxt --ignore-unknown-fields")
 
     assert strict.exit_code == 3
     assert "fork.prototxt:2:1" in strict.stderr

@@ -161,7 +161,7 @@ def test_what_only_one_has_is_named(model, run):
     assert "only in the first: scalar" in shown
     assert "only in the second: new" in shown
     assert "wide, parameter 0: (5,) and (5, 1)" in shown
-    assert "conv/1, parameter 1: (1,) and not there" in shown
+    assert "conv/1, parameter 1: (1,) and missing" in shown
 
 
 def test_the_four_axes_of_old_files_make_no_difference():

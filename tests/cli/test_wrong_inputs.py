@@ -131,7 +131,7 @@ def test_lines_of_files_that_are_no_prototxt_are_not_shown(project, run):
 
 
 def test_arguments_are_called_as_on_the_command_line(project, run):
-    error = run("largest_batch deploy.prototxt --keep pron --at_most 2").stderr
+    error = run("largest_batch deploy.prototxt --keep pron --max-batch 2").stderr
 
     assert "--keep" in error
     assert "'prob'" in error

@@ -16,16 +16,17 @@ import click
 
 from demitasse.cli.command import DEVICES, Command, MultiValueCommand
 from demitasse.cli.errors import FAILED, print_stderr
+from demitasse.cli.gflags import RenamedOption
 from demitasse.cli.options import (
     FILE,
     complete_devices,
-    complete_files,
     device_options,
     json_option,
     mismatch_option,
     phase_option,
     split_names,
     state_options,
+    weights_option,
 )
 from demitasse.cli.render import print_json, show, table
 from demitasse.core.text import bytes_text
@@ -35,32 +36,25 @@ if TYPE_CHECKING:
 
 
 def _iterations(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
-    """Read a number of batches above 0; ``epoch`` becomes None."""
+    """Return a number of batches; None for ``epoch``."""
     if value == "epoch":
         return None
     if not value.isdecimal() or not int(value):
-        message = f"{value!r} is neither a number above 0 nor 'epoch'."
+        message = f"got {value!r}, expected a number above 0, or epoch"
         raise click.BadParameter(message, ctx, param)
     return int(value)
 
 
 @click.command(cls=Command)
 @click.option("--model", type=FILE, required=True, help="The net's prototxt.")
-@click.option(
-    "--weights",
-    multiple=True,
-    required=True,
-    metavar="FILE[,FILE]",
-    shell_complete=complete_files,
-    help="Weights to score.",
-)
+@weights_option("Weights to test.", required=True)
 @click.option(
     "--iterations",
     callback=_iterations,
     default="50",
     show_default=True,
     metavar="N|epoch",
-    help="Number of batches. 'epoch' reads every record exactly once.",
+    help="Number of batches; 'epoch' reads every record exactly once.",
 )
 @mismatch_option
 @state_options
@@ -76,13 +70,13 @@ def test_command(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Score a trained net.
+    """Test a trained net on batches of its data.
 
     Logs every output of every batch, and the means at the end.
     """
     files = split_names(weights)
-    if not files:  # a score of the weights that a net was made with says nothing
-        message = "it names no file"
+    if not files:  # initial weights have no meaningful score
+        message = "got no file"
         raise click.BadParameter(message, param_hint="--weights")
     from demitasse.cli.evaluation import Scores, load_weights_into
     from demitasse.core.log import get_logger
@@ -98,7 +92,7 @@ def test_command(
         else:
             log.info("Running for %d iterations.", iterations)
         scores.run(net, iterations)
-    scores.tell()
+    scores.log_means()
     if as_json:
         print_json(scores.as_dict())
 
@@ -110,9 +104,9 @@ def test_command(
     type=click.IntRange(min=1),
     default=50,
     show_default=True,
-    help="Number of passes that are measured.",
+    help="Number of measured passes.",
 )
-@click.option("--forward_only", is_flag=True, help="Leave backward passes out.")
+@click.option("--forward_only", is_flag=True, help="Measure forward passes only.")
 @phase_option("TRAIN")
 @state_options
 @device_options
@@ -127,12 +121,12 @@ def time_command(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Measure forward and backward passes.
+    """Measure forward and backward passes, whole and by layer.
 
-    Every measurement waits until the device is done. Whole passes are measured first, without
-    waiting between layers; then each layer, in the same program: layers that run as one are timed
-    as one. The log has Caffe's lines; the table says what code runs each layer, and why nothing
-    faster does.
+    Every measurement synchronizes the device. Whole passes are measured first, without
+    synchronization between layers; then each layer, in the same process. Fused layers are timed as
+    one. The log has Caffe's lines; the table has the code of each layer, and why no faster code
+    runs.
     """
     from demitasse.cli.timing import measure_net, timing_table
     from demitasse.core.log import get_logger
@@ -144,7 +138,7 @@ def time_command(
         log.info("*** Benchmark begins ***")
         log.info("Testing for %d iterations.", iterations)
         timing = measure_net(net, iterations, backward=not forward_only)
-        timing.tell()
+        timing.log()
         log.info("*** Benchmark ends ***")
         if as_json:
             about = {"model": str(model), "device": str(net.device), "phase": net.phase}
@@ -157,7 +151,7 @@ WORDS = re.compile(r"\w+(,\w+)*")
 
 
 class Bench(MultiValueCommand):
-    """A verb whose lists may be written with spaces."""
+    """The command ``bench``, whose lists may have spaces or commas."""
 
     multi_value: ClassVar = {"--devices": DEVICES, "--batches": WORDS, "--phases": WORDS}
 
@@ -169,17 +163,25 @@ class Bench(MultiValueCommand):
     default="",
     metavar="A,B,...",
     shell_complete=complete_devices,
-    help="Where to run; default: the device.",
+    help="Devices to run on. [default: the device of the settings]",
 )
-@click.option("--batches", default="1,8,64", show_default=True, metavar="N,M,...")
+@click.option(
+    "--batches", default="1,8,64", show_default=True, metavar="N,M,...", help="Batch sizes."
+)
 @click.option(
     "--phases",
     default="test",
     show_default=True,
     metavar="test,train",
-    help="test measures forward passes, train whole steps of SGD.",
+    help="Measure forward passes (test), or whole steps of SGD (train).",
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Number of rounds; each round measures every case.",
+)
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0),
@@ -192,17 +194,25 @@ class Bench(MultiValueCommand):
     "--input",
     "reading",
     is_flag=True,
-    help="Measure layers that read data, too: alone, and the net while it reads.",
+    help="Also measure data layers: alone, and the net while it reads.",
 )
 @click.option("--save", type=FILE, help="Write the results as pytest-benchmark does (JSON).")
-@click.option("--against", type=FILE, help="Compare with a saved run; slower cases end with 1.")
 @click.option(
-    "--allowed",
+    "--baseline",
+    cls=RenamedOption,
+    old="--against",
+    type=FILE,
+    help="Compare with a saved run; slower cases exit with 1.",
+)
+@click.option(
+    "--tolerance",
+    cls=RenamedOption,
+    old="--allowed",
     type=click.FloatRange(min=0),
     default=10.0,
     show_default=True,
     metavar="PERCENT",
-    help="How much slower than --against is no regression.",
+    help="Slowdown from --baseline that is no regression.",
 )
 @click.option("--html", type=FILE, help="Write a page with charts.")
 @click.option("--chart", type=FILE, help="Draw images per second over batch sizes (.svg, .png).")
@@ -218,21 +228,21 @@ def bench_command(
     layers: bool,
     reading: bool,
     save: Path | None,
-    against: Path | None,
-    allowed: float,
+    baseline: Path | None,
+    tolerance: float,
     html: Path | None,
     chart: Path | None,
 ) -> None:
     """Measure images per second.
 
-    NETs are prototxts; layers that read data are replaced by inputs of their shapes. All cases take
-    turns, so that what else the machine does meets them alike.
+    NETs are prototxts; inputs of the same shapes replace data layers. The cases run in turn in each
+    round, so that other load of the machine affects them equally.
     """
     from demitasse.benchmark import measure, read_results, regressions, write_results
     from demitasse.benchmark.report import draw, layers_of, table_of, write_page
     from demitasse.core.device import Device, choose_device
 
-    saved = None if against is None else read_results(against)
+    saved = None if baseline is None else read_results(baseline)
     names = [Device(name).name for name in split_names((devices,))] or [choose_device()[0].name]
     cases = _cases(nets, names, batches, phases)
 
@@ -242,18 +252,18 @@ def bench_command(
         seconds=seconds,
         layers=layers,
         reading=reading,
-        tell=lambda case: print_stderr(f"making ready: {case.name}"),
+        on_case=lambda case: print_stderr(f"preparing: {case.name}"),
     )
     show(table(*table_of(results)))
     for result in (one for one in results if one.layers):
-        click.echo(f"\n{result.case.name}, the layers that take longest:")
+        click.echo(f"\n{result.case.name}, slowest layers:")
         click.echo(table(("layer", "ms", "share"), layers_of(result, 10)))
     for result in (one for one in results if one.error):
         print_stderr(f"{result.case.name}: {result.error}")
-    slower = None if saved is None else regressions(results, saved, allowed / 100)
+    slower = None if saved is None else regressions(results, saved, tolerance / 100)
     for one in slower or ():
         show(
-            f"slower than in {against}: {one.name} takes {one.factor:.2f} times as long "
+            f"slower than in {baseline}: {one.name} takes {one.factor:.2f} times as long "
             f"({1e3 * one.before:.4g} -> {1e3 * one.now:.4g} ms)"
         )
     if save is not None:
@@ -267,10 +277,10 @@ def bench_command(
 
 
 def _cases(nets: Sequence[Path], devices: Sequence[str], batches: str, phases: str) -> list[Case]:
-    """Return every combination.
+    """Return every combination of nets, phases, batch sizes and devices.
 
     Raises:
-        UsageError: A batch is no whole number above 0, or a phase is none.
+        UsageError: A batch size is not an integer above 0, or a phase is unknown.
     """
     from demitasse.benchmark import Case
 
@@ -278,9 +288,7 @@ def _cases(nets: Sequence[Path], devices: Sequence[str], batches: str, phases: s
     wrong = [size for size in sizes if not size.isdecimal() or int(size) == 0]
     wrong += [phase for phase in wanted if phase not in {"TEST", "TRAIN"}]
     if wrong or not sizes or not wanted:
-        message = (
-            f"--batches takes whole numbers and --phases test and train, not {', '.join(wrong)}"
-        )
+        message = f"--batches takes integers and --phases test and train; got {', '.join(wrong)}"
         raise click.UsageError(message)
     return [
         Case(net, device, int(size), phase)
@@ -297,27 +305,33 @@ def _cases(nets: Sequence[Path], devices: Sequence[str], batches: str, phases: s
 @click.option(
     "--limit",
     metavar="SIZE",
-    help="What the net may take, e.g. 8GiB; default: nine tenths of what is free.",
+    help="Memory limit, e.g. 8GiB. [default: nine tenths of the free memory]",
 )
 @click.option(
     "--keep",
     default="outputs",
     show_default=True,
     metavar="BLOB[,BLOB]|outputs|all",
-    help="Blobs to keep besides inputs and outputs.",
+    help="Blobs to keep, in addition to inputs and outputs.",
 )
 @click.option(
     "--solver",
     metavar="TYPE|FILE",
-    help="Also update the parameters: by a type of solver, as SGD, or as a solver's prototxt says.",
+    help="Also update the parameters, by a solver type, such as SGD, or a solver's prototxt.",
 )
-@click.option("--confirm/--no_confirm", default=True, help="Run the net, or compute alone.")
 @click.option(
-    "--at_most",
+    "--confirm/--no_confirm",
+    default=True,
+    help="Confirm the batch size by running the net, or only compute it. [default: confirm]",
+)
+@click.option(
+    "--max_batch",
+    cls=RenamedOption,
+    old="--at_most",
     type=click.IntRange(min=1),
     default=65536,
     show_default=True,
-    help="Largest batch that is looked for.",
+    help="Largest batch size to try.",
 )
 @device_options
 @json_option
@@ -328,15 +342,14 @@ def largest_batch_command(
     keep: str,
     solver: str | None,
     confirm: bool,
-    at_most: int,
+    max_batch: int,
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Find the largest batch that fits into memory.
+    """Find the largest batch size that fits into memory.
 
-    It is computed from what two small batches take, and then run, as are others around it, in
-    processes that get so much memory and no more. Layers that read data are replaced by inputs of
-    their shapes.
+    The batch size is computed from the memory of two small batches, and confirmed by runs in
+    processes with limited memory. Inputs of the same shapes replace data layers.
     """
     from demitasse.benchmark import largest_batch
 
@@ -348,8 +361,8 @@ def largest_batch_command(
         keep={"all": None, "outputs": "outputs"}.get(keep, split_names((keep,))),
         solver=solver,
         confirm=confirm,
-        at_most=at_most,
-        tell=lambda batch: print_stderr(f"trying a batch of {batch}"),
+        max_batch=max_batch,
+        on_trial=lambda batch: print_stderr(f"trying a batch of {batch}"),
     )
     if as_json:
         about = {"net": str(net), **asdict(found)}
@@ -364,14 +377,14 @@ def _largest_batch_text(found: LargestBatch) -> str:
     rows = [(name.replace("_", " "), bytes_text(size)) for name, size in asdict(found.use).items()]
     rows.append(("total", bytes_text(found.use.total)))
     if found.refused is not None:
-        tried = f"{found.refused} was run and did not fit: {found.why}"
+        tried = f"{found.refused} did not fit: {found.why}"
     elif found.confirmed:
-        tried = "no larger one was looked for"
+        tried = "no larger batch was tried"
     else:
         tried = "it was not run"
     return (
         f"a batch of {found.batch:,} fits in {bytes_text(found.limit)} on {found.device}, {what}\n"
-        f"by computation {found.computed:,}; {tried}\n\n"
+        f"computed: {found.computed:,}; {tried}\n\n"
         f"{table(('at that batch', 'takes'), rows)}\n\n"
-        f"each item more: {bytes_text(found.per_item)}"
+        f"each further item: {bytes_text(found.per_item)}"
     )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from demitasse.cli.command import Command
-from demitasse.cli.options import FILE, complete_devices
+from demitasse.cli.options import FILE, device_option
 from demitasse.core.atomic import atomic_write
 from demitasse.errors import ConfigError, ErrorCode
 
@@ -33,15 +33,15 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class ImageModel:
-    """Which net looks at images, and how they are prepared for it.
+    """A net and its preprocessing of images.
 
     Attributes:
-        net: Its prototxt.
-        weights: Its weights.
-        mean_file: What is subtracted, ``.npy`` or ``.binaryproto``; None for nothing.
-        input_scale: The factor after that.
-        raw_scale: The factor before.
-        channel_swap: The order of channels, None for that of the file.
+        net: Prototxt of the net.
+        weights: Weights of the net.
+        mean_file: Mean to subtract, ``.npy`` or ``.binaryproto``; None for no mean.
+        input_scale: Factor after the mean.
+        raw_scale: Factor before the mean.
+        channel_swap: Order of channels; None for the order in files.
     """
 
     net: str
@@ -64,36 +64,31 @@ class ImageModel:
 
 
 def image_options(function: Function) -> Function:
-    """Add the flags; the verb gets ``image_model`` and ``device``, a name or None."""
+    """Add the flags; the command gets ``image_model`` and ``device``, a name or None."""
 
     @click.option("--model_def", metavar="FILE", required=True, help="The net's prototxt.")
-    @click.option("--pretrained_model", metavar="FILE", required=True, help="Its weights.")
-    @click.option(
-        "--device",
-        metavar="DEVICE",
-        shell_complete=complete_devices,
-        help="Where to run: cpu, cuda:0, numpy, ...",
-    )
+    @click.option("--pretrained_model", metavar="FILE", required=True, help="Weights of the net.")
+    @device_option()
     @click.option("--gpu", is_flag=True, help="Run on the first GPU, as in Caffe.")
     @click.option(
         "--mean_file",
         type=FILE,
-        help="Subtract this mean, a .npy file (channels, height, width) or a .binaryproto; "
-        "by default nothing is subtracted.",
+        help="Subtract this mean, a .npy file (channels, height, width) or a .binaryproto. "
+        "[default: no mean]",
     )
-    @click.option("--input_scale", type=float, help="Multiply by this after the mean.")
+    @click.option("--input_scale", type=float, help="Multiply by this after the mean. [default: 1]")
     @click.option(
         "--raw_scale",
         type=float,
         default=255.0,
         show_default=True,
-        help="Multiply pixels, which are between 0 and 1, by this before the mean.",
+        help="Multiply pixels from 0 to 1 by this before the mean.",
     )
     @click.option(
         "--channel_swap",
         default="2,1,0",
         show_default=True,
-        help="Order of the channels; 2,1,0 is blue first. An empty text leaves red first.",
+        help="Order of the channels; 2,1,0 is blue first, an empty text red first.",
     )
     @wraps(function)
     def with_image_model(
@@ -109,12 +104,12 @@ def image_options(function: Function) -> Function:
         **kwargs: Any,
     ) -> Any:
         if gpu and device is not None:
-            message = "--device and --gpu both say where to run; give one of them"
+            message = "got --device and --gpu, expected one of them"
             raise click.UsageError(message)
         image_model = ImageModel(
             model_def,
             pretrained_model,
-            None if mean_file == Path() else mean_file,  # Caffe's way to say none: ''
+            None if mean_file == Path() else mean_file,  # an empty name is Caffe's default
             input_scale,
             raw_scale,
             numbers("--channel_swap", channel_swap) if channel_swap else None,
@@ -127,7 +122,7 @@ def image_options(function: Function) -> Function:
 
 @contextmanager
 def input_errors() -> Iterator[None]:
-    """Tell of files and values that cannot be used as the command line does: they are bad input."""
+    """Turn errors of files and values into DataError and ConfigError: they are wrong input."""
     from demitasse.errors import ConfigError, DataError, ErrorCode
 
     try:
@@ -139,11 +134,11 @@ def input_errors() -> Iterator[None]:
 
 
 def numbers(flag: str, text: str) -> list[int]:
-    """Return the whole numbers in a flag's text, which has commas between them."""
+    """Return the integers in a comma-separated flag."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        message = f"{flag} takes whole numbers with commas between them, not {text!r}"
+        message = f"{flag} takes integers with commas between; got {text!r}"
         raise click.UsageError(message) from None
 
 
@@ -152,14 +147,14 @@ def numbers(flag: str, text: str) -> list[int]:
 @click.argument("out", metavar="OUTPUT", type=FILE)
 @image_options
 @click.option(
-    "--center_only", is_flag=True, help="Look at the centre only, not at ten views of an image."
+    "--center_only", is_flag=True, help="Use only the centre crop, not ten crops of an image."
 )
 @click.option(
     "--images_dim",
     metavar="HEIGHT,WIDTH",
     default="256,256",
     show_default=True,
-    help="Size that images are brought to before they are cropped.",
+    help="Resize images to this before they are cropped.",
 )
 @click.option(
     "--ext", default="jpg", show_default=True, help="Extension of the images in a folder."
@@ -186,7 +181,7 @@ def classify_command(
 
     size = numbers("--images_dim", images_dim)
     if len(size) != 2:
-        message = f"--images_dim takes height,width, not {images_dim!r}"
+        message = f"--images_dim takes height,width; got {images_dim!r}"
         raise click.UsageError(message)
     with input_errors(), use_device(choose_device(device)[0]):
         classifier = Classifier(
@@ -213,7 +208,7 @@ def _load_images(source: Path, ext: str) -> list[np.ndarray]:
         return list(read_npy(source))
     files = sorted(source.glob(f"*.{ext}")) if source.is_dir() else [source]
     if not files:
-        message = f"no image in this folder ends in .{ext}; --ext names another extension"
+        message = f"the folder has no image ending in .{ext}; set the extension by --ext"
         raise DataError(message, str(source), code=ErrorCode.NOT_FOUND, ending=ext)
     return [load_image(file) for file in files]
 
@@ -230,14 +225,14 @@ EDGES = ("ymin", "xmin", "ymax", "xmax")
     type=click.Choice(["list", "selective_search"]),
     default="selective_search",
     show_default=True,
-    help="Where windows come from: INPUT, or the package selective_search_ijcv_with_python.",
+    help="Source of windows: INPUT, or the package selective_search_ijcv_with_python.",
 )
 @click.option(
     "--context_pad",
     type=click.IntRange(min=0),
     default=16,
     show_default=True,
-    help="Width of the border that shows what is around a window, in pixels of the net's input.",
+    help="Width of the border around a window, in pixels of the net's input.",
 )
 def detect_command(
     source: Path,
@@ -258,7 +253,7 @@ def detect_command(
     from demitasse.core.paths import read_text
 
     if out.suffix not in {".csv", ".h5"}:
-        message = f"OUTPUT is a .csv or a .h5 file, not {out.name!r}"
+        message = f"got {out.name!r}, expected a .csv or a .h5 file as OUTPUT"
         raise click.UsageError(message)
     if (source.suffix == ".csv") != (crop_mode == "list"):
         message = "--crop_mode list needs a .csv file of windows, selective_search a .txt file"
@@ -268,7 +263,7 @@ def detect_command(
         detector = Detector(
             image_model.net,
             image_model.weights,
-            # one value for each channel, which also stands for what is beyond an image
+            # one value for each channel, which also fills the area outside an image
             mean=mean if mean is None else mean.reshape(len(mean), -1).mean(1)[:, None, None],
             input_scale=image_model.input_scale,
             raw_scale=image_model.raw_scale,
@@ -288,7 +283,7 @@ def detect_command(
 
 
 def _windows(source: Path) -> list[tuple[str, list[list[int]]]]:
-    """Read images and their windows: ymin, xmin, ymax, xmax."""
+    """Return the images and their windows: ymin, xmin, ymax, xmax."""
     from demitasse.core.paths import regular_file
     from demitasse.errors import DataError, ErrorCode
 
@@ -300,7 +295,7 @@ def _windows(source: Path) -> list[tuple[str, list[list[int]]]]:
                 edges = [int(float(row[edge])) for edge in EDGES]
                 windows.setdefault(row["filename"], []).append(edges)
         except (KeyError, OverflowError, TypeError, ValueError, csv.Error):
-            message = "each row needs filename, xmin, ymin, xmax, ymax; the first row names them"
+            message = "each row needs the columns filename, xmin, ymin, xmax, ymax of the first row"
             raise DataError(message, f"{source}:{rows.line_num}", code=ErrorCode.INVALID) from None
     return list(windows.items())
 
@@ -329,7 +324,7 @@ def _write_hdf5(out: Path, found: Sequence[Detection]) -> None:
     from demitasse.errors import DataError, ErrorCode
 
     if not found:
-        message = "there are no windows, and such a table has at least one row; name a .csv file"
+        message = "got no windows, and an HDF5 table needs at least one row; write a .csv file"
         raise DataError(message, str(out), code=ErrorCode.MISSING)
     names = np.array([[one["filename"]] for one in found])
     windows = np.array([one["window"] for one in found])
@@ -339,14 +334,14 @@ def _write_hdf5(out: Path, found: Sequence[Detection]) -> None:
 
 
 PANDAS_FORMAT = "0.15.2"
-"""Of the format: what versions of pandas have written since then."""
+"""Version of the format, as pandas writes since then."""
 
 
 class Block(NamedTuple):
     """Columns of one type.
 
     Attributes:
-        names: What they are called.
+        names: Names of the columns.
         values: Shape: (rows, columns).
     """
 
@@ -359,9 +354,9 @@ def write_frame(path: Path, key: str, index: Block, blocks: Sequence[Block]) -> 
 
     Args:
         path: The file.
-        key: What the table is called in it.
-        index: The name of the rows' names, and these: strings. Shape: (rows, 1).
-        blocks: The columns; there are rows.
+        key: Name of the table in the file.
+        index: Name and values of the index: strings. Shape: (rows, 1).
+        blocks: The columns, with at least one row.
 
     Raises:
         ConfigError: h5py is not installed.
@@ -370,7 +365,7 @@ def write_frame(path: Path, key: str, index: Block, blocks: Sequence[Block]) -> 
     try:
         import h5py
     except ImportError:
-        message = "HDF5 files need h5py; run: pip install 'demitasse[hdf5]', or name a .csv file"
+        message = "HDF5 files need h5py; run: pip install 'demitasse[hdf5]', or write a .csv file"
         raise ConfigError(message, code=ErrorCode.UNAVAILABLE, extra="hdf5") from None
     content = io.BytesIO()
     with h5py.File(content, "w") as file:
@@ -390,7 +385,7 @@ def write_frame(path: Path, key: str, index: Block, blocks: Sequence[Block]) -> 
 
 
 def _set_attributes(node: Any, **texts: str) -> None:
-    """Give a node attributes, of the kind of string that every version of PyTables reads."""
+    """Set attributes of a node, as strings that every version of PyTables reads."""
     import h5py
 
     for name, text in texts.items():
@@ -398,12 +393,12 @@ def _set_attributes(node: Any, **texts: str) -> None:
         node.attrs.create(name, content, dtype=h5py.string_dtype("utf-8", len(content)))
 
 
-def _add_axis(table: Any, name: str, texts: Iterable[str], called: str | None = None) -> None:
+def _add_axis(table: Any, name: str, texts: Iterable[str], label: str | None = None) -> None:
     import numpy as np
 
     _set_attributes(table, **{f"{name}_variety": "regular"})
     _add_array(table, name, np.array([text.encode("utf-8", "surrogateescape") for text in texts]))
-    _set_attributes(table[name], kind="string", **({} if called is None else {"name": called}))
+    _set_attributes(table[name], kind="string", **({} if label is None else {"name": label}))
 
 
 def _add_array(table: Any, name: str, values: np.ndarray) -> None:

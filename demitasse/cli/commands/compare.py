@@ -12,14 +12,16 @@ import click
 
 from demitasse.cli.command import Command, MultiValueCommand
 from demitasse.cli.errors import FAILED
+from demitasse.cli.gflags import RenamedOption
 from demitasse.cli.options import (
     FILE,
     complete_devices,
-    complete_files,
+    device_option,
     json_option,
     phase_option,
     split_names,
     state_options,
+    weights_option,
 )
 from demitasse.cli.render import print_json, show
 
@@ -32,8 +34,13 @@ if TYPE_CHECKING:
     from demitasse.testing.comparison import Comparison
 
 
-class Comparable(Protocol):
-    """A file or a net that can be held against what it was made from."""
+inputs_option = click.option(
+    "--inputs", type=FILE, help="A .npz file with an array for each input. [default: random inputs]"
+)
+
+
+class Converted(Protocol):
+    """A converted file or net, which can be compared with its source."""
 
     def compare(self, inputs: Mapping[str, np.ndarray] | None, seed: int) -> Comparison:
         """Run both on the same inputs."""
@@ -41,44 +48,44 @@ class Comparable(Protocol):
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """What the flags say.
+    """Flags of tolerance and output that comparisons share.
 
     Attributes:
-        rtol: Largest difference allowed; None for that of the net's numbers.
-        worst: Whether layers that differ most come first.
-        details: Whether every array has a row.
-        junit: A file for JUnit's XML.
-        html: A file for a page.
-        as_json: Whether JSON is printed in place of a table.
+        rtol: Largest relative difference allowed; None for the default of the element type.
+        sort_by_error: List the layers with the largest differences first.
+        details: Give every array a row.
+        junit: File for JUnit's XML, or None.
+        html: File for a page, or None.
+        as_json: Print JSON in place of a table.
     """
 
     rtol: float | None
-    worst: bool
+    sort_by_error: bool
     details: bool
     junit: Path | None
     html: Path | None
     as_json: bool
 
     def show(self, ctx: click.Context, result: ComparisonReport) -> None:
-        """Print and write a result; exit with 1 where it is no agreement."""
+        """Print and write a report; exit with 1 if it has differences above the tolerance."""
         self._write_files(result)
         if self.as_json:
             print_json(result.as_dict())
         else:
-            show(result.text(worst_first=self.worst, details=self.details))
+            show(result.text(worst_first=self.sort_by_error, details=self.details))
         if not result.agree:
             ctx.exit(FAILED)
 
-    def show_made(
+    def show_conversion(
         self, ctx: click.Context, text: str, facts: dict[str, Any], check: ComparisonReport | None
     ) -> None:
-        """Print what was made, and the result of a check; exit with 1 where it is no agreement.
+        """Print a summary of a conversion, and the report of a check; exit with 1 if it differs.
 
         Args:
-            ctx: The verb's.
-            text: What was made.
-            facts: The same for JSON.
-            check: The result; None where nobody asked for one.
+            ctx: Context of the command.
+            text: Summary of the conversion.
+            facts: Summary for JSON.
+            check: Report of the check; None without a check.
         """
         if self.as_json:
             print_json(facts | {"check": None if check is None else check.as_dict()})
@@ -86,22 +93,22 @@ class ReportOptions:
             show(text)
         if check is not None:
             if not self.as_json:
-                show("\n" + check.text(worst_first=self.worst, details=self.details))
+                show("\n" + check.text(worst_first=self.sort_by_error, details=self.details))
             self._write_files(check)
             if not check.agree:
                 ctx.exit(FAILED)
 
-    def checked(
-        self, made: Comparable, name: str, dtype: str, inputs: Path | None, seed: int
+    def check(
+        self, made: Converted, name: str, dtype: str, inputs: Path | None, seed: int
     ) -> ComparisonReport:
-        """Run what was made and what it was made from on the same inputs.
+        """Compare a conversion with its source on the same inputs.
 
         Args:
-            made: What was made.
-            name: The other framework's file.
-            dtype: Numbers that it computes in.
-            inputs: A .npz file of inputs; None for random ones.
-            seed: What random ones are made from.
+            made: The converted file or net.
+            name: File of the other framework.
+            dtype: Element type of its computation.
+            inputs: A .npz file of inputs; None for random inputs.
+            seed: Seed of random inputs.
         """
         from demitasse.cli.comparison import ComparisonReport
         from demitasse.testing.others.recorded import read_arrays
@@ -117,23 +124,29 @@ class ReportOptions:
 
 
 def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the flags; the verb gets ``shown``."""
+    """Add the flags of comparisons; the command gets ``options``."""
 
     @click.option(
         "--rtol",
         type=click.FloatRange(min=0),
         help="Largest difference allowed, relative to an array's largest value. [default: 1e-4]",
     )
-    @click.option("--worst", is_flag=True, help="Show the layers that differ most first.")
-    @click.option("--details", is_flag=True, help="Show every array, not one row for each layer.")
-    @click.option("--junit", type=FILE, help="Write the result as JUnit's XML, for build servers.")
+    @click.option(
+        "--sort_by_error",
+        cls=RenamedOption,
+        old="--worst",
+        is_flag=True,
+        help="List the layers with the largest differences first.",
+    )
+    @click.option("--details", is_flag=True, help="Print a row for each array, not for each layer.")
+    @click.option("--junit", type=FILE, help="Write the result as JUnit's XML, for CI servers.")
     @click.option("--html", type=FILE, help="Write the result as a page with a chart.")
     @json_option
     @wraps(function)
-    def with_shown(
+    def with_options(
         *args: Any,
         rtol: float | None,
-        worst: bool,
+        sort_by_error: bool,
         details: bool,
         junit: Path | None,
         html: Path | None,
@@ -141,10 +154,12 @@ def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> Any:
         return function(
-            *args, shown=ReportOptions(rtol, worst, details, junit, html, as_json), **kwargs
+            *args,
+            options=ReportOptions(rtol, sort_by_error, details, junit, html, as_json),
+            **kwargs,
         )
 
-    return with_shown
+    return with_options
 
 
 @click.command(cls=MultiValueCommand)
@@ -154,31 +169,21 @@ def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
     shell_complete=complete_devices,
     required=True,
     metavar="A B ...",
-    help="Two devices or more; the first is the one the others are held against.",
+    help="Two or more devices; the first is the reference.",
 )
-@click.option(
-    "--weights",
-    multiple=True,
-    metavar="FILE[,FILE]",
-    shell_complete=complete_files,
-    help="Weights to run with.",
-)
+@weights_option("Weights of NET.")
 @click.option(
     "--steps",
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="Also train N steps on each device, and compare losses and parameters after each.",
+    help="Also train N steps on each device, and compare losses and parameters after each step.",
 )
 @report_options
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Seed of weights, inputs and dropout."
 )
-@click.option(
-    "--inputs",
-    type=FILE,
-    help="A .npz file with an array for each net input; without it they are random.",
-)
+@inputs_option
 @phase_option("TRAIN")
 @state_options
 @click.pass_context
@@ -193,11 +198,11 @@ def consistency_command(
     phase: str,
     level: int | None,
     stages: list[str],
-    shown: ReportOptions,
+    options: ReportOptions,
 ) -> None:
     """Compare a net on several devices, layer by layer.
 
-    NET is its prototxt. Exits with 1 when they part by more than --rtol.
+    NET is its prototxt. Exits with 1 if a difference is above --rtol.
     """
     from demitasse.cli.comparison import ComparisonReport
     from demitasse.cli.evaluation import load_weights_into
@@ -209,10 +214,10 @@ def consistency_command(
 
     names = split_names((devices,))
     if len(names) < 2:
-        message = "--devices needs two devices or more, e.g. --devices cpu cuda:0"
+        message = "--devices needs two or more devices, e.g. --devices cpu cuda:0"
         raise click.UsageError(message)
     if steps and phase != "TRAIN":
-        message = "--steps trains, which needs --phase TRAIN"
+        message = "--steps needs --phase TRAIN"
         raise click.UsageError(message)
     state: dict[str, Any] = {"level": level or 0, "stages": stages}
     with Net(net, phase, device=names[0], seed=seed, **state) as made:
@@ -228,44 +233,25 @@ def consistency_command(
 
         trained = compare_training(net, names, steps, prepare=prepare, seed=seed) if steps else []
         title = f"{made.name} ({net.name})" if made.name else net.name
-        result = ComparisonReport(title, found, trained, made.dtype, shown.rtol)
-    shown.show(ctx, result)
+        result = ComparisonReport(title, found, trained, made.dtype, options.rtol)
+    options.show(ctx, result)
 
 
 WEIGHT_FILES = {".caffemodel", ".h5", ".safetensors"}
-"""Endings of files that hold parameters alone."""
+"""Extensions of files that contain parameters only."""
 
 
 @click.command(cls=Command)
 @click.argument("net", type=FILE)
 @click.argument("other", type=FILE)
-@click.option(
-    "--weights",
-    multiple=True,
-    metavar="FILE[,FILE]",
-    shell_complete=complete_files,
-    help="Weights of NET.",
-)
-@click.option(
-    "--other_weights",
-    multiple=True,
-    metavar="FILE[,FILE]",
-    shell_complete=complete_files,
-    help="Weights of OTHER, a prototxt.",
-)
-@click.option(
-    "--device",
-    metavar="DEVICE",
-    shell_complete=complete_devices,
-    help="Where NET runs: cpu, cuda:0, numpy, ...",
-)
+@weights_option("Weights of NET.")
+@weights_option("Weights of OTHER, a prototxt.", "--other_weights")
+@device_option("Device of NET: cpu, cuda:0, numpy, ...")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of random inputs.")
+@inputs_option
 @click.option(
-    "--inputs",
-    type=FILE,
-    help="A .npz file with an array for each net input; without it they are random.",
+    "--trust", is_flag=True, help="Allow OTHER to run code, which a .pt2 file can contain."
 )
-@click.option("--trust", is_flag=True, help="Let OTHER run code, which a .pt2 file can hold.")
 @report_options
 @phase_option("TEST")
 @state_options
@@ -283,20 +269,20 @@ def diff_command(
     phase: str,
     level: int | None,
     stages: list[str],
-    shown: ReportOptions,
+    options: ReportOptions,
 ) -> None:
-    """Compare a net with another model, blob by blob and parameter by parameter.
+    """Compare a net with another model, by blobs and parameters.
 
     NET is its prototxt. OTHER is an .onnx file (run by ONNX Runtime), a .pt2 file (by PyTorch),
-    another .prototxt, a file of weights, or a .npz file with recorded blobs. Exits with 1 when
-    they part by more than --rtol.
+    another .prototxt, a file of weights, or a .npz file with recorded blobs. Exits with 1 if a
+    difference is above --rtol.
     """
     from demitasse.cli.comparison import ComparisonReport
     from demitasse.cli.evaluation import load_weights_into
     from demitasse.net import Net
 
     if other_weights and other.suffix != ".prototxt":
-        message = f"--other_weights are for another prototxt, and {other} is none"
+        message = f"--other_weights needs a prototxt as OTHER, got {other}"
         raise click.UsageError(message)
     state: dict[str, Any] = {"level": level or 0, "stages": stages}
     with Net(net, phase, device=device, seed=seed, **state) as made:
@@ -311,10 +297,10 @@ def diff_command(
             found = _with_model(made, other, inputs, seed, trust=trust)
         title = f"{net.name} and {other.name}"
         result = ComparisonReport(
-            title, found.found, [], made.dtype, shown.rtol,
+            title, found.found, [], made.dtype, options.rtol,
             title="Comparison", missing=found.missing, notes=found.notes,
         )  # fmt: skip
-    shown.show(ctx, result)
+    options.show(ctx, result)
 
 
 def _with_weights(net: Net, other: Path, loaded: bool) -> ModelComparison:
@@ -354,7 +340,7 @@ def _with_model(
     if isinstance(other, Recorded):
         arrays = {name: other.arrays[name] for name in net.inputs if name in other.arrays}
         arrays |= {} if inputs is None else _inputs(net, inputs, seed)
-        _need(arrays, net.inputs, path)
+        _check_inputs(arrays, net.inputs, path)
     else:
         arrays = _inputs(net, inputs, seed)
     return compare_model(net, other, arrays)
@@ -367,15 +353,9 @@ def _inputs(net: Net, inputs: Path | None, seed: int) -> dict[str, Any]:
     return random_inputs(net, seed) if inputs is None else read_arrays(inputs)
 
 
-def _need(arrays: dict[str, Any], names: Sequence[str], path: Path) -> None:
-    """Refuse records whose inputs nobody knows.
-
-    Raises:
-        UsageError: An input is missing.
-    """
+def _check_inputs(arrays: dict[str, Any], names: Sequence[str], path: Path) -> None:
+    """Raise UsageError if recorded blobs lack an input of the net."""
     missing = [name for name in names if name not in arrays]
     if missing:
-        message = (
-            f"{path} has not recorded the inputs {', '.join(missing)}; give them with --inputs"
-        )
+        message = f"{path} lacks the inputs {', '.join(missing)}; give the inputs with --inputs"
         raise click.UsageError(message)

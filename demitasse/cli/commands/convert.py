@@ -13,13 +13,15 @@ import click
 
 from demitasse.cli.command import Command
 from demitasse.cli.commands.compare import ReportOptions, report_options
+from demitasse.cli.gflags import RenamedOption
 from demitasse.cli.options import (
     FILE,
-    complete_devices,
-    complete_files,
-    shapes_given,
+    Function,
+    device_option,
+    parse_shapes,
     split_names,
     state_options,
+    weights_option,
 )
 from demitasse.core.paths import regular_file
 
@@ -30,10 +32,18 @@ if TYPE_CHECKING:
     from demitasse.interop.onnx_import import Imported
 
 ENDINGS = {"onnx": ".onnx", "torch": ".py"}
-"""Framework -> how a file for it ends."""
+"""Framework -> extension of its files."""
 
 FOR_ONNX = ("any_size", "opset", "float16", "mean", "scale", "bgr", "uint8")
-"""Options that only a file of ONNX has."""
+"""Options of ONNX files only."""
+
+
+def check_inputs_options(function: Function) -> Function:
+    """Add ``--inputs`` and ``--seed`` of a check."""
+    help_inputs = "A .npz file with an array for each input, for --check. [default: random inputs]"
+    help_seed = "Seed of random inputs, for --check. [default: 0]"
+    function = click.option("--seed", type=int, default=0, help=help_seed)(function)
+    return click.option("--inputs", type=FILE, help=help_inputs)(function)
 
 
 def _batch(_ctx: click.Context, _param: click.Parameter, text: str) -> Any:
@@ -44,68 +54,58 @@ def _batch(_ctx: click.Context, _param: click.Parameter, text: str) -> Any:
         return None
     if text.isdigit() and int(text) > 0:
         return int(text)
-    message = f"{text!r} is no number above 0, and not dynamic, fixed or auto"
+    message = f"got {text!r}, expected a number above 0, dynamic, fixed or auto"
     raise click.BadParameter(message)
 
 
 @click.command(cls=Command)
 @click.argument("net", type=FILE)
 @click.argument("out", type=FILE)
-@click.option(
-    "--weights",
-    multiple=True,
-    metavar="FILE[,FILE]",
-    shell_complete=complete_files,
-    help="Weights of NET.",
-)
+@weights_option("Weights of NET.")
 @click.option(
     "--to",
     "kind",
     type=click.Choice(list(ENDINGS)),
-    help="Framework that OUT is for; by default the one its ending names.",
+    help="Framework of OUT. [default: by the extension of OUT]",
 )
-@click.option(
-    "--outputs", multiple=True, metavar="BLOB[,BLOB]", help="Blobs that are outputs, too."
-)
-@click.option("--only", is_flag=True, help="Leave out what --outputs do not need.")
+@click.option("--outputs", multiple=True, metavar="BLOB[,BLOB]", help="Further blobs to output.")
+@click.option("--only", is_flag=True, help="Drop layers that --outputs do not need.")
 @click.option(
     "--batch",
     callback=_batch,
     default="auto",
     show_default=True,
     metavar="N|dynamic|fixed|auto",
-    help="Items in a batch: a number, free, as in NET, or free where NET allows it.",
+    help="Batch size: a number, any (dynamic), as in NET (fixed), or any if NET allows (auto).",
 )
-@click.option(
-    "--any_size", is_flag=True, help="Images may have any height and width, in any batch."
-)
+@click.option("--any_size", is_flag=True, help="Allow any height, width and batch size of images.")
 @click.option(
     "--shape",
     "shapes",
-    callback=shapes_given,
+    callback=parse_shapes,
     multiple=True,
     metavar="BLOB=N,C,H,W",
-    help="Shape of an input, in place of that in NET; makes any other blob an input.",
+    help="Shape of an input, in place of NET's; any other blob becomes an input.",
 )
-@click.option("--opset", type=int, default=17, show_default=True, help="Version of the operators.")
-@click.option("--float16", is_flag=True, help="Compute in 16 bits; inputs and outputs keep 32.")
+@click.option(
+    "--opset", type=int, default=17, show_default=True, help="Version of ONNX's operators."
+)
+@click.option(
+    "--float16", is_flag=True, help="Compute in 16 bits; inputs and outputs stay 32 bits."
+)
 @click.option(
     "--mean", metavar="B,G,R|FILE", help="Subtract this from images: numbers, .npy, .binaryproto."
 )
-@click.option("--scale", type=float, default=1.0, help="Multiply images by this, after --mean.")
-@click.option("--bgr", is_flag=True, help="Images come as RGB, and NET wants BGR.")
-@click.option("--uint8", is_flag=True, help="Images come as whole numbers from 0 to 255.")
+@click.option(
+    "--scale", type=float, default=1.0, help="Multiply images by this, after --mean. [default: 1]"
+)
+@click.option("--bgr", is_flag=True, help="Convert images from RGB to NET's BGR.")
+@click.option("--uint8", is_flag=True, help="Take images as integers from 0 to 255.")
 @click.option(
     "--check", is_flag=True, help="Run OUT by ONNX Runtime or PyTorch, and compare every blob."
 )
-@click.option("--inputs", type=FILE, help="A .npz file with an array for each input, for --check.")
-@click.option("--seed", type=int, default=0, help="Seed of random inputs, for --check.")
-@click.option(
-    "--device",
-    metavar="DEVICE",
-    shell_complete=complete_devices,
-    help="Where NET runs for --check: cpu, numpy, ...",
-)
+@check_inputs_options
+@device_option("Device of NET for --check: cpu, numpy, ...")
 @report_options
 @state_options
 @click.pass_context
@@ -132,14 +132,13 @@ def export_command(
     device: str | None,
     level: int | None,
     stages: list[str],
-    shown: ReportOptions,
+    options: ReportOptions,
 ) -> None:
-    """Write a net in phase TEST as a file of ONNX, or as a module of PyTorch.
+    """Write a net in phase TEST as an ONNX file or a PyTorch module.
 
-    NET is its prototxt, OUT an .onnx file or a .py file, beside which its weights lie as
-    .safetensors. Inputs, outputs and nodes are called as blobs and layers are; data layers become
-    inputs, losses and metrics are left out. Exits with 1 when --check finds a blob that is off by
-    more than --rtol.
+    NET is its prototxt, OUT an .onnx file or a .py file, with the weights in a .safetensors file
+    beside it. Inputs, outputs and nodes have the names of blobs and layers; data layers become
+    inputs, losses and metrics are dropped. Exits with 1 if --check finds a difference above --rtol.
     """
     from demitasse.interop.export import export_onnx, export_torch
 
@@ -157,21 +156,21 @@ def export_command(
             preprocess=_preprocess(mean, scale, bgr=bgr, uint8=uint8),
             level=level or 0, stages=stages, device=device,
         )  # fmt: skip
-    result = shown.checked(done, done.files[0].name, done.dtype, inputs, seed) if check else None
-    shown.show_made(ctx, _export_text(done), _export_dict(done), result)
+    result = options.check(done, done.files[0].name, done.dtype, inputs, seed) if check else None
+    options.show_conversion(ctx, _export_text(done), _export_dict(done), result)
 
 
 def _kind(ctx: click.Context, out: Path, kind: str | None) -> str:
-    """Return the framework; refuse endings and options that are not its own.
+    """Return the framework.
 
     Raises:
-        click.UsageError: OUT ends otherwise, or an option is one of ONNX alone.
+        click.UsageError: OUT has another extension, or an option is for ONNX only.
     """
     named = {ending: name for name, ending in ENDINGS.items()}.get(out.suffix)
     found = kind or named
     if found is None or out.suffix != ENDINGS[found]:
         wanted = ENDINGS[found] if found else " or ".join(ENDINGS.values())
-        message = f"{out} must end in {wanted}"
+        message = f"got {out}, expected a file ending in {wanted}"
         raise click.UsageError(message)
     given = [
         name
@@ -180,7 +179,7 @@ def _kind(ctx: click.Context, out: Path, kind: str | None) -> str:
     ]
     if found == "torch" and given:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        message = f"{flags}: only a file of ONNX has that"
+        message = f"{flags}: for ONNX files only"
         raise click.UsageError(message)
     return found
 
@@ -194,7 +193,7 @@ def _preprocess(mean: str | None, scale: float, *, bgr: bool, uint8: bool) -> Pr
 
 
 def _mean(text: str) -> np.ndarray:
-    """Return numbers, or what is in a file."""
+    """Return the numbers of a flag, or of the file that the flag names."""
     import numpy as np
 
     from demitasse.io.data.transform.mean import read_mean
@@ -243,18 +242,17 @@ def _export_dict(done: Exported | TorchExported) -> dict[str, Any]:
 @click.option(
     "--shape",
     "shapes",
-    callback=shapes_given,
+    callback=parse_shapes,
     multiple=True,
     metavar="INPUT=N,C,H,W",
-    help="Shape of an input, in place of that in MODEL.",
+    help="Shape of an input, in place of MODEL's.",
 )
 @click.option(
-    "--batch", type=click.IntRange(min=1), help="Items in a batch; 1 where MODEL leaves it free."
+    "--batch", type=click.IntRange(min=1), help="Batch size. [default: MODEL's, or 1 if dynamic]"
 )
 @click.option("--check", is_flag=True, help="Run MODEL by ONNX Runtime, and compare every value.")
-@click.option("--inputs", type=FILE, help="A .npz file with an array for each input, for --check.")
-@click.option("--seed", type=int, default=0, help="Seed of random inputs, for --check.")
-@click.option("--device", metavar="DEVICE", help="Where the net runs for --check: cpu, numpy, ...")
+@check_inputs_options
+@device_option("Device of the net for --check: cpu, numpy, ...")
 @report_options
 @click.pass_context
 def import_command(
@@ -268,28 +266,28 @@ def import_command(
     inputs: Path | None,
     seed: int,
     device: str | None,
-    shown: ReportOptions,
+    options: ReportOptions,
 ) -> None:
-    """Make a prototxt and a caffemodel of a file of ONNX.
+    """Convert an ONNX file to a prototxt and a caffemodel.
 
-    MODEL is an .onnx file. Without PROTOTXT and CAFFEMODEL they are called as MODEL is. Blobs and
-    layers are called as its values and nodes are. Exits with 1 when --check finds a value that is
-    off by more than --rtol.
+    MODEL is an .onnx file. PROTOTXT and CAFFEMODEL default to MODEL with other extensions. Blobs
+    and layers have the names of MODEL's values and nodes. Exits with 1 if --check finds a
+    difference above --rtol.
     """
     from demitasse.interop.onnx_import import import_onnx
 
     if model.suffix != ".onnx":
-        message = f"{model} must end in .onnx, the format that there is"
+        message = f"got {model}, expected a file ending in .onnx"
         raise click.UsageError(message)
     if prototxt is not None and caffemodel is None:
-        message = f"give a file for the weights, too, behind {prototxt}"
+        message = f"got {prototxt} without CAFFEMODEL; give a file for the weights, too"
         raise click.UsageError(message)
     done = import_onnx(
         model, prototxt or model.with_suffix(".prototxt"),
         caffemodel or model.with_suffix(".caffemodel"), shapes=shapes, batch=batch, device=device,
     )  # fmt: skip
-    result = shown.checked(done, done.source.name, "float32", inputs, seed) if check else None
-    shown.show_made(ctx, _import_text(done), _import_dict(done), result)
+    result = options.check(done, done.source.name, "float32", inputs, seed) if check else None
+    options.show_conversion(ctx, _import_text(done), _import_dict(done), result)
 
 
 def _shapes_of(done: Imported, names: list[str]) -> dict[str, list[int]]:
@@ -322,12 +320,17 @@ def _import_dict(done: Imported) -> dict[str, Any]:
 
 
 lenient_option = click.option(
-    "--lenient", is_flag=True, help="Leave out fields that are not known, with a warning."
+    "--ignore_unknown_fields",
+    "lenient",
+    cls=RenamedOption,
+    old="--lenient",
+    is_flag=True,
+    help="Drop unknown fields, with a warning.",
 )
 
 
 def upgrade_net_text(source: Path, out: Path, *, lenient: bool = False) -> None:
-    """Write the net in a prototxt as another one."""
+    """Upgrade the net in a prototxt."""
     from demitasse.io.proto import read_net_params, write_text
 
     write_text(out, read_net_params(source, lenient=lenient))
@@ -335,7 +338,7 @@ def upgrade_net_text(source: Path, out: Path, *, lenient: bool = False) -> None:
 
 
 def upgrade_net_binary(source: Path, out: Path) -> None:
-    """Write the weights in a caffemodel as another one."""
+    """Upgrade the weights in a caffemodel."""
     from demitasse.io.proto import read_net_params_binary, write_binary
 
     write_binary(out, read_net_params_binary(source))
@@ -343,7 +346,7 @@ def upgrade_net_binary(source: Path, out: Path) -> None:
 
 
 def upgrade_solver_text(source: Path, out: Path, *, lenient: bool = False) -> None:
-    """Write the solver in a prototxt as another one."""
+    """Upgrade the solver in a prototxt."""
     from demitasse.core.log import get_logger
     from demitasse.io.proto import SolverParameter, read_text, upgrade_solver, write_text
 
@@ -356,7 +359,7 @@ def upgrade_solver_text(source: Path, out: Path, *, lenient: bool = False) -> No
 
 @click.group()
 def upgrade_command() -> None:
-    """Bring old files to the current format."""
+    """Upgrade old files to the current format."""
 
 
 @upgrade_command.command(cls=Command)
@@ -365,7 +368,7 @@ def upgrade_command() -> None:
 @click.option(
     "--binary/--text",
     default=None,
-    help="What IN is; by default found out. OUT is of the same kind.",
+    help="Format of IN and OUT. [default: by the content of IN]",
 )
 @lenient_option
 def net(source: Path, out: Path, binary: bool | None, lenient: bool) -> None:
@@ -386,7 +389,7 @@ def solver(source: Path, out: Path, lenient: bool) -> None:
 
 
 def _is_binary(path: Path) -> bool:
-    """Whether a file holds bytes that no text has; False where it cannot be read."""
+    """Return True if a file has bytes that text does not have; False if it cannot be read."""
     try:
         with regular_file(path).open("rb") as file:
             start = file.read(1 << 16)
@@ -401,7 +404,7 @@ def _is_binary(path: Path) -> bool:
 @click.argument("out", metavar="OUT", type=FILE)
 @lenient_option
 def upgrade_net_proto_text_command(source: Path, out: Path, lenient: bool) -> None:
-    """Bring an old net, a prototxt, to the current format."""
+    """Upgrade an old net, a prototxt, to the current format."""
     upgrade_net_text(source, out, lenient=lenient)
 
 
@@ -409,7 +412,7 @@ def upgrade_net_proto_text_command(source: Path, out: Path, lenient: bool) -> No
 @click.argument("source", metavar="IN", type=FILE)
 @click.argument("out", metavar="OUT", type=FILE)
 def upgrade_net_proto_binary_command(source: Path, out: Path) -> None:
-    """Bring old weights, a caffemodel, to the current format."""
+    """Upgrade old weights, a caffemodel, to the current format."""
     upgrade_net_binary(source, out)
 
 
@@ -418,5 +421,5 @@ def upgrade_net_proto_binary_command(source: Path, out: Path) -> None:
 @click.argument("out", metavar="OUT", type=FILE)
 @lenient_option
 def upgrade_solver_proto_text_command(source: Path, out: Path, lenient: bool) -> None:
-    """Bring an old solver, a prototxt, to the current format."""
+    """Upgrade an old solver, a prototxt, to the current format."""
     upgrade_solver_text(source, out, lenient=lenient)

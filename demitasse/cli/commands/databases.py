@@ -1,12 +1,7 @@
 """convert_imageset and others: databases of images, of published data sets, of features.
 
-Source: Caffe, ``tools/convert_imageset.cpp``.
-Source: SSD (weiliu89/caffe), ``tools/convert_annoset.cpp``.
-Source: Caffe, ``examples/mnist/convert_mnist_data.cpp``.
-Source: Caffe, ``examples/siamese/convert_mnist_siamese_data.cpp``.
-Source: Caffe, ``examples/cifar10/convert_cifar_data.cpp``.
-Source: Caffe, ``tools/compute_image_mean.cpp``.
-Source: Caffe, ``tools/extract_features.cpp``.
+Source: Caffe, ``tools``, ``examples/mnist``, ``examples/siamese`` and ``examples/cifar10``; SSD
+(weiliu89/caffe), ``tools/convert_annoset.cpp``.
 """
 
 from __future__ import annotations
@@ -26,7 +21,7 @@ from demitasse.cli.options import (
     FILE,
     FOLDER,
     backend_option,
-    complete_devices,
+    device_option,
     gpu_numbers,
     json_option,
     overwrite_option,
@@ -42,15 +37,15 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class ImageSetConversion:
-    """A database to be made, as the shared flags say.
+    """Flags of a database of images.
 
     Attributes:
-        root: What stands before each name.
+        root: Prefix of each name.
         source: The list.
-        out: The folder to make.
+        out: The database's folder.
         images: Fields of ``ImageSet``.
         options: Further arguments of ``convert_imageset``.
-        as_json: Whether to print JSON.
+        as_json: Print JSON.
     """
 
     root: str
@@ -63,7 +58,7 @@ class ImageSetConversion:
     def run(
         self, *, min_dim: int = 0, max_dim: int = 0, annotations: Annotations | None = None
     ) -> None:
-        """Make the database and say what came of it; see ``ImageSet`` for the arguments."""
+        """Make the database and print its size; see ``ImageSet`` for the arguments."""
         from demitasse.cli.progress import line_progress
         from demitasse.io.data.imageset import ImageSet, convert_imageset
 
@@ -75,31 +70,37 @@ class ImageSetConversion:
         if self.as_json:
             print_json({"database": str(self.out), **done._asdict()})
             return
-        left_out = f", {done.skipped} images left out" if done.skipped else ""
+        left_out = f", {done.skipped} images skipped" if done.skipped else ""
         click.echo(f"{self.out}: {done.written} records written{left_out}")
 
 
 def image_set_options(function: Function) -> Function:
-    """Add what a database of image files is made of; the verb gets ``conversion``."""
+    """Add the flags of databases of images; the command gets ``conversion``."""
 
     @click.argument("root", metavar="ROOTFOLDER/")
     @click.argument("source", metavar="LISTFILE", type=FILE)
     @click.argument("out", metavar="DB_NAME", type=FOLDER)
     @click.option("--gray", is_flag=True, help="Store one channel: brightness.")
-    @click.option("--shuffle", is_flag=True, help="Store the images in another order.")
+    @click.option("--shuffle", is_flag=True, help="Store the images in random order.")
     @click.option(
         "--seed",
         type=int,
         default=0,
         show_default=True,
-        help="What the order of --shuffle depends on.",
+        help="Seed of --shuffle.",
     )
     @backend_option()
     @click.option(
-        "--resize_width", type=int, default=0, help="Width to resize to, in pixels; 0: leave it."
+        "--resize_width",
+        type=int,
+        default=0,
+        help="Resize to this width, in pixels. [default: 0, no resizing]",
     )
     @click.option(
-        "--resize_height", type=int, default=0, help="Height to resize to, in pixels; 0: leave it."
+        "--resize_height",
+        type=int,
+        default=0,
+        help="Resize to this height, in pixels. [default: 0, no resizing]",
     )
     @click.option("--check_size", is_flag=True, help="Refuse images of different sizes.")
     @click.option("--encoded", is_flag=True, help="Store the bytes of image files.")
@@ -107,23 +108,21 @@ def image_set_options(function: Function) -> Function:
         "--encode_type",
         default="",
         metavar="jpg|png|...",
-        help="Store the bytes of files of this format, whatever the images come in.",
+        help="Store the bytes of files of this format; convert other formats.",
     )
     @overwrite_option
-    @click.option(
-        "--resume", is_flag=True, help="Go on where an interrupted run with the same flags stopped."
-    )
+    @click.option("--resume", is_flag=True, help="Resume an interrupted run with the same flags.")
     @click.option(
         "--on_error",
         type=click.Choice(["skip", "raise"]),
         default="skip",
         show_default=True,
-        help="What to do with images that cannot be read.",
+        help="Skip unreadable images with a warning, or raise an error.",
     )
     @click.option(
         "--threads",
         type=click.IntRange(min=1),
-        help="Images decoded at the same time; by default one for each CPU.",
+        help="Number of decoder threads. [default: number of CPUs]",
     )
     @json_option
     @wraps(function)
@@ -176,10 +175,10 @@ def image_set_options(function: Function) -> Function:
 @click.command(cls=Command)
 @image_set_options
 def convert_imageset_command(conversion: ImageSetConversion) -> None:
-    """Make a database of the images that a list names.
+    """Make a database of the images in a list.
 
-    LISTFILE has lines "NAME LABEL"; ROOTFOLDER/ is put before each name as it is. The database
-    appears when it is complete; what an interrupted run leaves, --resume goes on with.
+    LISTFILE has lines "NAME LABEL"; ROOTFOLDER/ is the prefix of each name. The database appears
+    when it is complete; --resume continues an interrupted run.
     """
     conversion.run()
 
@@ -191,24 +190,30 @@ def convert_imageset_command(conversion: ImageSetConversion) -> None:
     type=click.Choice(["classification", "detection"]),
     default="classification",
     show_default=True,
-    help="What stands behind the names of images: a label, or the name of a file of objects.",
+    help="Second column of LISTFILE: a label, or the name of a file of objects.",
 )
 @click.option(
     "--label_type",
     type=click.Choice(["xml", "json", "txt"]),
     default="xml",
     show_default=True,
-    help="Kind of those files: VOC's, COCO's, or lines of class, xmin, ymin, xmax, ymax.",
+    help="Format of files of objects: VOC's, COCO's, or lines of class, xmin, ymin, xmax, ymax.",
 )
 @click.option(
     "--label_map_file", type=FILE, help="Names and numbers of the classes, a LabelMap prototxt."
 )
-@click.option("--check_label", is_flag=True, help="Refuse names of classes that are there twice.")
+@click.option("--check_label", is_flag=True, help="Refuse duplicate names of classes.")
 @click.option(
-    "--min_dim", type=int, default=0, help="Enlarge images with a shorter side, in pixels; 0: none."
+    "--min_dim",
+    type=int,
+    default=0,
+    help="Enlarge images with a shorter side, in pixels. [default: 0, none]",
 )
 @click.option(
-    "--max_dim", type=int, default=0, help="Make longer sides as long as this, in pixels; 0: none."
+    "--max_dim",
+    type=int,
+    default=0,
+    help="Shrink longer sides to this, in pixels. [default: 0, none]",
 )
 def convert_annoset_command(
     conversion: ImageSetConversion,
@@ -219,11 +224,11 @@ def convert_annoset_command(
     min_dim: int,
     max_dim: int,
 ) -> None:
-    """Make a database of the images that a list names, and of the objects in them.
+    """Make a database of the images in a list and their objects.
 
     LISTFILE has lines "NAME LABEL", or for --anno_type detection "NAME OBJECTS", the name of a file
-    that says what is where; ROOTFOLDER/ is put before each name as it is. AnnotatedData layers read
-    the database, which appears when it is complete.
+    of objects; ROOTFOLDER/ is the prefix of each name. AnnotatedData layers read the database,
+    which appears when it is complete.
     """
     from demitasse.io.data.databases.annotation_files import read_labels
     from demitasse.io.data.imageset import Annotations
@@ -239,7 +244,7 @@ def convert_annoset_command(
 
 
 def print_record_counts(written: Mapping[Path, int], *, as_json: bool) -> None:
-    """Print how many records each database got."""
+    """Print the number of records of each database."""
     if as_json:
         print_json({str(path): count for path, count in written.items()})
         return
@@ -255,14 +260,14 @@ def convert_command() -> None:
 @convert_command.command(cls=Command)
 @click.argument("source", type=FOLDER)
 @click.argument("out", type=FOLDER, required=False)
-@backend_option(help="What kind of databases.")
+@backend_option(help="Kind of databases.")
 @overwrite_option
 @json_option
 def mnist(source: Path, out: Path | None, backend: str, overwrite: bool, as_json: bool) -> None:
-    """Make mnist_train_lmdb and mnist_test_lmdb, or the same as LevelDBs.
+    """Make mnist_train_lmdb and mnist_test_lmdb, or LevelDBs.
 
-    SOURCE is the folder with MNIST's four files, gzipped or not; OUT, by default the same, is where
-    the databases go.
+    SOURCE is the folder with MNIST's four files, gzipped or not; OUT is the folder of the
+    databases, by default SOURCE.
     """
     from demitasse.io.data.databases.mnist import convert
 
@@ -295,7 +300,7 @@ def convert_mnist_data_command(
 @click.argument("labels", type=FILE)
 @click.argument("out", metavar="DB_NAME", type=FOLDER)
 @backend_option("LEVELDB")
-@click.option("--seed", type=int, default=0, show_default=True, help="What the pairs depend on.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the pairs.")
 @overwrite_option
 @json_option
 def convert_mnist_siamese_data_command(
@@ -340,15 +345,15 @@ def convert_cifar_data_command(
 @click.command(cls=Command)
 @click.argument("database", type=FILE)
 @click.argument("out", type=FILE, required=False)
-@backend_option(help="What kind of database it is.")
+@backend_option(help="Kind of database.")
 @json_option
 def compute_image_mean_command(
     database: Path, out: Path | None, backend: str, as_json: bool
 ) -> None:
     """Compute the mean image of a database.
 
-    Prints the mean of each channel.
-    OUT, when given, is written: a .npy file when it ends so, else a .binaryproto.
+    Prints the mean of each channel. OUT, if given, is written: a .npy file by its extension, else a
+    .binaryproto.
     """
     import numpy as np
 
@@ -380,12 +385,7 @@ def compute_image_mean_command(
 @click.argument("backend", metavar="DB_TYPE", type=BACKEND)
 @click.argument("mode", metavar="[CPU|GPU]", required=False, type=click.Choice(["CPU", "GPU"]))
 @click.argument("gpu", metavar="[DEVICE_ID=0]", required=False, default="0")
-@click.option(
-    "--device",
-    metavar="DEVICE",
-    shell_complete=complete_devices,
-    help="Where to run, in place of CPU or GPU.",
-)
+@device_option("Device to run on, in place of CPU or GPU.")
 @overwrite_option
 @json_option
 def extract_features_command(
@@ -401,15 +401,17 @@ def extract_features_command(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Write what a net makes of its data as databases.
+    """Write blobs of a net as databases of features.
 
-    NET is a prototxt with a data layer, of which BATCHES batches are run in phase TEST. Each blob
-    is written to the database in its place, a record for each item, with keys 0000000000, ...;
-    DB_TYPE is lmdb or leveldb.
+    NET is a prototxt with a data layer; BATCHES batches are run in phase TEST. Each blob is written
+    to the database at its position, a record for each item, with keys 0000000000, ...; DB_TYPE is
+    lmdb or leveldb.
     """
     names, paths = split_names((blobs,)), [Path(path) for path in split_names((databases,))]
     if len(names) != len(paths):
-        message = f"there are {len(names)} blobs, but {len(paths)} databases to write them to"
+        message = (
+            f"got {len(names)} blobs and {len(paths)} databases; give a database for each blob"
+        )
         raise click.UsageError(message)
     from demitasse.cli.evaluation import load_weights_into, write_features
     from demitasse.core.log import get_logger
@@ -424,7 +426,7 @@ def extract_features_command(
 
 
 def _caffe_device(mode: str | None, gpu: str) -> str | None:
-    """Return the device that Caffe's words mean; None where there are none."""
+    """Return the device of Caffe's arguments; None without arguments."""
     if mode is None:
         return None
     number = gpu_numbers(re.sub(r"^DEVICE_ID=", "", gpu))[0]

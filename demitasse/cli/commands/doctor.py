@@ -20,7 +20,7 @@ import click
 from demitasse import __version__
 from demitasse.cli.command import Command
 from demitasse.cli.errors import FAILED
-from demitasse.cli.options import FILE, gpu_numbers, gpus_there, json_option
+from demitasse.cli.options import FILE, available_gpus, gpu_numbers, json_option
 from demitasse.cli.render import print_json, show, table
 from demitasse.core.config import settings
 from demitasse.core.host import cores, quota
@@ -30,10 +30,10 @@ from demitasse.core.host import cores, quota
 @json_option
 @click.pass_context
 def doctor_command(ctx: click.Context, as_json: bool) -> None:
-    """Tell what is installed, found, set, and amiss.
+    """Show versions, devices, settings and problems of the installation.
 
-    Versions, devices and why others are missing, the BLAS in use, and where each setting comes
-    from. Exits with 1 when something is amiss.
+    Lists libraries, devices and why others are missing, the BLAS in use, and the origin of each
+    setting. Exits with 1 if there are problems.
     """
     found = examine()
     if as_json:
@@ -45,7 +45,7 @@ def doctor_command(ctx: click.Context, as_json: bool) -> None:
 
 
 def _cores(found: dict[str, Any]) -> str:
-    """Say how many cores are used, why not all, and how many programs wanted one of late."""
+    """Return the used cores, the quota and the load average."""
     text = f"{found['cores']} of {found['cpus']}"
     if found["quota"] is not None:
         text += f" (a quota of {found['quota']:g})"
@@ -85,8 +85,8 @@ def _doctor_text(found: dict[str, Any]) -> str:
     kernels = found["kernels"]
     general.append(
         (
-            "kernels made here",
-            f"for {kernels['processor']}, kept in {kernels['folder'] or 'no folder'}"
+            "JIT kernels",
+            f"for {kernels['processor']}, cached in {kernels['folder'] or 'no folder'}"
             if kernels["ready"]
             else f"none: {kernels['reason']}",
         )
@@ -141,7 +141,7 @@ LIBRARIES = {
     "cuDNN frontend": ["nvidia-cudnn-frontend"],
     "NCCL": ["nvidia-nccl-cu13", "nvidia-nccl-cu12"],
 }
-"""Library -> distributions that may bring it."""
+"""Library -> distributions that can contain it."""
 
 EXTRAS = {
     "h5py": "hdf5",
@@ -156,11 +156,11 @@ EXTRAS = {
 """Optional library -> the extra of demitasse that installs it."""
 
 BLAS_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
-"""Variables that make OpenBLAS take other kernels than it would choose for the processor."""
+"""Variables that replace OpenBLAS's choice of kernels for the processor."""
 
 
 def examine() -> dict[str, Any]:
-    """Return all of it, ready for JSON."""
+    """Return all results, for JSON."""
     found = {
         **environment(),
         "cudnn": cudnn(),
@@ -173,10 +173,10 @@ def examine() -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """Return what a run is made with, without looking for devices that it does not use."""
+    """Return versions and libraries of a run; search no devices."""
     return {
         "demitasse": __version__,
-        "installed_at": str(Path(__file__).parents[1]),
+        "installed_at": str(Path(__file__).parents[2]),
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
@@ -191,7 +191,7 @@ def environment() -> dict[str, Any]:
 
 
 def libraries() -> dict[str, str | None]:
-    """Return the version of each library, or None where it is not installed."""
+    """Return the version of each library; None if not installed."""
     return {name: _version(names) for name, names in LIBRARIES.items()}
 
 
@@ -205,7 +205,7 @@ def _version(distributions: list[str]) -> str | None:
 
 
 def blas() -> dict[str, str | None]:
-    """Return the library numpy multiplies matrices with, and the kernels it has chosen."""
+    """Return numpy's BLAS, and the kernels that it has chosen."""
     import numpy as np
 
     built: Any = np.show_config(mode="dicts")
@@ -218,14 +218,14 @@ def blas() -> dict[str, str | None]:
 
 
 def onednn() -> dict[str, Any]:
-    """Return whether the device ``cpu`` uses oneDNN, which one, or why not."""
+    """Return the oneDNN of the device ``cpu``, or why there is none."""
     from demitasse.backends.onednn import status
 
     return asdict(status())
 
 
 def kernels() -> dict[str, Any]:
-    """Return whether kernels are made at run time, for which processor, or why not."""
+    """Return the processor and cache folder of JIT kernels, or why there are none."""
     from demitasse.backends.kernels.language import folder, status
 
     found = status()
@@ -233,21 +233,21 @@ def kernels() -> dict[str, Any]:
 
 
 def cudnn() -> dict[str, Any]:
-    """Return whether convolutions on a GPU can run by cuDNN, which version, or why not."""
+    """Return the version of cuDNN, or why convolutions on a GPU do not use cuDNN."""
     from demitasse.backends.cupy.library.cudnn_library import status
 
     return asdict(status())
 
 
 def mpi() -> str:
-    """Return which MPI connects processes that train together; nothing where there is none."""
+    """Return the name of the MPI library; an empty text without MPI."""
     from demitasse.training.distributed.mpi import library
 
     return library()
 
 
 def _openblas(numpy: Path) -> str | None:
-    """Ask the OpenBLAS that comes with numpy what kernels it has chosen."""
+    """Return the kernels that numpy's OpenBLAS has chosen."""
     folders = (numpy.parent / "numpy.libs", numpy / ".dylibs")
     for path in (path for folder in folders for path in folder.glob("*openblas*")):
         try:
@@ -267,7 +267,7 @@ def _openblas(numpy: Path) -> str | None:
 
 
 def devices() -> dict[str, list[str] | str]:
-    """Return, for each backend, the devices that are there, or why there are none."""
+    """Return the devices of each backend, or why there are none."""
     from demitasse.backends import backend_class, backend_names, devices_of
     from demitasse.errors import DeviceError
 
@@ -281,13 +281,13 @@ def devices() -> dict[str, list[str] | str]:
 
 
 def memory() -> dict[str, dict[str, Any]]:
-    """Return what is known of the memory of the host, as ``cpu``, and of devices with their own."""
+    """Return the memory of the host, as ``cpu``, and of devices with their own memory."""
     from demitasse.core.device import Device, available_devices
     from demitasse.errors import DeviceError
 
     found = {}
     for name in available_devices():
-        with suppress(DeviceError):  # one that is broken is told of elsewhere
+        with suppress(DeviceError):  # ``devices`` reports broken devices
             device = Device(name)
             if name == "cpu" or device.backend.memory_info() is not None:
                 found[name] = asdict(device.memory_info())
@@ -295,7 +295,7 @@ def memory() -> dict[str, dict[str, Any]]:
 
 
 def settings_table() -> dict[str, dict[str, Any]]:
-    """Return value and origin of every setting."""
+    """Return the value and the origin of every setting."""
     return {
         name: {"value": value.value, "where": value.where}
         for name in settings.names()
@@ -304,7 +304,7 @@ def settings_table() -> dict[str, dict[str, Any]]:
 
 
 def problems(found: dict[str, Any]) -> list[str]:
-    """Return what is amiss and what to do about it."""
+    """Return the problems, with their remedies."""
     from demitasse.backends import clashes
     from demitasse.backends.onednn import status as onednn_status
     from demitasse.core.device import Device
@@ -320,13 +320,13 @@ def problems(found: dict[str, Any]) -> list[str]:
             now = f"; now it uses those for {kernel}" if kernel else ""
             notes.append(
                 f"{name}={os.environ[name]} is set: OpenBLAS does not choose its kernels by the "
-                f"processor{now}. This can make everything twice as slow; unset it."
+                f"processor{now}. Computation can take twice as long; unset the variable."
             )
     device = found["settings"]["device"]
     try:
         Device(device["value"])
     except DeviceError as error:
-        notes.append(f"{device['where']} asks for a device that cannot be used: {error}")
+        notes.append(f"{device['where']} sets a device that cannot be used: {error}")
     return notes
 
 
@@ -354,14 +354,12 @@ PROPERTIES = {
 
 
 @click.command(cls=Command)
-@click.option(
-    "--gpu", default="all", metavar="ID[,ID]|all", help="Which GPUs; by default all there are."
-)
+@click.option("--gpu", default="all", metavar="ID[,ID]|all", help="GPUs to query. [default: all]")
 @json_option
 def device_query_command(gpu: str, as_json: bool) -> None:
-    """Print what CUDA says of the GPUs.
+    """Print CUDA's properties of the GPUs.
 
-    Exits with 4 where there is no GPU, or not the one that was asked for.
+    Exits with 4 if there is no GPU, or not the given one.
     """
     from demitasse.backends.cupy.library.properties import properties
 
@@ -376,11 +374,11 @@ def device_query_command(gpu: str, as_json: bool) -> None:
 def _existing_gpus(gpu: str) -> list[int]:
     from demitasse.errors import DeviceError, ErrorCode
 
-    there = gpus_there()
+    there = available_gpus()
     numbers = gpu_numbers(gpu)
     for number in numbers:
         if number not in there:
-            message = f"there is no GPU {number}; there are {', '.join(map(str, there))}"
+            message = f"unknown GPU {number}; the GPUs are {', '.join(map(str, there))}"
             raise DeviceError(message, code=ErrorCode.UNAVAILABLE, got=number, expected=there)
     return numbers
 
@@ -399,13 +397,13 @@ def _property_lines(device: dict[str, Any]) -> list[str]:
 
 @click.command(cls=Command)
 @click.argument("files", type=FILE, nargs=-1, metavar="[FILE]...")
-@click.option("--remove", is_flag=True, help="Take the files off the list of those you trust.")
+@click.option("--remove", is_flag=True, help="Remove the files from the list of trusted files.")
 def trust_command(files: tuple[Path, ...], remove: bool) -> None:
-    """Trust settings files as they are now, or list those that are trusted.
+    """Trust settings files in their current state, or list the trusted files.
 
-    A demitasse.toml may be somebody else's. So what it says about code (plugins, onednn_library,
-    python_layers, jit) and about files to write (kernel_dump) is ignored, unless you trust it. When
-    the file changes, it is trusted no longer.
+    A demitasse.toml may come from another author. So its settings that load code (plugins,
+    onednn_library, python_layers, jit) or write files (kernel_dump) are ignored, unless the file is
+    trusted. Every change of a file ends the trust in it.
     """
     from demitasse.core.config.files import distrust, trust, trust_list, trusted_files
 
@@ -415,7 +413,7 @@ def trust_command(files: tuple[Path, ...], remove: bool) -> None:
     for file in files:
         if not remove:
             trust(file)
-            click.echo(f"trusted, as it is now: {file}")
+            click.echo(f"trusted in its current state: {file}")
         elif distrust(file):
             click.echo(f"no longer trusted: {file}")
         else:

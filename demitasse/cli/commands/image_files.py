@@ -18,28 +18,31 @@ from demitasse.errors import DataError, ErrorCode
 
 
 @click.command(cls=Command)
-@click.option("--input", "source", type=FILE, required=True, help="A list: an image in each line.")
+@click.option("--input", "source", type=FILE, required=True, help="List of images, one per line.")
 @click.option(
-    "--input_folder", type=FOLDER, default=Path(), help="Where the names in the list begin."
+    "--input_folder",
+    type=FOLDER,
+    default=Path(),
+    help="Folder of the names in the list. [default: the working directory]",
 )
-@click.option("--output_folder", type=FOLDER, required=True, help="Where to write them.")
+@click.option("--output_folder", type=FOLDER, required=True, help="Folder to write to.")
 @click.option(
     "--output_side_length",
     "side",
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="Height and width of what is written, in pixels.",
+    help="Height and width of the written images, in pixels.",
 )
 @click.option(
-    "--num_clients", type=click.IntRange(min=1), help="Images worked on at the same time."
+    "--num_clients", type=click.IntRange(min=1), help="Number of threads. [default: number of CPUs]"
 )
 @click.option(
     "--image_lib",
     type=click.Choice(["opencv", "PIL"], case_sensitive=False),
     default="opencv",
     show_default=True,
-    help="Whose way of resizing; PIL's averages pixels, writes JPEGs, and some of them smaller.",
+    help="Resize as opencv or PIL; PIL averages pixels and writes JPEGs, some of them smaller.",
 )
 def resize_and_crop_images_command(
     source: Path,
@@ -49,10 +52,10 @@ def resize_and_crop_images_command(
     num_clients: int | None,
     image_lib: str,
 ) -> None:
-    """Resize images and cut squares out of them.
+    """Resize images and crop their centre squares.
 
-    The shorter side is resized to --output_side_length, and the middle of the longer one is kept.
-    Images that cannot be read are left out, with a warning.
+    The shorter side is resized to --output_side_length, and the longer side is cropped. Unreadable
+    images are skipped with a warning.
     """
     from demitasse.core.log import get_logger
     from demitasse.core.paths import read_text
@@ -61,22 +64,24 @@ def resize_and_crop_images_command(
     try:
         lines = read_text(source).split("\n")
     except OSError as error:
-        message = f"the list of images cannot be read: {error.strerror}"
+        message = f"cannot read the list of images: {error.strerror}"
         raise DataError(message, str(source), code=ErrorCode.UNREADABLE) from error
     prefix = str(input_folder)
     names = [
         line.strip().removeprefix(prefix).split()[0].lstrip("/") for line in lines if line.strip()
     ]
     make = _as_pil if image_lib == "PIL" else _as_opencv
-    work = partial(_square, input_folder, output_folder, partial(make, side))
+    work = partial(_write_square, input_folder, output_folder, partial(make, side))
     faults = [fault for fault in ahead(work, names, num_clients or THREADS) if fault]
     for fault in faults:
         get_logger(__name__).warning("Left out: %s", fault)
     click.echo(f"{output_folder}: {len(names) - len(faults)} images written")
 
 
-def _square(source: Path, out: Path, make: Callable[[Path], bytes], name: str) -> DataError | None:
-    """Write the square of an image; return what is wrong with it if that cannot be done."""
+def _write_square(
+    source: Path, out: Path, make: Callable[[Path], bytes], name: str
+) -> DataError | None:
+    """Write the square of an image; return the error of an unreadable image."""
     from demitasse.core.atomic import atomic_write
 
     try:
@@ -91,7 +96,7 @@ def _square(source: Path, out: Path, make: Callable[[Path], bytes], name: str) -
 
 
 def _as_opencv(side: int, path: Path) -> bytes:
-    """Return the bytes of the square of an image, in the format that its name says."""
+    """Return the bytes of the square of an image, in the format of its extension."""
     from demitasse.io.data.images.decode import read_image
     from demitasse.io.data.images.encode import encode_image
     from demitasse.io.data.images.square import middle_square
@@ -122,12 +127,12 @@ def _as_pil(side: int, path: Path) -> bytes:
 @click.option(
     "--name_id_file",
     type=FILE,
-    help='A file of lines "STEM ID"; the ids are written in place of the names.',
+    help='File of lines "STEM ID"; write the ids in place of the names.',
 )
 def get_image_size_command(root: Path, source: Path, out: Path, name_id_file: Path | None) -> None:
-    """Write a line "STEM HEIGHT WIDTH" for each image that a list names, in pixels.
+    """Write a line "STEM HEIGHT WIDTH" for each image in a list, in pixels.
 
-    LISTFILE is that of convert_annoset; STEM is an image's name without folder and ending.
+    LISTFILE is that of convert_annoset; STEM is an image's name without folder and extension.
     """
     from demitasse.core.atomic import atomic_write
     from demitasse.core.paths import read_text
@@ -142,7 +147,7 @@ def get_image_size_command(root: Path, source: Path, out: Path, name_id_file: Pa
         ids = {stem.strip(): number for stem, _, number in pairs}
         missing = [stem for stem in stems if stem not in ids]
         if missing:
-            message = f"has no number for {missing[0]!r}"
+            message = f"the file has no id for {missing[0]!r}"
             raise DataError(message, str(name_id_file), code=ErrorCode.MISSING, got=missing[0])
         stems = [ids[stem] for stem in stems]
     sizes = ahead(partial(_size, root), names, THREADS)
@@ -155,7 +160,7 @@ def get_image_size_command(root: Path, source: Path, out: Path, name_id_file: Pa
 
 
 def _size(root: Path, name: str) -> tuple[int, ...]:
-    """Return an image's height and width, turned upright."""
+    """Return the height and width of an image, after its EXIF rotation."""
     from demitasse.io.data.images.decode import read_image
 
     return read_image(root / name, "color").shape[1:]

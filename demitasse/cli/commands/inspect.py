@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 @phase_option("TEST")
 @state_options
 @click.option(
-    "--runs", is_flag=True, help="Also what code runs each layer on the device, and why no faster."
+    "--runs",
+    is_flag=True,
+    help="Also print the code of each layer on the device, and why no faster code runs.",
 )
 @device_options
 @json_option
@@ -49,15 +51,15 @@ def summary_command(
 ) -> None:
     """Show a net's layers, parameters, work and memory.
 
-    Work is that of a forward pass, by the shapes: multiplications, each with an addition, and what
-    layers read and write.
+    Work and bytes are those of a forward pass, computed from the shapes: multiply-adds, and the
+    bytes that layers read and write.
     """
     from demitasse.cli.timing import capture_status, layer_table
     from demitasse.net import Net
     from demitasse.notebook.anatomy import anatomy, shapes_text
     from demitasse.plan.report import report
 
-    # shapes need no device, so none is asked for unless what runs there is wanted
+    # shapes need no device; --runs does
     where = device if runs else "numpy"
     with Net(net, phase, device=where, level=level or 0, stages=stages) as made:
         found, memory = anatomy(made), made.device.memory_info()
@@ -102,14 +104,14 @@ def summary_command(
 
 @click.command(cls=Command)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FILE)
-@click.option("--strict", is_flag=True, help="Let warnings count as errors do.")
+@click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @json_option
 @click.pass_context
 def lint_command(ctx: click.Context, files: tuple[Path, ...], strict: bool, as_json: bool) -> None:
     """Find mistakes in nets and solvers.
 
-    FILEs are prototxt. Nothing is run; data are looked at where they are there. Exits with 3 when
-    there are errors.
+    FILEs are prototxt. Nothing is run; data files are read if they exist. Exits with 3 if there
+    are errors.
     """
     from demitasse.lint import lint
 
@@ -123,14 +125,14 @@ def lint_command(ctx: click.Context, files: tuple[Path, ...], strict: bool, as_j
                 click.echo(line)
         click.echo(_count_text([finding.severity for finding in findings]))
         if findings:
-            print_stderr(f"more about it: demitasse explain {findings[0].code}")
+            print_stderr(f"to explain: demitasse explain {findings[0].code}")
     bad = {"error", "warning"} if strict else {"error"}
     if any(finding.severity in bad for finding in findings):
         ctx.exit(MODEL_OR_DATA)
 
 
 def _excerpt(finding: Finding) -> list[str]:
-    """Return the line that it is about, for people; programs read one line for each finding."""
+    """Return the line of a finding on a terminal; programs read one line for each finding."""
     from demitasse.cli.excerpts import excerpt_of
 
     return excerpt_of(finding.where, finding.message) if terminal_width() else []
@@ -147,7 +149,7 @@ def _count_text(severities: list[str]) -> str:
 @click.command(cls=Command)
 @click.argument("code", required=False, shell_complete=complete_codes)
 def explain_command(code: str | None) -> None:
-    """Explain a code of lint, with what has it and what has not; without CODE list all codes."""
+    """Explain a code of lint by examples; without CODE, list all codes."""
     from demitasse.core.text import suggestion
     from demitasse.lint.codes import CODES
 
@@ -157,7 +159,7 @@ def explain_command(code: str | None) -> None:
     name = next((known for known in CODES if known == code.strip("[]")), None)
     if name is None:
         message = (
-            f"there is no code {code!r}{suggestion(code, CODES)}; `demitasse explain` lists them"
+            f"unknown code {code!r}{suggestion(code, CODES)}; `demitasse explain` lists all codes"
         )
         raise click.UsageError(message)
     show(_explanation(name))
@@ -187,7 +189,7 @@ def _indented(text: str) -> str:
     type=click.Choice(["LR", "RL", "TB", "BT"], case_sensitive=False),
     default="LR",
     show_default=True,
-    help="Where the net runs: from the left to the right, from the top to the bottom, ...",
+    help="Direction of the drawing: left to right, top to bottom, ...",
 )
 @click.option(
     "--phase",
@@ -196,12 +198,12 @@ def _indented(text: str) -> str:
     show_default=True,
     help="Draw the layers of this phase.",
 )
-@click.option("--display_lrm", is_flag=True, help="Also the factors of the learning rate.")
+@click.option("--display_lrm", is_flag=True, help="Also draw the learning-rate factors.")
 def draw_net_command(net: Path, out: Path, rankdir: str, phase: str, display_lrm: bool) -> None:
     """Draw a net.
 
-    The extension of OUTPUT says how: .svg needs nothing else, .png and other pictures and .pdf need
-    Pillow, .dot is text for Graphviz.
+    The extension of OUTPUT sets the format: .svg needs nothing else, .pdf and images such as .png
+    need Pillow, .dot is text for Graphviz.
     """
     from demitasse.compat.pycaffe.draw import draw_net_to_file
     from demitasse.io.proto import Phase, read_net_params

@@ -29,31 +29,33 @@ if TYPE_CHECKING:
     "card",
     metavar="NAME",
     default="",
-    help="The published card to go by, for weights that are not recognised.",
+    help="Use this published card, for weights that are not recognised.",
 )
-@click.option("--labels", type=FILE, help="Names of the classes, one in a line.")
-@click.option("--mean", type=FILE, help="The mean image, .npy or .binaryproto.")
-@click.option("--top", type=click.IntRange(min=1), help="Classes, or objects, shown. [default: 5]")
+@click.option("--labels", type=FILE, help="File of class names, one per line.")
+@click.option("--mean", type=FILE, help="Subtract this mean image, .npy or .binaryproto.")
+@click.option(
+    "--top", type=click.IntRange(min=1), help="Show this many classes or objects. [default: 5]"
+)
 @click.option(
     "--threshold",
     type=click.FloatRange(0, 1),
-    help="Least score of objects. [default: the card's]",
+    help="Hide objects with lower scores. [default: the card's]",
 )
 @click.option(
     "--batch",
     type=click.IntRange(min=1),
     default=16,
     show_default=True,
-    help="The most images that run at once.",
+    help="Most images per forward pass.",
 )
 @click.option(
     "--every",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Of videos and animations, every how manieth frame is looked at.",
+    help="Step between the frames of videos and animations.",
 )
-@click.option("--draw", type=FOLDER, help="Write images with what was found, as PNG, to a folder.")
+@click.option("--draw", type=FOLDER, help="Write images with the predictions, as PNG, to a folder.")
 @click.option("--masks", type=FOLDER, help="Write the class of every pixel, as PNG, to a folder.")
 @click.option("--json", "lines", is_flag=True, help="Print a line of JSON for each image.")
 @device_options
@@ -75,13 +77,13 @@ def run_command(
     lines: bool,
     device: str | None,
 ) -> None:
-    """Show images to a trained net and print what it says of them.
+    """Run a trained net on images and print its predictions.
 
     MODEL is a model card (.toml), a folder with a card model.toml, a prototxt with --weights, or
     weights with their prototxt beside them; published weights are recognised. IMAGEs are files,
     folders, videos (with OpenCV), or - for names on standard input.
 
-    Images that cannot be read are told of and left out; the verb then ends with 3.
+    Unreadable images are reported on standard error and skipped; the exit code is then 3.
     """
     from demitasse.cli.run_images import ImageInput, ImageWriter, json_line, read_images, text_lines
     from demitasse.core.text import escaped
@@ -102,19 +104,19 @@ def run_command(
     drawings = None if draw is None else ImageWriter(draw)
     classes = None if masks is None else ImageWriter(masks)
     broken = False
-    for picture, answer in predictor.stream(shown, ImageInput.pixels, batch):
+    for image, answer in predictor.stream(shown, ImageInput.pixels, batch):
         if isinstance(answer, DataError):
             broken = True
-            print_stderr(f"error: {escaped(f'{picture.name}: {answer.message}')}")
+            print_stderr(f"error: {escaped(f'{image.name}: {answer.message}')}")
         else:
             if drawings is not None:
-                drawings.draw(picture, answer)
+                drawings.draw(image, answer)
             if classes is not None:
-                classes.mask(picture, answer)
+                classes.mask(image, answer)
         if lines:
-            click.echo(json_line(picture, answer, top))
+            click.echo(json_line(image, answer, top))
         elif not isinstance(answer, DataError):
-            click.echo(text_lines(picture, answer, top))
+            click.echo(text_lines(image, answer, top))
     if broken:
         ctx.exit(MODEL_OR_DATA)
 
@@ -131,14 +133,14 @@ def run_command(
     metavar="i/n|auto",
     default="0/1",
     show_default=True,
-    help="Which share is this process's, from 0; auto asks MPI, a Slurm array or a Kubernetes job.",
+    help="Share of this process, from 0; auto asks MPI, a Slurm array or a Kubernetes job.",
 )
 @click.option(
     "--batch",
     type=click.IntRange(min=1),
     default=16,
     show_default=True,
-    help="How many items run at once.",
+    help="Items per forward pass.",
 )
 @click.option(
     "--format",
@@ -146,15 +148,20 @@ def run_command(
     type=click.Choice(["npz", "jsonl"]),
     default="npz",
     show_default=True,
-    help="Arrays of the outputs, or what the model's card says of them, a line for each item.",
+    help="Write arrays of the outputs, or a line of JSON per item, as the card defines.",
 )
 @click.option(
-    "--output", metavar="BLOB", multiple=True, help="A blob to read, in place of outputs."
+    "--output",
+    metavar="BLOB",
+    multiple=True,
+    help="Write this blob in place of the outputs. Repeatable.",
 )
-@click.option("--force", is_flag=True, help="Replace a part that was made from something else.")
 @click.option(
-    "--join", is_flag=True, help="Put the parts in the folder MODEL together in one file."
+    "--force",
+    is_flag=True,
+    help="Replace a part of another model, other items or another batch size.",
 )
+@click.option("--join", is_flag=True, help="Join the parts in the folder MODEL into one file.")
 @device_options
 def predict_command(
     model: Path,
@@ -169,12 +176,12 @@ def predict_command(
     join: bool,
     device: str | None,
 ) -> None:
-    """Run many inputs through a trained net; write outputs in parts.
+    """Run a trained net on many inputs and write its outputs in parts.
 
-    MODEL is as for run; published weights and cards are not needed for arrays and databases. INPUTs
-    are images, folders and lists (.txt) of them, or one LMDB or LevelDB database, or one file of
-    arrays (.npy, .npz, .h5). A part is there whole or not at all; one that is there is not made
-    again. demitasse predict --join FOLDER -o FILE puts parts together.
+    MODEL is as for run; arrays and databases need no published weights or card. INPUTs are images,
+    folders and lists (.txt) of images, or one LMDB or LevelDB database, or one file of arrays
+    (.npy, .npz, .h5). A part is written completely or not at all, and an existing part is not
+    written again. demitasse predict --join FOLDER -o FILE joins the parts.
     """
     from demitasse.inference.cards.model_files import find_model
     from demitasse.inference.prediction import BatchRunner, find_shard, join_parts, make_part
@@ -182,7 +189,7 @@ def predict_command(
 
     if join:
         if inputs:
-            message = "--join takes one folder of parts"
+            message = "--join takes one folder of parts and no INPUT"
             raise click.UsageError(message)
         count = join_parts(model, out)
         click.echo(f"{out}: {count} parts")
@@ -192,16 +199,16 @@ def predict_command(
         raise click.UsageError(message)
     part = find_shard(shard, os.environ)
     if shard.startswith("auto"):
-        click.echo(f"Shard {part}, says {part.where}")
+        click.echo(f"Shard {part}, from {part.where}")
     with input_errors():
         runner = BatchRunner(find_model(model, weights), device, output)
         items = find_items(inputs, runner.net.inputs)
     path, made = make_part(out, part, runner, items, batch_size=batch, kind=kind, force=force)
-    click.echo(f"{path}: {'made' if made else 'is there already'}")
+    click.echo(f"{path}: {'made' if made else 'exists already'}")
 
 
 MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
-"""What a model may be called."""
+"""Pattern of a model's name."""
 
 POSITIVE = click.IntRange(min=1)
 
@@ -214,7 +221,7 @@ POSITIVE = click.IntRange(min=1)
     metavar="ADDRESS",
     default="127.0.0.1",
     show_default=True,
-    help="Where to listen; by default only programs of this machine reach the server.",
+    help="Address to listen on; the default accepts connections from this machine alone.",
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
 @click.option(
@@ -222,31 +229,31 @@ POSITIVE = click.IntRange(min=1)
     type=POSITIVE,
     default=1,
     show_default=True,
-    help="Threads of each model, each with a net of its own.",
+    help="Threads per model, each with its own net.",
 )
 @click.option(
-    "--max_batch", type=POSITIVE, default=16, show_default=True, help="The most items of a run."
+    "--max_batch", type=POSITIVE, default=16, show_default=True, help="Most items per forward pass."
 )
 @click.option(
     "--max_delay",
     type=click.FloatRange(0, 60_000),
     default=0.0,
     metavar="MS",
-    help="Milliseconds that a request waits for others to join it. [default: 0]",
+    help="Milliseconds that a request waits for a larger batch. [default: 0]",
 )
 @click.option(
     "--max_queue",
     type=POSITIVE,
     default=128,
     show_default=True,
-    help="Requests that may wait for a model; more are answered 503.",
+    help="Requests that can wait for a model; further requests get status 503.",
 )
 @click.option(
     "--max_bytes",
     type=POSITIVE,
     default=1 << 25,
     show_default=True,
-    help="The most bytes of a request.",
+    help="Most bytes of a request.",
 )
 @click.option(
     "--timeout",
@@ -254,7 +261,7 @@ POSITIVE = click.IntRange(min=1)
     default=60.0,
     metavar="SECONDS",
     show_default=True,
-    help="In which a request must have come, and in which it is answered then.",
+    help="Time limit of receiving a request, and again of answering it.",
 )
 @device_options
 def serve_command(
@@ -284,10 +291,10 @@ def serve_command(
     names = [name for name, _ in named]
     for name in names:
         if names.count(name) > 1:
-            message = f"two models are called {name!r}; name them: one={named[0][1]}"
+            message = f"two models have the name {name!r}; name them: one={named[0][1]}"
             raise click.UsageError(message)
     if weights and len(models) > 1:
-        message = "--weights is for one MODEL; name files of weights that lie beside their nets"
+        message = "--weights needs a single MODEL; give files of weights beside their prototxts"
         raise click.UsageError(message)
     with input_errors():
         found = {name: find_model(path, weights) for name, path in named}
@@ -305,7 +312,7 @@ def serve_command(
 
 
 def _name_and_path(text: str) -> tuple[str, Path]:
-    """Return what a model is called, and where it lies."""
+    """Return the name and the path of a model."""
     given = re.fullmatch(rf"({MODEL_NAME})=(.+)", text, re.DOTALL)
     if given is not None:
         return given[1], Path(given[2])
@@ -313,24 +320,24 @@ def _name_and_path(text: str) -> tuple[str, Path]:
     stem = (path if path.is_dir() else path.with_suffix("")).resolve().name
     name = path.resolve().parent.name if path.name == "model.toml" else stem
     if re.fullmatch(MODEL_NAME, name) is None:
-        message = f"{name!r} cannot be a model's name; say what it is called: MODEL_NAME={text}"
+        message = f"{name!r} cannot be a model's name; give a name: NAME={text}"
         raise click.UsageError(message)
     return name, path
 
 
 def _print_models(address: str, models: Sequence[Model]) -> None:
-    """Say where what is served, and what to know of it."""
+    """Print the address, inputs and batching of each model."""
     for model in models:
         inputs = ", ".join(f"{port.name} {list(port.shape)}" for port in model.inputs)
         joined = f"up to {model.max_batch} at once" if model.can_batch else "one request at a time"
         click.echo(f"{address}/v2/models/{model.name}  {inputs}, {joined}")
     if address.startswith(("http://127.", "http://[::1]")):
-        click.echo("Only programs of this machine reach it; --host 0.0.0.0 opens it to the network")
+        click.echo("Only this machine can connect; --host 0.0.0.0 opens the server to the network")
     click.echo("Ready")
 
 
 def _show_list(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
-    """Print the published cards and end."""
+    """Print the published cards and exit."""
     del param
     if not wanted:
         return
@@ -351,45 +358,50 @@ def _show_list(ctx: click.Context, param: click.Parameter, wanted: bool) -> None
     is_eager=True,
     expose_value=False,
     callback=_show_list,
-    help="Show the published cards, and end.",
+    help="Print the published cards and exit.",
 )
-@click.option("--out", type=FILE, help="The card's file. [default: model.toml beside NET]")
-@click.option("--overwrite", is_flag=True, help="Replace a card that is there.")
-@click.option("--card", "known", metavar="NAME", help="Begin with this published card.")
+@click.option("--out", type=FILE, help="File of the card. [default: model.toml beside NET]")
+@click.option("--overwrite", is_flag=True, help="Replace an existing card.")
+@click.option("--card", "known", metavar="NAME", help="Start from this published card.")
 @click.option(
     "--train",
     type=FILE,
-    help="The prototxt of the training, which says mean, scale, crop and size.",
+    help="Prototxt of the training, for mean, scale, crop and size.",
 )
 @click.option(
     "--task",
     type=click.Choice(["classify", "detect", "segment", "features"]),
-    help="What the net does.",
+    help="Task of the net.",
 )
 @click.option(
     "--channels", type=click.Choice(["bgr", "rgb", "gray"]), help="Order of the net's channels."
 )
-@click.option("--size", metavar="PIXELS|H,W", help="Size that images are brought to.")
+@click.option("--size", metavar="PIXELS|H,W", help="Resize images to this size.")
 @click.option(
     "--resize",
     type=click.Choice(["warp", "short side", "none"]),
-    help="To --size whatever the shape, by the short side, or not at all. [default: warp]",
+    help="Resize to --size: both sides, the short side, or not at all. [default: warp]",
 )
-@click.option("--crop", metavar="PIXELS|H,W", help="Size of what is cut out of the middle.")
+@click.option("--crop", metavar="PIXELS|H,W", help="Crop the centre to this size.")
 @click.option(
     "--mean",
     metavar="NUMBERS|FILE|none",
-    help="What is subtracted from pixels of 0 to 255: a number for each channel with commas "
-    "between them, a file, or none.",
+    help="Subtract this from pixels of 0 to 255: a number for each channel, with commas between, "
+    "a file, or none.",
 )
-@click.option("--scale", metavar="NUMBERS", help="The factor after that. [default: 1]")
-@click.option("--labels", type=FILE, help="Names of the classes, one in a line.")
-@click.option("--input", "input_", metavar="BLOB", help="The net's input, where it has several.")
-@click.option("--output", metavar="BLOB", multiple=True, help="The blobs to read.")
-@click.option("--softmax", is_flag=True, help="Bring scores of classes to probabilities.")
-@click.option("--name", help="What the model is called. [default: the net's name]")
-@click.option("--source", help="Where the model comes from.")
-@click.option("--licence", help="Under what terms.")
+@click.option("--scale", metavar="NUMBERS", help="Multiply by this after the mean. [default: 1]")
+@click.option("--labels", type=FILE, help="File of class names, one per line.")
+@click.option("--input", "input_", metavar="BLOB", help="Input of the net, if it has several.")
+@click.option(
+    "--output",
+    metavar="BLOB",
+    multiple=True,
+    help="Read this blob. Repeatable. [default: the net's outputs]",
+)
+@click.option("--softmax", is_flag=True, help="Apply softmax to the scores of classes.")
+@click.option("--name", help="Name of the model. [default: the net's name]")
+@click.option("--source", help="Origin of the model.")
+@click.option("--licence", help="Licence of the model.")
 def card_command(
     net: Path,
     weights: tuple[Path, ...],
@@ -402,11 +414,10 @@ def card_command(
     softmax: bool,
     **flags: object,
 ) -> None:
-    """Write a model card, with which `demitasse run` and dm.load_model know how to use a net.
+    """Write a model card, which defines a net's preprocessing and labels for `demitasse run`.
 
-    For published weights everything is known. Of others, what NET and --train do not say has to
-    be said by flags. The card names files by their places in its folder, and the model is loaded
-    to see that it works.
+    Published weights are recognised. For other weights, flags give what NET and --train do not
+    define. The card names files relative to its folder; the model is loaded as a check.
     """
     from demitasse.cli.card_builder import CardRequest, build_card
     from demitasse.core.atomic import atomic_write
@@ -415,7 +426,7 @@ def card_command(
 
     path = out or net.parent / CARD
     if path.exists() and not overwrite:
-        message = f"{path} is there; --overwrite replaces it, --out names another file"
+        message = f"{path} exists; replace it by --overwrite, or give another file by --out"
         raise click.UsageError(message)
     with input_errors():
         draft = CardRequest(net, weights, known or "", train, labels, mean, softmax, flags)

@@ -21,14 +21,14 @@ from demitasse.cli.gflags import RenamedOption
 from demitasse.cli.options import (
     FILE,
     FOLDER,
-    complete_files,
     complete_loggers,
     device_options,
+    local_gpu,
     mismatch_option,
-    own_gpu,
     split_names,
     state_options,
     training_device_options,
+    weights_option,
 )
 from demitasse.cli.signals import Effect, Signals
 
@@ -46,7 +46,7 @@ Function = Callable[..., Any]
 Result = TypeVar("Result")
 
 FIRST_WORD = 3.0
-"""Seconds that a process which has failed has, to end all, before those do that hear of it."""
+"""Seconds in which a failed process can abort all others, before the others abort."""
 
 
 class Workers(NamedTuple):
@@ -70,7 +70,7 @@ class Workers(NamedTuple):
 
 
 def workers_options(function: Function) -> Function:
-    """Add the flags of training by several processes; the verb gets them as ``workers``."""
+    """Add the flags of training by several processes; the command gets ``workers``."""
 
     @click.option(
         "--shards",
@@ -146,16 +146,16 @@ def train_together(
     gpus: int,
     train: Callable[[Communicator | None, Survivors | None], Result],
 ) -> Result:
-    """Train in the processes that a launcher started, or in one thread for each GPU, or alone.
+    """Train in the processes of mpirun, in one thread for each GPU, or in one process.
 
     Args:
-        workers: What the command line says of them.
-        gpus: How many GPUs this process may use, where no launcher started it.
-        train: What each does, with its communicator, None where there is nobody else; and with
-            the survivors of the run, None where it ends with the first process that dies.
+        workers: Flags of training by several processes.
+        gpus: Number of GPUs of this process, if mpirun did not start it.
+        train: Function of the communicator, None for a single process; and of the survivors, None
+            for runs that are not fault tolerant.
 
     Raises:
-        ConfigError: There are others than were asked for.
+        ConfigError: The number of processes is not the expected one.
     """
     from demitasse.errors import ConfigError, ErrorCode
     from demitasse.training.distributed.mpi import Mpi, launched, started
@@ -165,11 +165,11 @@ def train_together(
         connected = Mpi(workers.timeout, fault_tolerant=workers.fault_tolerant)
         level = logging.getLogger("demitasse").level
         _check_ranks(workers.expected, connected.size)
-        with _one_thread(workers.shards or connected.size), _one_of_all(connected):
+        with _one_thread(workers.shards or connected.size), _abort_together(connected):
             if workers.fault_tolerant:
-                return _surviving(connected, train, level)
+                return _train_with_survivors(connected, train, level)
             result = train(connected, None)
-            connected.agree(b"")  # who does not come to the end is named
+            connected.agree(b"")  # an error names a process that does not reach the end
             return result
     if workers.fault_tolerant:
         message = "--fault-tolerant is for processes: start them with mpirun --with-ft ulfm"
@@ -177,8 +177,8 @@ def train_together(
     if workers.expected is None and started() > 1:
         message = (
             f"srun started {started()} processes that cannot find each other, so each would train "
-            "by itself and write the same files; use mpirun, or srun --mpi=pmix. Where they are to "
-            "be runs of their own, give --expect-processes 1"
+            "by itself and write the same files; use mpirun, or srun --mpi=pmix. For separate "
+            "runs, give --expect-processes 1"
         )
         raise ConfigError(
             message, code=ErrorCode.CONFLICT, flag="--expect-processes", got=started()
@@ -191,17 +191,17 @@ def train_together(
             return together(gpus, lambda one: train(one, None), workers.timeout)[0]
 
 
-def _surviving(
+def _train_with_survivors(
     connected: Mpi,
     train: Callable[[Communicator | None, Survivors | None], Result],
     level: int,
 ) -> Result:
-    """Train by the processes that are left, until the run is done.
+    """Train by the surviving processes until the run is done.
 
     Args:
-        connected: The processes.
-        train: What each does.
-        level: Of the log of the first; another may become it.
+        connected: The group of processes.
+        train: The function of each process.
+        level: Log level of the first process; another process can become the first.
     """
     from demitasse.training.surviving import Survivors
 
@@ -233,7 +233,7 @@ def _check_ranks(wanted: int | None, size: int) -> None:
 
 @contextmanager
 def _first_thread_logs() -> Iterator[None]:
-    """Log nothing but warnings of threads that train along with the first."""
+    """Log only warnings from all training threads but the first."""
 
     def wanted(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.WARNING or not (record.threadName or "").startswith("rank")
@@ -249,8 +249,8 @@ def _first_thread_logs() -> Iterator[None]:
 
 
 @contextmanager
-def _one_of_all(connected: Communicator) -> Iterator[None]:
-    """When one process fails, end all. Only the first logs what is no warning."""
+def _abort_together(connected: Communicator) -> Iterator[None]:
+    """Abort all processes when one fails. Only the first process logs below level warning."""
     from demitasse.errors import ParallelError
 
     if connected.rank:
@@ -263,7 +263,7 @@ def _one_of_all(connected: Communicator) -> Iterator[None]:
     except click.ClickException as error:
         error.show()
         if isinstance(error.__cause__, ParallelError):
-            time.sleep(FIRST_WORD)  # who has failed ends all, with the exit code that says why
+            time.sleep(FIRST_WORD)  # the failed process aborts all, with its own exit code
         connected.abort(error.exit_code)
         raise click.exceptions.Exit(error.exit_code) from error
     except BaseException:
@@ -274,7 +274,7 @@ def _one_of_all(connected: Communicator) -> Iterator[None]:
 
 @contextmanager
 def _one_thread(shards: int | None) -> Iterator[None]:
-    """Compute with one thread, unless the settings say how many: bits depend on their number."""
+    """Compute with one thread unless set otherwise: bits depend on the number of threads."""
     import os
 
     from demitasse.core.config import settings
@@ -289,85 +289,82 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
 
 @click.command(cls=Command)
 @click.option("--solver", "file", type=FILE, required=True, help="The solver's prototxt.")
-@click.option("--snapshot", type=FILE, help="A solver state to go on from.")
+@click.option("--snapshot", type=FILE, help="Resume from this solver state.")
 @click.option(
     "--resume",
     type=click.Choice(["auto"]),
-    help="Go on from the newest whole snapshot of the solver's snapshot_prefix; begin anew where "
-    "there is none.",
+    help="Resume from the newest complete snapshot of the solver's snapshot_prefix; without one, "
+    "start a new run.",
 )
 @click.option(
     "--force",
     is_flag=True,
-    help="Go on from a --snapshot whose weights, layers or type of solver are another run's.",
+    help="Resume from a --snapshot of another run, with other weights, layers or solver type.",
 )
 @click.option(
     "--exact",
     is_flag=True,
-    help="Refuse a --snapshot after which numbers would not be those of the run that wrote it.",
+    help="Refuse a --snapshot if the numbers would differ from those of its own run.",
 )
-@click.option(
-    "--weights",
-    multiple=True,
-    metavar="FILE[,FILE]",
-    shell_complete=complete_files,
-    help="Weights to begin with, loaded by layer name, one file after the other.",
-)
+@weights_option("Initial weights, loaded by layer name, one file after the other.")
 @click.option(
     "--sigint_effect",
     type=EFFECTS,
     default="stop",
     show_default=True,
-    help="What Ctrl-C does. To stop is to finish the iteration and to write a snapshot.",
+    help="Effect of Ctrl-C; stop finishes the iteration and writes a snapshot.",
 )
 @click.option(
     "--sighup_effect",
     type=EFFECTS,
     default="snapshot",
     show_default=True,
-    help="What a hang-up (SIGHUP) does.",
+    help="Effect of a hang-up (SIGHUP).",
 )
 @click.option(
     "--sigterm_effect",
     type=EFFECTS,
     default="stop",
     show_default=True,
-    help="What SIGTERM does, which job schedulers send before they kill.",
+    help="Effect of SIGTERM, which job schedulers send before they kill.",
 )
 @click.option(
     "--on_nonfinite",
     type=click.Choice(["warn", "stop"]),
     default="warn",
     show_default=True,
-    help="What to do when the loss is no finite number.",
+    help="Warn or stop when the loss is NaN or infinite.",
 )
 @mismatch_option
 @click.option(
     "--keep_last",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Keep the last N snapshots and delete older ones of this run; by default all are kept.",
+    help="Keep the last N snapshots of this run and delete older ones. [default: keep all]",
 )
 @click.option(
     "--keep_best",
     metavar="OUTPUT",
-    help="Write the weights to ..._best.caffemodel whenever a test finds this output better than "
-    "ever, e.g. accuracy; name:max or name:min where it is neither an accuracy nor a loss.",
+    help="Write the weights to ..._best.caffemodel when a test improves this output, e.g. "
+    "accuracy; give name:max or name:min for outputs other than accuracies and losses.",
 )
 @click.option(
     "--early_stopping",
     metavar="OUTPUT",
-    help="End the run when this output of the tests gets no better.",
+    help="End the run when this output of the tests stops improving.",
 )
 @click.option(
     "--patience",
     type=click.IntRange(min=1),
     default=5,
     show_default=True,
-    help="Number of tests without a better output that end the run.",
+    help="Number of tests without improvement that end the run.",
 )
 @click.option(
-    "--min_delta", type=float, default=0.0, help="How much better is better, for --early_stopping."
+    "--min_delta",
+    type=float,
+    default=0.0,
+    help="Least improvement that counts, for --early_stopping. [default: 0]",
 )
 @click.option(
     "--logger",
@@ -384,7 +381,7 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
     "--histograms",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Every N iterations also log how weights and gradients are distributed, to --logger.",
+    help="Log histograms of weights and gradients to --logger, every N iterations.",
 )
 @state_options
 @training_device_options
@@ -415,26 +412,26 @@ def train_command(
     devices: list[str],
     workers: Workers,
 ) -> None:
-    """Train a net, or go on training it.
+    """Train a net, or resume its training.
 
-    Several GPUs train one net: --gpu 0,1. Started by mpirun, all processes do, each on a GPU of its
-    machine where it is to be a GPU: mpirun -n 4 demitasse train --solver S.
+    Several GPUs train one net: --gpu 0,1. Under mpirun, all processes train one net; on GPU
+    devices, each process uses one local GPU: mpirun -n 4 demitasse train --solver S.
 
-    Exits with 130 when it was interrupted; the snapshot is kept then. The device is that of
-    --device or --gpu, else what the settings name, else the solver's solver_mode and device_id.
+    Exits with 130 after an interrupt; the snapshot is kept. The device is --device or --gpu, else
+    that of the settings, else the solver's solver_mode and device_id.
     """
     files = split_names(weights)
     if snapshot is not None and files:
-        message = "a run goes on from a --snapshot or begins with --weights, not both"
+        message = "got --snapshot and --weights, expected one of them"
         raise click.UsageError(message)
     if snapshot is not None and resume is not None:
-        message = "--snapshot and --resume both say where to go on from; give one of them"
+        message = "got --snapshot and --resume, expected one of them"
         raise click.UsageError(message)
     if (force or exact) and snapshot is None and resume is None:
-        message = "--force and --exact say how to go on from a --snapshot, which is not given"
+        message = "--force and --exact need --snapshot or --resume"
         raise click.UsageError(message)
     if histograms is not None and not loggers:
-        message = "--histograms are written to --logger, which is not given"
+        message = "--histograms needs --logger"
         raise click.UsageError(message)
     from demitasse.cli.excerpts import locate_fields
     from demitasse.core.log import get_logger
@@ -495,12 +492,12 @@ def train_command(
     stopped, written = train_together(workers, max(1, len(devices)), train)
     if stopped:
         if written:
-            log.info("To go on: demitasse train --solver %s --snapshot %s", file, written[-1])
+            log.info("To resume: demitasse train --solver %s --snapshot %s", file, written[-1])
         ctx.exit(INTERRUPTED)
 
 
 def _log_to(solver: Solver, targets: tuple[str, ...], histograms: int | None) -> None:
-    """Give a solver its loggers, and tell them where the run is made."""
+    """Add the loggers to a solver, and log the environment of the run."""
     if not targets:
         return
     from demitasse.cli.commands.doctor import environment
@@ -525,7 +522,7 @@ def _solve(solver: Solver, signals: Signals, *, show: bool) -> None:
 def _device(
     named: list[str], param: SolverParameter, file: Path, connected: Communicator | None
 ) -> Device:
-    """Return the device that this process trains on; the first logs where all do."""
+    """Return the device of this process; the first process logs the devices of all."""
     from demitasse.core.device import SOLVER_FILE, Device, named_device
     from demitasse.core.log import get_logger
     from demitasse.errors import DeviceError
@@ -535,12 +532,12 @@ def _device(
     if param.HasField("solver_mode"):
         gpu = param.solver_mode == type(param).GPU
         wanted = ("cuda" if several else f"cuda:{param.device_id}") if gpu else "cpu"
-    found, where = named_device(own_gpu(named, connected), wanted)
+    found, where = named_device(local_gpu(named, connected), wanted)
     try:
-        device = Device(own_gpu([str(found)], connected) or found)
+        device = Device(local_gpu([str(found)], connected) or found)
     except DeviceError as error:
         if where == SOLVER_FILE:
-            error.message += "; to train elsewhere than the solver says, add e.g. --device cpu"
+            error.message += "; to train on another device, add e.g. --device cpu"
             error.at(f"solver_mode of {file}")
         raise
     log = get_logger(__name__)
@@ -554,7 +551,7 @@ def _device(
 
 @click.group()
 def example_command() -> None:
-    """Run an example that needs no download."""
+    """Run an example without a download."""
 
 
 @example_command.command(cls=Command)

@@ -60,28 +60,30 @@ def list_weights(file: Path, as_json: bool) -> None:
     "--to",
     "kind",
     type=click.Choice(FORMATS),
-    help="Kind of OUT; by default the one its ending names.",
+    help="Format of OUT. [default: the extension of OUT]",
 )
 @click.option(
     "--map",
     "names",
     type=FILE,
-    help="Layers and their modules: OUT is a state_dict of PyTorch, called by these.",
+    help="Layers and their modules: write a state_dict of PyTorch with these names.",
 )
-@click.option("--dtype", type=click.Choice(TYPES), help="What a state_dict is stored as.")
+@click.option("--dtype", type=click.Choice(TYPES), help="Element type of a state_dict.")
 def export(file: Path, out: Path, kind: str | None, names: Path | None, dtype: str | None) -> None:
     """Write the parameters in FILE to OUT.
 
-    In npz and safetensors files a parameter is called LAYER/INDEX; in HDF5 files it is where Caffe
-    puts it. With --map, and in .pt and .pth files, which PyTorch writes, they are a state_dict:
-    LAYER.weight, LAYER.bias, LAYER.running_mean, ...
+    Parameters are named LAYER/INDEX in npz and safetensors files, and as in Caffe in HDF5 files.
+    With --map, and in PyTorch's .pt and .pth files, they are a state_dict: LAYER.weight,
+    LAYER.bias, LAYER.running_mean, ...
     """
     from demitasse.io.weights.formats import write_weights
     from demitasse.io.weights.read import read_weights
 
     kind = kind or out.suffix[1:]
     if kind not in FORMATS:
-        message = f"the ending of {out} is none of {', '.join(FORMATS)}; say which with --to"
+        message = (
+            f"got {out}, expected an extension of {', '.join(FORMATS)}; or give the format by --to"
+        )
         raise click.UsageError(message)
     weights = read_weights(file)
     if names is None and kind not in {"pt", "pth"} and dtype is None:
@@ -99,7 +101,7 @@ def _export_state_dict(
     from demitasse.io.weights.state_dicts.files import ENDINGS, write_state_dict
 
     if f".{kind}" not in ENDINGS or out.suffix != f".{kind}":
-        message = f"a state_dict is written to {', '.join(sorted(ENDINGS))}, not to {out}"
+        message = f"got {out}, expected {', '.join(sorted(ENDINGS))} for a state_dict"
         raise click.UsageError(message)
     arrays, pairs = to_state_dict(read_layers(file), weights, names)
     write_state_dict(out, arrays, dtype)
@@ -112,18 +114,21 @@ def _export_state_dict(
 @click.argument("net", type=FILE)
 @click.argument("out", type=FILE)
 @click.option(
-    "--map", "names", type=FILE, help="Layers and their modules; else found by order and shape."
+    "--map",
+    "names",
+    type=FILE,
+    help="Layers and their modules. [default: match by order and shape]",
 )
-@click.option("--save_map", type=FILE, help="Write which layers are which modules to this file.")
-@click.option("--yes", is_flag=True, help="Take what was found by order and shape unasked.")
+@click.option("--save_map", type=FILE, help="Write the layers and their modules to this file.")
+@click.option("--yes", is_flag=True, help="Accept the match by order and shape without a question.")
 def import_state_dict(
     file: Path, net: Path, out: Path, names: Path | None, save_map: Path | None, yes: bool
 ) -> None:
     """Write the state_dict in FILE as weights of NET, a prototxt, to OUT.
 
-    FILE is a .safetensors file, or a .pt or .pth file, of which PyTorch reads tensors alone.
-    Without --map modules are found by order and shape, shown, and taken when that is confirmed.
-    Where something does not fit, nothing is written.
+    FILE is a .safetensors file, or a .pt or .pth file, from which PyTorch reads tensors only.
+    Without --map, modules are matched by order and shape, printed, and used after confirmation.
+    If something does not fit, nothing is written.
     """
     from demitasse.core.atomic import atomic_write
     from demitasse.io.weights.state_dicts.convert import pairs_for, to_parameters
@@ -139,12 +144,12 @@ def import_state_dict(
     weights, unread = to_parameters(pairs, shapes, arrays)
     click.echo(table(("layer", "module"), [(str(unit), module) for unit, module in pairs]))
     for module in unread:
-        click.echo(f"note: no layer takes module {module!r}")
+        click.echo(f"note: no layer uses module {module!r}")
     if save_map is not None:
         with atomic_write(save_map) as opened:
             opened.write(map_text(pairs).encode())
     if names is None and not yes:
-        click.confirm("Found by order and shape. Is that right?", abort=True)
+        click.confirm("Matched by order and shape. Is that right?", abort=True)
     for name, blobs in weights.items():
         for number, array in blobs.items():
             made.params[name][number].mutable_cpu_data()[...] = array
@@ -162,15 +167,17 @@ def import_state_dict(
     show_default=True,
     help="Largest difference allowed, relative to an array's largest value.",
 )
-@click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, help="Rows.")
+@click.option(
+    "--top", type=click.IntRange(min=0), default=20, show_default=True, help="Print this many rows."
+)
 @json_option
 @click.pass_context
 def diff(
     ctx: click.Context, first: Path, second: Path, rtol: float, top: int, as_json: bool
 ) -> None:
-    """Compare the parameters of two files, layer by layer, the largest difference first.
+    """Compare the parameters of two files by layer, the largest difference first.
 
-    Exits with 1 when they differ by more than --rtol.
+    Exits with 1 if a difference is above --rtol.
     """
     from demitasse.cli.comparison import weights_difference
     from demitasse.io.weights.read import load_weights
@@ -203,4 +210,4 @@ def _text(result: WeightsDifference, top: int) -> str:
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:
-    return "not there" if shape is None else str(shape)
+    return "missing" if shape is None else str(shape)
