@@ -44,20 +44,20 @@ def repeated(work: Callable[[], None], meet: Callable[[], None], count: int) -> 
 
 def ours() -> dict[str, float]:
     """Return the times of our ways, in a process that mpirun has started."""
+    from demitasse.training.distributed.allreduce import deterministic_mean, fast_mean, fp16_mean
+    from demitasse.training.distributed.group import Shards
     from demitasse.training.distributed.mpi import Mpi
-    from demitasse.training.distributed.reduction import exact_mean, fast_mean, half_mean
-    from demitasse.training.distributed.shards import Shards
 
     mpi = Mpi()
     shards = Shards(mpi.size, mpi.rank, mpi.size)
     found = {}
 
     def meet() -> None:
-        mpi.agree(b"")
+        mpi.allgather_bytes(b"")
 
     for net, count in SIZES.items():
         values = np.random.default_rng(mpi.rank).normal(size=count).astype(np.float32)
-        for name, mean in (("exact", exact_mean), ("fast", fast_mean), ("half", half_mean)):
+        for name, mean in (("exact", deterministic_mean), ("fast", fast_mean), ("half", fp16_mean)):
 
             def work(mean: Callable[..., None] = mean, values: np.ndarray = values) -> None:
                 mean(mpi, shards, [values])

@@ -30,7 +30,7 @@ class Collective(Protocol):
     def broadcast(self, array: Array) -> None:
         """Overwrite an array with that of member 0."""
 
-    def exchange(self, parts: Sequence[Array], sizes: Sequence[int]) -> list[Array]:
+    def alltoall(self, parts: Sequence[Array], sizes: Sequence[int]) -> list[Array]:
         """Give each member its part; return what each has for us.
 
         Args:
@@ -38,27 +38,27 @@ class Collective(Protocol):
             sizes: The sizes of those we get, by the rank of who gives them.
         """
 
-    def collect(self, part: Array, whole: Array, bounds: Sequence[int]) -> None:
+    def allgather(self, part: Array, whole: Array, bounds: Sequence[int]) -> None:
         """Put everybody's part into ``whole``: rank r's from ``bounds[r]`` to ``bounds[r + 1]``."""
 
-    def add(self, array: Array) -> None:
+    def allreduce(self, array: Array) -> None:
         """Replace an array by the sum of everybody's, added in whatever order is fastest."""
 
 
 class DeviceCollective(Collective, Protocol):
     """A group of devices that queue their work."""
 
-    def start_add(self, array: Array) -> None:
-        """Queue what ``add`` does; what is queued behind it finds the sum."""
+    def start_allreduce(self, array: Array) -> None:
+        """Queue what ``allreduce`` does; what is queued behind it finds the sum."""
 
-    def aside(self) -> AbstractContextManager[None]:
+    def side_stream(self) -> AbstractContextManager[None]:
         """Return a block whose work is queued behind all that is queued now, and beside the rest.
 
         Another thread may enter it, where this device is current. Later work waits for it only
         where it uses the same memories.
         """
 
-    def finish(self) -> None:
+    def synchronize(self) -> None:
         """Wait until everything that the calling thread has queued where it is now is done."""
 
 

@@ -160,9 +160,16 @@ MOVED = {
 }
 """Deprecated names of packages, and the present ones."""
 
+RENAMED = {
+    "demitasse.solvers.surviving": "demitasse.training.distributed.fault_tolerance",
+}
+"""Present names of modules that have another name in their new package."""
+
 
 def current_name(name: str) -> str | None:
     """Return the present name of a module; None if ``name`` is not an old one."""
+    if name in RENAMED:
+        return RENAMED[name]
     parts = name.split(".")
     for length in (2, 3):
         old = ".".join(parts[:length])

@@ -10,11 +10,11 @@ import numpy as np
 from demitasse.memory import SyncedMemory
 from demitasse.net import Net
 
-__all__ = ["Carried", "put_weights", "weights_of"]
+__all__ = ["TrainingState", "set_weights", "weights_of"]
 
 
 @dataclass(frozen=True)
-class Carried:
+class TrainingState:
     """What a snapshot would hold, in memory.
 
     Attributes:
@@ -37,7 +37,7 @@ def weights_of(net: Net) -> list[np.ndarray]:
     return [memory.cpu_data().copy() for memory in _memories(net)]
 
 
-def put_weights(net: Net, weights: Sequence[np.ndarray]) -> None:
+def set_weights(net: Net, weights: Sequence[np.ndarray]) -> None:
     """Give a net the parameters that another net of the same layers had."""
     for memory, array in zip(_memories(net), weights, strict=True):
         memory.mutable_cpu_data(discard=True)[...] = array

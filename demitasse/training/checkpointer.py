@@ -10,7 +10,7 @@ from pathlib import Path
 from demitasse.core.log import get_logger
 from demitasse.errors import DemitasseError, ErrorCode, SnapshotError
 from demitasse.io.proto import ResumeState
-from demitasse.training.carried import Carried, put_weights, weights_of
+from demitasse.training.carried import TrainingState, set_weights, weights_of
 from demitasse.training.checkpoint import Checkpoint
 from demitasse.training.continuation import Continuation
 from demitasse.training.keeper import Keeper, warn_of_a_full_disk
@@ -103,7 +103,7 @@ class Checkpointer:
         """
         return self._continuation.remember(test=test)
 
-    def carry(self, iteration: int, step: int) -> Carried:
+    def state_dict(self, iteration: int, step: int) -> TrainingState:
         """Return the run as it is between two iterations, for another solver to take up.
 
         Args:
@@ -118,14 +118,14 @@ class Checkpointer:
             self.need_whole(iteration)
             resume = self._continuation.now().SerializeToString()
             history = run.updater.history.arrays()
-            return Carried(iteration, step, weights_of(run.net), history, resume)
+            return TrainingState(iteration, step, weights_of(run.net), history, resume)
 
-    def take_up(self, carried: Carried) -> None:
+    def load_state_dict(self, carried: TrainingState) -> None:
         """Bring the run to where another solver of it was; until it is there it is ``torn``."""
         run = self._run
         resume = ResumeState.FromString(carried.resume)
         self.torn = True
-        put_weights(run.net, carried.weights)
+        set_weights(run.net, carried.weights)
         run.updater.history.load(carried.history)
         self._continuation.go_on_from(resume)
         self._keeper.iterations = list(resume.snapshot)

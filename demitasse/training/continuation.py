@@ -95,8 +95,8 @@ class Continuation:
     def go_on_from(self, resume: ResumeState) -> None:
         """Bring the parts, but for the snapshots that are kept, to where ``now`` found them."""
         set_progress(resume, self._run.net, self._run.test_nets)
-        for net in self._run.team.others:
+        for net in self._run.team.other_nets:
             set_progress(resume, net, ())
-        self._run.team.level()
+        self._run.team.broadcast_weights()
         self._run.report.set_losses(resume.losses)
         self._run.watch.load(resume.watch)

@@ -73,7 +73,9 @@ class Evaluator:
             means, loss = {}, 0.0
         if team.size > 1 and not tester.several:
             batches = run.param.test_iter[index] or 1
-            means, loss, self._stopped = team.share((means, loss, self._stopped), patience=batches)
+            means, loss, self._stopped = team.broadcast_object(
+                (means, loss, self._stopped), timeout_factor=batches
+            )
         if self._stopped:
             log.info("Test interrupted.")
             return None

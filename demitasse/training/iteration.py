@@ -27,11 +27,11 @@ def accumulate_gradients(run: Run, iteration: int, rate: float) -> None:
     """
     display = display_is_due(run.param, iteration)
     run.net.debug_info = display and run.param.debug_info
-    loss = run.team.passes(run.net, run.param.iter_size)
+    loss = run.team.forward_backward(run.net, run.param.iter_size)
     take_loss(run, loss, iteration, rate)
     if display and run.is_root:
         run.report.display(run.net, iteration, run.param.display)
-        run.report.waiting(iteration, run.team.waiting)
+        run.report.waiting(iteration, run.team.wait_times)
 
 
 def take_loss(run: Run, loss: float, iteration: int, rate: float) -> None:
@@ -47,7 +47,7 @@ def take_loss(run: Run, loss: float, iteration: int, rate: float) -> None:
 def loss_waits(run: Run, iteration: int) -> bool:
     """Whether nothing needs the loss of an iteration before its update is queued."""
     return (
-        run.team.alone
+        run.team.is_single
         and run.net.device.backend.queues
         and run.param.iter_size == 1
         and run.param.lr_policy != "plateau"

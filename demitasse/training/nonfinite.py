@@ -12,7 +12,7 @@ from demitasse.blob import Blob
 from demitasse.core.log import get_logger, number
 from demitasse.errors import ErrorCode, NetError
 from demitasse.net import Net
-from demitasse.training.distributed import Team
+from demitasse.training.distributed import WorkerGroup
 
 __all__ = ["Nonfinite", "OnNonfinite"]
 
@@ -41,7 +41,7 @@ class Nonfinite:
         """Warn again, as in a new run."""
         self._warned = False
 
-    def check(self, loss: float, net: Net, team: Team, iteration: int, rate: float) -> None:
+    def check(self, loss: float, net: Net, team: WorkerGroup, iteration: int, rate: float) -> None:
         """Look at the loss of an iteration; all processes of a run do, which have the same.
 
         Args:
@@ -89,19 +89,19 @@ class Nonfinite:
         log.warning("%s, and is written all the same", message)
 
 
-def _first_of_all(net: Net, team: Team) -> str:
+def _first_of_all(net: Net, team: WorkerGroup) -> str:
     """Say what first holds NaN or infinity, in forward order, in the net of any shard."""
 
     def own() -> list[Found]:
-        nets = enumerate((net, *team.others))
+        nets = enumerate((net, *team.other_nets))
         found = ((_first(one), team.rank + i * team.size) for i, one in nets)
         return [(*first, shard) for first, shard in found if first is not None]
 
-    everywhere = [one for each in team.gather(own) for one in each]
+    everywhere = [one for each in team.allgather(own) for one in each]
     if not everywhere:
         return "nothing that is left of the pass"
     _, place, shard = min(everywhere, key=lambda found: (found[0], found[2]))
-    return place if team.alone else f"{place}, of shard {shard}"
+    return place if team.is_single else f"{place}, of shard {shard}"
 
 
 def _first(net: Net) -> tuple[int, str] | None:

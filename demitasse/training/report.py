@@ -16,7 +16,7 @@ import numpy as np
 
 from demitasse.core.log import get_logger, number
 from demitasse.net import Net
-from demitasse.training.distributed.waiting import Waiting
+from demitasse.training.distributed.group import WaitTimes
 from demitasse.training.pace import Pace, images_of_a_pass
 from demitasse.training.tracking import Broadcast
 
@@ -41,7 +41,7 @@ class TrainReport:
         self.losses: deque[float] = deque(maxlen=window)
         self.loggers = Broadcast([], dict) if loggers is None else loggers
         self._passes, self._pace = passes, Pace()
-        self._waited = Waiting()
+        self._waited = WaitTimes()
 
     @property
     def smoothed_loss(self) -> float:
@@ -77,20 +77,20 @@ class TrainReport:
             {"loss": self.losses[-1], "smoothed_loss": loss, **rates, **_scalars("train", outputs)},
         )
 
-    def waiting(self, iteration: int, waiting: Waiting) -> None:
+    def waiting(self, iteration: int, waiting: WaitTimes) -> None:
         """Tell how long processes have waited since the last time; of one there is nothing."""
-        if len(waiting.others) < 2:
+        if len(waiting.synchronizing) < 2:
             return
         now, self._waited = waiting.since(self._waited), waiting
-        slowest, longest = now.slowest, max(now.others)
+        slowest, longest = now.slowest, max(now.synchronizing)
         metrics = {"phase": "train", "iter": iteration, "slowest": slowest}
         log.info(
             "    Waited %s s for process %d, the slowest; added up for %s s",
-            number(longest), slowest, number(max(now.adding)),
-            extra={"metrics": {**metrics, "waited": longest, "added": max(now.adding)}},
+            number(longest), slowest, number(max(now.reducing)),
+            extra={"metrics": {**metrics, "waited": longest, "added": max(now.reducing)}},
         )  # fmt: skip
-        told = {f"waiting/process {rank}": one for rank, one in enumerate(now.others)}
-        self.loggers.scalars(iteration, told | {"adding_up": max(now.adding)})
+        told = {f"waiting/process {rank}": one for rank, one in enumerate(now.synchronizing)}
+        self.loggers.scalars(iteration, told | {"adding_up": max(now.reducing)})
 
     def last(self, iteration: int) -> None:
         """Tell the loss after the last update."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from demitasse.io.proto import SolverParameter
 from demitasse.net import Net
-from demitasse.training.distributed import Team
+from demitasse.training.distributed import WorkerGroup
 from demitasse.training.nonfinite import Nonfinite
 from demitasse.training.report import TrainReport
 from demitasse.training.updater import Updater
@@ -40,14 +40,14 @@ class Run:
     report: TrainReport
     watch: Watch
     nonfinite: Nonfinite
-    team: Team
+    team: WorkerGroup
     rank: int = 0
     world_size: int = 1
 
     @property
     def training_nets(self) -> Sequence[Net]:
         """The nets that this process trains: one for each of its shards."""
-        return (self.net, *self.team.others)
+        return (self.net, *self.team.other_nets)
 
     @property
     def is_root(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from demitasse.core.config import settings
-from demitasse.core.deprecated import renamed_arguments
+from demitasse.core.deprecated import deprecated_attribute, renamed_arguments
 from demitasse.core.device import Device
 from demitasse.core.html_repr import html_of
 from demitasse.core.log import get_logger
@@ -23,9 +23,15 @@ from demitasse.errors import ConfigError, DataError, ErrorCode, NetError
 from demitasse.io.proto import SolverParameter
 from demitasse.io.weights.pairing import OnMismatch
 from demitasse.plan.liveness import Keep
-from demitasse.training.carried import Carried
+from demitasse.training.carried import TrainingState
 from demitasse.training.checkpointer import Checkpointer
-from demitasse.training.distributed import AllReduce, Communicator
+from demitasse.training.distributed import (
+    AllReduce,
+    Communicator,
+    LocalCommunicator,
+    make_shards,
+    make_worker_group,
+)
 from demitasse.training.due import (
     display_is_due,
     last_test_is_due,
@@ -50,7 +56,6 @@ from demitasse.training.tracking import Broadcast, Logger
 from demitasse.training.updater import Updater
 from demitasse.training.updates import find_rule
 from demitasse.training.watch import EarlyStopping, Watch
-from demitasse.training.workers import Workers
 
 __all__ = ["Solver"]
 
@@ -161,9 +166,10 @@ class Solver:
         rule = find_rule(self.param.type)
         check_fields(self.param, rule)
         check_options(self.param, keep_last, early_stopping, world_size)
-        workers = Workers(num_shards, communicator, allreduce, overlap=overlap)
-        if workers.several:
-            rank, world_size = workers.shards.rank, workers.shards.count
+        processes = LocalCommunicator() if communicator is None else communicator
+        shards = make_shards(num_shards, processes)
+        if shards.count > 1:
+            rank, world_size = shards.rank, shards.count
         if rank == 0:
             check_prefix(self.param, best=keep_best is not None)
         if seed is None and self.param.random_seed >= 0:
@@ -198,7 +204,7 @@ class Solver:
             TrainReport(self.param.average_loss, told, self.param.iter_size * world_size),
             Watch(self.param, self.test_nets, keep_best, early_stopping),
             Nonfinite(on_nonfinite),
-            workers.team(self.net),
+            make_worker_group(self.net, processes, shards, allreduce, overlap=overlap),
             rank,
             world_size,
         )
@@ -243,7 +249,7 @@ class Solver:
         while self.iter < last:
             if not self._whole_iteration():
                 break
-            request = self._run.team.agreed(self._requests.next())
+            request = self._run.team.agree_on_request(self._requests.next())
             due = request == "snapshot" or snapshot_is_due(self.param, self.iter)
             if due:
                 self._write_one()
@@ -414,7 +420,7 @@ class Solver:
             For each net tested to the end, the mean of every output.
         """
         results: list[dict[str, np.ndarray]] = []
-        if self._run.team.alone and not self._run.is_root:
+        if self._run.team.is_single and not self._run.is_root:
             return results
         self.stopped = False
         with self._checkpointer.whole_test(lambda: self.stopped):
@@ -539,7 +545,7 @@ class Solver:
 
     # -- processes that die ---------------------------------------------------------------------
 
-    def carry(self) -> Carried:
+    def state_dict(self) -> TrainingState:
         """Return the run as it is between two iterations, for another solver of it to take up.
 
         What comes behind the last update, such as a last test, is taken back, and to be repeated.
@@ -548,15 +554,15 @@ class Solver:
             SnapshotError: An update was cut short.
         """
         self._before_the_end()
-        return self._checkpointer.carry(self.iter, self.current_step)
+        return self._checkpointer.state_dict(self.iter, self.current_step)
 
-    def take_up(self, carried: Carried) -> None:
+    def load_state_dict(self, carried: TrainingState) -> None:
         """Go on where another solver of the same run was, in fewer processes than that had.
 
         A snapshot that was due is written: who was to write it may have died.
         """
         with self.net.lock:
-            self._checkpointer.take_up(carried)
+            self._checkpointer.load_state_dict(carried)
             self.iter, self.current_step = carried.iteration, carried.step
             self._checkpointer.torn = False
         self._run.report.loggers.begin()
@@ -564,10 +570,14 @@ class Solver:
             self._write_one()
 
     @property
-    def asked(self) -> list[Request]:
+    def pending_requests(self) -> list[Request]:
         """What it was asked for and may not have done."""
         undone = self._requests.undone
         return [*undone, "stop"] if self.stopped else undone
+
+    carry = deprecated_attribute("Solver", "carry", "state_dict")
+    take_up = deprecated_attribute("Solver", "take_up", "load_state_dict")
+    asked = deprecated_attribute("Solver", "asked", "pending_requests")
 
     # -- the end -------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from demitasse.layers import Layer
 from demitasse.layers.data_layers.base import PrefetchingDataLayer
 from demitasse.layers.metadata import layer_metadata
 from demitasse.net import Net
-from demitasse.training.distributed import Team, first_request
+from demitasse.training.distributed import WorkerGroup, first_request
 from demitasse.training.epoch import Epoch, passes
 
 __all__ = ["ByItself", "Tester", "Together", "needs_one_process"]
@@ -102,7 +102,10 @@ class Together:
     several = True
 
     def __init__(
-        self, team: Team, asked: Callable[[], str | None], go_on: Callable[[int, str | None], bool]
+        self,
+        team: WorkerGroup,
+        asked: Callable[[], str | None],
+        go_on: Callable[[int, str | None], bool],
     ) -> None:
         self._team, self._asked, self._go_on = team, asked, go_on
 
@@ -111,7 +114,7 @@ class Together:
     ) -> Iterator[tuple[int, float, Found]]:
         """Run batches, as many at a time as there are processes."""
         sources = _sources(net)
-        first = self._team.share([layer.state() for layer in sources])
+        first = self._team.broadcast_object([layer.state() for layer in sources])
         for layer, state in zip(sources, first, strict=True):
             if layer.state() != state:
                 layer.set_state(state)
@@ -124,7 +127,7 @@ class Together:
         while self._go_on(done, asked) and not ended:
             begun = done
             work = partial(self._round, net, sources, begun, batches, epoch, look)
-            rounds = self._team.gather(work)
+            rounds = self._team.allgather(work)
             done, ended = rounds[0].done, rounds[0].ended
             asked = first_request(one.asked for one in rounds)
             found = {number: one for each in rounds for number, one in each.found.items()}

@@ -81,16 +81,16 @@ def test_another_number_of_processes_than_asked_for_is_refused(run):
 
 def test_a_failure_of_one_ends_all_and_is_told(run, monkeypatch):
     from demitasse.errors import DataError
-    from demitasse.training.distributed.team import Crew
+    from demitasse.training.distributed.group import DistributedGroup
 
-    passes = Crew.passes
+    passes = DistributedGroup.forward_backward
 
     def failing(self, net, batches):
         if self.rank == 1:
             raise DataError("no such record")
         return passes(self, net, batches)
 
-    monkeypatch.setattr(Crew, "passes", failing)
+    monkeypatch.setattr(DistributedGroup, "forward_backward", failing)
 
     result = run("train -solver solver.prototxt -gpu 0,1 -deadline 20")
 

@@ -4,7 +4,7 @@ import threading
 from dataclasses import dataclass, field
 
 from demitasse.errors import LostProcessError, ParallelError
-from demitasse.training.distributed.threads import group
+from demitasse.training.distributed.threads import connected_threads
 
 
 class Death(BaseException):
@@ -37,7 +37,7 @@ class Company:
             self.meeting += left == self.meeting
             key = (self.meeting, *self.alive)
             if key not in self.groups:
-                self.groups[key] = group(len(self.alive), 60)
+                self.groups[key] = connected_threads(len(self.alive), 60)
             return self.meeting, self.groups[key][self.alive.index(number)]
 
     def lose(self, number):

@@ -51,7 +51,7 @@ def fields(content, descriptor, path=""):
             found.append((place, number, kind, "message"))
             found += fields(value, field.message_type, place)
         elif field.type == FieldDescriptor.TYPE_FLOAT and kind == LENGTH:
-            found.append((place, number, kind, f"packed, {len(value)} bytes"))
+            found.append((place, number, kind, f"to_fp16, {len(value)} bytes"))
         else:
             found.append((place, number, kind, value))
     return found

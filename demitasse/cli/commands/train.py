@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from demitasse.io.proto import SolverParameter
     from demitasse.training import Solver
     from demitasse.training.distributed import Communicator
+    from demitasse.training.distributed.fault_tolerance import FaultTolerantRun
     from demitasse.training.distributed.mpi import Mpi
-    from demitasse.training.surviving import Survivors
 
 AllReduce = Literal["deterministic", "fast", "fp16"]
 
@@ -144,24 +144,24 @@ def workers_options(function: Function) -> Function:
 def train_together(
     workers: Workers,
     gpus: int,
-    train: Callable[[Communicator | None, Survivors | None], Result],
+    train: Callable[[Communicator | None, FaultTolerantRun | None], Result],
 ) -> Result:
     """Train in the processes of mpirun, in one thread for each GPU, or in one process.
 
     Args:
         workers: Flags of training by several processes.
         gpus: Number of GPUs of this process, if mpirun did not start it.
-        train: Function of the communicator, None for a single process; and of the survivors, None
-            for runs that are not fault tolerant.
+        train: Function of the communicator, None for a single process; and of the fault tolerant
+            run, None for other runs.
 
     Raises:
         ConfigError: The number of processes is not the expected one.
     """
     from demitasse.errors import ConfigError, ErrorCode
-    from demitasse.training.distributed.mpi import Mpi, launched, started
-    from demitasse.training.distributed.threads import together
+    from demitasse.training.distributed.mpi import Mpi, launched_by_mpi, launched_processes
+    from demitasse.training.distributed.threads import run_in_threads
 
-    if launched():
+    if launched_by_mpi():
         connected = Mpi(workers.timeout, fault_tolerant=workers.fault_tolerant)
         level = logging.getLogger("demitasse").level
         _check_ranks(workers.expected, connected.size)
@@ -169,31 +169,31 @@ def train_together(
             if workers.fault_tolerant:
                 return _train_with_survivors(connected, train, level)
             result = train(connected, None)
-            connected.agree(b"")  # an error names a process that does not reach the end
+            connected.allgather_bytes(b"")  # an error names a process that does not reach the end
             return result
     if workers.fault_tolerant:
         message = "--fault-tolerant is for processes: start them with mpirun --with-ft ulfm"
         raise ConfigError(message, code=ErrorCode.INVALID, flag="--fault-tolerant")
-    if workers.expected is None and started() > 1:
+    if workers.expected is None and launched_processes() > 1:
         message = (
-            f"srun started {started()} processes that cannot find each other, so each would train "
-            "by itself and write the same files; use mpirun, or srun --mpi=pmix. For separate "
-            "runs, give --expect-processes 1"
+            f"srun started {launched_processes()} processes that cannot find each other, so each "
+            "would train by itself and write the same files; use mpirun, or srun --mpi=pmix. For "
+            "separate runs, give --expect-processes 1"
         )
         raise ConfigError(
-            message, code=ErrorCode.CONFLICT, flag="--expect-processes", got=started()
+            message, code=ErrorCode.CONFLICT, flag="--expect-processes", got=launched_processes()
         )
     _check_ranks(workers.expected, gpus)
     with _one_thread(workers.shards or gpus):
         if gpus == 1:
             return train(None, None)
         with _first_thread_logs():
-            return together(gpus, lambda one: train(one, None), workers.timeout)[0]
+            return run_in_threads(gpus, lambda member: train(member, None), workers.timeout)[0]
 
 
 def _train_with_survivors(
     connected: Mpi,
-    train: Callable[[Communicator | None, Survivors | None], Result],
+    train: Callable[[Communicator | None, FaultTolerantRun | None], Result],
     level: int,
 ) -> Result:
     """Train by the surviving processes until the run is done.
@@ -203,15 +203,15 @@ def _train_with_survivors(
         train: The function of each process.
         level: Log level of the first process; another process can become the first.
     """
-    from demitasse.training.surviving import Survivors
+    from demitasse.training.distributed.fault_tolerance import FaultTolerantRun
 
-    survivors = Survivors(connected)
+    tolerant_run = FaultTolerantRun(connected)
 
     def again() -> Result:
         logging.getLogger("demitasse").setLevel(level if connected.rank == 0 else logging.WARNING)
-        return train(connected, survivors)
+        return train(connected, tolerant_run)
 
-    return survivors.run(again)
+    return tolerant_run.run(again)
 
 
 def _check_ranks(wanted: int | None, size: int) -> None:
@@ -443,7 +443,7 @@ def train_command(
     early = EarlyStopping(early_stopping, patience, min_delta) if early_stopping else None
 
     def train(
-        connected: Communicator | None, survivors: Survivors | None
+        connected: Communicator | None, tolerant_run: FaultTolerantRun | None
     ) -> tuple[bool, list[Path]]:
         param = read_solver_params(file)
         chosen = _device(devices, param, file, connected)
@@ -466,23 +466,23 @@ def train_command(
                 keep_best=keep_best,
                 early_stopping=early,
                 keep="outputs",
-                num_shards=workers.shards or (survivors.began if survivors else None),
+                num_shards=workers.shards or (tolerant_run.initial_size if tolerant_run else None),
                 communicator=connected,
                 allreduce=workers.allreduce,
                 overlap=workers.overlap,
             ) as solver,
         ):
             solver.on_snapshot.append(lambda weights, state: written.append(state))
-            goes_on = survivors is not None and survivors.carried is not None
+            goes_on = tolerant_run is not None and tolerant_run.state is not None
             if resume is not None and not goes_on:
                 begin = newest_state(param.snapshot_prefix)
-                begin = begin if connected is None else connected.share(begin)
+                begin = begin if connected is None else connected.broadcast_object(begin)
             if begin is not None and not goes_on:
                 log.info("Resuming from %s", begin)
                 solver.restore(begin, force=force, exact=exact)
             first = connected is None or connected.rank == 0
             signals = Signals(solver.request, sigint_effect, sighup_effect, sigterm_effect)
-            with survivors.going_on(solver) if survivors else nullcontext():
+            with tolerant_run.attach(solver) if tolerant_run else nullcontext():
                 if first:
                     _log_to(solver, loggers, histograms)
                 log.info("Starting Optimization")
@@ -544,7 +544,7 @@ def _device(
     if connected is None or not several:
         log.info("Use %s (%s).", device, where)
         return device
-    for rank, name in enumerate(connected.agree(device.name.encode())):
+    for rank, name in enumerate(connected.allgather_bytes(device.name.encode())):
         log.info("Process %d uses %s (%s).", rank, name.decode(), where)
     return device
 

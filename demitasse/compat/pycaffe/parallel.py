@@ -13,7 +13,7 @@ from demitasse.errors import ConfigError
 
 if TYPE_CHECKING:
     from demitasse.compat.pycaffe.net import Net
-    from demitasse.training.distributed.gradients import Gradients
+    from demitasse.training.distributed.gradient_buffer import GradientAverager
 
 __all__ = [
     "NCCL",
@@ -118,7 +118,7 @@ class NCCL:
 
     def __init__(self, solver: Solver, uid: str | bytes) -> None:
         self.solver = solver
-        self._gradients: Gradients | None = None
+        self._gradients: GradientAverager | None = None
         if solver_count() > 1:
             name = uid.encode("latin-1") if isinstance(uid, str) else bytes(uid)
             self._gradients = _connected(solver.net, name)
@@ -133,7 +133,7 @@ class NCCL:
     def bcast(self) -> None:
         """Give the first solver's weights to the others."""
         if self._gradients is not None:
-            self._gradients.broadcast()
+            self._gradients.broadcast_weights()
 
     def on_start(self) -> None:
         """Do what is due before an iteration's passes."""
@@ -149,8 +149,8 @@ class NCCL:
             self._gradients.start_layer(layer)
 
 
-def _connected(net: Net, uid: bytes) -> Gradients:
-    from demitasse.training.distributed.gradients import Gradients
+def _connected(net: Net, uid: bytes) -> GradientAverager:
+    from demitasse.training.distributed.gradient_buffer import GradientAverager
 
     engine = net._net
     connector = engine.device.backend.connector
@@ -162,4 +162,4 @@ def _connected(net: Net, uid: bytes) -> Gradients:
             f"mpirun -n {count} demitasse train --solver SOLVER"
         )
         raise ConfigError(message)
-    return Gradients(engine, connector.join(uid, solver_rank(), count, timeout=math.inf))
+    return GradientAverager(engine, connector.join(uid, solver_rank(), count, timeout=math.inf))

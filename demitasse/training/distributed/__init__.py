@@ -1,17 +1,21 @@
-"""Training by several processes: who works on what, and how their gradients become one."""
+"""Data-parallel training: processes, their shards of the data, and the mean of their gradients."""
 
-from demitasse.training.distributed.alone import Single
-from demitasse.training.distributed.communicator import Communicator
-from demitasse.training.distributed.shards import Shards
-from demitasse.training.distributed.team import AllReduce, Alone, Crew, Team, first_request
+from demitasse.training.distributed.group import (
+    AllReduce,
+    Communicator,
+    DistributedGroup,
+    LocalCommunicator,
+    Shards,
+    SingleProcess,
+    WaitTimes,
+    WorkerGroup,
+    first_request,
+    make_shards,
+    make_worker_group,
+)
 
 __all__ = [
-    "AllReduce",
-    "Alone",
-    "Communicator",
-    "Crew",
-    "Shards",
-    "Single",
-    "Team",
-    "first_request",
+    "AllReduce", "Communicator", "DistributedGroup", "LocalCommunicator", "Shards",
+    "SingleProcess", "WaitTimes", "WorkerGroup", "first_request", "make_shards",
+    "make_worker_group",
 ]  # fmt: skip

@@ -1,13 +1,15 @@
-"""Processes connected by MPI, through mpi4py. The one file that imports it."""
+"""Processes that MPI connects, through mpi4py, which no other module imports."""
 
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import os
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from itertools import pairwise
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -16,13 +18,12 @@ import numpy as np
 
 from demitasse.core.deprecated import renamed_arguments
 from demitasse.errors import ConfigError, ErrorCode, LostProcessError, ParallelError
-from demitasse.training.distributed.communicator import Value
-from demitasse.training.distributed.limit import limit
-from demitasse.training.distributed.watchdog import Watchdog
+from demitasse.training.distributed.group import Value
+from demitasse.training.distributed.watchdog import TICK, Watchdog
 
-__all__ = ["Mpi", "launched", "library", "started"]
+__all__ = ["Mpi", "launched_by_mpi", "launched_processes", "library"]
 
-Given = ParamSpec("Given")
+Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 LAUNCHERS = (
@@ -32,54 +33,57 @@ LAUNCHERS = (
     "MPI_LOCALNRANKS",
     "MV2_COMM_WORLD_SIZE",
 )
-"""Variables by which launchers of MPI tell a process that it is one of several."""
+"""Variables that launchers of MPI set in each of several processes."""
 
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
-"""Those of them that tell how many there are."""
+"""Variables whose value is the number of processes."""
 
 STEP_SIZES = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
-"""Variables by which ``srun`` tells that, whether or not processes can find each other."""
+"""The same of ``srun``, whether or not processes can find each other."""
 
-NUMBERS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
-"""Variables by which they tell it which, before it has met the others."""
+RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+"""Variables whose value is the rank, before MPI has started."""
 
 FAULT_TOLERANCE = "OMPI_MCA_mpi_ft_enable"
-"""The variable by which Open MPI's launcher tells that processes may go on when one dies."""
+"""Variable that Open MPI's launcher sets if processes may continue when one dies."""
 
-ERRORS_ARE_TOLD = "OMPI_MCA_mpi_initial_errhandler", "mpi_errors_return"
-"""What lets Open MPI tell of errors while it begins."""
+ERRORS_RETURN = "OMPI_MCA_mpi_initial_errhandler", "mpi_errors_return"
+"""Variable, and its value, that make Open MPI report errors while it starts."""
 
 NOTE = 256
 """Bytes of a note."""
 
 LATER = 1.5
-"""How much longer than process 0 the others wait: it tells them who is late."""
+"""Factor by which other processes wait longer than process 0, which reports who is late."""
 
 ENDING = 10.0
-"""Seconds that it may take to end all processes."""
+"""Seconds that ending all processes may take."""
 
-START_AGAIN = "start the run again: with --resume auto it goes on from its newest snapshot"
-"""What is to be done when processes were ended."""
+EXIT_DELAY = 3.0
+"""Seconds from a timeout until this process exits without help of MPI."""
 
-AT_FIRST = 0.002
-"""Seconds that a process looks again and again, whatever it waits for."""
+RESTART = "start the run again: with --resume auto it continues from its newest snapshot"
+"""Advice after processes were ended."""
+
+SPIN = 0.002
+"""Seconds that a process polls without sleeping."""
 
 HICCUP = 1.0
-"""Seconds that a process which waits for others may not run itself, and still counts."""
+"""Seconds between two polls after which a process counts as suspended."""
 
 SLOW = 200e6
-"""Bytes a second that messages move at, at least, between processes of one machine."""
+"""Bytes per second that messages between processes of one machine have at least."""
 
-COME, TABLE, SHARED, PARTS, SUMS = 1, 2, 3, 4, 5
+NOTES, TABLE, OBJECT, PARTS, SUMS = 1, 2, 3, 4, 5
 """Tags of messages."""
 
 
 def library() -> str:
-    """Return which MPI would connect processes; nothing where there is none."""
+    """Return name and version of the MPI library; empty if there is none."""
     try:
         import mpi4py
 
-        mpi4py.rc.initialize = False  # to look at it, and join nobody
+        mpi4py.rc.initialize = False  # only look: join no group
         from mpi4py import MPI
     except (ImportError, RuntimeError):
         return ""
@@ -90,47 +94,75 @@ def _name(mpi: Any) -> str:
     return str(mpi.Get_library_version()).split("\n", 1)[0].split(",", 1)[0].strip("\0 ")
 
 
-def launched() -> bool:
-    """Whether this process was started by a launcher of MPI."""
+def launched_by_mpi() -> bool:
+    """Return whether a launcher of MPI started this process."""
     return any(name in os.environ for name in LAUNCHERS)
 
 
-def started() -> int:
-    """Return how many processes a launcher says it has started; 1 where there is none."""
+def launched_processes() -> int:
+    """Return the number of processes that a launcher started; 1 without a launcher."""
     names = [*SIZES, *STEP_SIZES] if "SLURM_STEP_ID" in os.environ else SIZES
-    told = next((os.environ[name] for name in names if name in os.environ), "1")
-    return int(told) if told.isdecimal() else 1
+    number = next((os.environ[name] for name in names if name in os.environ), "1")
+    return int(number) if number.isdecimal() else 1
 
 
-def _noticing(
-    method: Callable[Concatenate[Mpi, Given], Result],
-) -> Callable[Concatenate[Mpi, Given], Result]:
-    """Let a method end in LostProcessError, in all processes, where one has died."""
+@contextmanager
+def time_limit(
+    seconds: float, message: str, end: Callable[[], None], watchdog: Watchdog
+) -> Iterator[None]:
+    """End all processes if a block in a library, which cannot be interrupted, takes too long.
+
+    The watchdog prints the message, and a thread ends all processes. If the library blocks the
+    interpreter's threads, as MPI does while it starts, this process exits with code 1 and prints
+    its traceback. If even that fails, because a signal stopped the process, the watchdog kills it.
+
+    Args:
+        seconds: Time that the block may take.
+        message: The step that did not finish, and what to do.
+        end: Ends all processes.
+        watchdog: Watchdog of this process.
+    """
+    timer = threading.Timer(seconds + 2 * TICK, end)  # after the watchdog has printed the message
+    timer.daemon = True
+    timer.start()
+    faulthandler.dump_traceback_later(seconds + EXIT_DELAY, exit=True)
+    try:
+        with watchdog.timeout(seconds, message):
+            yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        timer.cancel()
+
+
+def _raises_lost_process(
+    method: Callable[Concatenate[Mpi, Params], Result],
+) -> Callable[Concatenate[Mpi, Params], Result]:
+    """Make a method raise LostProcessError, in all processes, after one has died."""
 
     @wraps(method)
-    def noticing(self: Mpi, /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+    def call(self: Mpi, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
         try:
             return method(self, *args, **kwargs)
         except self.failures as error:
-            raise self.lost() from error
+            raise self.revoke() from error
 
-    return noticing
+    return call
 
 
 class Mpi:
-    """All processes that one ``mpirun`` started.
+    """Communicator of all processes that one ``mpirun`` started.
 
     Args:
-        timeout: Seconds that one waits for the others in an iteration.
-        fault_tolerant: Whether processes go on without one that dies (``shrink``).
+        timeout: Seconds that a process waits for the others in an iteration.
+        fault_tolerant: Whether processes can continue without one that dies (``shrink``).
 
     Attributes:
-        failures: What the library raises where another process has died.
+        failures: Exceptions of the library after another process has died.
 
     Raises:
-        ConfigError: mpi4py or a library of MPI is missing; or a launcher started several processes
-            that do not know of each other; or they cannot go on without one that dies.
-        OSError: There can be no watchdog.
+        ConfigError: mpi4py or an MPI library is missing; a launcher started several processes that
+            are not connected; or MPI has no fault tolerance.
+        OSError: No watchdog process can be started.
         ParallelError: A process died before all had met.
     """
 
@@ -140,61 +172,59 @@ class Mpi:
             _need_fault_tolerance()
         self._mpi: Any = None
         self.timeout = timeout
-        patience = 2 * LATER * timeout + ENDING  # who is named first is told to all, in vain
-        self._watchdog = Watchdog(patience, _own_name(), launched=launched())
-        atexit.register(self._leave)  # behind it mpi4py ends MPI, which may wait for the others
+        stop_limit = 2 * LATER * timeout + ENDING  # the others report a late process first
+        self._watchdog = Watchdog(stop_limit, _process_name(), launched=launched_by_mpi())
+        atexit.register(self._limit_exit)  # afterwards mpi4py ends MPI, which may block
         meeting = (
-            f"the processes did not meet within {timeout:g} s: one of them has died, is stopped "
-            f"or begins slowly, for which there is --timeout; {START_AGAIN}"
+            f"the processes did not meet within {timeout:g} s: a process died, is stopped, or is "
+            f"slow (raise --timeout); {RESTART}"
         )
-        with limit(timeout, meeting, self._end, self._watchdog):
-            mpi = _begin(finalize=not fault_tolerant)
+        with time_limit(timeout, meeting, self._end, self._watchdog):
+            mpi = _initialize(finalize=not fault_tolerant)
             self._mpi = mpi
             self.failures: tuple[type[Exception], ...] = (mpi.Exception,) if fault_tolerant else ()
             try:
                 self._comm: Any = mpi.COMM_WORLD.Dup()
-                self.local_rank: int = self._comm.Split_type(mpi.COMM_TYPE_SHARED).Get_rank()
+                self.local_rank: int = self._comm.Split_type(mpi.COMM_TYPE_OBJECT).Get_rank()
             except mpi.Exception as error:
-                message = f"a process died before all had met ({error}); {START_AGAIN}"
+                message = f"a process died before all had met ({error}); {RESTART}"
                 raise ParallelError(message, code=ErrorCode.LOST_PROCESS) from error
         self._unfinished: list[Any] = []
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
         self.name = _name(mpi)
         self.in_threads = bool(mpi.Query_thread() >= mpi.THREAD_SERIALIZED)
-        if self.size == 1 < started():
+        if self.size == 1 < launched_processes():
             message = (
-                f"a launcher started {started()} processes that {self.name} does not connect, so "
-                f"each would train by itself; start them with the mpirun of that library, or with "
-                f"srun --mpi=pmix"
+                f"a launcher started {launched_processes()} processes, and {self.name} does not "
+                "connect them; start them with the mpirun of that library, or srun --mpi=pmix"
             )
-            raise ConfigError(message, code=ErrorCode.UNAVAILABLE, processes=started())
+            raise ConfigError(message, code=ErrorCode.UNAVAILABLE, processes=launched_processes())
 
-    def lost(self) -> LostProcessError:
-        """Let all other processes notice, too, that one has died; return the error."""
+    def revoke(self) -> LostProcessError:
+        """Make the calls of all other processes fail, too; return the error to raise."""
         self._comm.Revoke()
         return LostProcessError("another process has died", code=ErrorCode.LOST_PROCESS)
 
     def shrink(self) -> int:
-        """Go on without the processes that have died; return how many have.
+        """Remove the processes that died; return their number.
 
-        All that are left call this. They are numbered anew, in the order they had, so that another
-        may be the first.
+        All remaining processes call this. They get new ranks, in their old order.
 
         Raises:
-            LostProcessError: One more has died.
+            LostProcessError: Another process died meanwhile.
         """
         before = self.size
         meeting = (
-            f"the processes that are left did not meet within {self.timeout:g} s: one of them is "
-            f"stopped or hangs; {START_AGAIN}"
+            f"the remaining processes did not meet within {self.timeout:g} s: a process is stopped "
+            f"or hangs; {RESTART}"
         )
         try:
-            with limit(self.timeout, meeting, self._end, self._watchdog):
-                self.lost()
+            with time_limit(self.timeout, meeting, self._end, self._watchdog):
+                self.revoke()
                 shrunk = self._comm.Shrink()
         except self.failures as error:
-            raise self.lost() from error
+            raise self.revoke() from error
         self._unfinished.append(self._comm)
         self._comm = shrunk
         self.rank, self.size = shrunk.Get_rank(), shrunk.Get_size()
@@ -205,156 +235,161 @@ class Mpi:
         if self._mpi is not None:
             self._mpi.COMM_WORLD.Abort(1)
 
-    def _leave(self) -> None:
-        """Let the end of this process be in time, whatever it waits for."""
-        if not self._watchdog.expecting:
-            ending = (
-                f"it did not end within {self.timeout:g} s: another process does not end, or this "
-                f"one cannot close a file; where the last snapshot is missing, {START_AGAIN}"
+    def _limit_exit(self) -> None:
+        """Limit the time that the exit of this process may take."""
+        if not self._watchdog.armed:
+            message = (
+                f"the process did not end within {self.timeout:g} s: another process does not end, "
+                f"or a file cannot be closed; if the last snapshot is missing, {RESTART}"
             )
-            self._watchdog.expect(self.timeout, ending)
+            self._watchdog.arm(self.timeout, message)
 
-    @_noticing
-    def agree(self, note: bytes, patience: float = 1.0) -> list[bytes]:
+    @_raises_lost_process
+    def allgather_bytes(self, note: bytes, timeout_factor: float = 1.0) -> list[bytes]:
         own = np.frombuffer(note[:NOTE].ljust(NOTE, b"\0"), np.uint8).copy()
-        table = np.zeros((self.size + 1, NOTE), np.uint8)  # and what has gone wrong
+        table = np.zeros((self.size + 1, NOTE), np.uint8)  # row 0 is an error message
         if self.rank == 0:
             table[1] = own
-            coming = [self._comm.Irecv(table[1 + r], r, COME) for r in range(1, self.size)]
-            late = self._wait(coming, self.timeout * patience)
+            coming = [self._comm.Irecv(table[1 + r], r, NOTES) for r in range(1, self.size)]
+            late = self._wait(coming, self.timeout * timeout_factor)
             if late:
                 text = _late((1 + i for i in late), self.timeout).message.encode()[:NOTE]
                 table[0, : len(text)] = np.frombuffer(text, np.uint8)
             sent = [self._comm.Isend(table, r, TABLE) for r in range(1, self.size)]
             self._wait([one for i, one in enumerate(sent) if i not in late], self.timeout)
         else:
-            sent = [self._comm.Isend(own, 0, COME)]
+            sent = [self._comm.Isend(own, 0, NOTES)]
             got = [self._comm.Irecv(table, 0, TABLE)]
-            if self._wait([*sent, *got], self.timeout * patience * LATER):
+            if self._wait([*sent, *got], self.timeout * timeout_factor * LATER):
                 raise _late([0], self.timeout)
         wrong = table[0].tobytes().rstrip(b"\0")
         if wrong:
             raise ParallelError(wrong.decode(errors="replace"), code=ErrorCode.TIMEOUT)
         return [row.tobytes().rstrip(b"\0") for row in table[1:]]
 
-    @_noticing
-    def share(self, value: Value, patience: float = 1.0) -> Value:
+    @_raises_lost_process
+    def broadcast_object(self, value: Value, timeout_factor: float = 1.0) -> Value:
         if self.rank == 0:
-            sent = [self._comm.isend(value, r, SHARED) for r in range(1, self.size)]
-            self._need(sent, patience)
+            sent = [self._comm.isend(value, r, OBJECT) for r in range(1, self.size)]
+            self._complete(sent, timeout_factor)
             return value
-        seconds = self.timeout * patience * LATER
+        seconds = self.timeout * timeout_factor * LATER
         now = time.monotonic()
         end, pause = now + seconds, 0.0
         with self._watched(seconds):
-            while not self._comm.iprobe(0, SHARED):
+            while not self._comm.iprobe(0, OBJECT):
                 now, before = time.monotonic(), now
                 end += _suspended(before, now)
                 if now > end:
                     raise _late([0], self.timeout)
                 time.sleep(pause)
                 pause = min(0.01, pause + 1e-5)
-            shared: Value = self._comm.recv(source=0, tag=SHARED)
-        return shared
-
-    @_noticing
-    def broadcast(self, array: np.ndarray) -> None:
-        self._need([self._comm.Ibcast(array, 0)])
-
-    @_noticing
-    def exchange(self, parts: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray]:
-        received = [np.empty(size, parts[0].dtype) for size in sizes]
-        self._trade(parts, received, PARTS)
+            received: Value = self._comm.recv(source=0, tag=OBJECT)
         return received
 
-    @_noticing
-    def collect(self, part: np.ndarray, whole: np.ndarray, bounds: Sequence[int]) -> None:
-        places = [whole[a:b] for a, b in pairwise(bounds)]
-        self._trade([part] * self.size, places, SUMS)
+    @_raises_lost_process
+    def broadcast(self, array: np.ndarray) -> None:
+        self._complete([self._comm.Ibcast(array, 0)])
 
-    @_noticing
-    def add(self, array: np.ndarray) -> None:
+    @_raises_lost_process
+    def alltoall(self, parts: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray]:
+        received = [np.empty(size, parts[0].dtype) for size in sizes]
+        self._send_receive(parts, received, PARTS)
+        return received
+
+    @_raises_lost_process
+    def allgather(self, part: np.ndarray, whole: np.ndarray, bounds: Sequence[int]) -> None:
+        places = [whole[a:b] for a, b in pairwise(bounds)]
+        self._send_receive([part] * self.size, places, SUMS)
+
+    @_raises_lost_process
+    def allreduce(self, array: np.ndarray) -> None:
         request = self._comm.Iallreduce(self._mpi.IN_PLACE, array)
-        self._need([request], nbytes=2 * array.nbytes)
+        self._complete([request], nbytes=2 * array.nbytes)
 
     def abort(self, code: int) -> None:
         if self.size > 1:
-            self._watchdog.expect(ENDING, "mpirun did not end the processes; end it yourself")
+            self._watchdog.arm(ENDING, "mpirun did not end the processes; end it yourself")
             self._comm.Abort(code)
 
-    def _trade(self, given: Sequence[np.ndarray], taken: Sequence[np.ndarray], tag: int) -> None:
-        """Give each process an array and take one of each; names who does not take part.
+    def _send_receive(
+        self, sent: Sequence[np.ndarray], received: Sequence[np.ndarray], tag: int
+    ) -> None:
+        """Send an array to each process and receive one from each; name processes that are late.
 
-        One message for each pair, where the library's own functions would not tell whose is late.
+        The library's own function would not report which process is late.
         """
-        taken[self.rank][...] = given[self.rank]
+        received[self.rank][...] = sent[self.rank]
         others = [r for r in range(self.size) if r != self.rank]
-        requests = [self._comm.Irecv(taken[r], r, tag) for r in others]
-        requests += [self._comm.Isend(given[r], r, tag) for r in others]
-        nbytes = sum(given[r].nbytes + taken[r].nbytes for r in others)
+        requests = [self._comm.Irecv(received[r], r, tag) for r in others]
+        requests += [self._comm.Isend(sent[r], r, tag) for r in others]
+        nbytes = sum(sent[r].nbytes + received[r].nbytes for r in others)
         late = self._wait(requests, self.timeout, nbytes)
         if late:
             raise _late([others[i % len(others)] for i in late], self.timeout)
 
-    def _need(self, requests: Sequence[Any], patience: float = 1.0, nbytes: int = 0) -> None:
-        if self._wait(requests, self.timeout * patience, nbytes):
+    def _complete(
+        self, requests: Sequence[Any], timeout_factor: float = 1.0, nbytes: int = 0
+    ) -> None:
+        """Wait for requests; raise ParallelError if they take too long."""
+        if self._wait(requests, self.timeout * timeout_factor, nbytes):
             message = (
-                f"another process was lost or hangs: nothing came for {self.timeout:g} s; "
-                f"{START_AGAIN}"
+                f"another process was lost or hangs: nothing arrived for {self.timeout:g} s; "
+                f"{RESTART}"
             )
             raise ParallelError(message, code=ErrorCode.TIMEOUT)
 
     def _wait(self, requests: Sequence[Any], seconds: float, nbytes: int = 0) -> list[int]:
-        """Wait for requests; return the numbers of those that did not end in time.
+        """Wait for requests; return the indices of those that did not complete in time.
 
-        A process that waits leaves its core to others, after a moment; not for as long as so many
-        bytes may take, since the library moves them only while it is called.
+        The process polls without sleeping at first, and for the time that ``nbytes`` may take: the
+        library moves bytes only during calls. Then it sleeps between polls.
         """
         now = time.monotonic()
-        end, busy, pause = now + seconds, now + AT_FIRST + nbytes / SLOW, 0.0
+        end, spin, pause = now + seconds, now + SPIN + nbytes / SLOW, 0.0
         waiting = dict(enumerate(requests))
         with self._watched(seconds):
             while waiting:
                 try:
                     waiting = {i: one for i, one in waiting.items() if not one.Test()}
                 except self.failures:
-                    self._unfinished.extend(requests)  # whose arrays others may be reading still
+                    self._unfinished.extend(requests)  # keep arrays that others may still read
                     raise
                 now, before = time.monotonic(), now
                 end += _suspended(before, now)
                 if not waiting or now > end:
                     break
                 time.sleep(pause)
-                if now > busy:
+                if now > spin:
                     pause = min(0.002, pause + 2e-6)
         return list(waiting)
 
     def _watched(self, seconds: float) -> AbstractContextManager[None]:
-        """Let a call that does not come back be noticed, where it may last so many seconds."""
-        message = f"MPI kept it for {seconds:g} s, which no error ended; {START_AGAIN}"
-        return self._watchdog.within(seconds + ENDING, message)
+        """Return a block that the watchdog kills if a call into MPI does not return in time."""
+        message = f"a call into MPI did not return for {seconds:g} s; {RESTART}"
+        return self._watchdog.timeout(seconds + ENDING, message)
 
 
 def _suspended(before: float, now: float) -> float:
-    """Return for how long this process did not run between two looks: others may not have, either.
+    """Return the seconds between two polls in which this process was suspended.
 
-    So a job that a scheduler suspends, or a machine that sleeps, goes on.
+    The other processes may have been suspended, too: by a scheduler, or because the machine slept.
     """
     return now - before if now - before > HICCUP else 0.0
 
 
-def _begin(*, finalize: bool) -> Any:
-    """Let MPI begin in this process, once it has in all; return it.
+def _initialize(*, finalize: bool) -> Any:
+    """Initialize MPI in this process, once all processes call it; return the module.
 
     Args:
-        finalize: Whether it is to end in order, which may wait for the dead for ever.
+        finalize: Whether MPI is finalized at exit, which may wait for dead processes for ever.
 
     Raises:
-        ConfigError: mpi4py or a library of MPI is missing.
-        ParallelError: A process has died meanwhile, or processes cannot reach each other.
+        ConfigError: mpi4py or an MPI library is missing.
+        ParallelError: A process died meanwhile, or processes cannot reach each other.
     """
-    # Otherwise MPI ends the run by itself, and mpirun may then end as if all were well.
-    os.environ.setdefault(*ERRORS_ARE_TOLD)
+    # By default Open MPI aborts, and mpirun may exit with code 0.
+    os.environ.setdefault(*ERRORS_RETURN)
     try:
         import mpi4py
 
@@ -368,29 +403,29 @@ def _begin(*, finalize: bool) -> Any:
             MPI.Init_thread()
     except RuntimeError as error:
         message = (
-            f"MPI did not begin ({error}): another process has died, or the processes cannot reach "
-            f"each other, of which MPI itself says more; {START_AGAIN}"
+            f"MPI failed to start ({error}): another process died, or the processes cannot reach "
+            f"each other; see MPI's own messages; {RESTART}"
         )
         raise ParallelError(message, code=ErrorCode.LOST_PROCESS) from error
     return MPI
 
 
-def _own_name() -> str:
-    """Return how this process is called before it has met the others."""
-    number = next((os.environ[name] for name in NUMBERS if name in os.environ), "0")
+def _process_name() -> str:
+    """Return the name of this process in messages before MPI has started."""
+    number = next((os.environ[name] for name in RANKS if name in os.environ), "0")
     return f"process {number} ({os.getpid()} on {socket.gethostname()})"
 
 
 def _need_fault_tolerance() -> None:
-    """Refuse a library that ends all processes when one dies.
+    """Check that MPI does not end all processes when one dies.
 
     Raises:
         ConfigError: It does.
     """
     if os.environ.get(FAULT_TOLERANCE, "0").lower() not in {"1", "true"}:
         message = (
-            "to go on without a process that dies, the others need Open MPI 5 with its fault "
-            "tolerance: start them with mpirun --with-ft ulfm"
+            "fault tolerance needs Open MPI 5 with ULFM; start the processes with mpirun "
+            "--with-ft ulfm"
         )
         raise ConfigError(message, code=ErrorCode.UNAVAILABLE)
 
@@ -399,7 +434,7 @@ def _late(ranks: Iterable[int], timeout: float) -> ParallelError:
     late = sorted(set(ranks))
     who = ", ".join(map(str, late))
     message = (
-        f"process {who} did not come in time, {timeout:g} s: it was lost, hangs or is slow, for "
-        f"which there is --timeout; {START_AGAIN}"
+        f"process {who} did not arrive within {timeout:g} s: it was lost, hangs, or is slow (raise "
+        f"--timeout); {RESTART}"
     )
     return ParallelError(message, code=ErrorCode.TIMEOUT, late=late)

@@ -1,8 +1,8 @@
-"""Gradients that are added up while the backward pass computes those of earlier layers.
+"""Gradients that are averaged while the backward pass computes those of earlier layers.
 
 A net's gradients lie in one array in the order of its layers, and backward completes them from the
-end. As soon as it has completed some megabytes, a thread exchanges them with other processes. A GPU
-has only queued them then: their exchange is queued behind them, on a stream of its own.
+end. Once some megabytes are complete, a thread exchanges them with other processes. A GPU has only
+queued these gradients by then: their exchange is queued after them, on a side stream.
 """
 
 from __future__ import annotations
@@ -17,47 +17,50 @@ import numpy as np
 from demitasse.backends.arrays import Array
 from demitasse.backends.collective import DeviceCollective
 from demitasse.net import Net
-from demitasse.training.distributed.flat import Flat
-from demitasse.training.distributed.where import OnHost, Where
+from demitasse.training.distributed.gradient_buffer import (
+    GradientBuffer,
+    HostMemory,
+    ReductionMemory,
+)
 
-__all__ = ["Aside", "Bucket", "OnGroup", "Overlap", "buckets"]
+__all__ = ["Bucket", "GradientOverlap", "HostExchange", "SideStreamExchange", "buckets"]
 
-BUCKET = 8 << 20
+BUCKET_BYTES = 8 << 20
 """Bytes of gradients that are exchanged at a time, at least."""
 
 Mean = Callable[[Sequence[Array]], None]
 """Replaces the first of this process's arrays by the mean over all shards."""
 
 
-class Aside:
-    """Where gradients are exchanged beside a pass: on the host, which computes what it is told."""
+class HostExchange:
+    """Exchange of gradients in host memory, during a pass."""
 
-    where: Where = OnHost()
+    memory: ReductionMemory = HostMemory()
 
-    def behind(self) -> AbstractContextManager[None]:
-        """Return what surrounds an exchange of all that the pass has completed by now."""
+    def after_queued(self) -> AbstractContextManager[None]:
+        """Return a block that runs after all work that the pass has queued by now."""
         return nullcontext()
 
 
-class OnGroup(Aside):
-    """Between devices that queue their work: on streams of their own.
+class SideStreamExchange(HostExchange):
+    """Exchange of gradients between devices that queue their work, on side streams.
 
     Args:
         group: The devices.
-        where: The memory of this one.
+        memory: Memory of this process's device.
     """
 
-    def __init__(self, group: DeviceCollective, where: Where) -> None:
-        self._group, self.where = group, where
+    def __init__(self, group: DeviceCollective, memory: ReductionMemory) -> None:
+        self._group, self.memory = group, memory
 
-    def behind(self) -> AbstractContextManager[None]:
-        return self._waited_for(self._group.aside())
+    def after_queued(self) -> AbstractContextManager[None]:
+        return self._synchronized(self._group.side_stream())
 
     @contextmanager
-    def _waited_for(self, aside: AbstractContextManager[None]) -> Iterator[None]:
-        with self.where.here(), aside:
+    def _synchronized(self, stream: AbstractContextManager[None]) -> Iterator[None]:
+        with self.memory.device_scope(), stream:
             yield
-            self._group.finish()
+            self._group.synchronize()
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,9 @@ class Bucket:
     """Gradients that are exchanged together.
 
     Attributes:
-        params: Which of the net's learnable parameters.
-        part: Where they lie.
-        layer: The layer that backward completes them with.
+        params: Indices of the net's learnable parameters.
+        part: Place of their gradients in the array.
+        layer: The layer whose backward completes the bucket.
     """
 
     params: range
@@ -75,111 +78,114 @@ class Bucket:
     layer: int
 
 
-def buckets(net: Net, least: int = BUCKET) -> list[Bucket]:
+def buckets(net: Net, least: int | None = None) -> list[Bucket]:
     """Return a net's gradients in the order in which backward completes them.
 
     Args:
-        net: The net. A parameter that layers share is complete with the first of them.
-        least: Bytes of a bucket, at least; the last may have fewer.
+        net: The net. A parameter that layers share is complete with the first of the layers.
+        least: Bytes of a bucket, at least; the last may have fewer. None is ``BUCKET_BYTES``.
     """
+    least = BUCKET_BYTES if least is None else least
     first_user: dict[int, int] = {}
     for index, layer in reversed(list(enumerate(net.layers))):
         first_user |= {blob.diff_memory.serial: index for blob in layer.blobs}
     params = net.learnable_params
-    found: list[Bucket] = []
+    result: list[Bucket] = []
     stop, end, size = len(params), sum(blob.count for blob in params), 0
     itemsize = np.dtype(net.dtype).itemsize
     for number in reversed(range(len(params))):
         size += params[number].count
         if size * itemsize < least and number:
             continue
-        some = range(number, stop)
-        completes = min(first_user[params[i].diff_memory.serial] for i in some)
-        found.append(Bucket(some, slice(end - size, end), completes))
+        indices = range(number, stop)
+        layer_index = min(first_user[params[i].diff_memory.serial] for i in indices)
+        result.append(Bucket(indices, slice(end - size, end), layer_index))
         stop, end, size = number, end - size, 0
-    return found
+    return result
 
 
-class Overlap:
-    """Exchanges gradients beside the last backward pass of an iteration.
+class GradientOverlap:
+    """Exchanges gradients during the last backward pass of an iteration.
 
     Args:
         net: The net whose pass is the last.
-        flats: Where the gradients of all nets of this process lie.
-        mean: Adds up; called by one thread for one bucket after the other.
-        least: Bytes of a bucket.
-        aside: Where that is done.
+        buffers: Gradients of all nets of this process.
+        mean: Averages one bucket after the other, in one thread.
+        exchange: The way that gradients travel; through host memory by default.
     """
 
     def __init__(
-        self, net: Net, flats: Sequence[Flat], mean: Mean, least: int = BUCKET,
-        aside: Aside | None = None,
-    ) -> None:  # fmt: skip
-        self._net, self._flats, self._mean = net, flats, mean
-        self._aside = Aside() if aside is None else aside
-        self._buckets = buckets(net, least)
+        self,
+        net: Net,
+        buffers: Sequence[GradientBuffer],
+        mean: Mean,
+        exchange: HostExchange | None = None,
+    ) -> None:
+        self._net, self._buffers, self._mean = net, buffers, mean
+        self._exchange = HostExchange() if exchange is None else exchange
+        self._buckets = buckets(net)
         self._thread = ThreadPoolExecutor(1, "gradients")
-        self._begun: list[Future[None]] = []
-        self._lost = self._unfinished = False
+        self._started: list[Future[None]] = []
+        self._failed = self._unfinished = False
 
     def begin(self) -> None:
-        """Begin an iteration, as if one that was cut short had never been.
+        """Begin an iteration, before any gradient is computed.
 
-        What that has left to the thread is waited for: it changes gradients. To be called before
-        there are any.
+        If the iteration before was interrupted, wait until the thread has done its work: the thread
+        changes gradients.
         """
         self._net.plan.completed = None
         if self._unfinished:
             self._thread.submit(_nothing).result()
-        self._begun, self._lost, self._unfinished = [], False, True
+        self._started, self._failed, self._unfinished = [], False, True
 
     @contextmanager
-    def beside(self) -> Iterator[None]:
-        """Exchange what the backward pass within completes."""
+    def during_backward(self) -> Iterator[None]:
+        """Exchange the gradients that the backward pass in the block completes."""
         plan = self._net.plan
         try:
-            plan.completed = self._completed
+            plan.completed = self._layer_completed
             yield
         finally:
             plan.completed = None
 
     def finish(self) -> None:
-        """Exchange what is left, and wait until all is added up.
+        """Exchange all gradients that are left, and wait for the means.
 
-        To be called after a pass that failed, too: the others cannot go on before. Once it has
-        failed nothing is done any more, until the next iteration begins.
+        Call this after a pass that failed, too: the other processes cannot continue before. After a
+        failure nothing is exchanged until the next iteration begins.
 
         Raises:
-            ParallelError: Another process is lost, or late.
+            ParallelError: Another process is lost or late.
         """
-        self._net.plan.completed = None  # which Ctrl-C may have kept ``beside`` from
-        if self._lost:
+        self._net.plan.completed = None  # Ctrl-C may have interrupted ``during_backward``
+        if self._failed:
             return
-        self._lost = True
-        with self._aside.where.here():
-            for bucket in self._buckets[len(self._begun) :]:
-                self._begin(bucket)
-        for one in self._begun:
-            one.result()
-        self._begun, self._lost, self._unfinished = [], False, False
+        self._failed = True
+        with self._exchange.memory.device_scope():
+            for bucket in self._buckets[len(self._started) :]:
+                self._start(bucket)
+        for future in self._started:
+            future.result()
+        self._started, self._failed, self._unfinished = [], False, False
 
-    def _completed(self, layer: int) -> None:
-        """Begin with what is complete once backward has come to a layer."""
-        for bucket in self._buckets[len(self._begun) :]:
+    def _layer_completed(self, layer: int) -> None:
+        """Start the exchange of buckets that are complete after a layer's backward."""
+        for bucket in self._buckets[len(self._started) :]:
             if bucket.layer < layer:
                 break
-            self._begin(bucket)
+            self._start(bucket)
 
-    def _begin(self, bucket: Bucket) -> None:
-        for flat in self._flats:
-            flat.gather(bucket.params)
-        parts = [flat.array[bucket.part] for flat in self._flats]
-        self._begun.append(self._thread.submit(self._exchange, parts, self._aside.behind()))
+    def _start(self, bucket: Bucket) -> None:
+        for buffer in self._buffers:
+            buffer.fill_gradients(bucket.params)
+        parts = [buffer.array[bucket.part] for buffer in self._buffers]
+        self._started.append(self._thread.submit(self._run, parts, self._exchange.after_queued()))
 
-    def _exchange(self, parts: Sequence[Array], aside: AbstractContextManager[None]) -> None:
-        with aside:
+    def _run(self, parts: Sequence[Array], stream: AbstractContextManager[None]) -> None:
+        with stream:
             self._mean(parts)
 
 
 def _nothing() -> None:
-    """Take a turn in the thread, behind all that it was given before."""
+    """Occupy the thread until its earlier work is done."""

@@ -1,7 +1,7 @@
-"""Threads of one process in place of processes: one for each GPU of a machine.
+"""Threads in place of processes: one for each GPU of a machine.
 
-What they compute is the same as that of processes. The interpreter runs one of them at a time, so
-processes are faster where queueing work takes longer than the work.
+Results are those of processes. The interpreter runs one thread at a time, so processes are faster
+if queueing work takes longer than the work.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from demitasse.core.deprecated import deprecated_names
 from demitasse.errors import ErrorCode, ParallelError
-from demitasse.training.distributed.communicator import Value
+from demitasse.training.distributed.group import Value
 
-__all__ = ["Thread", "group", "together"]
+__all__ = ["ThreadCommunicator", "connected_threads", "run_in_threads"]
 
 Result = TypeVar("Result")
 
 ENDING = 5.0
-"""Seconds that threads have to end once one of them has failed."""
+"""Seconds that threads have to end after one of them has failed."""
 
 
-class _Board:
-    """Where threads put what others take."""
+class _Exchange:
+    """Values that threads exchange, and their barrier."""
 
     def __init__(self, size: int, timeout: float) -> None:
         self.size, self.timeout = size, timeout
@@ -35,36 +36,38 @@ class _Board:
         self.values: list[object] = [None] * size
 
 
-def group(size: int, timeout: float = 60.0) -> list[Thread]:
+def connected_threads(size: int, timeout: float = 60.0) -> list[ThreadCommunicator]:
     """Return connected communicators, one for each thread.
 
     Args:
-        size: How many.
-        timeout: Seconds that one waits for the others.
+        size: Number of threads.
+        timeout: Seconds that a thread waits for the others.
     """
-    board = _Board(size, timeout)
-    return [Thread(board, rank) for rank in range(size)]
+    exchange = _Exchange(size, timeout)
+    return [ThreadCommunicator(exchange, rank) for rank in range(size)]
 
 
-def together(size: int, work: Callable[[Thread], Result], timeout: float = 300.0) -> list[Result]:
-    """Do work in several threads at once, which talk to each other as processes do.
+def run_in_threads(
+    size: int, work: Callable[[ThreadCommunicator], Result], timeout: float = 300.0
+) -> list[Result]:
+    """Run a function in several threads at once, which communicate as processes do.
 
     Args:
-        size: How many; the first is the calling one.
-        work: What each does, with its communicator.
-        timeout: Seconds that one waits for the others.
+        size: Number of threads; the first is the calling thread.
+        work: Called in each thread with its communicator.
+        timeout: Seconds that a thread waits for the others.
 
     Returns:
-        What each work returned, by rank.
+        The results, by rank.
 
     Raises:
-        BaseException: What was raised first; the others end then, too.
+        BaseException: The first exception of a thread; it ends the other threads, too.
     """
-    members = group(size, timeout)
+    members = connected_threads(size, timeout)
     results: dict[int, Result] = {}
     failures: list[BaseException] = []
 
-    def run(member: Thread) -> None:
+    def run(member: ThreadCommunicator) -> None:
         try:
             results[member.rank] = work(member)
         except BaseException as error:
@@ -87,68 +90,72 @@ def together(size: int, work: Callable[[Thread], Result], timeout: float = 300.0
     return [results[rank] for rank in range(size)]
 
 
-class Thread:
-    """The communicator of one thread."""
+class ThreadCommunicator:
+    """Communicator of one thread."""
 
     name, in_threads = "threads", True
 
-    def __init__(self, board: _Board, rank: int) -> None:
-        self._board, self.rank, self.size = board, rank, board.size
-        self.local_rank, self.timeout = rank, board.timeout
+    def __init__(self, exchange: _Exchange, rank: int) -> None:
+        self._exchange, self.rank, self.size = exchange, rank, exchange.size
+        self.local_rank, self.timeout = rank, exchange.timeout
 
-    def agree(self, note: bytes, patience: float = 1.0) -> list[bytes]:
-        found = self._all(note, list, patience)
-        return [bytes(one) for one in found if isinstance(one, bytes)]
+    def allgather_bytes(self, note: bytes, timeout_factor: float = 1.0) -> list[bytes]:
+        notes = self._all(note, list, timeout_factor)
+        return [bytes(note) for note in notes if isinstance(note, bytes)]
 
-    def share(self, value: Value, patience: float = 1.0) -> Value:
-        shared: Value = self._all(value, lambda values: copy.deepcopy(values[0]), patience)
-        return shared
+    def broadcast_object(self, value: Value, timeout_factor: float = 1.0) -> Value:
+        first: Value = self._all(value, lambda values: copy.deepcopy(values[0]), timeout_factor)
+        return first
 
     def broadcast(self, array: np.ndarray) -> None:
-        def take(values: Sequence[object]) -> None:
+        def copy_first(values: Sequence[object]) -> None:
             if self.rank:
                 array[...] = values[0]
 
-        self._all(array, take)
+        self._all(array, copy_first)
 
-    def exchange(self, parts: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray]:
-        def take(values: Sequence[object]) -> list[np.ndarray]:
-            return [np.array(one[self.rank]) for one in values if isinstance(one, list)]
+    def alltoall(self, parts: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray]:
+        def copy_own(values: Sequence[object]) -> list[np.ndarray]:
+            return [np.array(parts[self.rank]) for parts in values if isinstance(parts, list)]
 
-        found: list[np.ndarray] = self._all(list(parts), take)
-        if [one.size for one in found] != list(sizes):
-            message = f"process {self.rank} got {[one.size for one in found]}, not {list(sizes)}"
+        received: list[np.ndarray] = self._all(list(parts), copy_own)
+        got = [array.size for array in received]
+        if got != list(sizes):
+            message = f"process {self.rank} got arrays of {got} elements, expected {list(sizes)}"
             raise ParallelError(message, code=ErrorCode.COUNT_MISMATCH, rank=self.rank)
-        return found
+        return received
 
-    def collect(self, part: np.ndarray, whole: np.ndarray, bounds: Sequence[int]) -> None:
-        def take(values: Sequence[object]) -> list[np.ndarray]:
-            return [np.array(one) for one in values]
+    def allgather(self, part: np.ndarray, whole: np.ndarray, bounds: Sequence[int]) -> None:
+        for rank, array in enumerate(self._all(part, _copies)):
+            whole[bounds[rank] : bounds[rank + 1]] = array
 
-        for rank, one in enumerate(self._all(part, take)):
-            whole[bounds[rank] : bounds[rank + 1]] = one
-
-    def add(self, array: np.ndarray) -> None:
-        parts = self._all(array, lambda values: [np.array(one) for one in values])
-        array[...] = np.sum(parts, axis=0)
+    def allreduce(self, array: np.ndarray) -> None:
+        array[...] = np.sum(self._all(array, _copies), axis=0)
 
     def abort(self, code: int) -> None:
         del code
-        self._board.barrier.abort()
+        self._exchange.barrier.abort()
 
     def _all(
-        self, value: object, take: Callable[[Sequence[Any]], Any], patience: float = 1.0
+        self, value: object, read: Callable[[Sequence[Any]], Any], timeout_factor: float = 1.0
     ) -> Any:
-        """Give a value to all and take what is needed of everybody's, before anybody goes on."""
-        board = self._board
-        board.values[self.rank] = value
-        board.arrived[self.rank] += 1
+        """Publish a value, and read from those of all threads between two barriers."""
+        exchange = self._exchange
+        exchange.values[self.rank] = value
+        exchange.arrived[self.rank] += 1
         try:
-            board.barrier.wait(board.timeout * patience)
-            taken = take(board.values)
-            board.barrier.wait(board.timeout * patience)
+            exchange.barrier.wait(exchange.timeout * timeout_factor)
+            result = read(exchange.values)
+            exchange.barrier.wait(exchange.timeout * timeout_factor)
         except threading.BrokenBarrierError:
-            late = [r for r, n in enumerate(board.arrived) if n < board.arrived[self.rank]]
-            message = f"process {', '.join(map(str, late)) or 'unknown'} did not come in time"
+            late = [r for r, n in enumerate(exchange.arrived) if n < exchange.arrived[self.rank]]
+            message = f"process {', '.join(map(str, late)) or 'unknown'} did not arrive in time"
             raise ParallelError(message, code=ErrorCode.TIMEOUT, late=late) from None
-        return taken
+        return result
+
+
+def _copies(values: Sequence[object]) -> list[np.ndarray]:
+    return [np.array(value) for value in values]
+
+
+__getattr__ = deprecated_names(__name__, {"together": "run_in_threads"})

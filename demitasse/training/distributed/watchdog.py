@@ -1,14 +1,15 @@
-"""A process beside this one that ends it where it cannot do so itself.
+"""A process that ends its parent if the parent cannot end itself.
 
-A process may stand where none of its own threads can help: in a library that keeps the interpreter
-while it begins or ends, in memory that a dead process has left half written, or because a signal
-has stopped it. Its watchdog is told how long each step may take. When that is over it says what has
-not happened, and kills a process that has not ended by itself a moment later. It also kills one
-whose launcher is gone: the run may have been started again meanwhile, and writes the same files.
+A process may block where none of its own threads can help: in a library that keeps the interpreter
+while it starts or ends, in memory that a dead process has left half written, or because a signal
+has stopped the process. The watchdog is armed with a time limit and a message for each step. After
+the limit it prints the message, and some seconds later it kills a process that has not ended. It
+also kills a process whose launcher is gone: the run may have been started again meanwhile, and
+writes the same files.
 
 A watchdog that is stopped itself, as by a scheduler that suspends a job, does not count that time.
 
-This file is also the program that the watchdog runs, so it imports nothing but Python's own.
+The watchdog process runs this file as its program, so the file imports the standard library alone.
 """
 
 from __future__ import annotations
@@ -29,46 +30,46 @@ from pathlib import Path
 __all__ = ["LATER", "Watchdog"]
 
 LATER = 6.0
-"""Seconds from what the watchdog says until it kills."""
+"""Seconds from the message until the watchdog kills the process."""
 
 TICK = 0.5
-"""Seconds between looks."""
+"""Seconds between checks."""
 
 LIMIT = struct.Struct("d")
-"""When the present step is late, by the clock that all processes of a machine share; 0 for never.
+"""End of the present time limit, by the monotonic clock of the machine; 0 if there is none.
 
-It lies at the beginning of the page that process and watchdog share; what is to be said, behind it.
+It is the beginning of the page that process and watchdog share; the message follows it.
 """
 
 ANY = 0
-"""In the place of a launcher's number, where it does not matter whether it is there."""
+"""Number of a launcher that may end without consequences."""
 
 STOPPED = "T"
-"""How Linux and ps call the state of a process that a signal has stopped; a debugger's is t."""
+"""State of a process that a signal has stopped, in Linux and ps; under a debugger it is t."""
 
-LAUNCHERS = ("OMPI_", "PMI", "PRTE_", "PRRTE_")
-"""How the variables begin that tell a process that a launcher has started it, not its watchdog."""
+LAUNCHER_PREFIXES = ("OMPI_", "PMI", "PRTE_", "PRRTE_")
+"""Prefixes of the variables that launchers set, which the watchdog must not inherit."""
 
-DEAF_TO = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
-"""What asks a program to end: the process may write a snapshot first, so its watchdog stays."""
+IGNORED_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+"""Signals that ask the process to end: it may write a snapshot first, so the watchdog stays."""
 
 
 class Watchdog:
     """The watchdog of this process, which ends with it.
 
     Args:
-        patience: Seconds that this process may be stopped by a signal.
-        name: How this process is called where something is said of it.
-        launched: Whether it is to end with the process that started it.
+        stop_limit: Seconds that this process may be stopped by a signal.
+        name: Name of this process in messages.
+        launched: Whether this process must end with the process that started it.
 
     Raises:
         OSError: The system starts no further process.
     """
 
-    def __init__(self, patience: float, name: str, *, launched: bool = False) -> None:
+    def __init__(self, stop_limit: float, name: str, *, launched: bool = False) -> None:
         launcher = os.getppid() if launched else ANY
-        far, self._held = os.pipe()  # this end is closed by the system, when this process is gone
-        around = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
+        far, self._held = os.pipe()  # the system closes this end when this process is gone
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHER_PREFIXES)}
         with tempfile.TemporaryFile() as shared:
             shared.truncate(mmap.PAGESIZE)
             number = shared.fileno()
@@ -79,131 +80,130 @@ class Watchdog:
                     "-I",
                     "-S",
                     __file__,
-                    *map(str, (os.getpid(), launcher, number, patience, name)),
+                    *map(str, (os.getpid(), launcher, number, stop_limit, name)),
                 ],
                 stdin=far,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[number],
-                env=around,
+                env=environment,
             )
         os.close(far)
-        started.returncode = 0  # it outlives this object, of which Python would warn
+        started.returncode = 0  # no ResourceWarning: the watchdog outlives this object
 
-    def expect(self, seconds: float, what: str) -> None:
-        """Say what has not happened, and end this process, unless more is heard in time.
+    def arm(self, seconds: float, message: str) -> None:
+        """Print a message and end this process, unless the watchdog is disarmed or armed anew.
 
         Args:
-            seconds: How long it may take.
-            what: What has not happened then, and what to do.
+            seconds: Time that the present step may take.
+            message: The step that did not finish, and what to do.
         """
-        text = what.encode()[: mmap.PAGESIZE - LIMIT.size - 1]
+        text = message.encode()[: mmap.PAGESIZE - LIMIT.size - 1]
         self._page[LIMIT.size : LIMIT.size + len(text) + 1] = text + b"\0"
         LIMIT.pack_into(self._page, 0, time.monotonic() + seconds)
 
-    def relax(self) -> None:
-        """Expect nothing."""
+    def disarm(self) -> None:
+        """Remove the time limit."""
         LIMIT.pack_into(self._page, 0, 0.0)
 
     @property
-    def expecting(self) -> bool:
-        """Whether there is anything that this process has to do in time."""
+    def armed(self) -> bool:
+        """Whether there is a time limit."""
         return LIMIT.unpack_from(self._page) != (0.0,)
 
     @contextmanager
-    def within(self, seconds: float, what: str) -> Iterator[None]:
-        """Expect the end of a block; inside another one, of that one alone."""
-        if self.expecting:
+    def timeout(self, seconds: float, message: str) -> Iterator[None]:
+        """Limit the time of a block; inside another block, that block's limit alone counts."""
+        if self.armed:
             yield
             return
-        self.expect(seconds, what)
+        self.arm(seconds, message)
         try:
             yield
         finally:
-            self.relax()
+            self.disarm()
 
 
-class _Watch:
-    """What the watchdog does.
+class _Monitor:
+    """The checks that the watchdog process makes.
 
     Args:
-        process: The process that it looks after.
-        launcher: The process that has started that one, or ANY.
-        page: What it shares with it.
-        patience: Seconds that it may be stopped.
-        name: How it is called.
+        process: The process to watch.
+        launcher: The process that started it, or ANY.
+        page: Memory that watchdog and process share.
+        stop_limit: Seconds that the process may be stopped by a signal.
+        name: Name of the process in messages.
     """
 
     def __init__(
-        self, process: int, launcher: int, page: mmap.mmap, patience: float, name: str
+        self, process: int, launcher: int, page: mmap.mmap, stop_limit: float, name: str
     ) -> None:
         self._process, self._launcher, self._page = process, launcher, page
-        self._patience, self._name = patience, name
+        self._stop_limit, self._name = stop_limit, name
         self._until = self._suspended = self._stopped = 0.0
-        self._said = False
+        self._reported = False
 
     def run(self) -> None:
-        """Look until the process is gone."""
+        """Check until the process is gone."""
         last = time.monotonic()
         while not select.select([0], [], [], TICK)[0] and os.getppid() == self._process:
             now = time.monotonic()
             passed, last = now - last, now
-            self._look(now, min(passed, 2 * TICK), max(0.0, passed - 2 * TICK))
+            self._check(now, min(passed, 2 * TICK), max(0.0, passed - 2 * TICK))
 
-    def _look(self, now: float, passed: float, suspended: float) -> None:
-        """Look once.
+    def _check(self, now: float, passed: float, suspended: float) -> None:
+        """Check once.
 
         Args:
             now: The time.
-            passed: Seconds since the last look.
-            suspended: Further ones, in which the watchdog itself did not run.
+            passed: Seconds since the last check.
+            suspended: Further seconds in which the watchdog itself did not run.
         """
         [until] = LIMIT.unpack_from(self._page)
         if until != self._until:
-            self._until, self._suspended, self._said = until, 0.0, False
+            self._until, self._suspended, self._reported = until, 0.0, False
         self._suspended += suspended
         late = now - self._suspended - until if until else -1.0
-        if late > 0 and not self._said:
-            self._said = True
-            self._say(bytes(self._page[LIMIT.size :]).split(b"\0", 1)[0].decode())
+        if late > 0 and not self._reported:
+            self._reported = True
+            self._print(bytes(self._page[LIMIT.size :]).split(b"\0", 1)[0].decode())
         state, parent = _state(self._process)
         self._stopped = self._stopped + passed if state == STOPPED else 0.0
-        if self._stopped > self._patience:
-            self._kill(f"a signal has stopped it for {self._patience:g} s; it is killed")
+        if self._stopped > self._stop_limit:
+            self._kill(f"a signal has stopped it for {self._stop_limit:g} s; it is killed")
         elif parent not in {self._launcher, ANY} and self._launcher != ANY:
-            self._kill("its launcher is gone; it is killed. --resume auto goes on with the run")
+            self._kill("its launcher is gone; it is killed. --resume auto continues the run")
         elif late > LATER:
             self._kill()
 
-    def _kill(self, why: str = "") -> None:
-        if why:
-            self._say(why)
+    def _kill(self, reason: str = "") -> None:
+        if reason:
+            self._print(reason)
         os.kill(self._process, signal.SIGKILL)
 
-    def _say(self, what: str) -> None:
-        with suppress(OSError):  # nobody reads any more
-            os.write(2, f"error: {self._name}: {what}\n".encode())
+    def _print(self, text: str) -> None:
+        with suppress(OSError):  # no reader is left
+            os.write(2, f"error: {self._name}: {text}\n".encode())
 
 
 def _state(process: int) -> tuple[str, int]:
-    """Return the state of a process, as one letter, and its parent; ANY where it is gone."""
+    """Return the state of a process, as one letter, and its parent; ANY if it is gone."""
     try:
         if Path("/proc/self/stat").exists():
-            found = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         else:
-            asked = ["ps", "-o", "state=", "-o", "ppid=", "-p", str(process)]
-            found = subprocess.run(
-                asked, capture_output=True, text=True, check=False
-            ).stdout.split()
+            command = ["ps", "-o", "state=", "-o", "ppid=", "-p", str(process)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            fields = done.stdout.split()
     except OSError:
-        found = []
-    return (found[0][0], int(found[1])) if len(found) > 1 else ("", ANY)
+        fields = []
+    return (fields[0][0], int(fields[1])) if len(fields) > 1 else ("", ANY)
 
 
-def _main(process: str, launcher: str, number: str, patience: str, name: str) -> None:
-    for one in DEAF_TO:
-        signal.signal(getattr(signal, one), signal.SIG_IGN)
+def _main(process: str, launcher: str, number: str, stop_limit: str, name: str) -> None:
+    for ignored in IGNORED_SIGNALS:
+        signal.signal(getattr(signal, ignored), signal.SIG_IGN)
     page = mmap.mmap(int(number), mmap.PAGESIZE)
-    _Watch(int(process), int(launcher), page, float(patience), name).run()
+    _Monitor(int(process), int(launcher), page, float(stop_limit), name).run()
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ import demitasse.compat.pycaffe as caffe
 from demitasse.errors import ConfigError
 from demitasse.io.data.databases.writing import write_database
 from demitasse.training import Solver
-from demitasse.training.distributed.gradients import Gradients
-from demitasse.training.distributed.threads import together
+from demitasse.training.distributed.gradient_buffer import GradientAverager
+from demitasse.training.distributed.threads import run_in_threads
 
 NET = """
 name: "small"
@@ -139,14 +139,14 @@ def train(work):
         device = Device(f"cuda:{member.rank}")
         with Solver("solver.prototxt", device=device, rank=member.rank, world_size=2) as solver:
             group = device.backend.connector.join(uid, member.rank, 2, 60.0)
-            gradients = Gradients(solver.net, group)
-            gradients.broadcast()
+            gradients = GradientAverager(solver.net, group)
+            gradients.broadcast_weights()
             solver.on_gradients_ready.append(gradients.finish)
             work(solver, gradients)
             solver.step(5)
             return params(solver.net)
 
-    return together(2, one)
+    return run_in_threads(2, one)
 
 
 @pytest.mark.parametrize("layers", [range(0), range(6), range(2, 4)], ids=["none", "all", "some"])
@@ -169,7 +169,7 @@ def test_the_first_gives_its_weights_to_the_others(expected):
         if solver.net.device.name == "cuda:1":
             for blob in solver.net.learnable_params:
                 blob.data[...] += 1
-        gradients.broadcast()
+        gradients.broadcast_weights()
 
     for found in train(differ):
         for one, other in zip(found, expected, strict=True):

@@ -9,7 +9,7 @@ import pytest
 from demitasse.core.config import settings
 from demitasse.examples.data import Split, write_databases
 from demitasse.training import Solver
-from demitasse.training.distributed.threads import group
+from demitasse.training.distributed.threads import connected_threads
 
 NET = """
 name: "small"
@@ -79,7 +79,9 @@ def train(folder, tmp_path):
                 errors[communicator.rank] = error
 
         with settings.override(threads=1):
-            threads = [threading.Thread(target=one, args=(c,)) for c in group(size, timeout)]
+            threads = [
+                threading.Thread(target=one, args=(c,)) for c in connected_threads(size, timeout)
+            ]
             for thread in threads:
                 thread.start()
             for thread in threads:

@@ -8,9 +8,8 @@ from expect_error import expect_error
 
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.training.distributed import Shards
-from demitasse.training.distributed.order import add_up
-from demitasse.training.distributed.reduction import exact_mean, fast_mean
-from demitasse.training.distributed.threads import group
+from demitasse.training.distributed.allreduce import deterministic_mean, fast_mean, tree_sum
+from demitasse.training.distributed.threads import connected_threads
 
 RNG = np.random.default_rng(7)
 
@@ -31,7 +30,7 @@ def test_more_processes_than_shards_are_refused():
 def test_a_sum_is_added_from_the_far_half():
     parts = [np.array([text], object) for text in "abcde"]
 
-    add_up(parts)
+    tree_sum(parts)
 
     assert parts[0][0] == "adcbe"
 
@@ -43,11 +42,11 @@ def mean_of(parts, size, mean, bucket=64):
     def one(communicator):
         shards = Shards(len(parts), communicator.rank, size)
         own = [parts[shard].copy() for shard in shards.hosted]
-        options = {"bucket": bucket} if mean is exact_mean else {}
+        options = {"bucket": bucket} if mean is deterministic_mean else {}
         mean(communicator, shards, own, **options)
         results[communicator.rank] = own[0]
 
-    threads = [threading.Thread(target=one, args=(c,)) for c in group(size)]
+    threads = [threading.Thread(target=one, args=(c,)) for c in connected_threads(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -59,10 +58,10 @@ def mean_of(parts, size, mean, bucket=64):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_exact_mean_is_the_same_bits_for_any_number_of_processes(count, dtype):
     parts = [RNG.normal(size=301).astype(dtype) for _ in range(count)]
-    [alone] = mean_of(parts, 1, exact_mean)
+    [alone] = mean_of(parts, 1, deterministic_mean)
 
     for size in range(2, count + 1):
-        for found in mean_of(parts, size, exact_mean):
+        for found in mean_of(parts, size, deterministic_mean):
             np.testing.assert_array_equal(found, alone)
 
     np.testing.assert_allclose(alone, np.mean(parts, axis=0), rtol=1e-5, atol=1e-6)
@@ -71,7 +70,9 @@ def test_the_exact_mean_is_the_same_bits_for_any_number_of_processes(count, dtyp
 def test_the_size_of_the_buckets_changes_nothing():
     parts = [RNG.normal(size=301).astype("float32") for _ in range(4)]
 
-    found = {mean_of(parts, 2, exact_mean, bucket)[0].tobytes() for bucket in (4, 100, 10000)}
+    found = {
+        mean_of(parts, 2, deterministic_mean, bucket)[0].tobytes() for bucket in (4, 100, 10000)
+    }
 
     assert len(found) == 1
 

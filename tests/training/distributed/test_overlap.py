@@ -10,13 +10,10 @@ from expect_error import expect_error
 from demitasse import Net
 from demitasse.errors import ConfigError, DataError, ErrorCode, ParallelError
 from demitasse.io.proto import NetParameter, parse_text
-from demitasse.training.distributed.alone import Single
-from demitasse.training.distributed.half import packed, unpacked
-from demitasse.training.distributed.overlap import Overlap, buckets
-from demitasse.training.distributed.reduction import half_mean
-from demitasse.training.distributed.shards import Shards
-from demitasse.training.distributed.team import Crew
-from demitasse.training.distributed.threads import together
+from demitasse.training.distributed.allreduce import fp16_mean, from_fp16, to_fp16
+from demitasse.training.distributed.group import DistributedGroup, LocalCommunicator, Shards
+from demitasse.training.distributed.overlap import GradientOverlap, buckets
+from demitasse.training.distributed.threads import run_in_threads
 
 SHARED = """
 name: "shared"
@@ -90,10 +87,11 @@ class TestOrder:
     @pytest.fixture
     def crew(self, seen, monkeypatch):
         """One process with two shards, whose buckets are small."""
-        monkeypatch.setattr("demitasse.training.distributed.overlap.BUCKET", 1)
-        monkeypatch.setattr(Overlap.__init__, "__defaults__", (1, None))
+        monkeypatch.setattr("demitasse.training.distributed.overlap.BUCKET_BYTES", 1)
         made = net()
-        team = Crew([made, made.clone(rank=1)], Single(), Shards(2), overlap=True)
+        team = DistributedGroup(
+            [made, made.clone(rank=1)], LocalCommunicator(), Shards(2), overlap=True
+        )
         mean = team._overlap._mean
 
         def noted(parts):
@@ -101,21 +99,21 @@ class TestOrder:
             mean(parts)
 
         team._overlap._mean = noted
-        completed = team._overlap._completed
+        completed = team._overlap._layer_completed
 
         def layer(index):
             completed(index)
-            for one in team._overlap._begun:
+            for one in team._overlap._started:
                 one.result()
             seen.append(index)
 
-        team._overlap._completed = layer
+        team._overlap._layer_completed = layer
         return team, made
 
     def test_a_bucket_is_exchanged_as_soon_as_its_last_layer_is_done(self, crew, seen):
         team, made = crew
 
-        team.passes(made, 1)
+        team.forward_backward(made, 1)
 
         names = [layer.name for layer in made.layers]
         order = [names[one] if isinstance(one, int) else one[1] for one in seen]
@@ -126,7 +124,7 @@ class TestOrder:
     def test_of_several_batches_the_last_is_meant(self, crew, seen):
         team, made = crew
 
-        team.passes(made, 3)
+        team.forward_backward(made, 3)
 
         assert len([one for one in seen if isinstance(one, int)]) == len(made.layers)
 
@@ -136,12 +134,14 @@ class TestCutShort:
 
     def made(self, *, overlap=True):
         made = net(AVERAGES)
-        return Crew([made, made.clone(rank=1)], Single(), Shards(2), overlap=overlap), made
+        return DistributedGroup(
+            [made, made.clone(rank=1)], LocalCommunicator(), Shards(2), overlap=overlap
+        ), made
 
-    @pytest.mark.parametrize("place", ["_begin", "_completed", "finish"])
+    @pytest.mark.parametrize("place", ["_start", "_layer_completed", "finish"])
     def test_where_gradients_are_exchanged(self, monkeypatch, place):
         (team, made), (other, whole) = self.made(), self.made(overlap=False)
-        overlap, work = team._overlap, getattr(Overlap, place)
+        overlap, work = team._overlap, getattr(GradientOverlap, place)
         calls = []
 
         def cut(self, *args):
@@ -152,24 +152,24 @@ class TestCutShort:
                 raise KeyboardInterrupt
             return work(self, *args)
 
-        monkeypatch.setattr(Overlap, place, cut)
+        monkeypatch.setattr(GradientOverlap, place, cut)
         with pytest.raises(KeyboardInterrupt):
-            team.passes(made, 2)
+            team.forward_backward(made, 2)
         monkeypatch.undo()
-        other.passes(whole, 2)
+        other.forward_backward(whole, 2)
 
         for one in (made, whole):
             one.clear_param_diffs()
-        team.passes(made, 2)
-        other.passes(whole, 2)
+        team.forward_backward(made, 2)
+        other.forward_backward(whole, 2)
 
-        assert overlap._begun == []
+        assert overlap._started == []
         for a, b in zip(made.learnable_params, whole.learnable_params, strict=True):
             np.testing.assert_array_equal(a.cpu_diff(), b.cpu_diff())
 
     def test_the_thread_is_waited_for(self):
         team, made = self.made()
-        team.passes(made, 1)
+        team.forward_backward(made, 1)
         held = threading.Event()
         team._overlap.begin()
         waiting = team._overlap._thread.submit(held.wait)
@@ -190,7 +190,7 @@ class TestCutShort:
     ],
 )
 def test_the_bits_are_those_of_one_exchange_at_the_end(train, device, text, monkeypatch):
-    monkeypatch.setattr(Overlap.__init__, "__defaults__", (200, None))
+    monkeypatch.setattr("demitasse.training.distributed.overlap.BUCKET_BYTES", 200)
 
     def work(solver):
         solver.param.iter_size = 2 if text else 1
@@ -205,7 +205,7 @@ def test_the_bits_are_those_of_one_exchange_at_the_end(train, device, text, monk
 
 
 def test_a_process_that_fails_in_its_pass_ends_all(train, monkeypatch):
-    monkeypatch.setattr(Overlap.__init__, "__defaults__", (200, None))
+    monkeypatch.setattr("demitasse.training.distributed.overlap.BUCKET_BYTES", 200)
 
     def fail(solver):
         if solver.net._context.rank == 1:
@@ -227,7 +227,7 @@ def test_a_process_that_fails_in_its_pass_ends_all(train, monkeypatch):
 
 def test_a_process_that_fails_outside_a_pass_exchanges_no_gradients():
     def fail(one):
-        crew = Crew([net()], one, Shards(2, one.rank, 2), overlap=True)
+        crew = DistributedGroup([net()], one, Shards(2, one.rank, 2), overlap=True)
 
         def work():
             if one.rank == 1:
@@ -235,10 +235,10 @@ def test_a_process_that_fails_outside_a_pass_exchanges_no_gradients():
                 raise DataError(message)
 
         with pytest.raises((DataError, ParallelError)) as caught:
-            crew.gather(work)
+            crew.allgather(work)
         return str(caught.value)
 
-    told = together(2, fail, timeout=20)
+    told = run_in_threads(2, fail, timeout=20)
 
     assert told == ["process 1 failed: DataError: no such record", "no such record"]
 
@@ -258,7 +258,7 @@ def test_devices_that_queue_are_refused():
     made = Net(parse_text(SHARED, NetParameter), "TRAIN", device=host_cuda())
 
     with expect_error(ConfigError, ErrorCode.UNSUPPORTED, mentions="host-cuda", field="overlap"):
-        Crew([made], Single(), Shards(1), overlap=True)
+        DistributedGroup([made], LocalCommunicator(), Shards(1), overlap=True)
 
 
 # -- half precision ----------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def test_values_of_any_size_arrive_with_eleven_bits(dtype, scale):
     values = (np.random.default_rng(1).normal(size=1000) * scale).astype(dtype)
     found = np.empty_like(values)
 
-    unpacked(packed(values), found)
+    from_fp16(to_fp16(values), found)
 
     largest = np.abs(values).max()
     np.testing.assert_allclose(found, values, rtol=2.0**-11, atol=largest * 2.0**-38)
@@ -279,7 +279,7 @@ def test_values_of_any_size_arrive_with_eleven_bits(dtype, scale):
 def test_no_values_arrive_as_none_and_zeros_as_zeros():
     for values in (np.zeros(0, np.float32), np.zeros(5, np.float32)):
         found = np.ones_like(values)
-        unpacked(packed(values), found)
+        from_fp16(to_fp16(values), found)
         np.testing.assert_array_equal(found, values)
 
 
@@ -288,7 +288,7 @@ def test_what_is_no_finite_number_arrives(dtype):
     values = np.array([1.5, np.nan, np.inf, -np.inf], dtype)
     found = np.empty_like(values)
 
-    unpacked(packed(values), found)
+    from_fp16(to_fp16(values), found)
 
     np.testing.assert_array_equal(found, values)
 
@@ -299,9 +299,9 @@ def test_what_is_no_finite_number_arrives(dtype):
 def test_what_is_no_finite_number_changes_nothing_of_the_others(dtype, stray, scale):
     values = (RNG.normal(size=1000) * scale).astype(dtype)
     alone, beside = np.empty_like(values), np.empty(1001, dtype)
-    unpacked(packed(values), alone)
+    from_fp16(to_fp16(values), alone)
 
-    unpacked(packed(np.append(values, values.dtype.type(stray))), beside)
+    from_fp16(to_fp16(np.append(values, values.dtype.type(stray))), beside)
 
     np.testing.assert_array_equal(beside[:-1], alone)
     np.testing.assert_array_equal(beside[-1], stray)
@@ -312,7 +312,7 @@ def test_double_precision_has_its_own_range(scale):
     values = RNG.normal(size=1000) * scale
     found = np.empty_like(values)
 
-    unpacked(packed(values), found)
+    from_fp16(to_fp16(values), found)
 
     largest = np.abs(values).max()
     np.testing.assert_allclose(found, values, rtol=2.0**-11, atol=largest * 2.0**-38)
@@ -324,7 +324,7 @@ def test_the_largest_numbers_are_not_rounded_to_infinity(dtype):
     values = np.array([most, -most, most / 4], dtype)
     found = np.empty_like(values)
 
-    unpacked(packed(values), found)
+    from_fp16(to_fp16(values), found)
 
     np.testing.assert_allclose(found, values, rtol=2.0**-11)
 
@@ -335,10 +335,10 @@ def test_all_have_the_same_mean_and_it_is_close(size):
 
     def work(one):
         mine = parts[one.rank].copy()
-        half_mean(one, Shards(size, one.rank, size), [mine], bucket=800)
+        fp16_mean(one, Shards(size, one.rank, size), [mine], bucket=800)
         return mine
 
-    results = together(size, work)
+    results = run_in_threads(size, work)
 
     for one in results:
         np.testing.assert_array_equal(one, results[0])
@@ -362,11 +362,11 @@ def test_losses_and_running_averages_are_those_of_exact_sums(overlap):
     def work(allreduce):
         def passes(one):
             made = net(AVERAGES).clone(rank=one.rank)
-            crew = Crew([made], one, Shards(2, one.rank, 2), allreduce, overlap=overlap)
-            losses = [crew.passes(made, 1) for _ in range(3)]
+            crew = DistributedGroup([made], one, Shards(2, one.rank, 2), allreduce, overlap=overlap)
+            losses = [crew.forward_backward(made, 1) for _ in range(3)]
             return losses, [blob.cpu_data().copy() for blob in made.layers[1].blobs]
 
-        return together(2, passes)
+        return run_in_threads(2, passes)
 
     found, expected = work("fp16"), work("deterministic")
 

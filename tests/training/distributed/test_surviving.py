@@ -10,8 +10,8 @@ from demitasse.core.config import settings
 from demitasse.errors import LostProcessError
 from demitasse.io.proto import read_solver_params
 from demitasse.training import EarlyStopping, Solver
-from demitasse.training.carried import Carried
-from demitasse.training.surviving import Survivors
+from demitasse.training.carried import TrainingState
+from demitasse.training.distributed.fault_tolerance import FaultTolerantRun
 
 SIZE, SHARDS = 4, 8
 
@@ -29,7 +29,7 @@ def run(folder, tmp_path):
         results, errors = {}, []
 
         def one(member):
-            survivors = Survivors(member)
+            survivors = FaultTolerantRun(member)
 
             def train():
                 param = read_solver_params(folder / "solver.prototxt")
@@ -42,7 +42,7 @@ def run(folder, tmp_path):
                     communicator=member,
                     **options,
                 ) as solver:
-                    with survivors.going_on(solver):
+                    with survivors.attach(solver):
                         die(member, solver)
                         solver.solve()
                     return digest(solver.net), solver.iter
@@ -200,12 +200,12 @@ def test_a_death_behind_the_last_snapshot_changes_no_file(run, tmp_path):
 
 def test_who_is_behind_takes_what_has_come_furthest():
     members = company(3)
-    carried = [Carried(4, 0, [], [], b"a"), None, Carried(5, 0, [], [], b"c")]
+    carried = [TrainingState(4, 0, [], [], b"a"), None, TrainingState(5, 0, [], [], b"c")]
     found = {}
 
     def one(member):
-        survivors = Survivors(member)
-        survivors.carried = carried[member.number]
+        survivors = FaultTolerantRun(member)
+        survivors.state = carried[member.number]
 
         began = []
 
@@ -214,7 +214,7 @@ def test_who_is_behind_takes_what_has_come_furthest():
                 began.append(True)
                 message = "as if one had died"
                 raise LostProcessError(message)
-            return survivors.carried
+            return survivors.state
 
         found[member.number] = survivors.run(train)
 

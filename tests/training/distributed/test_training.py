@@ -6,7 +6,7 @@ from expect_error import expect_error
 
 from demitasse.errors import ConfigError, DataError, ErrorCode, ParallelError
 from demitasse.training import Solver
-from demitasse.training.distributed.waiting import Waiting, note
+from demitasse.training.distributed.group import WaitTimes
 
 
 @pytest.mark.parametrize("device", ["numpy", "cpu"])
@@ -114,10 +114,10 @@ def test_loggers_are_told_how_long_each_process_waited(train, caplog):
 
 
 def test_who_waits_least_is_the_slowest():
-    before = Waiting.read([note(1.0, 0.5), note(2.0, 0.5)])
-    now = Waiting.read([note(4.0, 0.75), note(2.5, 1.0)]).since(before)
+    before = WaitTimes.decode([WaitTimes.encode(1.0, 0.5), WaitTimes.encode(2.0, 0.5)])
+    now = WaitTimes.decode([WaitTimes.encode(4.0, 0.75), WaitTimes.encode(2.5, 1.0)]).since(before)
 
-    assert now == Waiting((3.0, 0.5), (0.25, 0.5))
+    assert now == WaitTimes((3.0, 0.5), (0.25, 0.5))
     assert now.slowest == 1
 
 
@@ -160,7 +160,7 @@ def test_who_does_not_come_in_time_is_named(train):
 
     _, errors = train(2, leave, timeout=0.5, device="numpy")
 
-    assert "process 1 did not come in time" in str(errors[0])
+    assert errors[0].details["late"] == [1]
 
 
 def test_early_stopping_ends_all_at_once(train):
@@ -201,7 +201,7 @@ def test_a_loss_that_is_not_finite_on_one_shard_ends_all_with_what_went_wrong_th
 ):
     def spoil(solver):
         team = solver._run.team
-        for index, net in enumerate((solver.net, *team.others)):
+        for index, net in enumerate((solver.net, *team.other_nets)):
             if team.rank + index * team.size == shard:
                 net.before_forward.append(lambda layer, net=net: spoil_one(solver, net, layer))
         solver.step(6)

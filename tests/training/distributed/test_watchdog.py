@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from demitasse.training.distributed import watchdog
-from demitasse.training.distributed.watchdog import LATER, LIMIT, _Watch
+from demitasse.training.distributed.watchdog import LATER, LIMIT, _Monitor
 
 BEGIN = """
 import ctypes, os, signal, sys, time
@@ -38,7 +38,7 @@ def run(program, patience=1000, **more):
     ids=["in a library", "stopped", "behind its end"],
 )
 def test_a_process_that_stands_is_told_of_and_killed(stand):
-    code, said = run(f"dog.expect(0.1, 'it did not come; do this')\n{stand}")
+    code, said = run(f"dog.arm(0.1, 'it did not come; do this')\n{stand}")
 
     assert code == -signal.SIGKILL
     assert said == "error: process 7: it did not come; do this\n"
@@ -78,7 +78,7 @@ def test_a_process_ends_with_its_launcher_and_with_no_other(launched, tmp_path):
 
 def test_what_is_in_time_is_not_told_of_and_the_watchdog_goes_along():
     code, said = run(
-        "with dog.within(1, 'too late'):\n    pass\ntime.sleep(2)\ndog.expect(1000, 'at its end')"
+        "with dog.timeout(1, 'too late'):\n    pass\ntime.sleep(2)\ndog.arm(1000, 'at its end')"
     )  # which waits for all who could say something
 
     assert (code, said) == (0, "")
@@ -86,10 +86,10 @@ def test_what_is_in_time_is_not_told_of_and_the_watchdog_goes_along():
 
 def test_a_block_within_another_is_in_time_with_that_one():
     code, said = run(
-        "dog.expect(1000, 'the end')\n"
-        "with dog.within(0.1, 'a block'):\n"
+        "dog.arm(1000, 'the end')\n"
+        "with dog.timeout(0.1, 'a block'):\n"
         "    time.sleep(2)\n"
-        "assert dog.expecting"
+        "assert dog.armed"
     )
 
     assert (code, said) == (0, "")
@@ -121,18 +121,18 @@ def looking(monkeypatch):
     page[LIMIT.size : LIMIT.size + 5] = b"late\0"
     LIMIT.pack_into(page, 0, 100.0)
     monkeypatch.setattr(watchdog.os, "kill", lambda process, number: done.append("kill"))
-    monkeypatch.setattr(_Watch, "_say", lambda self, what: done.append(what))
+    monkeypatch.setattr(_Monitor, "_print", lambda self, what: done.append(what))
     monkeypatch.setattr(watchdog, "_state", lambda process: ("S", 5))
-    return _Watch(1, 5, page, 10.0, "process 7"), done
+    return _Monitor(1, 5, page, 10.0, "process 7"), done
 
 
 def test_it_speaks_once_and_kills_later(looking):
     watch, done = looking
 
     for now in (99.5, 100.1, 100.6, 100.0 + LATER):
-        watch._look(now, 0.5, 0.0)
+        watch._check(now, 0.5, 0.0)
     assert done == ["late"]
-    watch._look(100.1 + LATER, 0.5, 0.0)
+    watch._check(100.1 + LATER, 0.5, 0.0)
 
     assert done == ["late", "kill"]
 
@@ -140,9 +140,9 @@ def test_it_speaks_once_and_kills_later(looking):
 def test_time_in_which_it_did_not_run_itself_is_not_counted(looking):
     watch, done = looking
 
-    watch._look(99.0, 0.5, 0.0)
-    watch._look(199.0, 1.0, 99.0)
+    watch._check(99.0, 0.5, 0.0)
+    watch._check(199.0, 1.0, 99.0)
     assert done == []
-    watch._look(199.6, 0.5, 0.0)
+    watch._check(199.6, 0.5, 0.0)
 
     assert done == ["late"]

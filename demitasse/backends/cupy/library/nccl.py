@@ -110,38 +110,38 @@ class Nccl:
         with self._at_work() as stream:
             self._communicator.bcast(*self._place(array), 0, stream)
 
-    def exchange(self, parts: Sequence[Array], sizes: Sequence[int]) -> list[Array]:
+    def alltoall(self, parts: Sequence[Array], sizes: Sequence[int]) -> list[Array]:
         received = [self._cupy.empty(size, parts[0].dtype) for size in sizes]
         self._trade(parts, received)
         return received
 
-    def collect(self, part: Array, whole: Array, bounds: Sequence[int]) -> None:
+    def allgather(self, part: Array, whole: Array, bounds: Sequence[int]) -> None:
         self._trade([part] * self.size, [whole[a:b] for a, b in pairwise(bounds)])
 
-    def add(self, array: Array) -> None:
-        self.start_add(array)
-        self.finish()
+    def allreduce(self, array: Array) -> None:
+        self.start_allreduce(array)
+        self.synchronize()
 
-    def start_add(self, array: Array) -> None:
+    def start_allreduce(self, array: Array) -> None:
         address, *what = self._place(array)
         with _failures(self._nccl):
             self._communicator.allReduce(
                 address, address, *what, self._nccl.NCCL_SUM, self._stream().ptr
             )
 
-    def aside(self) -> AbstractContextManager[None]:
+    def side_stream(self) -> AbstractContextManager[None]:
         event = self._cupy.cuda.Event(disable_timing=True)
         event.record(self._stream())
         return self._behind(event)
 
     @contextmanager
     def _behind(self, event: Any) -> Iterator[None]:
-        self._aside.wait_event(event)
-        with self._aside:
+        self._side_stream.wait_event(event)
+        with self._side_stream:
             yield
 
     @cached_property
-    def _aside(self) -> Any:
+    def _side_stream(self) -> Any:
         return self._cupy.cuda.Stream(non_blocking=True)
 
     def _trade(self, given: Sequence[Array], taken: Sequence[Array]) -> None:
@@ -171,9 +171,9 @@ class Nccl:
         """Queue work on a stream within the block, and wait for it."""
         with _failures(self._nccl):
             yield self._stream().ptr
-        self.finish()
+        self.synchronize()
 
-    def finish(self) -> None:
+    def synchronize(self) -> None:
         """Wait until the current stream is done; the thread leaves its core to others meanwhile.
 
         Raises:

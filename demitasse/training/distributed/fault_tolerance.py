@@ -1,0 +1,177 @@
+"""Training that continues when processes die.
+
+Weights and history are the same in all processes, so the remaining processes lose only the current
+iteration. They make new solvers, which share out the shards of the run among fewer processes, and
+continue from the most advanced state: the bits are those of a run without a failure.
+"""
+
+from __future__ import annotations
+
+import gc
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import numpy as np
+
+from demitasse.core.deprecated import deprecated_attribute, deprecated_names
+from demitasse.core.log import get_logger
+from demitasse.errors import ConfigError, ErrorCode, LostProcessError
+from demitasse.training.distributed.group import Communicator
+
+if TYPE_CHECKING:
+    from demitasse.training.carried import TrainingState
+    from demitasse.training.requests import Request
+    from demitasse.training.solver import Solver
+
+__all__ = ["FaultTolerantCommunicator", "FaultTolerantRun"]
+
+Result = TypeVar("Result")
+
+log = get_logger(__name__)
+
+NOT_STARTED = -1
+"""Iteration of a process that has not made a solver yet."""
+
+
+class FaultTolerantCommunicator(Communicator, Protocol):
+    """Processes that can continue without those that died."""
+
+    def shrink(self) -> int:
+        """Remove the processes that died; return their number.
+
+        All remaining processes call this; their ranks may change.
+
+        Raises:
+            LostProcessError: Another process died meanwhile.
+        """
+
+
+class FaultTolerantRun:
+    """A run that restarts its training from the last iteration whenever a process dies.
+
+    For example::
+
+        communicator = Mpi(fault_tolerant=True)
+        run = FaultTolerantRun(communicator)
+
+
+        def train() -> None:
+            with dm.Solver("solver.prototxt", num_shards=8, communicator=communicator) as solver:
+                with run.attach(solver):
+                    solver.solve()
+
+
+        run.run(train)
+
+    Args:
+        communicator: All processes at the start of the run.
+
+    Attributes:
+        initial_size: Number of processes at the start of the run.
+        state: State to continue from; None at the start of the run.
+    """
+
+    def __init__(self, communicator: FaultTolerantCommunicator) -> None:
+        self._communicator = communicator
+        self.initial_size = communicator.size
+        self.state: TrainingState | None = None
+        self._requests: list[Request] = []
+        self._finished = False
+
+    def run(self, train: Callable[[], Result]) -> Result:
+        """Train, and train again from the last iteration whenever a process has died.
+
+        Args:
+            train: Makes a solver and trains with it, within ``attach``.
+
+        Returns:
+            The result of the last call.
+
+        Raises:
+            ParallelError: A process hangs, or the run cannot continue.
+        """
+        while True:
+            try:
+                return train()
+            except LostProcessError as error:
+                log.debug("%s", error)
+            gc.collect()  # nets are large, and in reference cycles
+            self._regroup()
+
+    @contextmanager
+    def attach(self, solver: Solver) -> Iterator[None]:
+        """Surround training with a solver: restore the state of the run, and save it on failure.
+
+        Raises:
+            ConfigError: Gradients do not travel through the communicator.
+            LostProcessError: A process died; ``run`` handles this.
+        """
+        if solver.net.device.backend.connector is not None:
+            message = (
+                f"{solver.net.device} exchanges gradients with other GPUs directly, and cannot "
+                "continue without one; train without fault tolerance, or on device cpu"
+            )
+            raise ConfigError(message, code=ErrorCode.UNSUPPORTED, field="device")
+        if self.state is not None:
+            solver.load_state_dict(self.state)
+        for action in self._requests:
+            solver.request(action)
+        self._finished = False
+        try:
+            yield
+            self._finished = True
+            self._communicator.allgather_bytes(b"")  # the last files are written before any ends
+        except LostProcessError:
+            self.state, self._requests = solver.state_dict(), solver.pending_requests
+            raise
+        with suppress(LostProcessError):
+            self._communicator.allgather_bytes(b"")  # and all processes have passed the barrier
+
+    def _regroup(self) -> None:
+        """Form a group of the remaining processes, all with the most advanced state."""
+        lost, together = 0, False
+        while not together:
+            try:
+                lost += self._communicator.shrink()
+                self._synchronize()
+                together = True
+            except LostProcessError:
+                continue
+        if self._communicator.rank == 0:
+            at = "the beginning" if self.state is None else f"iteration {self.state.iteration}"
+            log.warning(
+                "%d of %d processes died; the others continue from %s.",
+                lost, lost + self._communicator.size, at,
+            )  # fmt: skip
+
+    def _synchronize(self) -> None:
+        """Copy state from the most advanced process if this process is behind.
+
+        Among equally advanced processes an unfinished one is preferred: the finished ones may have
+        run a last test already.
+        """
+        mine = NOT_STARTED if self.state is None else self.state.iteration
+        note = f"{mine} {0 if self._finished else 1}".encode()
+        notes = self._communicator.allgather_bytes(note)
+        places = [tuple(map(int, note.split())) for note in notes]
+        furthest = max(places)
+        source, rank = places.index(furthest), self._communicator.rank
+        empty = np.empty(0, np.uint8)
+        payload = empty
+        if rank == source and any(place != furthest for place in places):
+            payload = np.frombuffer(pickle.dumps(self.state), np.uint8)
+        size = int(self._communicator.allgather_bytes(str(payload.size).encode())[source])
+        behind = places[rank] != furthest
+        parts = [empty if place == furthest else payload for place in places]
+        sizes = [size if r == source and behind else 0 for r in range(len(places))]
+        received = self._communicator.alltoall(parts, sizes)
+        if behind:
+            self.state = pickle.loads(received[source].tobytes())
+
+    began = deprecated_attribute("FaultTolerantRun", "began", "initial_size")
+    going_on = deprecated_attribute("FaultTolerantRun", "going_on", "attach")
+
+
+__getattr__ = deprecated_names(__name__, {"Survivors": "FaultTolerantRun"})

@@ -1,0 +1,524 @@
+"""Groups of workers that train one net together, and the communicators between processes.
+
+A run has S shards of the data. Each shard has a copy of the net in the process that hosts the
+shard. :class:`DistributedGroup` runs the passes of these nets and averages gradients, running
+averages and losses over all shards. :class:`SingleProcess` is the group of a run with one shard.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import Literal, Protocol, TypeVar
+
+import numpy as np
+
+from demitasse.backends.arrays import Array
+from demitasse.backends.collective import Collective, DeviceCollective
+from demitasse.core.threads import Uninterrupted
+from demitasse.errors import ConfigError, ErrorCode, ParallelError
+from demitasse.net import Net
+from demitasse.training.distributed.allreduce import (
+    deterministic_mean,
+    fast_mean,
+    fp16_mean,
+    sums_locally,
+)
+from demitasse.training.distributed.gradient_buffer import (
+    DeviceMemory,
+    GradientBuffer,
+    HostMemory,
+    ReductionMemory,
+    broadcast_weights,
+    running_averages,
+)
+from demitasse.training.distributed.nccl import connect_devices
+from demitasse.training.distributed.overlap import GradientOverlap, HostExchange, SideStreamExchange
+
+Value = TypeVar("Value")
+
+AllReduce = Literal["deterministic", "fast", "fp16"]
+"""How gradients are summed: "deterministic" with the same bits for any number of processes, "fast"
+in the order of the library, "fp16" sent in half precision."""
+
+OLD_ALLREDUCE: dict[str | None, AllReduce] = {"exact": "deterministic", "half": "fp16"}
+"""Present value of each old value of ``allreduce``."""
+
+UNSHARDED_DATA = {"DummyData", "HDF5Output", "Input", "MemoryData"}
+"""Types of layers without shards: all would read the same data, or write to the same file."""
+
+FAILED = b"!"
+
+
+class Communicator(Collective, Protocol):
+    """A group of processes, numbered from 0, which all call the same methods in the same order.
+
+    Arrays are on the host. Every method may raise ParallelError: another process is lost or late.
+
+    Attributes:
+        in_threads: Whether other threads than the main thread may call methods, one at a time.
+        local_rank: Number of this process among those of its machine.
+        timeout: Seconds that a process waits for the others in an iteration.
+    """
+
+    in_threads: bool
+    local_rank: int
+    timeout: float
+
+    def allgather_bytes(self, note: bytes, timeout_factor: float = 1.0) -> list[bytes]:
+        """Return the notes of all processes, by rank; a barrier.
+
+        Args:
+            note: At most 256 bytes.
+            timeout_factor: Multiplies ``timeout``.
+        """
+
+    def broadcast_object(self, value: Value, timeout_factor: float = 1.0) -> Value:
+        """Return the value of process 0: plain Python values and arrays."""
+
+    def abort(self, code: int) -> None:
+        """End all processes at once, this process included, if the library can."""
+
+
+class LocalCommunicator:
+    """Communicator of a process that trains alone."""
+
+    rank, size, name = 0, 1, "one process"
+    local_rank, timeout, in_threads = 0, math.inf, True
+
+    def allgather_bytes(self, note: bytes, timeout_factor: float = 1.0) -> list[bytes]:
+        del timeout_factor
+        return [note]
+
+    def broadcast_object(self, value: Value, timeout_factor: float = 1.0) -> Value:
+        del timeout_factor
+        return value
+
+    def broadcast(self, array: np.ndarray) -> None:
+        del array
+
+    def alltoall(self, parts: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray]:
+        del sizes
+        return list(parts)
+
+    def allgather(self, part: np.ndarray, whole: np.ndarray, bounds: Sequence[int]) -> None:
+        del bounds
+        whole[...] = part
+
+    def allreduce(self, array: np.ndarray) -> None:
+        del array
+
+    def abort(self, code: int) -> None:
+        del code
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The shards of a run, and those that one process hosts.
+
+    The number of shards stays the same for the whole life of a run. Shard r of S reads records r,
+    r + S, ..., and has a gradient of its own; process p of n hosts shards p, p + n, ... The number
+    of processes may change between runs, and no bit of the result depends on it.
+
+    Attributes:
+        count: Number of shards of the run.
+        rank: Number of this process.
+        size: Number of processes.
+
+    Raises:
+        ConfigError: There are more processes than shards.
+    """
+
+    count: int = 1
+    rank: int = 0
+    size: int = 1
+
+    def __post_init__(self) -> None:
+        if self.count < self.size:
+            message = (
+                f"got {self.count} shards for {self.size} processes, expected at least one for "
+                f"each; start at most {self.count} processes, or give --shards {self.size} or "
+                "more to a new run"
+            )
+            raise ConfigError(
+                message,
+                code=ErrorCode.OUT_OF_RANGE,
+                field="shards",
+                got=self.count,
+                expected=self.size,
+            )
+
+    def of(self, rank: int) -> range:
+        """Return the shards of a process."""
+        return range(rank, self.count, self.size)
+
+    @property
+    def hosted(self) -> range:
+        """Shards of this process."""
+        return self.of(self.rank)
+
+    @property
+    def summed_locally(self) -> bool:
+        """Whether each process may sum its own shards before it sends them."""
+        return sums_locally(self.count, self.size)
+
+
+@dataclass(frozen=True)
+class WaitTimes:
+    """Seconds of a run in which processes did not compute, by rank.
+
+    Attributes:
+        synchronizing: Waiting until all other processes are ready.
+        reducing: Averaging gradients.
+    """
+
+    synchronizing: tuple[float, ...] = ()
+    reducing: tuple[float, ...] = ()
+
+    @classmethod
+    def decode(cls, notes: Sequence[bytes]) -> WaitTimes:
+        """Return the times that all processes encoded."""
+        pairs = [tuple(map(float, note.split())) for note in notes]
+        return cls(tuple(first for first, _ in pairs), tuple(second for _, second in pairs))
+
+    @staticmethod
+    def encode(synchronizing: float, reducing: float) -> bytes:
+        """Return the times of one process as a note for the other processes."""
+        return f"{synchronizing:.6f} {reducing:.6f}".encode()
+
+    def since(self, before: WaitTimes) -> WaitTimes:
+        """Return the time that was added to earlier totals."""
+        if not before.synchronizing:
+            return self
+        pairs = (
+            zip(self.synchronizing, before.synchronizing, strict=True),
+            zip(self.reducing, before.reducing, strict=True),
+        )
+        return WaitTimes(*(tuple(now - then for now, then in pair) for pair in pairs))
+
+    @property
+    def slowest(self) -> int:
+        """Rank of the process that waits least: all others wait for this process."""
+        return min(range(len(self.synchronizing)), key=self.synchronizing.__getitem__)
+
+
+class WorkerGroup(Protocol):
+    """Workers that train one net.
+
+    Attributes:
+        is_single: Whether the run is one process with one shard.
+        rank: Number of this process.
+        size: Number of processes.
+        other_nets: Nets of the further shards of this process.
+        wait_times: Waiting of all processes, up to the iteration before this one.
+    """
+
+    is_single: bool
+    rank: int
+    size: int
+    other_nets: Sequence[Net]
+    wait_times: WaitTimes
+
+    def forward_backward(self, net: Net, batches: int) -> float:
+        """Run batches forward and backward; afterwards the net has the gradients of all shards.
+
+        Returns:
+            The mean loss.
+        """
+
+    def agree_on_request(self, request: str | None) -> str | None:
+        """Return the request of any process, the same in all; "stop" before all others."""
+
+    def broadcast_object(self, value: Value, timeout_factor: float = 1.0) -> Value:
+        """Return the value of process 0."""
+
+    def allgather(self, work: Callable[[], Value]) -> list[Value]:
+        """Return the result of each process's work, by rank: plain Python values and arrays."""
+
+    def broadcast_weights(self) -> None:
+        """Copy weights and running averages from process 0 to all nets."""
+
+
+class SingleProcess:
+    """The group of one process with one shard."""
+
+    is_single = True
+    rank, size = 0, 1
+    other_nets: Sequence[Net] = ()
+    wait_times = WaitTimes()
+
+    def forward_backward(self, net: Net, batches: int) -> float:
+        return sum(net.forward_backward() for _ in range(batches)) / batches
+
+    def agree_on_request(self, request: str | None) -> str | None:
+        return request
+
+    def broadcast_object(self, value: Value, timeout_factor: float = 1.0) -> Value:
+        del timeout_factor
+        return value
+
+    def allgather(self, work: Callable[[], Value]) -> list[Value]:
+        return [work()]
+
+    def broadcast_weights(self) -> None:
+        """Do nothing: there is one net."""
+
+
+class DistributedGroup:
+    """Processes that train together, each with its shards.
+
+    The nets of one process share weights, and have running averages of their own.
+
+    Args:
+        nets: Nets of this process's shards, in their order; the first is the net of the run.
+        communicator: The processes.
+        shards: The shards that each process hosts.
+        allreduce: How gradients are summed; None is "fast" between GPUs that NCCL connects, else
+            "deterministic".
+        overlap: Whether gradients are exchanged while backward computes earlier ones.
+
+    Raises:
+        ConfigError: Gradients cannot overlap with backward here.
+    """
+
+    is_single = False
+
+    def __init__(
+        self, nets: Sequence[Net], communicator: Communicator, shards: Shards,
+        allreduce: AllReduce | None = None, *, overlap: bool = False,
+    ) -> None:  # fmt: skip
+        self._nets = list(nets)
+        self.other_nets: Sequence[Net] = self._nets[1:]
+        self._communicator, self._shards = communicator, shards
+        self.rank, self.size = communicator.rank, communicator.size
+        self._fp16 = allreduce == "fp16"
+        devices = None
+        if self.size > 1 and not self._fp16:
+            devices = connect_devices(communicator, nets[0].device)
+        self._arrays, self._memory = self._transport(devices)
+        self._mean = self._mean_function(allreduce)
+        self._tail_mean = self._mean_function("deterministic") if self._fp16 else self._mean
+        for other in self.other_nets:
+            _share_weights(nets[0], other)
+        self._buffers = [GradientBuffer(net, self._memory) for net in nets]
+        self.wait_times = WaitTimes()
+        self._synchronizing = self._reducing = 0.0
+        self._overlap: GradientOverlap | None = None
+        if overlap and (self.size > 1 or isinstance(self._memory, HostMemory)):
+            exchange = self._overlapped_exchange(devices)
+            self._overlap = GradientOverlap(nets[-1], self._buffers, self._mean, exchange)
+        self.broadcast_weights()
+
+    def _transport(self, devices: DeviceCollective | None) -> tuple[Collective, ReductionMemory]:
+        """Return the collective that exchanges gradients, and the memory that it needs."""
+        device = self._nets[0].device
+        if devices is not None:
+            return devices, DeviceMemory(device)
+        if self._fp16 or self.size > 1:
+            return self._communicator, HostMemory()
+        on_device = device.backend.connector is not None
+        return LocalCommunicator(), DeviceMemory(device) if on_device else HostMemory()
+
+    def _mean_function(self, allreduce: AllReduce | None) -> Callable[[Sequence[Array]], None]:
+        """Return the function that replaces the first array by the mean over all shards."""
+        if allreduce is None:
+            allreduce = "deterministic" if isinstance(self._memory, HostMemory) else "fast"
+        match allreduce:
+            case "deterministic":
+                xp = self._memory.xp
+                return partial(deterministic_mean, self._arrays, self._shards, xp=xp)
+            case "fp16":
+                return partial(fp16_mean, self._arrays, self._shards)
+        return partial(fast_mean, self._arrays, self._shards)
+
+    def _overlapped_exchange(self, devices: DeviceCollective | None) -> HostExchange:
+        """Return the way to exchange gradients during a pass.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        if devices is not None:
+            return SideStreamExchange(devices, self._memory)
+        device, reason = self._nets[0].device, ""
+        if device.backend.queues:
+            reason = f"{device} queues a pass as a whole, and gradients travel by host memory"
+        elif not self._communicator.in_threads:
+            reason = f"{self._communicator.name} does not support calls from several threads"
+        if reason:
+            message = f"gradients cannot be exchanged during the backward pass: {reason}"
+            raise ConfigError(message, code=ErrorCode.UNSUPPORTED, field="overlap")
+        return HostExchange()
+
+    def forward_backward(self, net: Net, batches: int) -> float:
+        losses = []
+        with self._failing_together(self._overlap):
+            if self._overlap is not None:
+                self._overlap.begin()
+            for other in self.other_nets:
+                other.clear_param_diffs()
+            for own in self._nets:
+                loss = sum(own.forward_backward() for _ in range(batches - 1))
+                with self._overlapped(own):
+                    loss += own.forward_backward()
+                losses.append(loss / batches)
+            ready = perf_counter()
+            if self._overlap is not None:
+                self._overlap.finish()
+        finished = perf_counter() - ready
+        note = WaitTimes.encode(self._synchronizing, self._reducing)
+        self.wait_times = WaitTimes.decode(self._allgather_notes(note))
+        together = perf_counter()
+        with Uninterrupted(), self._memory.device_scope():
+            for buffer, loss in zip(self._buffers, losses, strict=True):
+                if self._overlap is None:
+                    buffer.fill(loss)
+                else:
+                    buffer.fill_tail(loss)
+            self._average(gradients=self._overlap is None)
+            first = self._buffers[0]
+            first.mark_updated()
+            for buffer in self._buffers:
+                buffer.load_averages(first)
+            loss = first.loss
+        self._synchronizing += together - ready - finished
+        self._reducing += perf_counter() - together + finished
+        return loss
+
+    def _average(self, *, gradients: bool) -> None:
+        """Replace running averages and losses by their means, and gradients if asked.
+
+        Only gradients travel in half precision. Its eleven bits are too few for the small changes
+        of a running average, which would stand still. The loss decides whether a run stops.
+        """
+        end = len(self._nets[0].learnable_params)
+        if gradients and self._fp16:
+            self._mean([buffer.part(0, end) for buffer in self._buffers])
+            gradients = False
+        begin = 0 if gradients else end
+        self._tail_mean([buffer.tail(begin) for buffer in self._buffers])
+
+    def _overlapped(self, net: Net) -> AbstractContextManager[None]:
+        """Exchange gradients during the last backward pass, if overlap is on."""
+        if self._overlap is None or net is not self._nets[-1]:
+            return nullcontext()
+        return self._overlap.during_backward()
+
+    def agree_on_request(self, request: str | None) -> str | None:
+        notes = self._allgather_notes((request or "").encode())
+        return first_request(note.decode() for note in notes)
+
+    def broadcast_object(self, value: Value, timeout_factor: float = 1.0) -> Value:
+        return self._communicator.broadcast_object(value, timeout_factor)
+
+    def allgather(self, work: Callable[[], Value]) -> list[Value]:
+        with self._failing_together():
+            mine = np.frombuffer(pickle.dumps(work()), np.uint8)
+        sizes = [int(note) for note in self._allgather_notes(str(mine.size).encode())]
+        results = self._communicator.alltoall([mine] * self.size, sizes)
+        return [pickle.loads(result.tobytes()) for result in results]
+
+    def broadcast_weights(self) -> None:
+        first = self._nets[0]
+        with first.lock, Uninterrupted(), self._memory.device_scope():
+            broadcast_weights(first, self._arrays, self._memory)
+            for other in self.other_nets:
+                pairs = zip(running_averages(first), running_averages(other), strict=True)
+                for source, target in pairs:
+                    target.copy_from(source)
+
+    @contextmanager
+    def _failing_together(self, overlap: GradientOverlap | None = None) -> Iterator[None]:
+        """Send an error of the block to the other processes, which raise ParallelError then.
+
+        Args:
+            overlap: Exchanges that the other processes finish before they receive the error.
+        """
+        try:
+            yield
+        except BaseException as error:
+            with suppress(ParallelError):
+                if overlap is not None:
+                    overlap.finish()
+                self._allgather_notes(FAILED + f"{type(error).__name__}: {error}".encode()[:200])
+            raise
+
+    def _allgather_notes(self, note: bytes) -> list[bytes]:
+        """Return the notes of all processes.
+
+        Raises:
+            ParallelError: Another process failed.
+        """
+        notes = self._communicator.allgather_bytes(note)
+        if note.startswith(FAILED):
+            return notes
+        for rank, other in enumerate(notes):
+            if other.startswith(FAILED):
+                text = other[len(FAILED) :].decode(errors="replace")
+                message = f"process {rank} failed: {text}"
+                raise ParallelError(message, code=ErrorCode.FAILED, rank=rank)
+        return notes
+
+
+def first_request(requests: Iterable[str | None]) -> str | None:
+    """Return the request to follow first: "stop" before all others; None of none."""
+    return max((request for request in requests if request), key="stop".__eq__, default=None)
+
+
+def _share_weights(net: Net, other: Net) -> None:
+    """Share the weights of a net with another net, but not its running averages."""
+    own = {id(blob.data_memory) for blob in running_averages(net)}
+    pairs = zip(net.structure.params_list, other.structure.params_list, strict=True)
+    for source, blob in pairs:
+        if id(source.data_memory) not in own:
+            blob.share_data(source)
+
+
+def make_shards(num_shards: int | None, communicator: Communicator) -> Shards:
+    """Return the shards of a run; by default one for each process.
+
+    Raises:
+        ConfigError: There are fewer shards than processes.
+    """
+    size = communicator.size
+    return Shards(size if num_shards is None else num_shards, communicator.rank, size)
+
+
+def make_worker_group(
+    net: Net,
+    communicator: Communicator,
+    shards: Shards,
+    allreduce: AllReduce | None,
+    *,
+    overlap: bool,
+) -> WorkerGroup:
+    """Return the workers that train a net.
+
+    Args:
+        net: Net of this process's first shard; further shards get clones.
+        communicator: The processes.
+        shards: The shards that each process hosts.
+        allreduce: How gradients are summed; None for the default.
+        overlap: Whether gradients are exchanged while backward computes earlier ones.
+
+    Raises:
+        ConfigError: A layer of the net reads the same data in every shard.
+        ParallelError: The other processes do not begin.
+    """
+    if shards.count == 1:
+        return SingleProcess()
+    for layer in net.layers:
+        if layer.type in UNSHARDED_DATA:
+            message = (
+                f"layer {layer.name!r} ({layer.type}) has no shards: all {shards.count} would read "
+                "the same data; use Data, ImageData, HDF5Data, or a Python layer that reads "
+                "self.rank"
+            )
+            raise ConfigError(message, code=ErrorCode.UNSUPPORTED, layer=layer.name)
+    others = [net.clone(rank=shard) for shard in shards.hosted[1:]]
+    allreduce = OLD_ALLREDUCE.get(allreduce, allreduce)
+    return DistributedGroup([net, *others], communicator, shards, allreduce, overlap=overlap)
