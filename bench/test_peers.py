@@ -13,7 +13,7 @@ from peers.parts import PARTS
 from peers.recipe import operations
 
 from demitasse import Net
-from demitasse.interop.export.onnx.table import reason_against
+from demitasse.interop.onnx_export.converters import unsupported_reason
 from demitasse.io.proto import NetParameter, parse_text
 
 MEASURED = [(name, "forward") for name in NETS | FORWARD_ONLY] + [(name, "step") for name in NETS]
@@ -40,7 +40,7 @@ def test_every_other_net_has_one_result_and_a_form_in_onnx(name):
 
     assert net.outputs == ["prob"]
     layers = [layer for layer in message.layer if layer.type != "Input"]
-    assert [layer.name for layer in layers if reason_against(layer)] == []
+    assert [layer.name for layer in layers if unsupported_reason(layer)] == []
 
 
 @pytest.mark.parametrize("name", ["resnet50", "lrcn", "fcn"])

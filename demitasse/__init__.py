@@ -46,8 +46,9 @@ if TYPE_CHECKING:
         WeightsError,
     )
     from demitasse.inference.cards import Predictor, load_model
-    from demitasse.interop.export import Preprocess, export_onnx, export_torch
+    from demitasse.interop.onnx_export import Preprocess, export_onnx
     from demitasse.interop.onnx_import import import_onnx
+    from demitasse.interop.torch_export import export_torch
     from demitasse.io import data, proto
     from demitasse.io.weights.read import load_weights
     from demitasse.layers.base import Layer
@@ -119,8 +120,9 @@ _PACKAGES = {
         "use_device",
     ],
     "demitasse.errors": ["ErrorCode", *(name for name in __all__ if name.endswith("Error"))],
-    "demitasse.interop.export": ["Preprocess", "export_onnx", "export_torch"],
+    "demitasse.interop.onnx_export": ["Preprocess", "export_onnx"],
     "demitasse.interop.onnx_import": ["import_onnx"],
+    "demitasse.interop.torch_export": ["export_torch"],
     "demitasse.io.weights.read": ["load_weights"],
     "demitasse.layers.base": ["Layer"],
     "demitasse.layers.registry": ["register_layer"],

@@ -18,7 +18,7 @@ from nets import OTHERS
 
 from demitasse import Net
 from demitasse.blob import Blob
-from demitasse.interop.export.onnx import export_onnx
+from demitasse.interop.onnx_export import export_onnx
 from demitasse.io.proto import NetParameter, parse_text, write_text
 from peers.cases import Case
 from peers.digest import gradients

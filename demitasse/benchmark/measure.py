@@ -23,7 +23,7 @@ from demitasse.net import Net
 from demitasse.net.memory_usage import memory_held
 from demitasse.plan.report import report
 from demitasse.plan.stopwatch import Stopwatch
-from demitasse.testing.inputs import random_inputs
+from demitasse.testing.comparison import random_inputs
 from demitasse.training import Solver
 
 __all__ = ["Result", "measure"]

@@ -22,7 +22,7 @@ from demitasse.errors import DemitasseError, ErrorCode, OutOfMemoryError
 from demitasse.io.proto import NetParameter, SolverParameter
 from demitasse.net import Net
 from demitasse.net.memory_usage import MemoryUse, memory_held
-from demitasse.testing.inputs import random_inputs
+from demitasse.testing.comparison import random_inputs
 from demitasse.training import Solver
 
 __all__ = ["Answer", "Trial", "main"]

@@ -16,9 +16,8 @@ from demitasse.core.atomic import atomic_write
 from demitasse.core.text import escaped
 from demitasse.pages import Line, Page, line_chart
 from demitasse.testing import Comparison, Difference, Row
-from demitasse.testing.differences import KINDS, gap
-from demitasse.testing.tolerances import tolerance
-from demitasse.testing.training import TrainingStep
+from demitasse.testing.comparison import TrainingStep
+from demitasse.testing.error_stats import KINDS, gap, tolerance
 
 
 class ComparisonReport:
@@ -108,7 +107,7 @@ class ComparisonReport:
         return [kind for kind in KINDS if any(d.kind == kind for d in self.found.differences)]
 
     def _cells(self, row: Row) -> list[str]:
-        found = [row.of(kind)[d] for d in self.found.devices for kind in self._kinds()]
+        found = [row.by_kind(kind)[d] for d in self.found.devices for kind in self._kinds()]
         bad = any(one is not None and self._differs(one) for one in found)
         cells = ["-" if one is None else f"{one.relative:.1e}" for one in found]
         return [row.layer, row.type, *cells, "DIFFERS" if bad else ""]
@@ -135,7 +134,7 @@ class ComparisonReport:
             "first_divergence": _plain(self.mismatches[0]) if self.mismatches else None,
             "explained": self.found.explain(self.mismatches[0]) if self.mismatches else "",
             "differences": [_plain(one) for one in self.found.differences],
-            "together": [_plain(one) for one in self.found.together],
+            "together": [_plain(one) for one in self.found.fused],
             "missing": list(self.missing),
             "notes": list(self.notes),
             "training": [
@@ -157,7 +156,7 @@ class ComparisonReport:
                 case = ElementTree.SubElement(
                     suite, "testcase", classname=_xml(device), name=_xml(row.layer)
                 )
-                found = (row.of(kind)[device] for kind in KINDS)
+                found = (row.by_kind(kind)[device] for kind in KINDS)
                 for one in (d for d in found if d is not None and self._differs(d)):
                     failure = ElementTree.SubElement(case, "failure", message=_xml(str(one)))
                     failure.text = _xml(self.found.explain(one))
@@ -181,7 +180,7 @@ class ComparisonReport:
         lines = []
         for color, device in enumerate(self.found.devices):
             for style, kind in enumerate(self._kinds()):
-                values = [_value(row.of(kind)[device]) for row in rows]
+                values = [_value(row.by_kind(kind)[device]) for row in rows]
                 name = device if kind == "data" else f"{device}, {kind}s"
                 lines.append(Line(name, values, color, style))
         page = Page(self.title)
@@ -219,8 +218,8 @@ def _step_cells(step: TrainingStep) -> tuple[str, ...]:
 def _plain(one: Difference) -> dict[str, Any]:
     return {
         "layer": one.layer, "type": one.type, "what": one.what, "device": one.device,
-        "absolute": one.absolute, "relative": one.relative, "index": list(one.gap.index),
-        "got": one.gap.got, "expected": one.gap.expected, "ulps": one.gap.ulps,
+        "absolute": one.absolute, "relative": one.relative, "index": list(one.stats.index),
+        "got": one.stats.got, "expected": one.stats.expected, "ulps": one.stats.ulps,
         "inputs": one.inputs,
     }  # fmt: skip
 

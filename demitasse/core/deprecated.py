@@ -146,7 +146,7 @@ MOVED = {
     "demitasse.config": "demitasse.core.config",
     "demitasse.data": "demitasse.io.data",
     "demitasse.device": "demitasse.core.device",
-    "demitasse.export": "demitasse.interop.export",
+    "demitasse.export": "demitasse.interop",
     "demitasse.intake": "demitasse.interop.onnx_import",
     "demitasse.layers.facts": "demitasse.layers.metadata",
     "demitasse.log": "demitasse.core.log",

@@ -1,4 +1,4 @@
-"""For people who write layers and backends: one layer alone, its gradients, devices compared.
+"""Tests of layers, gradients and backends, and comparisons between devices and frameworks.
 
 Example::
 
@@ -10,20 +10,27 @@ Example::
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from demitasse.core.deprecated import warn_once
+
 if TYPE_CHECKING:
-    from demitasse.testing.against import ModelComparison, compare_model, compare_weights
-    from demitasse.testing.comparison import Comparison, Row, compare
-    from demitasse.testing.differences import Difference, Gap
+    from demitasse.testing.compare_models import ModelComparison, compare_model, compare_weights
+    from demitasse.testing.comparison import (
+        Comparison,
+        Row,
+        TrainingStep,
+        compare,
+        compare_training,
+        random_inputs,
+    )
+    from demitasse.testing.error_stats import Difference, ErrorStats
     from demitasse.testing.gradients import GradientError, check_gradients
-    from demitasse.testing.inputs import random_inputs
-    from demitasse.testing.others import open_other
+    from demitasse.testing.reference import open_reference
     from demitasse.testing.single_layer import SingleLayer, make_layer
-    from demitasse.testing.training import TrainingStep, compare_training
 
 __all__ = [
     "Comparison",
     "Difference",
-    "Gap",
+    "ErrorStats",
     "GradientError",
     "ModelComparison",
     "Row",
@@ -35,29 +42,33 @@ __all__ = [
     "compare_training",
     "compare_weights",
     "make_layer",
-    "open_other",
+    "open_reference",
     "random_inputs",
 ]
 
-_PACKAGES = {
-    "demitasse.testing.against": ["ModelComparison", "compare_model", "compare_weights"],
-    "demitasse.testing.comparison": ["Comparison", "Row", "compare"],
-    "demitasse.testing.differences": ["Difference", "Gap"],
-    "demitasse.testing.gradients": ["GradientError", "check_gradients"],
-    "demitasse.testing.inputs": ["random_inputs"],
-    "demitasse.testing.others": ["open_other"],
-    "demitasse.testing.single_layer": ["SingleLayer", "make_layer"],
-    "demitasse.testing.training": ["TrainingStep", "compare_training"],
-}
-_HOME = {name: package for package, names in _PACKAGES.items() for name in names}
+_MODULES = {
+    "compare_models": ["ModelComparison", "compare_model", "compare_weights"],
+    "comparison": [
+        "Comparison", "Row", "TrainingStep", "compare", "compare_training", "random_inputs"
+    ],
+    "error_stats": ["Difference", "ErrorStats"],
+    "gradients": ["GradientError", "check_gradients"],
+    "reference": ["open_reference"],
+    "single_layer": ["SingleLayer", "make_layer"],
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+_OLD_NAMES = {"Gap": "ErrorStats", "open_other": "open_reference"}
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from the module it lives in, and keep it."""
-    if name not in _HOME:
+    """Import a public name on first use."""
+    if name in _OLD_NAMES:
+        warn_once(f"demitasse.testing.{name}", f"demitasse.testing.{_OLD_NAMES[name]}")
+        return __getattr__(_OLD_NAMES[name])
+    if name not in _MODULE_OF:
         message = f"module 'demitasse.testing' has no attribute {name!r}"
         raise AttributeError(message)
-    value = getattr(import_module(_HOME[name]), name)
+    value = getattr(import_module(f"demitasse.testing.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value
 

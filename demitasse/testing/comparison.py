@@ -1,49 +1,64 @@
-"""Run one net on several devices and say where their results differ."""
+"""Comparison of a net on several devices: blobs, gradients, parameters, training steps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from demitasse.core.deprecated import deprecated_attribute
 from demitasse.core.device import Device
 from demitasse.errors import DemitasseError, ErrorCode, NetError
+from demitasse.io.proto import NetParameter, SolverParameter
+from demitasse.layers.metadata import layer_metadata
 from demitasse.net import Net
 from demitasse.plan.report import report
-from demitasse.testing.differences import KINDS, Difference, gap
-from demitasse.testing.tolerances import tolerance
+from demitasse.testing.error_stats import KINDS, Difference, error_stats, tolerance
 
-__all__ = ["Comparison", "Found", "Row", "compare", "run_net"]
+if TYPE_CHECKING:
+    from demitasse.training import Solver
+
+__all__ = [
+    "Comparison",
+    "LayerArray",
+    "Row",
+    "TrainingStep",
+    "compare",
+    "compare_training",
+    "random_inputs",
+    "run_net",
+]
+
+BIASED = {"Convolution", "Deconvolution", "InnerProduct"}
+"""Layer types whose second parameter is a bias."""
 
 
-SUMMED = {"Convolution", "Deconvolution", "InnerProduct"}
-"""Types of layers whose second parameter is a bias."""
-
-
-class Found(NamedTuple):
-    """An array that a layer has computed."""
+class LayerArray(NamedTuple):
+    """An array that a layer computed."""
 
     layer: str
     type: str
     what: str
     array: np.ndarray
-    read: tuple[str, ...] = ()  # names of what it was computed from
-    wrote: tuple[str, ...] = ()  # names of what it is
-    floor: float = 0.0  # values below it are what rounding leaves of larger ones
+    read: tuple[str, ...] = ()  # names of the arrays it was computed from
+    wrote: tuple[str, ...] = ()  # its names
+    floor: float = 0.0  # smaller values are rounding errors
 
 
 @dataclass(frozen=True)
 class Row:
-    """One layer on all devices: for each the worst of its data, gradients and parameters.
+    """Largest differences of one layer on each device.
 
     Attributes:
         layer: Name of the layer.
-        type: Its type.
-        data: For each device the largest difference of the layer's tops, or None.
-        gradients: The same of what its backward has computed.
-        parameters: The same of its parameters.
+        type: Type of the layer.
+        data: Device -> largest difference of the layer's tops, or None.
+        gradients: Device -> largest difference of the gradients that the layer computed.
+        parameters: Device -> largest difference of the layer's parameters.
     """
 
     layer: str
@@ -52,40 +67,43 @@ class Row:
     gradients: Mapping[str, Difference | None]
     parameters: Mapping[str, Difference | None]
 
-    def of(self, kind: str) -> Mapping[str, Difference | None]:
-        """Return what is known of one of ``differences.KINDS``."""
+    of = deprecated_attribute("Row", "of", "by_kind")
+
+    def by_kind(self, kind: str) -> Mapping[str, Difference | None]:
+        """Return the differences of one of ``error_stats.KINDS``, by device."""
         return dict(zip(KINDS, (self.data, self.gradients, self.parameters), strict=True))[kind]
 
     @property
     def worst(self) -> float:
-        """The largest relative difference of the layer."""
-        found = [one for kind in KINDS for one in self.of(kind).values()]
+        """The largest relative error of the layer."""
+        found = [one for kind in KINDS for one in self.by_kind(kind).values()]
         return max((one.relative for one in found if one is not None), default=0.0)
 
 
 @dataclass
 class Comparison:
-    """What ``compare`` found.
+    """Result of ``compare``.
 
     Attributes:
-        reference: The device the others are held against.
-        devices: The others.
-        differences: One for each array and device, in the order of computation.
-        together: The same of the net's outputs and parameters, where layers run as one as they do
-            without being looked at.
-        code: For each device, what runs each layer forward: "portable", "numpy", "jit:avx2", ...
+        reference: The reference device.
+        devices: The other devices.
+        differences: One for each array and device, in the order of computation, without fusion.
+        fused: Differences of outputs and parameters in a run with fused layers.
+        code: Device -> layer -> implementation: "portable", "numpy", "jit:avx2", ...
     """
 
     reference: str
     devices: list[str]
     differences: list[Difference] = field(default_factory=list)
-    together: list[Difference] = field(default_factory=list)
+    fused: list[Difference] = field(default_factory=list)
     code: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    together = deprecated_attribute("Comparison", "together", "fused")
 
     @property
     def all(self) -> list[Difference]:
-        """All differences, layer by layer and together."""
-        return [*self.differences, *self.together]
+        """All differences: without fusion, then with fusion."""
+        return [*self.differences, *self.fused]
 
     @property
     def worst(self) -> Difference | None:
@@ -93,24 +111,24 @@ class Comparison:
         return max(self.all, key=lambda d: d.relative, default=None)
 
     def first_divergence(self, rtol: float) -> Difference | None:
-        """Return the first array, as computed, that is off by more than ``rtol``."""
+        """Return the first array, in the order of computation, with an error above ``rtol``."""
         return next((d for d in self.all if not d.relative <= rtol), None)
 
-    def need_agreement(self, what: str, dtype: str) -> None:
-        """Refuse what computes something else than it should.
+    def check_agreement(self, what: str, dtype: str) -> None:
+        """Raise an error if a difference exceeds the tolerance of its layer type.
 
         Args:
-            what: What parts from what, for the message.
-            dtype: Numbers that it computes in.
+            what: Start of the message, such as "net.onnx disagrees with the net".
+            dtype: Element type of the computation.
 
         Raises:
-            NetError: It does; names the first layer, and the worst.
+            NetError: A difference exceeds the tolerance; names the first one and the largest.
         """
         for one in self.all:
             allowed = tolerance(dtype, one.type)
             if not one.relative <= allowed:
                 message = (
-                    f"{what} (allowed {allowed:.1e}) at {self.explain(one)}; worst: {self.worst}"
+                    f"{what} (tolerance {allowed:.1e}) at {self.explain(one)}; worst: {self.worst}"
                 )
                 raise NetError(message, code=ErrorCode.INCOMPATIBLE, layer=one.layer)
 
@@ -120,8 +138,8 @@ class Comparison:
         for one in self.differences:
             found.setdefault((one.layer, one.type), []).append(one)
         return [
-            Row(name, kind, *(self._worst_of(some, what) for what in KINDS))
-            for (name, kind), some in found.items()
+            Row(name, type_, *(self._worst_of(some, kind) for kind in KINDS))
+            for (name, type_), some in found.items()
         ]
 
     def _worst_of(
@@ -137,12 +155,12 @@ class Comparison:
         }
 
     def explain(self, difference: Difference) -> str:
-        """Say what is known of a difference: the values, what had run, whether its inputs agree."""
-        found, lines = difference.gap, [f"{difference}"]
-        if not np.isnan(found.ulps):
+        """Return a description: values, implementations, and the error of the layer's inputs."""
+        stats, lines = difference.stats, [f"{difference}"]
+        if not np.isnan(stats.ulps):
             lines.append(
-                f"the value at {list(found.index)} is {found.got:.9g} there and "
-                f"{found.expected:.9g} on {self.reference}, {found.ulps:,.0f} ulp apart"
+                f"the value at {list(stats.index)} is {stats.got:.9g}, and {stats.expected:.9g} on "
+                f"{self.reference}, {stats.ulps:,.0f} ulp apart"
             )
         ran = [
             f"{self.code[device].get(difference.layer, 'other code')} on {device}"
@@ -152,21 +170,21 @@ class Comparison:
         if ran:
             lines.append(f"the layer ran as {', as '.join(ran)}")
         if difference.inputs is not None:
-            lines.append(f"what it read was off by {difference.inputs:.2e} at most")
-        if found.first and found.first != found.index:
-            lines.append(f"the first value that differs is at {list(found.first)}")
+            lines.append(f"the largest error of its inputs is {difference.inputs:.2e}")
+        if stats.first and stats.first != stats.index:
+            lines.append(f"the first different value is at {list(stats.first)}")
         return "; ".join(lines)
 
     def raise_if(self, rtol: float = 1e-4) -> None:
-        """Raise when some array is off by more than ``rtol`` of its scale.
+        """Raise an error if the relative error of an array exceeds ``rtol``.
 
         Raises:
-            NetError: Names the first layer where that is so, and the worst.
+            NetError: Names the first such layer, and the largest difference.
         """
         first = self.first_divergence(rtol)
         if first is not None:
             message = (
-                f"{first.device} parts from {self.reference} (allowed {rtol:.1e}) at "
+                f"{first.device} disagrees with {self.reference} (tolerance {rtol:.1e}) at "
                 f"{self.explain(first)}; worst: {self.worst}"
             )
             raise NetError(
@@ -187,39 +205,39 @@ def compare(
 ) -> Comparison:
     """Run a net on several devices from the same parameters, inputs and random numbers.
 
-    The net itself is left alone: every device gets its own copy. It runs twice: layer by layer, and
-    as it runs without being looked at, where several layers may be computed as one.
+    Each device runs a copy; the net itself does not change. Each copy runs twice: layer by layer,
+    and with fused layers.
 
     Args:
         net: The net.
         devices: At least two; the first is the reference.
-        inputs: An array for each net input; by default what its blobs hold.
-        backward: Whether gradients are compared too; by default, where the net has a loss.
-            Outputs that are no loss begin with the gradient the net's own blobs hold.
+        inputs: An array for each net input; None for the net's present inputs.
+        backward: Compare gradients, too; None for nets with a loss. Outputs that are no loss start
+            with the gradient in the net's own blobs.
 
     Returns:
-        The differences of every top after its layer has run, then of every bottom's gradient from
-        the end, then of every parameter's gradient.
+        Differences of every top in forward order, then of every bottom's gradient in backward
+        order, then of every parameter's gradient.
 
     Raises:
-        NetError: Fewer than two devices.
-        DeviceError: A device is not there.
+        NetError: ``devices`` has fewer than two elements.
+        DeviceError: A device is not available.
     """
     if len(devices) < 2:
-        message = f"compare needs two devices or more, not {list(devices)}"
+        message = f"got devices {list(devices)}, expected two or more"
         raise NetError(message, code=ErrorCode.COUNT_MISMATCH, field="devices", got=len(devices))
     given = {name: net.blobs[name].cpu_data() for name in net.inputs} | dict(inputs or {})
     wanted = any(net.structure.blob_loss_weights) if backward is None else backward
     first, *others = devices
     result = Comparison(str(first), [str(device) for device in others])
     floors: dict[str, float] = {}
-    for look, differences in ((True, result.differences), (False, result.together)):
+    for by_layer, differences in ((True, result.differences), (False, result.fused)):
         expected = run_net(
-            net, first, given, backward=wanted, look=look, code=result.code, floors=floors
+            net, first, given, backward=wanted, by_layer=by_layer, code=result.code, floors=floors
         )
         columns = [
             _differences(
-                run_net(net, device, given, backward=wanted, look=look, code=result.code),
+                run_net(net, device, given, backward=wanted, by_layer=by_layer, code=result.code),
                 expected,
                 str(device),
             )
@@ -230,19 +248,18 @@ def compare(
 
 
 def _differences(
-    found: Sequence[Found], expected: Sequence[Found], device: str
+    found: Sequence[LayerArray], expected: Sequence[LayerArray], device: str
 ) -> list[Difference]:
-    """Hold what one device has computed against what the reference has."""
-    last: dict[str, float] = {}  # blob -> how far its newest value is off
+    """Return the differences of one device's arrays from the reference's."""
+    errors: dict[str, float] = {}  # blob -> relative error of its present value
     result = []
     for one, other in zip(found, expected, strict=True):
-        apart = gap(one.array, other.array, other.floor)
-        read = [last[name] for name in one.read if name in last]
+        stats = error_stats(one.array, other.array, other.floor)
+        read = [errors[name] for name in one.read if name in errors]
         result.append(
-            Difference(one.layer, one.type, one.what, device, apart, max(read) if read else None)
+            Difference(one.layer, one.type, one.what, device, stats, max(read, default=None))
         )
-        for name in one.wrote:
-            last[name] = apart.relative
+        errors |= dict.fromkeys(one.wrote, stats.relative)
     return result
 
 
@@ -252,26 +269,27 @@ def run_net(
     inputs: Mapping[str, Any],
     *,
     backward: bool,
-    look: bool,
+    by_layer: bool,
     code: dict[str, dict[str, str]],
     floors: dict[str, float] | None = None,
-) -> list[Found]:
-    """Run a copy of a net on a device; return what it has computed.
+) -> list[LayerArray]:
+    """Run a copy of a net on a device; return the arrays that it computed.
 
     Args:
         net: The net.
-        device: Where to run.
+        device: Device to run on.
         inputs: An array for each net input.
-        backward: Whether to run backward, too.
-        look: Whether to look at every layer, one after the other, and not at the outputs alone.
-        code: Gets, for the device, what ran each layer.
-        floors: Gets, when it looks, for layers with a bias below which values its gradient is
-            rounding error; these are then noted with the gradients.
+        backward: Run backward, too.
+        by_layer: Run layer by layer, without fusion, and return the arrays of every layer; False
+            returns the outputs alone.
+        code: Dictionary to update: device -> layer -> implementation.
+        floors: Dictionary to update with ``by_layer``: layer with a bias -> largest rounding
+            error of the bias gradient. The entries become the ``floor`` of these gradients.
     """
-    found: list[Found] = []
+    found: list[LayerArray] = []
     floors = {} if floors is None else floors
     with net.clone(device) as copy:
-        if look:
+        if by_layer:
             copy.after_forward.append(lambda index: found.extend(_tops(copy, index)))
             copy.after_backward.append(lambda index: found.extend(_gradients(copy, index)))
             copy.after_backward.append(lambda index: floors.update(_floor(copy, index)))
@@ -279,7 +297,7 @@ def run_net(
             for name, array in inputs.items():
                 copy.set_input(name, array)
             copy.forward()
-            if not look:
+            if not by_layer:
                 found += _outputs(copy)
             code[str(device)] = {
                 layer.name: layer.code for layer in report(copy.plan) if layer.code
@@ -292,22 +310,22 @@ def run_net(
             error.at(f"on {device}")
             raise
         if backward:
-            found += _parameter_gradients(copy, floors, "" if look else ", layers run as one")
+            found += _parameter_gradients(copy, floors, "" if by_layer else ", fused layers")
     return found
 
 
-def _tops(net: Net, index: int) -> Iterator[Found]:
-    """Yield the tops of a layer that has run."""
+def _tops(net: Net, index: int) -> Iterator[LayerArray]:
+    """Yield the tops of a layer after its forward."""
     layer, names = net.layers[index], net.blob_names
     read = tuple(names[i] for i in net.structure.bottom_ids(index))
     for top in net.structure.top_ids(index):
         data = net.structure.blob_list[top].cpu_data().copy()
         what = f"top {names[top]!r}"
-        yield Found(layer.name, layer.type, what, data, read, (names[top],))
+        yield LayerArray(layer.name, layer.type, what, data, read, (names[top],))
 
 
-def _gradients(net: Net, index: int) -> Iterator[Found]:
-    """Yield the gradients of a layer's bottoms, where it has computed any."""
+def _gradients(net: Net, index: int) -> Iterator[LayerArray]:
+    """Yield the gradients that a layer computed for its bottoms."""
     layer, structure, names = net.layers[index], net.structure, net.blob_names
     if not structure.layer_need_backward[index]:
         return
@@ -318,11 +336,11 @@ def _gradients(net: Net, index: int) -> Iterator[Found]:
             diff = structure.blob_list[bottom].cpu_diff().copy()
             what = f"gradient of bottom {names[bottom]!r}"
             wrote = (f"gradient of {names[bottom]}",)
-            yield Found(layer.name, layer.type, what, diff, read, wrote)
+            yield LayerArray(layer.name, layer.type, what, diff, read, wrote)
 
 
-def _outputs(net: Net) -> Iterator[Found]:
-    """Yield the outputs of a net, by the layers that write them."""
+def _outputs(net: Net) -> Iterator[LayerArray]:
+    """Yield the outputs of a net with the layers that write them."""
     makers = {
         net.blob_names[top]: layer
         for index, layer in enumerate(net.layers)
@@ -330,38 +348,176 @@ def _outputs(net: Net) -> Iterator[Found]:
     }
     for name in net.outputs:
         layer = makers[name]
-        what = f"output {name!r}, layers run as one"
-        yield Found(layer.name, layer.type, what, net.blobs[name].cpu_data().copy())
+        what = f"output {name!r}, fused layers"
+        data = net.blobs[name].cpu_data().copy()
+        yield LayerArray(layer.name, layer.type, what, data, wrote=(name,))
 
 
 def _floor(net: Net, index: int) -> dict[str, float]:
-    """Return, for a layer whose bias's gradient is a sum, a hundredth of what was added up.
+    """Return the floor of a bias gradient: 1 % of the sum of the absolute values of its terms.
 
-    A bias before a BatchNorm has no effect, so its gradient is 0 but for rounding: terms of any
-    size that cancel. Where two digits or more are lost that way, the rest is compared less closely.
+    The gradient of a bias before a BatchNorm is 0 except for rounding errors, because its terms
+    cancel. The floor loosens the comparison where cancellation loses two digits or more.
     """
     layer, structure = net.layers[index], net.structure
-    if layer.type not in SUMMED or len(layer.blobs) < 2 or not structure.layer_need_backward[index]:
+    if layer.type not in BIASED or len(layer.blobs) < 2 or not structure.layer_need_backward[index]:
         return {}
     tops = [structure.blob_list[top].cpu_diff() for top in structure.top_ids(index)]
     added = sum(float(np.sum(np.abs(diff), dtype=np.float64)) for diff in tops)
     return {layer.name: added / layer.blobs[1].count / 100}
 
 
-def _parameter_gradients(net: Net, floors: Mapping[str, float], how: str) -> Iterator[Found]:
-    """Yield the gradients of all parameters that learn."""
+def _parameter_gradients(net: Net, floors: Mapping[str, float], how: str) -> Iterator[LayerArray]:
+    """Yield the gradients of all learnable parameters."""
     for layer in net.layers:
         for index, blob in enumerate(layer.blobs):
             if layer.param_propagate_down(index):
                 what = f"gradient of parameter {index}{how}"
                 floor = floors.get(layer.name, 0.0) if index == 1 else 0.0
                 diff = blob.cpu_diff().copy()
-                yield Found(layer.name, layer.type, what, diff, floor=floor)
+                yield LayerArray(layer.name, layer.type, what, diff, floor=floor)
 
 
 def _give_gradients(net: Net, copy: Net) -> None:
-    """Set the gradients of outputs that are no loss to what the net's own blobs hold."""
+    """Copy the gradients of outputs that are no loss from the net's own blobs."""
     weights = dict(zip(net.blob_names, net.structure.blob_loss_weights, strict=True))
     for name in net.outputs:
         if not weights[name] and net.blobs[name].shape == copy.blobs[name].shape:
             copy.blobs[name].mutable_cpu_diff()[...] = net.blobs[name].cpu_diff()
+
+
+def random_inputs(net: Net, seed: int) -> dict[str, np.ndarray]:
+    """Return a random array for each net input.
+
+    Images and features get normal noise. Inputs that a layer reads as labels, indices or marks, and
+    inputs of one value for each item, are 0; selectors of Filter are 1, ground-truth boxes -1
+    (no object).
+
+    Args:
+        net: The net.
+        seed: Seed of the noise.
+    """
+    random = np.random.default_rng(seed)
+    kinds = _value_kinds(net)
+    arrays = {}
+    for name in net.inputs:
+        shape = net.blobs[name].shape
+        if kinds[name]:
+            value = 1 if "selector" in kinds[name] else -1 if "objects" in kinds[name] else 0
+            arrays[name] = np.full(shape, value, np.float32)
+        elif len(shape) > 1 and np.prod(shape[1:]) > 1:
+            arrays[name] = random.standard_normal(shape, np.float32)
+        else:
+            arrays[name] = np.zeros(shape, np.float32)
+    return arrays
+
+
+def _value_kinds(net: Net) -> dict[str, set[str]]:
+    """Return the kinds of values (labels, indices, ...) that layers read from each blob."""
+    kinds: dict[str, set[str]] = {name: set() for name in net.blob_names}
+    for index, layer in reversed(list(enumerate(net.layers))):
+        facts = layer_metadata(layer.type)
+        bottoms = [net.blob_names[i] for i in net.structure.bottom_ids(index)]
+        for name, kind in zip(bottoms, facts.kinds_of_bottoms(len(bottoms)), strict=True):
+            kinds[name] |= {kind} if kind else set()
+        if facts.shares.is_met(layer.param, layer.phase):  # its tops are other names of the bottom
+            for top in net.structure.top_ids(index):
+                kinds[bottoms[0]] |= kinds[net.blob_names[top]]
+    return kinds
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """Difference of one device from the reference after a training step.
+
+    Attributes:
+        iteration: Number of steps so far.
+        device: The compared device.
+        loss: Loss on this device.
+        expected: Loss on the reference device.
+        worst: Parameter with the largest error, relative to its layer's largest values.
+    """
+
+    iteration: int
+    device: str
+    loss: float
+    expected: float
+    worst: Difference
+
+
+def compare_training(
+    source: str | os.PathLike[str] | NetParameter | SolverParameter,
+    devices: Sequence[str],
+    steps: int,
+    *,
+    prepare: Callable[[Net], None] | None = None,
+    seed: int = 0,
+) -> list[TrainingStep]:
+    """Train on several devices from the same parameters, and compare after each step.
+
+    Rounding errors grow during training, so no tolerance fits every net. A wrong gradient or update
+    shows in the first step; rounding errors show later.
+
+    Args:
+        source: A net, trained by SGD with learning rate 0.01 and momentum 0.9, or a solver message.
+        devices: At least two; the first is the reference.
+        steps: Number of steps.
+        prepare: Function to call with each device's net before the first step, e.g. to fill inputs.
+        seed: Seed of parameters, dropout and data.
+
+    Returns:
+        For each step, one entry for each device except the reference.
+    """
+    from demitasse.training import Solver
+
+    names = [str(device) for device in devices]
+    with ExitStack() as stack:
+        solvers = [
+            stack.enter_context(Solver(_solver(source), device=name, seed=seed)) for name in names
+        ]
+        first = solvers[0].net
+        for solver in solvers:
+            if prepare is not None:
+                prepare(solver.net)
+            for mine, theirs in zip(
+                first.learnable_params, solver.net.learnable_params, strict=True
+            ):
+                theirs.copy_from(mine)
+        found: list[TrainingStep] = []
+        for iteration in range(1, steps + 1):
+            for solver in solvers:
+                solver.step(1)
+            found += [
+                _training_step(iteration, name, other, solvers[0])
+                for name, other in zip(names[1:], solvers[1:], strict=True)
+            ]
+        return found
+
+
+def _solver(source: str | os.PathLike[str] | NetParameter | SolverParameter) -> SolverParameter:
+    """Return a solver message for a net; a given solver message as it is."""
+    if isinstance(source, SolverParameter):
+        return source
+    param = SolverParameter(
+        base_lr=0.01, lr_policy="fixed", momentum=0.9, snapshot_after_train=False, display=0
+    )
+    if isinstance(source, NetParameter):
+        param.net_param.CopyFrom(source)
+    else:
+        param.net = os.fspath(source)
+    return param
+
+
+def _training_step(iteration: int, device: str, solver: Solver, first: Solver) -> TrainingStep:
+    worst = max(_parameter_differences(device, solver.net, first.net), key=lambda one: one.relative)
+    return TrainingStep(iteration, device, solver.smoothed_loss, first.smoothed_loss, worst)
+
+
+def _parameter_differences(device: str, net: Net, first: Net) -> Iterator[Difference]:
+    for layer, other in zip(net.layers, first.layers, strict=True):
+        # a bias that starts at 0 before a BatchNorm contains rounding errors alone
+        largest = max((float(np.max(np.abs(b.cpu_data()), initial=0)) for b in other.blobs[:1]),
+                      default=0.0)  # fmt: skip
+        for index, (mine, theirs) in enumerate(zip(layer.blobs, other.blobs, strict=True)):
+            stats = error_stats(mine.cpu_data(), theirs.cpu_data(), largest)
+            yield Difference(layer.name, layer.type, f"parameter {index}", device, stats)

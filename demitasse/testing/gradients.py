@@ -1,4 +1,4 @@
-"""Check a layer's gradients against differences of its outputs.
+"""Gradient check of a layer by central differences.
 
 Source: Caffe, ``include/caffe/test/test_gradient_check_util.hpp``.
 """
@@ -18,11 +18,12 @@ from demitasse.testing.single_layer import SingleLayer, make_layer
 
 __all__ = ["GradientError", "check_gradients"]
 
-PARAM_START = 0.5  # parameter gradients start from this, to see that they are added to
+PARAM_START = 0.5
+"""Initial value of parameter gradients, which backward must add to."""
 
 
 class GradientError(AssertionError):
-    """A gradient is not what differences of the outputs say, or breaks the layer contract."""
+    """A gradient disagrees with central differences, or backward breaks the layer contract."""
 
 
 def check_gradients(
@@ -39,42 +40,39 @@ def check_gradients(
     device: str | Device | None = None,
     seed: int = 1,
 ) -> float:
-    """Compare the gradients that a layer computes with central differences of its tops.
+    """Compare the gradients of a layer with central differences of its tops.
 
-    Every element of every checked bottom and parameter is moved up and down by ``step``. By
-    default the tops are joined to one objective with random weights, and backward runs once;
-    ``exhaustive`` looks at each top element by itself, with one backward pass for each.
+    Every element of every checked bottom and parameter is changed by ``step`` in both directions.
+    By default the objective is a sum of all tops with random weights, and backward runs once;
+    ``exhaustive`` runs backward for each top element.
 
-    The layer is also held to the contract: wanted bottom gradients are overwritten, others left
-    alone, and parameter gradients are added to.
+    The check includes the layer contract: backward overwrites bottom gradients that
+    ``propagate_down`` selects, changes no others, and adds to parameter gradients.
 
     Args:
-        layer: Prototxt or message of the layer, or a layer from ``make_layer``, which keeps
-            the values it has unless ``bottoms`` are given.
-        bottoms: Values of the bottoms, of any shape.
-        step: How far an element is moved, in both directions.
-        threshold: Largest allowed difference, relative to the larger of both gradients, or
-            absolute where that is below 1.
-        kink: Where the function is not smooth: a bottom element whose absolute value is within
-            ``kink_range`` of it (of one of them) is not checked.
-        kink_range: Half the width of the neighbourhood; negative checks every element.
-        check_bottom: Index or indices of the bottoms to check; by default all that the layer has
-            a gradient for (``allow_force_backward``).
-        check_params: Whether to check the parameters, or the indices of those to check.
-        exhaustive: Look at each top element by itself.
+        layer: Prototxt or message of the layer, or a layer from ``make_layer``, which keeps its
+            values unless ``bottoms`` are given.
+        bottoms: Values of the bottoms, in the shapes that the layer takes.
+        step: Change of an element.
+        threshold: Largest allowed error, relative to the larger gradient, or absolute if both
+            gradients are below 1.
+        kink: Absolute values of bottom elements at which the function is not smooth.
+        kink_range: Elements within this distance of a kink are not checked; negative checks all.
+        check_bottom: Index or indices of the bottoms to check; None for all that the layer has a
+            gradient for (``allow_force_backward``).
+        check_params: True to check all parameters, or the indices to check.
+        exhaustive: Check each top element separately.
         phase: "TRAIN" or "TEST".
-        device: Where the layer runs.
+        device: Device of the layer.
         seed: Key of the layer's random numbers and of the objective's weights.
 
     Returns:
-        The largest relative difference found.
+        The largest relative error.
 
     Raises:
-        GradientError: A gradient differs; names the blob, the element and both values.
-        NetError: The layer uses tops that neither its class nor its text says it has.
-        ValueError: There is nothing to check, or the bottoms are not float64.
-
-    Shapes: bottoms as the layer takes them; nothing needs to be flattened.
+        GradientError: A gradient disagrees; names the blob, the element and both values.
+        NetError: The layer uses tops that neither its class nor its prototxt declares.
+        ValueError: Nothing to check, or the layer does not compute in float64.
 
     Example::
 
@@ -98,12 +96,12 @@ def check_gradients(
         values = list(bottoms)
     if not single.top:
         message = (
-            f"{single.layer.type} was given no top whose gradient could be checked: say in its "
-            "class how many it has (tops = Exactly(1)), or name them in the text (top: 'y')"
+            f"{single.layer.type} has no top; declare tops in its class (tops = Exactly(1)), or "
+            "name them in the prototxt (top: 'y')"
         )
         raise ValueError(message)
     if single.layer.dtype != "float64":
-        message = f"gradients are checked in float64, the layer computes in {single.layer.dtype}"
+        message = f"got a layer in {single.layer.dtype}, expected float64"
         raise ValueError(message)
     check = _Check(single, [np.array(v, np.float64) for v in values], step)
     targets = [
@@ -111,7 +109,7 @@ def check_gradients(
         *check.bottoms(_wanted(single, check_bottom), np.atleast_1d(kink), kink_range),
     ]
     if not targets:
-        message = f"{single.layer.type} has neither a bottom nor a parameter with a gradient"
+        message = f"{single.layer.type} has no bottom and no parameter with a gradient"
         raise ValueError(message)
     worst = 0.0
     with single.at_work():
@@ -125,7 +123,7 @@ def check_gradients(
 
 @dataclass(frozen=True)
 class _Target:
-    """A blob whose gradient is checked, at the elements ``places`` of the flattened blob."""
+    """A blob to check, at the elements ``places`` of the flattened blob."""
 
     name: str
     blob: Blob
@@ -134,7 +132,7 @@ class _Target:
 
 
 class _Check:
-    """Runs one layer again and again from the same start."""
+    """Repeated runs of one layer from the same parameters."""
 
     def __init__(self, single: SingleLayer, values: list[np.ndarray], step: float) -> None:
         self.single, self.values, self.step = single, values, step
@@ -159,7 +157,7 @@ class _Check:
         return [(blob.name, blob.shape) for blob in self.single.top]
 
     def slopes(self, target: _Target) -> np.ndarray:
-        """Return the difference quotients of all top elements; (places, top elements)."""
+        """Return central differences of all top elements. Shape: (places, top elements)."""
         rows = []
         for place in target.places:
             up = self._forward(target, place, +self.step)
@@ -168,7 +166,7 @@ class _Check:
         return np.array(rows).reshape(len(target.places), -1)
 
     def gradients(self, targets: list[_Target], weights: np.ndarray) -> list[np.ndarray]:
-        """Return what backward computes for each target, flattened, for these top gradients."""
+        """Return the gradient of each target, flattened, for these top gradients."""
         self._forward()
         single = self.single
         wanted = [t.bottom for t in targets if t.bottom is not None]
@@ -203,7 +201,7 @@ class _Check:
     def _forward(
         self, target: _Target | None = None, place: int = 0, change: float = 0.0
     ) -> np.ndarray:
-        """Run forward with one element moved; return all top elements in a row."""
+        """Run forward with one element changed; return all top elements in a row."""
         for blob, value in zip(self.single.params, self.start, strict=True):
             blob.mutable_cpu_data()[...] = value
         values = self.values
@@ -218,7 +216,7 @@ class _Check:
 def _objectives(
     tops: list[tuple[str, tuple[int, ...]]], *, exhaustive: bool, seed: int
 ) -> Iterator[tuple[Callable[[], str], np.ndarray]]:
-    """Give what to say of each objective, and its weights of all top elements."""
+    """Yield a description of each objective, and its weights of all top elements."""
     count = sum(int(np.prod(shape)) for _, shape in tops)
     if not exhaustive:
         weights = np.random.default_rng(seed).uniform(0.5, 1.5, count)
@@ -251,11 +249,12 @@ def _compare(
     if wrong.any():
         first = int(np.argmax(np.where(np.isnan(error), np.inf, error)))
         place = int(target.places[first])
-        unset = "; it was not written" if np.isnan(found[first]) else ""
+        unset = "; backward did not write it" if np.isnan(found[first]) else ""
         message = (
             f"the gradient of {what()} with respect to {target.name} at "
-            f"{_index(place, target.blob.shape)} is {found[first]:.9g}, differences give "
-            f"{expected[first]:.9g}{unset} ({wrong.sum()} of {wrong.size} elements differ)"
+            f"{_index(place, target.blob.shape)} is {found[first]:.9g}, expected "
+            f"{expected[first]:.9g} by central differences{unset} ({wrong.sum()} of {wrong.size} "
+            "elements differ)"
         )
         raise GradientError(message)
     return float(error.max(initial=0.0))

@@ -1,8 +1,7 @@
-"""Layers of every type, small enough to be tried on every device: their prototxts and bottoms.
+"""Small test cases of every layer type: prototxt and bottoms.
 
-Types with a gradient have a case for every option that changes what they compute; tests of the
-project compare their gradients with differences of the tops. :mod:`demitasse.testing.conformance`
-runs all of them on a device of anybody's.
+Types with a gradient have a case for every option that changes results; the project's tests check
+their gradients. :mod:`demitasse.testing.conformance` runs all cases on any device.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ class LayerCase:
     """One layer and its bottoms.
 
     Attributes:
-        type: The layer's type.
-        number: Which case of the type it is.
-        fields: Text of the layer's message besides name and type. Bottoms and tops need no names.
+        type: Layer type.
+        number: Number of the case, from 0 for each type.
+        fields: Prototxt of the layer without name and type. Bottoms and tops need no names.
         bottoms: Values of the bottoms.
         phase: "TRAIN" or "TEST".
-        passes: Forward passes after which the shapes of the tops are known.
+        passes: Forward passes before the shapes of the tops are known.
         check: Options of ``check_gradients``.
     """
 
@@ -42,7 +41,7 @@ class LayerCase:
 
     @property
     def text(self) -> str:
-        """Prototxt of the layer, as ``make_layer`` takes it."""
+        """Prototxt of the layer, for ``make_layer``."""
         return f'type: "{self.type}" {self.fields}'
 
     def __str__(self) -> str:
@@ -53,7 +52,7 @@ RNG = np.random.default_rng(7)
 
 
 def apart(*shape: int, low: float = -1.5, high: float = 1.5) -> np.ndarray:
-    """Return values in no order, all different, none near 0, where many functions have a kink."""
+    """Return distinct values in random order, none near 0, where many functions have a kink."""
     values: np.ndarray = np.linspace(low, high, int(np.prod(shape)) // 2 * 2 + 2)
     values = values[values != 0]
     return RNG.permutation(values)[: int(np.prod(shape))].reshape(shape)
@@ -63,14 +62,14 @@ FILLER = 'filler { type: "gaussian" std: 0.7 }'
 
 
 def filler(*names: str) -> str:
-    """Return gaussian fillers of these parameters."""
+    """Return Gaussian fillers of these parameters."""
     return " ".join(f"{name}_{FILLER}" for name in names)
 
 
 WB = filler("weight", "bias")
 IMAGE, ROWS = apart(2, 4, 4, 3), apart(3, 4)
 FLAT = apart(2, 3, 4)
-CONT = np.array([[0.0, 0], [1, 1], [1, 0]])  # no state is carried from pass to pass
+CONT = np.array([[0.0, 0], [1, 1], [1, 0]])  # every sequence starts in the first step
 STEPS = apart(3, 2, 4)
 SCORES, CLASSES = apart(3, 4, 2), np.array([[0, 3], [1, 1], [2, 0.0]])
 SCORES_2D, LABELS = apart(3, 4), np.array([3.0, 0, 2])
@@ -102,8 +101,7 @@ NORMALIZATIONS = [
     for mode in ("FULL", "VALID", "BATCH_SIZE", "NONE", "PRE_FIXED pre_fixed_normalizer: 5")
 ]
 
-# type -> (fields and other text, bottoms); more may follow: the phase, passes before the shapes are
-# known, and options of check_gradients
+# type -> (prototxt, bottoms[, phase, passes and options of check_gradients])
 SOFTMAX_LOSSES = [
     (f"softmax_param {{ axis: {axis} }} loss_param {{ {mode} {ignore} }}", [scores, labels])
     for mode in (*NORMALIZATIONS, "normalize: true", "normalize: false", "")
@@ -371,14 +369,14 @@ GRADIENT_TABLE: Table = {
         (
             f"center_loss_param {{ num_output: 4 axis: 1 {filler('center')} }}",
             [ROWS, LABELS],
-            {"check_params": False},  # centres follow a rule that is no derivative
+            {"check_params": False},  # the update of centres is no derivative
         )
     ],
     "ContrastiveLoss": [
         (
             f"contrastive_loss_param {{ margin: {margin} legacy_version: {legacy} }}",
             [ROWS, 0.3 * apart(3, 4), [1, 0, 0]],
-            {"threshold": 1e-3},  # Caffe adds a little to the distance it divides by
+            {"threshold": 1e-3},  # Caffe adds an epsilon to the divisor
         )
         for margin, legacy in ((1.3, "false"), (4, "false"), (9, "true"))
     ],
@@ -557,7 +555,7 @@ def _case(
 
 
 CASES = _cases(GRADIENT_TABLE)
-"""Type with a gradient -> its cases, one for every option and value of few."""
+"""Layer type with a gradient -> its cases, one for every option."""
 
 OTHER_CASES = _cases(OTHERS_TABLE)
-"""Type without a gradient of its own -> its cases. Those that read or write files have none."""
+"""Layer type without a gradient -> its cases; types that read or write files have none."""

@@ -1,17 +1,17 @@
-"""Pytest's plugin: nets and layers of your own on every device, in your own tests.
+"""Pytest plugin: fixtures that run nets and layers on several devices.
 
-It is there when Demitasse is installed::
+Installing Demitasse registers the plugin::
 
     def test_my_net(assert_consistent):
-        assert_consistent("net.prototxt")  # the devices of this machine, against numpy
+        assert_consistent("net.prototxt")  # all devices of this machine, compared with numpy
 
 
     @pytest.mark.devices("cpu", "cuda:0")
     def test_on_each(device):  # once on each
         net = dm.Net("net.prototxt", device=device)
 
-``pytest --demitasse-devices=cpu,cuda:0`` chooses for all tests that do not; one that is not there
-skips its tests, or fails them with ``--demitasse-require``.
+``pytest --demitasse-devices=cpu,cuda:0`` sets the devices of tests without the marker. Tests of a
+device that is not available are skipped; with ``--demitasse-require`` they fail.
 """
 
 from __future__ import annotations
@@ -30,43 +30,43 @@ OPTION, REQUIRE = "--demitasse-devices", "--demitasse-require"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the plugin's options."""
+    """Add the command-line options."""
     group = parser.getgroup("demitasse", "Demitasse: nets on several devices")
     group.addoption(
         OPTION,
         metavar="DEVICE[,DEVICE]",
-        help="devices for tests that ask for `device` or `assert_consistent`; default: numpy, cpu "
-        "and every GPU that is there",
+        help="devices of the fixtures `device` and `assert_consistent`; default: numpy, cpu and "
+        "every GPU",
     )
     group.addoption(
-        REQUIRE, action="store_true", help="fail, not skip, where such a device is not there"
+        REQUIRE, action="store_true", help="fail, not skip, tests of devices that do not exist"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line(
-        "markers", "devices(name, ...): the devices that `device` and `assert_consistent` mean"
+        "markers", "devices(name, ...): devices of the fixtures `device` and `assert_consistent`"
     )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that asks for our ``device`` once on each."""
+    """Run a test that uses this plugin's ``device`` once on each device."""
     definitions = metafunc._arg2fixturedefs.get("device", ())
-    if definitions and definitions[-1].func.__module__ == __name__:  # a user's own one wins
+    if definitions and definitions[-1].func.__module__ == __name__:  # not a fixture of the user
         names = _names(metafunc.config, metafunc.definition.get_closest_marker("devices"))
         metafunc.parametrize("device", names, indirect=True)
 
 
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> str:
-    """A device's name; the test runs once on each."""
-    return _there(request.config, request.param)
+    """Name of a device; the test runs once on each device."""
+    return _available(request.config, request.param)
 
 
 @pytest.fixture
 def assert_consistent(request: pytest.FixtureRequest) -> Callable[..., Comparison]:
-    """A function that fails where devices part: see :func:`consistent`."""
+    """Function that fails if devices disagree: see :func:`consistent`."""
 
     def check(
         what: Any,
@@ -76,7 +76,7 @@ def assert_consistent(request: pytest.FixtureRequest) -> Callable[..., Compariso
     ) -> Comparison:
         config = request.config
         names = devices or _names(config, request.node.get_closest_marker("devices"))
-        return consistent(what, [_there(config, name) for name in names], rtol, **options)
+        return consistent(what, [_available(config, name) for name in names], rtol, **options)
 
     return check
 
@@ -90,31 +90,29 @@ def consistent(
     phase: str = "TRAIN",
     seed: int = 0,
 ) -> Comparison:
-    """Run a net on several devices; fail where one parts from the first.
+    """Run a net on several devices; fail if one disagrees with the first.
 
     Args:
-        what: A net (``dm.Net``), or what one is made from: a file, a message, or the text of
-            layers.
+        what: A net (``dm.Net``), a prototxt file, a message, or the prototxt of layers.
         devices: At least two; the first is the reference.
-        rtol: Largest difference, over the largest value of each array; by default that of what the
-            net computes in. Layers that lose digits may be off by more: ``testing.tolerances``.
-        inputs: An array for each net input; without, noise by ``seed``.
-        phase: Of the net that is made.
-        seed: Of parameters, inputs and dropout.
+        rtol: Tolerance, relative to the largest value of each array; None for that of the net's
+            dtype. Layers that lose digits have a larger one: ``error_stats.TYPES``.
+        inputs: An array for each net input; None for noise.
+        phase: Phase of a net made from a file, message or prototxt.
+        seed: Seed of parameters, inputs and dropout.
 
     Raises:
-        AssertionError: Some array is off by more; says which is the first, and what is known of it.
+        AssertionError: A difference exceeds the tolerance; describes the first one.
     """
     from demitasse.net import Net
-    from demitasse.testing.comparison import compare
-    from demitasse.testing.inputs import random_inputs
-    from demitasse.testing.tolerances import tolerance
+    from demitasse.testing.comparison import compare, random_inputs
+    from demitasse.testing.error_stats import tolerance
 
     made = what if isinstance(what, Net) else _net(what, phase, devices[0], seed)
     found = compare(made, devices, random_inputs(made, seed) if inputs is None else inputs)
     for one in found.all:
         if not one.relative <= tolerance(made.dtype, one.type, rtol):
-            pytest.fail(f"the devices part: {found.explain(one)}", pytrace=False)
+            pytest.fail(f"devices disagree: {found.explain(one)}", pytrace=False)
     return found
 
 
@@ -128,7 +126,7 @@ def _net(what: Any, phase: str, device: str, seed: int) -> Any:
 
 
 def _names(config: pytest.Config, marker: pytest.Mark | None) -> list[str]:
-    """Return the devices that a test means."""
+    """Return the devices of a test: of its marker, the option, or the default."""
     from demitasse.core.device import available_devices
 
     if marker is not None:
@@ -140,8 +138,8 @@ def _names(config: pytest.Config, marker: pytest.Mark | None) -> list[str]:
     return ["numpy", "cpu", *gpus]
 
 
-def _there(config: pytest.Config, name: str) -> str:
-    """Return a device's name; skip, or fail, where there is no such device."""
+def _available(config: pytest.Config, name: str) -> str:
+    """Return the name of a device; skip or fail the test if the device does not exist."""
     from demitasse.core.device import Device
     from demitasse.errors import DeviceError
 

@@ -1,4 +1,4 @@
-"""One layer outside of a net, with its own bottoms and tops: for tests of layers."""
+"""A single layer with its own bottoms and tops, for tests of layers."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ __all__ = ["SingleLayer", "make_layer"]
 
 
 class SingleLayer:
-    """A layer that is set up and can be run; made by ``make_layer``.
+    """A layer that can run outside of a net; made by ``make_layer``.
 
-    It runs as in a net: by the Step that its backend has for it, or its portable code.
+    It runs as in a net: by the Step of its backend, or by its portable code.
 
     Attributes:
-        layer: The layer itself.
-        bottom: Its bottoms; ``bottom[i].data`` and ``.diff`` are numpy views.
-        top: Its tops; in place, ``top[i] is bottom[i]``.
-        wanted: For each bottom whether its gradient is wanted.
+        layer: The layer.
+        bottom: Bottoms; ``bottom[i].data`` and ``.diff`` are numpy views.
+        top: Tops; in place, ``top[i] is bottom[i]``.
+        wanted: ``propagate_down`` of each bottom.
     """
 
     def __init__(
@@ -52,19 +52,19 @@ class SingleLayer:
 
     @property
     def params(self) -> list[Blob]:
-        """The layer's parameters."""
+        """Parameters of the layer."""
         return self.layer.blobs
 
     @property
     def entry(self) -> Entry:
-        """What the plan holds for it: the Step, or why there is none."""
+        """Plan of the layer: its Step, or why it has none."""
         return self._plan.entries[0]
 
     def forward(self, *bottoms: Any) -> list[np.ndarray]:
         """Run reshape and forward.
 
         Args:
-            bottoms: New values of the bottoms, whose shapes follow; none keeps what is there.
+            bottoms: New values of the bottoms, of any shape; none to keep the present values.
 
         Returns:
             Copies of the tops.
@@ -84,15 +84,14 @@ class SingleLayer:
         """Run backward.
 
         Args:
-            top_diffs: Gradients of the tops; none keeps what is there, in a loss layer the loss
-                weights.
-            propagate_down: For each bottom whether its gradient is wanted; by default as
-                ``make_layer`` was told. A Step is prepared for what is wanted, so that one that
-                has run for other gradients runs forward once more.
+            top_diffs: Gradients of the tops; none to keep the present ones, which are the loss
+                weights in a loss layer.
+            propagate_down: For each bottom, True to compute its gradient; by default that of
+                ``make_layer``. A change prepares a new Step and runs forward again.
 
         Returns:
-            Copies of the gradients of the bottoms, None where not wanted. Gradients of parameters
-            are added to ``params[i].diff``.
+            Copies of the gradients of the bottoms, None for bottoms without ``propagate_down``.
+            Gradients of parameters are added to ``params[i].diff``.
         """
         for blob, value in zip(self.top, top_diffs, strict=bool(top_diffs)):
             blob.mutable_cpu_diff()[...] = value
@@ -105,12 +104,12 @@ class SingleLayer:
         return [np.array(blob.cpu_diff()) if want else None for blob, want in pairs]
 
     def differentiable(self) -> list[bool]:
-        """Return, for each bottom, whether the layer has a gradient for it."""
+        """Return True for each bottom that the layer has a gradient for."""
         return [self.layer.allow_force_backward(i) for i in range(len(self.bottom))]
 
     @cached_property
     def _plan(self) -> Plan:
-        """A plan of this layer alone, for the gradients that are wanted."""
+        """Plan of this layer, for the gradients in ``wanted``."""
         learned = [self.layer.param_propagate_down(i) for i in range(len(self.params))]
         place = Place(
             self.layer,
@@ -122,7 +121,7 @@ class SingleLayer:
         return Plan([place], Changes(), lowered=self._lowered)
 
     def _want(self, wanted: list[bool]) -> None:
-        """Make another plan, for these gradients, and bring it to where the last one was."""
+        """Make a new plan for these gradients, and repeat forward if the old plan ran it."""
         self.layer.refuse_gradients(self.bottom, wanted)
         ran, self.wanted = self.entry.ran, wanted
         del self._plan
@@ -132,7 +131,7 @@ class SingleLayer:
             self._plan.forward(0, 0)
 
     def _changed_by_forward(self) -> list[tuple[Blob, np.ndarray]]:
-        """Return the values that a Step may overwrite in forward although it begins with them."""
+        """Return copies of the blobs that a Step both reads and writes in forward."""
         if self.entry.step is None:
             return []
         in_place = [blob for blob in self.bottom if blob in self.top]
@@ -141,9 +140,9 @@ class SingleLayer:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Have the layer's device at work in a block; around many passes it is done once for all.
+        """Make the layer's device current in a block, to save this cost around many passes.
 
-        Arithmetic in the block gives no warnings, as in a pass.
+        Arithmetic in the block emits no warnings, as in a pass.
         """
         if self._working:
             yield
@@ -172,25 +171,25 @@ def make_layer(
     """Create and set up one layer.
 
     Args:
-        layer: Its message, or prototxt: the fields of a layer, with or without ``layer { }``
-            around them. Bottoms and tops need no names. A top with the name of a bottom makes the
-            layer run in place.
-        bottoms: Values of the bottoms, of any shape; labels, too, are numbers.
+        layer: Message or prototxt: the fields of a layer, with or without ``layer { }`` around
+            them. Bottoms and tops need no names. A top with the name of a bottom makes the layer
+            run in place.
+        bottoms: Values of the bottoms, of any shape; labels are numbers, too.
         phase: "TRAIN" or "TEST".
-        device: Where it runs; the current device by default.
-        dtype: What it computes in. Gradients are checked in "float64".
-        seed: Key of its fillers and random numbers.
-        base_dir: Folder where files that it names are looked for, besides the working directory.
-        propagate_down: For each bottom whether its gradient is wanted; by default those that the
+        device: Device of the layer; None for the current device.
+        dtype: Element type. Gradient checks need "float64".
+        seed: Key of the layer's fillers and random numbers.
+        base_dir: Folder of files that the layer names, in addition to the working directory.
+        propagate_down: For each bottom, True to compute its gradient; None for all bottoms that the
             layer has a gradient for.
-        lowered: Whether the backend may run a Step; False runs the layer's portable code.
-        storage: How a GPU keeps what the layer computes: "float", or in 16 bits, "half" or
-            "bfloat16", in phase TEST.
+        lowered: Allow the backend to run a Step; False runs the layer's portable code.
+        storage: Element type of tops in GPU memory: "float", or in phase TEST "half" or
+            "bfloat16".
 
     Raises:
         PrototxtError: The text is not one layer.
-        NetError: The layer uses tops that neither its class nor the text says it has.
-        DemitasseError: What the layer itself refuses.
+        NetError: The layer uses tops that neither its class nor the prototxt declares.
+        DemitasseError: The layer refuses its fields or bottoms.
 
     Example::
 
@@ -216,8 +215,8 @@ def make_layer(
             if above:
                 raise
             message = (
-                f"layer type {made.type!r} reached for a top and was given none: say in its class "
-                "how many it has (tops = Exactly(1)), or name them in the text (top: 'y')"
+                f"layer type {made.type!r} uses a top that does not exist; declare tops in its "
+                "class (tops = Exactly(1)), or name them in the prototxt (top: 'y')"
             )
             raise NetError(
                 message, code=ErrorCode.MISSING, layer=made.name, field="tops"
@@ -232,7 +231,7 @@ def _message(layer: str | LayerParameter) -> LayerParameter:
     elif re.match(r"\s*layer\s*:?\s*{", layer):
         net = parse_text(layer, NetParameter)
         if len(net.layer) != 1:
-            message = f"one layer is needed, the text has {len(net.layer)}"
+            message = f"got {len(net.layer)} layers, expected 1"
             raise PrototxtError(
                 message, code=ErrorCode.COUNT_MISMATCH, got=len(net.layer), expected=1
             )

@@ -37,7 +37,7 @@ ShortageError.__name__ = "OutOfMemoryError"
 @pytest.mark.parametrize(
     "error",
     [
-        ShortageError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        ShortageError("CUDA out of memory. FileCase to allocate 2.00 GiB."),
         RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)"),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
     ],

@@ -19,7 +19,7 @@ from demitasse.errors import DemitasseError, DeviceError, ErrorCode
 from demitasse.io.proto import LayerParameter, NetParameter
 from demitasse.layers.metadata import METADATA, layer_metadata
 from demitasse.layers.metadata.examples import EXAMPLES
-from demitasse.testing.conformance.files import FILES
+from demitasse.testing.conformance.file_cases import FILES
 
 resource = pytest.importorskip("resource", reason="limits of memory need a Unix")
 

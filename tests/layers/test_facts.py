@@ -15,7 +15,7 @@ from demitasse.layers.base import Exactly, Layer
 from demitasse.layers.metadata import ALWAYS, IN_PLACE, METADATA, LayerMetadata, layer_metadata
 from demitasse.layers.metadata.examples import EXAMPLES
 from demitasse.testing import make_layer
-from demitasse.testing.conformance.files import FILES
+from demitasse.testing.conformance.file_cases import FILES
 from demitasse.testing.layer_cases import (
     CASES,
     CLASSES,

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from demitasse import Net
 from demitasse.cli.root import cli
-from demitasse.interop.export import export_onnx, export_torch
+from demitasse.interop import export_onnx, export_torch
 from demitasse.io.proto import NetParameter, parse_text, text_of
 
 TOLERANCE = 1e-5

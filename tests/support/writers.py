@@ -174,9 +174,9 @@ WRITING = {
     "io/data/databases/hdf5.py": "HDF5Output",
     "io/data/databases/writing.py": "a new database",
     "examples/digits/__init__.py": "example",
-    "interop/export/onnx/files.py": "net for ONNX",
-    "interop/export/torch/export.py": "net for PyTorch",
-    "interop/onnx_import/imports.py": "net of ONNX",
+    "interop/onnx_export/files.py": "net for ONNX",
+    "interop/torch_export/export.py": "net for PyTorch",
+    "interop/onnx_import/importer.py": "net of ONNX",
     "pages/chart.py": "results of measuring",
     "pages/page.py": "results of measuring",
     "inference/prediction/parts.py": "part of answers",
@@ -334,7 +334,7 @@ def _onnx() -> None:
     """Write what stands for a model of the library, which need not be there."""
     from types import SimpleNamespace
 
-    from demitasse.interop.export.onnx.files import write_model
+    from demitasse.interop.onnx_export.files import write_model
 
     message = _model_message()()
     message.graph.doc_string = Path("in/w.caffemodel").read_bytes().hex()
@@ -361,15 +361,15 @@ def _model_message() -> type:
 
 def _imported() -> None:
     """Write what stands for an imported model; the library that reads them need not be there."""
-    from demitasse.interop.onnx_import.draft import Draft
-    from demitasse.interop.onnx_import.imports import _write
+    from demitasse.interop.onnx_import.importer import _write
+    from demitasse.interop.onnx_import.net_builder import NetBuilder
     from demitasse.io.proto.read import read_net_params
     from demitasse.io.weights.read import load_weights
 
-    draft = Draft("small", ())
-    draft.message = read_net_params("in/deploy.prototxt")
-    draft.weights = load_weights("in/w.caffemodel")
-    _as_a_script(lambda: _write(draft, Path("out/net.prototxt"), Path("out/net.caffemodel")))
+    builder = NetBuilder("small", ())
+    builder.message = read_net_params("in/deploy.prototxt")
+    builder.weights = load_weights("in/w.caffemodel")
+    _as_a_script(lambda: _write(builder, Path("out/net.prototxt"), Path("out/net.caffemodel")))
 
 
 def _state_dict() -> None:

@@ -1,6 +1,6 @@
 """Arrays of two models: which of them are the same thing."""
 
-from demitasse.testing.matching import Item, align, by_name
+from demitasse.testing.compare_models import Item, align, by_name
 
 
 def ours(*layers):

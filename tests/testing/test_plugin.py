@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from demitasse.testing.tolerances import RTOL, TYPES
+from demitasse.testing.error_stats import RTOL, TYPES
 
 NET = """
 layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 } } }

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from demitasse.cli.comparison import ComparisonReport
     from demitasse.net import Net
-    from demitasse.testing.against import ModelComparison
+    from demitasse.testing.compare_models import ModelComparison
     from demitasse.testing.comparison import Comparison
 
 
@@ -111,7 +111,7 @@ class ReportOptions:
             seed: Seed of random inputs.
         """
         from demitasse.cli.comparison import ComparisonReport
-        from demitasse.testing.others.recorded import read_arrays
+        from demitasse.testing.reference.model import read_arrays
 
         found = made.compare(None if inputs is None else read_arrays(inputs), seed)
         return ComparisonReport(name, found, [], dtype, self.rtol, title="Check")
@@ -207,10 +207,8 @@ def consistency_command(
     from demitasse.cli.comparison import ComparisonReport
     from demitasse.cli.evaluation import load_weights_into
     from demitasse.net import Net
-    from demitasse.testing.comparison import compare
-    from demitasse.testing.inputs import random_inputs
-    from demitasse.testing.others.recorded import read_arrays
-    from demitasse.testing.training import compare_training
+    from demitasse.testing.comparison import compare, compare_training, random_inputs
+    from demitasse.testing.reference.model import read_arrays
 
     names = split_names((devices,))
     if len(names) < 2:
@@ -305,7 +303,7 @@ def diff_command(
 
 def _with_weights(net: Net, other: Path, loaded: bool) -> ModelComparison:
     from demitasse.io.weights.read import read_weights
-    from demitasse.testing.against import compare_weights
+    from demitasse.testing.compare_models import compare_weights
 
     found = compare_weights(net, other.name, read_weights(other), values=loaded)
     if not loaded:
@@ -314,10 +312,10 @@ def _with_weights(net: Net, other: Path, loaded: bool) -> ModelComparison:
 
 
 def _with_net(net: Net, second: Net, path: Path, arrays: dict[str, Any]) -> ModelComparison:
-    from demitasse.testing.against import compare_model, compare_weights
-    from demitasse.testing.others.prototxt import OtherNet
+    from demitasse.testing.compare_models import compare_model, compare_weights
+    from demitasse.testing.reference.model import ReferenceNet
 
-    found = compare_model(net, OtherNet(second, path.name), arrays)
+    found = compare_model(net, ReferenceNet(second, path.name), arrays)
     stored = {
         layer.name: dict(enumerate(blob.cpu_data() for blob in layer.blobs))
         for layer in second.layers
@@ -332,12 +330,12 @@ def _with_net(net: Net, second: Net, path: Path, arrays: dict[str, Any]) -> Mode
 def _with_model(
     net: Net, path: Path, inputs: Path | None, seed: int, *, trust: bool
 ) -> ModelComparison:
-    from demitasse.testing.against import compare_model
-    from demitasse.testing.others import open_other
-    from demitasse.testing.others.recorded import Recorded
+    from demitasse.testing.compare_models import compare_model
+    from demitasse.testing.reference import open_reference
+    from demitasse.testing.reference.model import RecordedArrays
 
-    other = open_other(path, trust=trust)
-    if isinstance(other, Recorded):
+    other = open_reference(path, trust=trust)
+    if isinstance(other, RecordedArrays):
         arrays = {name: other.arrays[name] for name in net.inputs if name in other.arrays}
         arrays |= {} if inputs is None else _inputs(net, inputs, seed)
         _check_inputs(arrays, net.inputs, path)
@@ -347,8 +345,8 @@ def _with_model(
 
 
 def _inputs(net: Net, inputs: Path | None, seed: int) -> dict[str, Any]:
-    from demitasse.testing.inputs import random_inputs
-    from demitasse.testing.others.recorded import read_arrays
+    from demitasse.testing.comparison import random_inputs
+    from demitasse.testing.reference.model import read_arrays
 
     return random_inputs(net, seed) if inputs is None else read_arrays(inputs)
 

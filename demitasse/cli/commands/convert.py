@@ -28,7 +28,7 @@ from demitasse.core.paths import regular_file
 if TYPE_CHECKING:
     import numpy as np
 
-    from demitasse.interop.export import Exported, Preprocess, TorchExported
+    from demitasse.interop import Exported, Preprocess, TorchExported
     from demitasse.interop.onnx_import import Imported
 
 ENDINGS = {"onnx": ".onnx", "torch": ".py"}
@@ -140,7 +140,7 @@ def export_command(
     beside it. Inputs, outputs and nodes have the names of blobs and layers; data layers become
     inputs, losses and metrics are dropped. Exits with 1 if --check finds a difference above --rtol.
     """
-    from demitasse.interop.export import export_onnx, export_torch
+    from demitasse.interop import export_onnx, export_torch
 
     kind = _kind(ctx, out, kind)
     done: Exported | TorchExported
@@ -185,7 +185,7 @@ def _kind(ctx: click.Context, out: Path, kind: str | None) -> str:
 
 
 def _preprocess(mean: str | None, scale: float, *, bgr: bool, uint8: bool) -> Preprocess | None:
-    from demitasse.interop.export import Preprocess
+    from demitasse.interop import Preprocess
 
     if mean is None and scale == 1 and not bgr and not uint8:
         return None
@@ -210,7 +210,7 @@ def _mean(text: str) -> np.ndarray:
 def _export_text(done: Exported | TorchExported) -> str:
     from demitasse.cli.render import table
     from demitasse.core.text import escaped
-    from demitasse.interop.export import Exported
+    from demitasse.interop import Exported
 
     rows = [
         (what, name, " x ".join(map(str, sizes)))

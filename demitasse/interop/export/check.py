@@ -1,4 +1,4 @@
-"""Hold a file that was written against the net, layer by layer."""
+"""Comparison of an exported model, run by its framework, with the net."""
 
 from __future__ import annotations
 
@@ -7,149 +7,162 @@ from typing import Protocol
 
 import numpy as np
 
-from demitasse.interop.export.sizes import Free
-from demitasse.interop.export.walk import Value, Walk, passes_on
+from demitasse.interop.export.layer_graph import LayerGraph, Value, is_identity
+from demitasse.interop.export.sizes import SymbolicSize
 from demitasse.net import Net
-from demitasse.testing.comparison import Comparison, run_net
-from demitasse.testing.differences import Difference, gap
-from demitasse.testing.inputs import random_inputs
-
-__all__ = ["Arrays", "Images", "Run", "check_written"]
+from demitasse.testing.comparison import Comparison, random_inputs, run_net
+from demitasse.testing.error_stats import Difference, error_stats
 
 MORE_PIXELS = 13
-"""By how much images are larger where their size is free: no multiple of any stride."""
+"""Pixels added to images of symbolic size: no multiple of any stride."""
 
-FEW = 2
-"""Items of a random batch whose size is free."""
+SMALL_BATCH = 2
+"""Items of a random batch of symbolic size."""
 
 Arrays = Mapping[str, np.ndarray]
 
 
-class Run(Protocol):
-    """Runs the file that was written."""
+class Runner(Protocol):
+    """Runs the exported model."""
 
     def __call__(self, given: Arrays, names: Sequence[str], *, fused: bool) -> Arrays:
-        """Return values by their names: all that are asked for, or with ``fused`` outputs alone.
+        """Return values by name: all requested ones, or with ``fused`` the outputs alone.
 
         Raises:
-            DataError: The file cannot be run.
+            DataError: The framework cannot run the model.
         """
 
 
-class Images(Protocol):
-    """What the file does to images before the net sees them."""
+class ImagePreprocessing(Protocol):
+    """Preprocessing of images inside the exported model."""
 
     @property
     def uint8(self) -> bool:
-        """Whether they come as whole numbers."""
+        """True if the model takes images as uint8."""
 
     def chosen(self, inputs: Sequence[Value]) -> Value:
-        """Return the input that is images."""
+        """Return the input that takes images."""
 
     def applied(self, images: np.ndarray) -> np.ndarray:
-        """Return what the net sees."""
+        """Return preprocessed images, as inputs of the net."""
 
 
-def check_written(
+def check_export(
     runtime: str,
-    run: Run,
+    run: Runner,
     net: Net,
-    walk: Walk,
-    how: Images | None = None,
+    layers: LayerGraph,
+    preprocess: ImagePreprocessing | None = None,
     inputs: Arrays | None = None,
     seed: int = 0,
 ) -> Comparison:
-    """Run a file by another framework, and the net, on the same inputs.
+    """Run an exported model and its net on the same inputs.
 
-    Every value is compared, nothing being fused; then the outputs, with all that the framework
-    makes faster; and where sizes are free, the outputs of larger inputs.
+    Compares every value without fusion; then the outputs with all optimizations; and for symbolic
+    sizes also the outputs of larger inputs.
 
     Args:
         runtime: Name of the framework.
-        run: Runs the file.
+        run: Runs the model.
         net: The net, with its weights.
-        walk: Which value is called what in the file.
-        how: What the file does to images first.
-        inputs: An array for each input of the file; None for random ones.
-        seed: What random ones are made from.
+        layers: Layer graph that the model was converted from.
+        preprocess: Preprocessing of images inside the model.
+        inputs: An array for each input of the model; None for random ones.
+        seed: Seed of random inputs.
 
     Raises:
-        DataError: The framework cannot run the file.
+        DataError: The framework cannot run the model.
     """
     device = str(net.device)
     result = Comparison(device, [runtime])
-    given = _random(net, walk, how, seed) if inputs is None else dict(inputs)
-    ours = run_net(net, net.device, _as_net_wants(walk, how, given), backward=False, look=True,
-                   code=result.code)  # fmt: skip
-    names = [value.name for value in walk.values.values()]
-    theirs = run(given, names, fused=False)
-    where = [
+    given = _random(net, layers, preprocess, seed) if inputs is None else dict(inputs)
+    ours = run_net(
+        net, net.device, _net_inputs(layers, preprocess, given), backward=False, by_layer=True,
+        code=result.code,
+    )  # fmt: skip
+    theirs = run(given, [value.name for value in layers.values.values()], fused=False)
+    keys = [
         (index, number)
-        for index, layer in enumerate(net.layers)
+        for index in range(len(net.layers))
         for number in range(len(net.structure.top_ids(index)))
     ]
-    off: dict[str, float] = {}
-    for key, one in zip(where, ours, strict=True):
-        value = walk.values.get(key)
-        if value is None or value in walk.inputs or passes_on(net.layers[key[0]]):
+    errors: dict[str, float] = {}  # blob -> relative error of its present value
+    for key, one in zip(keys, ours, strict=True):
+        value = layers.values.get(key)
+        if value is None or value in layers.inputs or is_identity(net.layers[key[0]]):
             continue
-        apart = gap(theirs[value.name], one.array)
-        read = [off[name] for name in one.read if name in off]
-        known = max(read) if read else None
+        stats = error_stats(theirs[value.name], one.array)
+        read = [errors[name] for name in one.read if name in errors]
         what = f"top {value.blob!r}" + ("" if value.name == value.blob else f" as {value.name!r}")
-        result.differences.append(Difference(one.layer, one.type, what, runtime, apart, known))
-        off[one.wrote[0]] = apart.relative
-    result.together += _outputs(runtime, run, net, walk, how, given, "")
-    if any(isinstance(size, Free) for value in walk.inputs for size in value.sizes):
-        larger = {value.name: _larger(given[value.name], value) for value in walk.inputs}
-        result.together += _outputs(runtime, run, net, walk, how, larger, ", larger input")
+        result.differences.append(
+            Difference(one.layer, one.type, what, runtime, stats, max(read, default=None))
+        )
+        errors[one.wrote[0]] = stats.relative
+    result.fused += _compare_outputs(runtime, run, net, layers, preprocess, given, "")
+    if any(isinstance(size, SymbolicSize) for value in layers.inputs for size in value.sizes):
+        larger = {value.name: _larger(given[value.name], value) for value in layers.inputs}
+        result.fused += _compare_outputs(
+            runtime, run, net, layers, preprocess, larger, ", larger input"
+        )
     return result
 
 
-def _outputs(
-    runtime: str, run: Run, net: Net, walk: Walk, how: Images | None, given: Arrays, with_: str
+def _compare_outputs(
+    runtime: str,
+    run: Runner,
+    net: Net,
+    layers: LayerGraph,
+    preprocess: ImagePreprocessing | None,
+    given: Arrays,
+    suffix: str,
 ) -> list[Difference]:
-    """Return how far the outputs are apart where layers run as one."""
-    ours = run_net(net, net.device, _as_net_wants(walk, how, given), backward=False, look=False,
-                   code={})  # fmt: skip
-    found = {one.what.split("'")[1]: one for one in ours}
-    blobs = {name: name if name in found else one.blob for name, one in walk.outputs.items()}
+    """Return the differences of the outputs with fused layers."""
+    ours = run_net(
+        net, net.device, _net_inputs(layers, preprocess, given), backward=False, by_layer=False,
+        code={},
+    )  # fmt: skip
+    found = {one.wrote[0]: one for one in ours}
+    blobs = {name: name if name in found else one.blob for name, one in layers.outputs.items()}
     outputs = {name: found[blob] for name, blob in blobs.items() if blob in found}
     theirs = run(given, list(outputs), fused=True)
     return [
-        Difference(one.layer, one.type, f"output {name!r}, layers run as one{with_}", runtime,
-                   gap(theirs[name], one.array))
+        Difference(one.layer, one.type, f"output {name!r}, fused layers{suffix}", runtime,
+                   error_stats(theirs[name], one.array))
         for name, one in outputs.items()
     ]  # fmt: skip
 
 
-def _random(net: Net, walk: Walk, how: Images | None, seed: int) -> Arrays:
-    """Return random inputs, of which the images are what the file takes; few where that is free."""
+def _random(
+    net: Net, layers: LayerGraph, preprocess: ImagePreprocessing | None, seed: int
+) -> Arrays:
+    """Return random inputs of the model, with a small batch where its size is symbolic."""
     arrays = random_inputs(net, seed)
-    for value in walk.inputs:
-        if value.sizes and isinstance(value.sizes[0], Free):
-            arrays[value.name] = arrays[value.name][:FEW]
-    if how is not None:
-        image = how.chosen(walk.inputs)
-        kind = np.uint8 if how.uint8 else np.float32
+    for value in layers.inputs:
+        if value.sizes and isinstance(value.sizes[0], SymbolicSize):
+            arrays[value.name] = arrays[value.name][:SMALL_BATCH]
+    if preprocess is not None:
+        image = preprocess.chosen(layers.inputs)
+        dtype = np.uint8 if preprocess.uint8 else np.float32
         random = np.random.default_rng(seed)
-        arrays[image.name] = random.integers(0, 256, arrays[image.name].shape).astype(kind)
+        arrays[image.name] = random.integers(0, 256, arrays[image.name].shape).astype(dtype)
     return arrays
 
 
-def _as_net_wants(walk: Walk, how: Images | None, given: Arrays) -> dict[str, np.ndarray]:
-    """Return the inputs of the net itself."""
+def _net_inputs(
+    layers: LayerGraph, preprocess: ImagePreprocessing | None, given: Arrays
+) -> dict[str, np.ndarray]:
+    """Return the inputs of the net for these inputs of the model."""
     arrays = dict(given)
-    if how is not None:
-        name = how.chosen(walk.inputs).name
-        arrays[name] = how.applied(arrays[name])
+    if preprocess is not None:
+        name = preprocess.chosen(layers.inputs).name
+        arrays[name] = preprocess.applied(arrays[name])
     return arrays
 
 
 def _larger(array: np.ndarray, value: Value) -> np.ndarray:
-    """Return an input with one item more, and images with some more rows and columns."""
+    """Return an input with one more item, and more rows and columns, where sizes are symbolic."""
     for axis, size in enumerate(value.sizes):
-        if isinstance(size, Free):
+        if isinstance(size, SymbolicSize):
             count = array.shape[axis] + (1 if axis == 0 else MORE_PIXELS)
             array = np.take(array, range(count), axis=axis, mode="wrap")
     return array

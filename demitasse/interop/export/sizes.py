@@ -1,7 +1,6 @@
-"""How the shapes of a net's blobs follow the first axes of its inputs.
+"""Symbolic sizes of blobs, inferred by reshaping a net with longer inputs.
 
-The net is asked, not analysed: its layers give their tops shapes for longer inputs, and what grows
-with an input is free.
+The layers themselves infer the shapes: an axis that grows with an input is symbolic.
 """
 
 from __future__ import annotations
@@ -13,25 +12,25 @@ from functools import partial
 from demitasse.errors import DemitasseError, ErrorCode, NetError
 from demitasse.net import Net
 
-__all__ = ["Free", "Size", "Sizes", "declared_sizes", "free_sizes"]
+__all__ = ["Size", "Sizes", "SymbolicSize", "declared_sizes", "symbolic_sizes"]
 
 BATCH = "batch"
 
-STRIDES = 64
-"""By how many pixels images grow: a multiple of the strides that nets have."""
+STRIDE = 64
+"""Pixels that images grow by: a multiple of usual total strides."""
 
-COUNTED = {"DetectionOutput": 2, "Filter": 0, "Proposal": 0}
-"""Type of layer -> the axis of its tops whose size is known when a pass comes there."""
+ROW_AXES = {"DetectionOutput": 2, "Filter": 0, "Proposal": 0}
+"""Layer type -> the axis of its tops whose size depends on values."""
 
 
 @dataclass(frozen=True)
-class Free:
-    """A size that is known when the net runs: ``factor`` times another, and ``extra`` more.
+class SymbolicSize:
+    """Size that is known when the exported model runs: ``factor * symbol + extra``.
 
     Attributes:
-        symbol: What the other size is called.
-        factor: How many times it.
-        extra: What is added.
+        symbol: Name of a size, such as "batch".
+        factor: Positive factor.
+        extra: Summand, may be negative.
     """
 
     symbol: str
@@ -39,109 +38,100 @@ class Free:
     extra: int = 0
 
     def __str__(self) -> str:
-        """Return it as a formula, e.g. ``4*batch + 1``."""
+        """Return the formula, e.g. ``4*batch + 1``."""
         product = self.symbol if self.factor == 1 else f"{self.factor}*{self.symbol}"
         if self.extra < 0:
             return f"{product} - {-self.extra}"
         return f"{product} + {self.extra}" if self.extra else product
 
 
-Size = int | Free
+Size = int | SymbolicSize
 Sizes = list[tuple[Size, ...]]
-
-
-def declared_sizes(net: Net) -> Sizes:
-    """Return the sizes of every blob where the inputs keep theirs."""
-    return _sizes(_Asked(net), [])
-
-
-def free_sizes(net: Net, *, any_size: bool = False) -> Sizes:
-    """Return the sizes of every blob where the first axes of inputs are free.
-
-    An input that can have another first size by itself gets a symbol of its own. Others that begin
-    with the same size share one, or, where they cannot have another, keep theirs. The symbol of the
-    first input is "batch".
-
-    Args:
-        net: The net.
-        any_size: Whether height and width of images are free, too: the last two of four axes.
-
-    Raises:
-        NetError: The first input cannot have another first size, or images no other height or
-            width; says which layer refuses, and why.
-    """
-    asked = _Asked(net)
-    names = [name for name in net.inputs if net.blobs[name].num_axes]
-    groups = [[name] for name in names if not asked.refusal(_first([name]))]
-    rest = [name for name in names if [name] not in groups]
-    for size in dict.fromkeys(asked.own[name][0] for name in rest):
-        same = [name for name in rest if asked.own[name][0] == size]
-        reason = asked.refusal(_first(same))
-        if not reason:
-            groups.append(same)
-        elif same[0] == names[0]:
-            message = f"the net takes no other batch than its own: {reason}"
-            raise NetError(message, code=ErrorCode.SHAPE_MISMATCH, field="batch")
-    grown = [
-        _Growth(BATCH if names[0] in group else f"{BATCH}_of_{group[0]}", _first(group), 1)
-        for group in groups
-    ]
-    return _sizes(asked, [*grown, *(_of_images(asked) if any_size else ())])
-
-
 Axis = tuple[str, int]
-"""An input, and one of its axes."""
+"""Name of an input, and one of its axes."""
 
 
 @dataclass(frozen=True)
-class _Growth:
-    """Axes of inputs that grow together.
-
-    Attributes:
-        symbol: What their size is called.
-        axes: The axes.
-        step: By how much they grow.
-    """
+class _SymbolicAxes:
+    """Axes of inputs that have one symbol, and the step they grow by."""
 
     symbol: str
     axes: Sequence[Axis]
     step: int
 
 
-def _first(names: Sequence[str]) -> list[Axis]:
+def declared_sizes(net: Net) -> Sizes:
+    """Return the sizes of every blob for inputs of the declared shapes."""
+    return _infer(_ShapeProbe(net), [])
+
+
+def symbolic_sizes(net: Net, *, any_size: bool = False) -> Sizes:
+    """Return the sizes of every blob with a symbolic first axis of each input.
+
+    An input whose first size can vary alone has its own symbol. Inputs of equal first size that can
+    only vary together share one; inputs that cannot vary keep their size. The symbol of the first
+    input is "batch".
+
+    Args:
+        net: The net.
+        any_size: Make height and width of images (the last two of four axes) symbolic, too.
+
+    Raises:
+        NetError: The first size of the first input, or height or width of images, cannot vary;
+            names the layer that refuses another size.
+    """
+    probe = _ShapeProbe(net)
+    names = [name for name in net.inputs if net.blobs[name].num_axes]
+    groups = [[name] for name in names if not probe.refusal(_first_axes([name]))]
+    rest = [name for name in names if [name] not in groups]
+    for size in dict.fromkeys(probe.own[name][0] for name in rest):
+        same = [name for name in rest if probe.own[name][0] == size]
+        reason = probe.refusal(_first_axes(same))
+        if not reason:
+            groups.append(same)
+        elif same[0] == names[0]:
+            message = f"the batch of this net cannot vary: {reason}"
+            raise NetError(message, code=ErrorCode.SHAPE_MISMATCH, field="batch")
+    axes = [
+        _SymbolicAxes(
+            BATCH if names[0] in group else f"{BATCH}_of_{group[0]}", _first_axes(group), 1
+        )
+        for group in groups
+    ]
+    return _infer(probe, [*axes, *(_image_axes(probe) if any_size else ())])
+
+
+def _first_axes(names: Sequence[str]) -> list[Axis]:
     return [(name, 0) for name in names]
 
 
-def _of_images(asked: _Asked) -> list[_Growth]:
-    """Return the heights and widths of images.
+def _image_axes(probe: _ShapeProbe) -> list[_SymbolicAxes]:
+    """Return heights and widths of images.
 
     Raises:
-        NetError: They cannot have others.
+        NetError: A layer refuses another height or width.
     """
-    images = [name for name, shape in asked.own.items() if len(shape) == 4]
+    images = [name for name, shape in probe.own.items() if len(shape) == 4]
     found = [
-        _Growth(symbol, [(name, axis) for name in images], STRIDES)
+        _SymbolicAxes(symbol, [(name, axis) for name in images], STRIDE)
         for axis, symbol in ((2, "height"), (3, "width"))
+        if images
     ]
-    for one in found if images else ():
-        reason = asked.refusal(one.axes, one.step)
+    for one in found:
+        reason = probe.refusal(one.axes, one.step)
         if reason:
-            message = f"images can have no other {one.symbol}: {reason}"
+            message = f"the {one.symbol} of images cannot vary: {reason}"
             raise NetError(message, code=ErrorCode.SHAPE_MISMATCH, field=one.symbol)
-    return found if images else []
+    return found
 
 
-class _Asked:
-    """A net whose layers are asked for shapes.
-
-    Args:
-        net: The net; its inputs have their own shapes again after each question.
-    """
+class _ShapeProbe:
+    """Shapes of a net's blobs for other input shapes; the net's own shapes are restored."""
 
     def __init__(self, net: Net) -> None:
         self.net = net
         self.own = {name: net.blobs[name].shape for name in net.inputs}
-        self.counted = [i for i, layer in enumerate(net.layers) if layer.type in COUNTED]
+        self.counted = [i for i, layer in enumerate(net.layers) if layer.type in ROW_AXES]
 
     def shapes(
         self, longer: Sequence[Axis] = (), counted: int | None = None, more: int = 0
@@ -149,9 +139,9 @@ class _Asked:
         """Return the shapes of all blobs.
 
         Args:
-            longer: The axes of inputs that are longer.
-            counted: The layer whose tops have more than one row, where it is known late how many.
-            more: By how much.
+            longer: Axes of inputs to lengthen.
+            counted: Index of a layer with a value-dependent number of rows to lengthen.
+            more: Elements to add.
         """
         net = self.net
         try:
@@ -164,7 +154,7 @@ class _Asked:
                 except DemitasseError as error:
                     raise error.at(place.called, layer=place.layer.name) from None
                 for blob in place.top if index in self.counted else ():
-                    axes, axis = list(blob.shape), COUNTED[place.layer.type]
+                    axes, axis = list(blob.shape), ROW_AXES[place.layer.type]
                     axes[axis] = 1 + (more if index == counted else 0)
                     blob.reshape(axes)
             return [blob.shape for blob in net.structure.blob_list]
@@ -173,7 +163,7 @@ class _Asked:
                 net.blobs[name].reshape(shape)
 
     def refusal(self, longer: Sequence[Axis], step: int = 1) -> str:
-        """Say why these axes cannot be longer; "" where they can."""
+        """Return the error of lengthening these axes; "" if no layer refuses."""
         try:
             for more in (step, 2 * step):
                 self.shapes(longer, more=more)
@@ -182,33 +172,34 @@ class _Asked:
         return ""
 
 
-def _sizes(asked: _Asked, growths: Sequence[_Growth]) -> Sizes:
-    """Return the sizes of all blobs, given which axes of inputs grow.
+def _infer(probe: _ShapeProbe, symbolic: Sequence[_SymbolicAxes]) -> Sizes:
+    """Return the sizes of all blobs from their shapes for inputs of three lengths.
 
-    One that follows several, or follows one in another way than ``Free`` can say, has a symbol of
-    its own.
+    A size that depends on several symbols, or not linearly on one, becomes a new symbol.
     """
-    net, own = asked.net, asked.own
-    base = asked.shapes()
+    net, own = probe.net, probe.own
+    base = probe.shapes()
     sizes: list[list[Size]] = [list(shape) for shape in base]
-    grown: list[tuple[str, int, int, Callable[..., list[tuple[int, ...]]]]] = []
-    for growth in growths:
-        name, axis = growth.axes[0]
-        shapes = partial(asked.shapes, growth.axes)
-        grown.append((growth.symbol, own[name][axis], growth.step, shapes))
-    for index in asked.counted:
+    growing: list[tuple[str, int, int, Callable[..., list[tuple[int, ...]]]]] = []
+    for one in symbolic:
+        name, axis = one.axes[0]
+        growing.append((one.symbol, own[name][axis], one.step, partial(probe.shapes, one.axes)))
+    for index in probe.counted:
         symbol = f"{net.layers[index].name}_count"
-        grown.append((symbol, 1, 1, partial(asked.shapes, (), index)))
-    for symbol, size, step, longer in grown:
+        growing.append((symbol, 1, 1, partial(probe.shapes, (), index)))
+    for symbol, size, step, longer in growing:
         once, twice = longer(more=step), longer(more=2 * step)
-        for blob, (zero, one, two) in enumerate(zip(base, once, twice, strict=True)):
-            for axis, (a, b, c) in enumerate(zip(zero, one, two, strict=True)):
+        for blob, shapes in enumerate(zip(base, once, twice, strict=True)):
+            for axis, (a, b, c) in enumerate(zip(*shapes, strict=True)):
                 if a == b == c:
                     continue
                 factor, rest = divmod(b - a, step)
-                follows = c - b == b - a and not rest and factor > 0 and sizes[blob][axis] == a
+                linear = c - b == b - a and not rest and factor > 0 and sizes[blob][axis] == a
                 name = f"{net.blob_names[blob]}_axis_{axis}"
-                extra = a - factor * size
-                sizes[blob][axis] = Free(symbol, factor, extra) if follows else Free(name)
-    asked.shapes()
+                sizes[blob][axis] = (
+                    SymbolicSize(symbol, factor, a - factor * size)
+                    if linear
+                    else SymbolicSize(name)
+                )
+    probe.shapes()
     return [tuple(one) for one in sizes]

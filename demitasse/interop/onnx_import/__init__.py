@@ -1,7 +1,7 @@
-"""Models of other frameworks as nets of Caffe."""
+"""Import of ONNX models as Caffe nets."""
 
 from __future__ import annotations
 
-from demitasse.interop.onnx_import.imports import Imported, import_onnx
+from demitasse.interop.onnx_import.importer import Imported, import_onnx
 
 __all__ = ["Imported", "import_onnx"]

@@ -1,16 +1,16 @@
-"""Does a backend keep the contract? Tests that the author of any backend runs.
+"""Conformance tests for authors of backends.
 
 ::
 
     python -m demitasse.testing.conformance --device mine:0
     python -m demitasse.testing.conformance --device mine:0 --dtype float32 -k "layers or memory"
 
-They need pytest, and neither files nor a network. What is checked:
+They need pytest, but no files and no network. Contents:
 
-- ``test_arrays.py``: what ``demitasse.backends.base.Backend`` says of arrays and transfers
-- ``test_memory.py``: which side of a blob is newest, when it is copied, live views
-- ``test_layers.py``: every type of layer, forward and backward, against numpy
-- ``test_nets.py``: layers in place one after the other, moving a net, weights, solvers
+- ``test_arrays.py``: arrays and transfers, as specified by ``demitasse.backends.base.Backend``
+- ``test_memory.py``: synchronization of host and device memory, live views
+- ``test_layers.py``: every layer type, forward and backward, compared with numpy
+- ``test_nets.py``: chains of in-place layers, moving a net, weights, solvers
 
-Everything after ``--device`` and ``--dtype`` goes to pytest.
+All arguments except ``--device`` and ``--dtype`` go to pytest.
 """

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-# the plugin for tests of users has fixtures of the same names
+# the plugin for users' tests has fixtures of the same names
 PLUGINS = ["-p", "no:demitasse", "-p", "demitasse.testing.conformance.plugin"]
 
 if __name__ == "__main__":
-    # named before pytest reads the command line, so that it knows the options
+    # plugins come first, as they define the options
     sys.exit(pytest.main([*PLUGINS, str(Path(__file__).parent), *sys.argv[1:]]))

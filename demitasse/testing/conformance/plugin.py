@@ -1,4 +1,4 @@
-"""Pytest's options and fixtures for the conformance tests."""
+"""Pytest options and fixtures of the conformance tests."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--dtype",
         metavar="NAME[,NAME]",
         default="float32,float64",
-        help="what nets compute in; default: float32,float64",
+        help="element types of nets; default: float32,float64",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """End at once where the device is not there."""
+    """Stop if the device does not exist."""
     try:
         Device(config.getoption("--device"))
     except DeviceError as error:
@@ -31,13 +31,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Say what is tested."""
+    """Return the device and its backend class."""
     tested = Device(config.getoption("--device"))
     return f"device: {tested} ({type(tested.backend).__module__}.{type(tested.backend).__name__})"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that asks for ``dtype`` once for each."""
+    """Run a test that uses ``dtype`` once for each element type."""
     if "dtype" in metafunc.fixturenames:
         names = metafunc.config.getoption("--dtype").split(",")
         metafunc.parametrize("dtype", names, indirect=True)
@@ -45,13 +45,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> Device:
-    """The device that is tested."""
+    """Device under test."""
     return Device(request.config.getoption("--device"))
 
 
 @pytest.fixture
 def dtype(request: pytest.FixtureRequest, device: Device) -> str:
-    """What nets compute in; skips where the device refuses it."""
+    """Element type of nets; skips types that the device does not support."""
     name: str = request.param
     try:
         device.backend.dtype(name)

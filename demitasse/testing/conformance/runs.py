@@ -1,4 +1,4 @@
-"""Run one net on two devices and say where they differ."""
+"""Comparison of a net on the tested device with portable code on numpy."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import numpy as np
 from demitasse.core.device import Device
 from demitasse.io.proto import NetParameter
 from demitasse.net import Net
-from demitasse.testing.differences import distance
+from demitasse.testing.error_stats import error_stats
 
 __all__ = ["expect_same", "run", "run_on_both"]
 
 REFERENCE = "numpy"
 SEED = 3
 PASSES = 2
-"""The second pass finds what the first has left on the device."""
+"""Two, as the first pass can leave wrong state on the device."""
 
 ALLOWED = {"float32": 1e-4, "float64": 1e-10}
-"""Largest difference, over the largest value of an array; sums may run in another order."""
+"""Element type -> tolerance, relative to the largest value of an array."""
 
 SMALLEST_SCALE = 0.1
-"""The scale of arrays whose values are all smaller: they are what is left of larger ones that
-cancel, as the gradient of a bias before a normalisation."""
+"""Smallest scale of an array. Arrays of smaller values are results of cancellation, e.g. the
+gradient of a bias before a normalization."""
 
 Arrays = dict[str, np.ndarray]
 Prepare = Callable[[Net], None]
@@ -37,10 +37,10 @@ def run_on_both(
     phase: str = "TRAIN",
     prepare: Prepare | None = None,
 ) -> None:
-    """Run a net on the device, and the portable code of all its layers on numpy; compare.
+    """Compare a net on the device with the portable code of its layers on numpy.
 
     Raises:
-        AssertionError: Names the layer, the blob and by how much it is off.
+        AssertionError: Arrays differ; names layer, blob and difference.
     """
     want = run(param, REFERENCE, dtype, inputs, phase, prepare, lowered=False)
     got = run(param, device, dtype, inputs, phase, prepare)
@@ -57,16 +57,16 @@ def run(
     *,
     lowered: bool = True,
 ) -> Arrays:
-    """Make a net, run it forward and backward; return every array in the order of computation.
+    """Run a net forward and backward; return every array in the order of computation.
 
     Args:
-        param: The net; gradients are computed where it has ``force_backward`` or a loss.
-        device: Where it runs.
-        dtype: What it computes in.
+        param: The net; needs ``force_backward`` or a loss for gradients.
+        device: Device of the net.
+        dtype: Element type.
         inputs: A value for each input.
         phase: "TRAIN" or "TEST".
-        prepare: Called with the net before its first pass.
-        lowered: Whether the backend may lower operations.
+        prepare: Function to call with the net before its first pass.
+        lowered: Allow the backend to lower operations.
     """
     with Net(param, phase, device=device, dtype=dtype, lowered=lowered, seed=SEED) as net:
         if prepare is not None:
@@ -82,28 +82,28 @@ def run(
 
 
 def expect_same(got: Arrays, want: Arrays, dtype: str, device: str | Device) -> None:
-    """Compare what two runs computed.
+    """Compare the arrays of two runs.
 
     Raises:
-        AssertionError: Names every array that differs, the first computed first.
+        AssertionError: Arrays differ; names all of them in the order of computation.
     """
     wrong = []
     for key, expected in want.items():
-        absolute, relative = distance(got[key], expected)
-        if relative <= ALLOWED[dtype] or absolute <= ALLOWED[dtype] * SMALLEST_SCALE:
+        stats = error_stats(got[key], expected)
+        if stats.relative <= ALLOWED[dtype] or stats.absolute <= ALLOWED[dtype] * SMALLEST_SCALE:
             continue
         if got[key].shape != expected.shape:
-            wrong.append(f"{key}: shape {got[key].shape}, not {expected.shape}")
+            wrong.append(f"{key}: got shape {got[key].shape}, expected {expected.shape}")
         else:
-            wrong.append(f"{key}: {relative:.2e} relative, {absolute:.2e} absolute")
+            wrong.append(f"{key}: {stats.relative:.2e} relative, {stats.absolute:.2e} absolute")
     assert not wrong, (
-        f"{device} differs from {REFERENCE} in {dtype} (allowed {ALLOWED[dtype]:.0e} relative):\n  "
+        f"{device} differs from {REFERENCE} in {dtype} (tolerance {ALLOWED[dtype]:.0e}):\n  "
         + "\n  ".join(wrong)
     )
 
 
 def _give_gradients(net: Net) -> None:
-    """Set the gradients of outputs that are no loss, the same on every device."""
+    """Set the gradients of outputs that are no loss to the same values on every device."""
     rng = np.random.default_rng(SEED)
     weights = dict(zip(net.blob_names, net.structure.blob_loss_weights, strict=True))
     for name in net.outputs:
@@ -113,20 +113,20 @@ def _give_gradients(net: Net) -> None:
 
 
 def _collected(net: Net) -> Arrays:
-    """Return copies of all that a pass computes, by words that name layer and blob.
+    """Return copies of all arrays of a pass, by description of layer and blob.
 
-    Of a blob that several layers overwrite, the last value is the last layer's, and the last
-    gradient the first layer's.
+    The value of a blob that several layers write belongs to the last of them, its gradient to the
+    first.
     """
     found: Arrays = {}
     names, blobs = net.blob_names, net.structure.blob_list
-    wheres = [f"layer {layer.name!r} ({layer.type})" for layer in net.layers]
-    writers = {top: where for i, where in enumerate(wheres) for top in net.structure.top_ids(i)}
+    labels = [f"layer {layer.name!r} ({layer.type})" for layer in net.layers]
+    writers = {top: where for i, where in enumerate(labels) for top in net.structure.top_ids(i)}
     for top, where in writers.items():
         found[f"{where}, top {names[top]!r}"] = np.array(blobs[top].data)
     readers = {
         bottom: where
-        for i, where in reversed(list(enumerate(wheres)))
+        for i, where in reversed(list(enumerate(labels)))
         for bottom, need in zip(
             net.structure.bottom_ids(i), net.structure.bottom_need_backward[i], strict=True
         )
@@ -134,7 +134,7 @@ def _collected(net: Net) -> Arrays:
     }
     for bottom, where in readers.items():
         found[f"{where}, gradient of bottom {names[bottom]!r}"] = np.array(blobs[bottom].diff)
-    for layer, where in zip(net.layers, wheres, strict=True):
+    for layer, where in zip(net.layers, labels, strict=True):
         for index, blob in enumerate(layer.blobs):
             found[f"{where}, parameter {index} after the pass"] = np.array(blob.data)
             if layer.param_propagate_down(index):

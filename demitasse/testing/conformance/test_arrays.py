@@ -1,4 +1,4 @@
-"""What :class:`demitasse.backends.base.Backend` says of arrays, transfers and random words."""
+"""Arrays, transfers and random words, as :class:`demitasse.backends.base.Backend` specifies."""
 
 import threading
 from typing import Any
@@ -17,7 +17,7 @@ DTYPES = ["float32", "float64", "int32", "int64"]
 
 @pytest.fixture(params=DTYPES)
 def kind(request: pytest.FixtureRequest, device: Device) -> str:
-    """A dtype that memories have; skips where the device refuses it."""
+    """Element type of memories; skips types that the device does not support."""
     try:
         device.backend.dtype(request.param)
     except DeviceError as error:
@@ -26,7 +26,7 @@ def kind(request: pytest.FixtureRequest, device: Device) -> str:
 
 
 def uploaded(backend: Backend, values: np.ndarray) -> Array:
-    """A memory's device side that holds the values."""
+    """Return a device array with these values."""
     side = backend.zeros(values.size, values.dtype.name)
     event = backend.upload(values, side)
     if event is not None:
@@ -35,7 +35,7 @@ def uploaded(backend: Backend, values: np.ndarray) -> Array:
 
 
 def downloaded(backend: Backend, side: Array, dtype: str = "float32") -> Any:
-    """What a memory's device side holds."""
+    """Return the values of a device array."""
     host = np.full(side.shape, 77, dtype)
     backend.download(side, host)
     return host.tolist()
@@ -51,7 +51,7 @@ def test_the_device_is_listed_under_its_name(device):
 def test_devices_begin_with_the_name_they_are_found_by(device):
     names = [name.partition(":")[0] for name in backend_class(device.kind).devices()]
 
-    assert device.kind in {*names, "cpu"}  # `cpu` is numpy where oneDNN is not there
+    assert device.kind in {*names, "cpu"}  # `cpu` is numpy without oneDNN
 
 
 def test_a_device_that_is_not_there_is_refused(device):

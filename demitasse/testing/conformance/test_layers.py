@@ -8,7 +8,7 @@ from demitasse.io.proto import LayerParameter, NetParameter, parse_text
 from demitasse.layers.metadata import layer_metadata
 from demitasse.layers.registry import CATALOG
 from demitasse.testing import make_layer
-from demitasse.testing.conformance.files import FILES
+from demitasse.testing.conformance.file_cases import FILES
 from demitasse.testing.conformance.runs import run_on_both
 from demitasse.testing.layer_cases import CASES, OTHER_CASES, LayerCase
 

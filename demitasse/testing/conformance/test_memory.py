@@ -1,4 +1,4 @@
-"""Which side of a blob's memory is newest, and how often data is copied."""
+"""Synchronization of host and device memory: newest side, number of copies."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from demitasse.memory import Head, SyncedMemory, transfers
 
 
 def memory(device: Device, *values: float) -> SyncedMemory:
-    """A memory that was written on the host."""
+    """Return a memory written on the host."""
     made = SyncedMemory(len(values), "float32", device)
     made.mutable_cpu_data()[...] = values
     transfers.reset()
@@ -20,20 +20,20 @@ def memory(device: Device, *values: float) -> SyncedMemory:
 
 
 def on_device(made: SyncedMemory) -> Any:
-    """What its device side holds."""
+    """Return the values of the device side."""
     return made.device.backend.to_host(made.gpu_data()).tolist()
 
 
 def copies(device: Device) -> tuple[int, int]:
-    """Copies to the device and from it since the last reset; none are due where memory is one."""
+    """Return copies to and from the device since the last reset; (0, 0) for shared memory."""
     counted = (transfers.to_device, transfers.to_host)
     if device.shares_host:
         assert counted == (0, 0)
     return counted
 
 
-def due(device: Device, up: int, down: int) -> tuple[int, int]:
-    """The copies that are due on a device with memory of its own."""
+def expected(device: Device, up: int, down: int) -> tuple[int, int]:
+    """Return the expected copies; (0, 0) for a device that shares host memory."""
     return (0, 0) if device.shares_host else (up, down)
 
 
@@ -43,7 +43,7 @@ def test_what_the_host_wrote_goes_up_once(device):
     found = [on_device(made) for _ in range(3)]
 
     assert found == [[1, 2, 3]] * 3
-    assert copies(device) == due(device, 1, 0)
+    assert copies(device) == expected(device, 1, 0)
     assert made.head is (Head.HEAD_AT_CPU if device.shares_host else Head.SYNCED)
 
 
@@ -54,7 +54,7 @@ def test_what_the_device_wrote_comes_down_once(device):
     found = [made.cpu_data().tolist() for _ in range(3)]
 
     assert found == [[5, 5, 5]] * 3
-    assert copies(device) == due(device, 1, 1)
+    assert copies(device) == expected(device, 1, 1)
 
 
 def test_what_will_be_overwritten_is_not_copied(device):
@@ -64,7 +64,7 @@ def test_what_will_be_overwritten_is_not_copied(device):
     made.mutable_cpu_data(discard=True)[...] = 6.0
 
     assert on_device(made) == [6, 6, 6]
-    assert copies(device) == due(device, 1, 0)
+    assert copies(device) == expected(device, 1, 0)
 
 
 def test_host_and_device_may_write_by_turns(device):

@@ -48,7 +48,7 @@ CHAINED = {
 }
 
 
-# what is added to every value before a normalisation has a gradient of rounding errors alone
+# the gradient of a bias before a normalization contains rounding errors alone
 PAIRS = [pair for pair in itertools.product(CHAINED, repeat=2) if pair != ("Scale", "BatchNorm")]
 
 

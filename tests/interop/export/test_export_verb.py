@@ -77,7 +77,7 @@ def test_inputs_that_are_given(folder):
     result = run(f"{EXPORT} --check --inputs inputs.npz --details")
 
     assert result.exit_code == 0, result.output
-    assert "output 'ip', layers run as one, larger input" in result.stdout
+    assert "output 'ip', fused layers, larger input" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demitasse.errors import ErrorCode, NetError
-from demitasse.interop.export.onnx.table import CONVERTERS
+from demitasse.interop.onnx_export.converters import CONVERTERS
 from demitasse.layers.metadata.examples import EXAMPLES
 
 MAPS = {"x": (2, 6, 7, 5)}

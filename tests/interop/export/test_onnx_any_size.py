@@ -6,7 +6,7 @@ from expect_error import expect_error
 from exporting import expect_same, net
 
 from demitasse.errors import ConfigError, ErrorCode, NetError
-from demitasse.interop.export.onnx.table import ANY_SIZE, CONVERTERS
+from demitasse.interop.onnx_export.converters import ANY_SIZE, CONVERTERS
 
 pytest.importorskip("onnx", reason="needs onnx: nox -s frameworks")
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime: nox -s frameworks")

@@ -7,8 +7,8 @@ from exporting import expect_same, message, net
 
 import demitasse as dm
 from demitasse.errors import ConfigError, ErrorCode, NetError
-from demitasse.interop.export.onnx import OPSETS, files
-from demitasse.interop.export.onnx.table import CONVERTERS
+from demitasse.interop.onnx_export import OPSETS, files
+from demitasse.interop.onnx_export.converters import CONVERTERS
 
 onnx = pytest.importorskip("onnx", reason="needs onnx: nox -s frameworks")
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime: nox -s frameworks")
@@ -172,7 +172,7 @@ def test_other_versions_are_refused(opset, small, tmp_path):
 
 def test_what_the_checker_refuses_is_not_written(small, tmp_path, monkeypatch):
     monkeypatch.setitem(
-        CONVERTERS, "Softmax", lambda step, graph: graph.add("Nothing", to=step.tops[0])
+        CONVERTERS, "Softmax", lambda node, graph: graph.add("Nothing", to=node.tops[0])
     )
 
     with expect_error(NetError, ErrorCode.FAILED, mentions="Nothing"):

@@ -3,7 +3,7 @@
 import pytest
 from recorded_models import RecordedModel, recorded_names
 
-from demitasse.interop.export import export_onnx
+from demitasse.interop import export_onnx
 
 pytest.importorskip("onnx", reason="needs onnx: nox -s frameworks")
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime: nox -s frameworks")

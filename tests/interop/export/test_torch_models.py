@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from recorded_models import RecordedModel, recorded_names
 
-from demitasse.interop.export import export_torch
+from demitasse.interop import export_torch
 
 torch = pytest.importorskip("torch", reason="needs torch: nox -s frameworks")
 pytest.importorskip("safetensors", reason="needs safetensors: nox -s frameworks")

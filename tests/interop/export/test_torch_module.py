@@ -10,7 +10,7 @@ from expect_error import expect_error
 from exporting import message, net
 
 from demitasse.errors import ConfigError, ErrorCode, NetError
-from demitasse.interop.export import export_torch
+from demitasse.interop import export_torch
 from demitasse.io.weights.safetensors import read_safetensors
 
 DATA = {"data": (2, 3, 8, 8)}
@@ -214,7 +214,7 @@ def test_lines_are_laid_out_as_formatters_do(length, tmp_path):
 
 def test_no_attribute_hides_one_of_a_module():
     torch = pytest.importorskip("torch", reason="needs torch: nox -s frameworks")
-    from demitasse.interop.export.torch.code import MODULE
+    from demitasse.interop.torch_export.code import MODULE
 
     own = {name for name in dir(torch.nn.Module()) if not name.startswith("_")}
 

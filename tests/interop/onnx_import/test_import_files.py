@@ -151,7 +151,7 @@ def test_arrays_that_would_be_huge_are_not_computed(tmp_path):
 
 
 def test_arrays_that_would_be_huge_together_are_not_computed(tmp_path, monkeypatch):
-    monkeypatch.setattr("demitasse.interop.onnx_import.folding.MOST", 3 * 2**10)
+    monkeypatch.setattr("demitasse.interop.onnx_import.model.MOST", 3 * 2**10)
     nodes = []
     for i in range(5):
         nodes.append(helper.make_node("ConstantOfShape", ["sizes"], [f"large{i}"], name=f"c{i}"))

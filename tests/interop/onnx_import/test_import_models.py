@@ -6,7 +6,7 @@ from goldens import error
 from recorded_models import RecordedModel, recorded_names
 
 from demitasse.errors import ErrorCode, NetError
-from demitasse.interop.export import export_onnx
+from demitasse.interop import export_onnx
 from demitasse.interop.onnx_import import import_onnx
 
 pytest.importorskip("onnx", reason="needs onnx: nox -s frameworks")

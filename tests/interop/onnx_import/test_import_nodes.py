@@ -8,7 +8,7 @@ import pytest
 
 from demitasse.errors import DemitasseError
 from demitasse.interop.onnx_import import import_onnx
-from demitasse.interop.onnx_import.table import CONVERTERS
+from demitasse.interop.onnx_import.converters import CONVERTERS
 
 onnx = pytest.importorskip("onnx", reason="needs onnx: nox -s frameworks")
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -1,1 +1,0 @@
-"""What writes layers down in operators of ONNX, by family."""

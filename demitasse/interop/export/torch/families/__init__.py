@@ -1,1 +1,0 @@
-"""Families of layers, each with its converters."""

@@ -1,0 +1,8 @@
+"""Export of nets to ONNX files."""
+
+from __future__ import annotations
+
+from demitasse.interop.onnx_export.export import OPSET, OPSETS, Exported, export_onnx
+from demitasse.interop.onnx_export.model import Preprocess
+
+__all__ = ["OPSET", "OPSETS", "Exported", "Preprocess", "export_onnx"]

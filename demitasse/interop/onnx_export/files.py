@@ -1,0 +1,214 @@
+"""ONNX files: write without copies, check by ONNX's checker, run by ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from demitasse.core.atomic import atomic_write
+from demitasse.errors import DataError, ErrorCode, NetError
+from demitasse.io.proto.zero_copy.write import Pieces, with_field
+from demitasse.testing.reference.onnx import onnx_library
+
+if TYPE_CHECKING:
+    from demitasse.interop.export.check import Arrays, ImagePreprocessing
+    from demitasse.interop.export.layer_graph import LayerGraph
+    from demitasse.net import Net
+    from demitasse.testing.comparison import Comparison
+
+MOST_BYTES = 2**31 - 2**24
+"""Size of constants, in bytes, above which protobuf needs a second file for them."""
+
+SMALL = 1024
+"""Size in bytes below which a constant stays in the ONNX file."""
+
+PAGE = 4096
+"""Alignment of external constants in bytes, for memory mapping."""
+
+INPUT_TYPES = {"tensor(float)": np.float32, "tensor(uint8)": np.uint8}
+"""Type of an input -> dtype."""
+
+
+def library(name: str) -> Any:
+    """Return the module ``onnx`` or ``onnxruntime``.
+
+    Raises:
+        DemitasseError: The module is not installed.
+    """
+    return onnx_library(name, "exporting to ONNX")
+
+
+@dataclass
+class Model:
+    """A model whose constants are stored outside of its message.
+
+    Attributes:
+        message: The ModelProto, without initializers.
+        constants: Name -> array.
+    """
+
+    message: Any
+    constants: dict[str, np.ndarray]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all constants, in bytes."""
+        return sum(array.nbytes for array in self.constants.values())
+
+
+def check_model(model: Model) -> None:
+    """Check a model by ONNX's checker, with strict shape inference.
+
+    Large constants are replaced by inputs of their types and shapes.
+
+    Raises:
+        NetError: The model is invalid.
+    """
+    onnx = library("onnx")
+    light = onnx.ModelProto()
+    light.CopyFrom(model.message)
+    for name, array in model.constants.items():
+        if array.nbytes < SMALL:
+            light.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+        else:
+            kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            info = onnx.helper.make_tensor_value_info(name, kind, array.shape)
+            light.graph.input.append(info)
+    try:
+        onnx.checker.check_model(light, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        message = f"ONNX's checker refuses the exported model: {error}"
+        raise NetError(message, code=ErrorCode.FAILED) from error
+
+
+def write_model(model: Model, path: Path) -> list[Path]:
+    """Write a model, each file atomically.
+
+    Returns:
+        The ONNX file, and ``NAME.data`` with the constants if these are too large for one file.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
+    written, places = [path], dict[str, tuple[str, int, int]]()
+    if model.nbytes >= MOST_BYTES:
+        external = path.with_name(f"{path.name}.data")
+        places = _write_external(model, external)
+        written.append(external)
+    message = type(model.message)()
+    message.CopyFrom(model.message)
+    message.ClearField("graph")
+    tensors = [_tensor(*one, places.get(one[0])) for one in model.constants.items()]
+    graph = model.message.graph
+    pieces = with_field(graph, _field_number(graph, "initializer"), tensors)
+    with atomic_write(path) as file:
+        for piece in with_field(message, _field_number(message, "graph"), [pieces]):
+            file.write(piece)
+    return written
+
+
+def _write_external(model: Model, path: Path) -> dict[str, tuple[str, int, int]]:
+    """Write the large constants; return name -> (file, offset, length in bytes)."""
+    places = {}
+    with atomic_write(path) as file:
+        for name, array in model.constants.items():
+            if array.nbytes >= SMALL:
+                file.write(bytes(-file.tell() % PAGE))
+                places[name] = (path.name, file.tell(), array.nbytes)
+                file.write(_raw(array))
+    return places
+
+
+def _tensor(name: str, array: np.ndarray, place: tuple[str, int, int] | None) -> Pieces:
+    """Return the pieces of a constant's message.
+
+    Args:
+        name: Name of the constant.
+        array: The constant.
+        place: External file, offset and length in bytes; None for the ONNX file itself.
+    """
+    onnx = library("onnx")
+    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    tensor = onnx.TensorProto(name=name, data_type=kind, dims=array.shape)
+    if place is None:
+        return with_field(tensor, _field_number(tensor, "raw_data"), [[_raw(array)]])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in zip(("location", "offset", "length"), place, strict=True):
+        tensor.external_data.add(key=key, value=str(value))
+    return [tensor.SerializeToString()]
+
+
+def _raw(array: np.ndarray) -> memoryview:
+    """Return the little-endian bytes of an array."""
+    block = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    return block.reshape(-1).view(np.uint8).data
+
+
+def _field_number(message: Any, field: str) -> int:
+    number: int = message.DESCRIPTOR.fields_by_name[field].number
+    return number
+
+
+def check_file(
+    path: Path,
+    net: Net,
+    layers: LayerGraph,
+    preprocess: ImagePreprocessing | None = None,
+    inputs: Arrays | None = None,
+    seed: int = 0,
+) -> Comparison:
+    """Compare a file, run by ONNX Runtime, with the net; see ``check_export``.
+
+    Raises:
+        DataError: ONNX Runtime cannot load or run the file.
+    """
+    from demitasse.interop.export.check import check_export
+
+    run = partial(_run_file, path)
+    return check_export("onnxruntime", run, net, layers, preprocess, inputs, seed)
+
+
+def _run_file(path: Path, given: Arrays, names: Sequence[str], *, fused: bool) -> Arrays:
+    """Return values computed by ONNX Runtime.
+
+    Raises:
+        DataError: ONNX Runtime cannot load or run the file.
+    """
+    onnx, runtime = library("onnx"), library("onnxruntime")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    model: Any = str(path)
+    if not fused:
+        levels = runtime.GraphOptimizationLevel
+        options.graph_optimization_level = levels.ORT_DISABLE_ALL
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", str(path.resolve().parent)
+        )
+        model = _with_outputs(onnx.load(str(path), load_external_data=False), names)
+    try:
+        session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        arrays = {one.name: np.asarray(given[one.name], INPUT_TYPES[one.type])
+                  for one in session.get_inputs()}  # fmt: skip
+        existing = {one.name for one in session.get_outputs()}
+        wanted = [name for name in dict.fromkeys(names) if name in existing]
+        found = session.run(wanted, arrays) if wanted else []
+    except Exception as error:  # its exceptions have no common base
+        message = f"ONNX Runtime cannot run the file: {error}"
+        raise DataError(message, str(path), code=ErrorCode.FAILED) from error
+    return dict(zip(wanted, found, strict=True))
+
+
+def _with_outputs(model: Any, names: Sequence[str]) -> bytes:
+    """Return the bytes of a model with these values as outputs."""
+    onnx = library("onnx")
+    existing = {one.name for one in (*model.graph.output, *model.graph.input)}
+    for name in dict.fromkeys(names):
+        if name not in existing:
+            model.graph.output.append(onnx.ValueInfoProto(name=name))
+    data: bytes = model.SerializeToString()
+    return data

@@ -1,0 +1,304 @@
+"""Converters of elementwise operators, and fusion of GELU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from demitasse.errors import ErrorCode, NetError
+from demitasse.interop.onnx_import.converters.arithmetic import multiply_constant
+from demitasse.interop.onnx_import.model import Model, Node, Tensor
+from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder
+
+LARGEST = float(np.finfo(np.float32).max)
+SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
+
+
+def _plain(kind: str) -> Converter:
+    """Return a converter to a layer without fields."""
+
+    def convert(node: Node, net: NetBuilder) -> None:
+        net.add(kind, [net.blob(node.x)], node.y.shape, to=node.y)
+
+    return convert
+
+
+def _power(power: float = 1, scale: float = 1) -> Converter:
+    """Return a converter to a Power layer."""
+
+    def convert(node: Node, net: NetBuilder) -> None:
+        net.power(net.blob(node.x), power=power, scale=scale, to=node.y)
+
+    return convert
+
+
+def leaky_relu(node: Node, net: NetBuilder) -> None:
+    """Add ReLU with a slope."""
+    slope = node.attributes.get("alpha", 0.01)
+    net.add("ReLU", [net.blob(node.x)], node.y.shape, to=node.y,
+            relu_param={"negative_slope": slope})  # fmt: skip
+
+
+def prelu(node: Node, net: NetBuilder) -> None:
+    """Add PReLU; for slopes that are neither per channel nor shared, add two ReLUs."""
+    slopes, shape = node.array(1, "slope"), node.x.shape
+    x, full = net.blob(node.x), (*(1,) * (len(shape) - slopes.ndim), *slopes.shape)
+    if slopes.size == 1 and len(shape) > 1:
+        net.add("PReLU", [x], shape, to=node.y, weights=[slopes.reshape(())],
+                prelu_param={"channel_shared": True})  # fmt: skip
+    elif len(shape) > 1 and full == (1, shape[1], *(1,) * (len(shape) - 2)):
+        net.add("PReLU", [x], shape, to=node.y, weights=[slopes.reshape(-1)])
+    else:
+        below = net.add("ReLU", [net.power(x, scale=-1)], shape)
+        scaled = multiply_constant(net, below, -slopes, shape)
+        net.eltwise("SUM", [net.add("ReLU", [x], shape), scaled], to=node.y)
+
+
+def elu(node: Node, net: NetBuilder) -> None:
+    """Add ELU."""
+    alpha = node.attributes.get("alpha", 1.0)
+    net.add("ELU", [net.blob(node.x)], node.y.shape, to=node.y, elu_param={"alpha": alpha})
+
+
+def selu(node: Node, net: NetBuilder) -> None:
+    """Add ELU and its factor."""
+    alpha = node.attributes.get("alpha", SELU_ALPHA)
+    inner = net.add("ELU", [net.blob(node.x)], node.y.shape, elu_param={"alpha": alpha})
+    net.power(inner, scale=node.attributes.get("gamma", SELU_GAMMA), to=node.y)
+
+
+def clip(node: Node, net: NetBuilder) -> None:
+    """Add Clip, ReLU or ReLU6."""
+    low, high = (
+        default if found is None else float(found.reshape(()))
+        for found, default in (
+            (node.attribute_or_input("min", 1), -LARGEST),
+            (node.attribute_or_input("max", 2), LARGEST),
+        )
+    )
+    x, y = net.blob(node.x), node.y
+    if (low, high) == (0, 6):
+        net.add("ReLU6", [x], y.shape, to=y)
+    elif low == 0 and high >= LARGEST:
+        net.add("ReLU", [x], y.shape, to=y)
+    else:
+        _clip(net, x, min(low, high), high, node)  # in ONNX the upper limit has priority
+
+
+def _clip(net: NetBuilder, x: str, low: float, high: float, node: Node | None = None) -> str:
+    limits = {"min": max(low, -LARGEST), "max": min(high, LARGEST)}
+    return net.add("Clip", [x], net.shapes[x], to=node.y if node else None, clip_param=limits)
+
+
+def hard_sigmoid(node: Node, net: NetBuilder) -> None:
+    """Add Power and Clip."""
+    scale, shift = node.attributes.get("alpha", 0.2), node.attributes.get("beta", 0.5)
+    _clip(net, net.power(net.blob(node.x), scale=scale, shift=shift), 0, 1, node)
+
+
+def hard_swish(node: Node, net: NetBuilder) -> None:
+    """Add a product with a clipped Power."""
+    x = net.blob(node.x)
+    gate = _clip(net, net.power(x, scale=1 / 6, shift=0.5), 0, 1)
+    net.eltwise("PROD", [x, gate], to=node.y)
+
+
+def swish(node: Node, net: NetBuilder) -> None:
+    """Add Swish."""
+    beta = node.attributes.get("alpha", 1.0)
+    net.add("Swish", [net.blob(node.x)], node.y.shape, to=node.y, swish_param={"beta": beta})
+
+
+def mish(node: Node, net: NetBuilder) -> None:
+    """Add a product with TanH of BNLL."""
+    x = net.blob(node.x)
+    inner = net.add("TanH", [net.add("BNLL", [x], node.y.shape)], node.y.shape)
+    net.eltwise("PROD", [x, inner], to=node.y)
+
+
+def softsign(node: Node, net: NetBuilder) -> None:
+    """Add a product with the reciprocal of 1 + AbsVal."""
+    x = net.blob(node.x)
+    inverse = net.power(net.add("AbsVal", [x], node.y.shape), power=-1, shift=1)
+    net.eltwise("PROD", [x, inverse], to=node.y)
+
+
+def gelu(node: Node, net: NetBuilder) -> None:
+    """Add GELU.
+
+    Raises:
+        NetError: The operator is the tanh approximation.
+    """
+    if node.attributes.get("approximate", b"none") != b"none":
+        message = "the GELU layer has no tanh approximation"
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+    net.add("GELU", [net.blob(node.x)], node.y.shape, to=node.y)
+
+
+def greater(node: Node, net: NetBuilder) -> None:
+    """Add Threshold, of a difference unless the limit is a constant scalar."""
+    other, shape = node.input(1), node.y.shape
+    x, limit = net.expand(net.blob(node.x), shape), 0.0
+    if other.array is not None and other.array.size == 1:
+        limit = float(other.array.reshape(()))
+    else:
+        x = net.eltwise("SUM", [x, net.expand(net.blob(other), shape)], factors=[1, -1])
+    net.add("Threshold", [x], shape, to=node.y, threshold_param={"threshold": limit})
+
+
+def alias(node: Node, net: NetBuilder) -> None:
+    """Record an alias; add no layer."""
+    net.alias(node.y, net.blob(node.x))
+
+
+def dropout(node: Node, net: NetBuilder) -> None:
+    """Record an alias, as dropout is the identity in phase TEST.
+
+    Raises:
+        NetError: ``training_mode`` is True, or the model uses the mask.
+    """
+    node.refuse_outputs(1)
+    training = node.optional_input(2)
+    if training is not None and bool(node.array(2, "training_mode")):
+        message = "training_mode draws new random numbers in each run"
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+    alias(node, net)
+
+
+def cast(node: Node, net: NetBuilder) -> None:
+    """Record an alias if the conversion changes no value.
+
+    Raises:
+        NetError: The conversion would round values, or turn them into booleans.
+    """
+    have, want = node.x.dtype, node.y.dtype
+    wide = want in {"int32", "int64"} or np.can_cast(have, want)
+    if not (wide if node.x.is_integer else not node.y.is_integer) or (
+        have != want and want in {"bfloat16", "bool"}
+    ):
+        message = f"no layer converts {have} to {want}"
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+    alias(node, net)
+
+
+CONVERTERS: Mapping[str, Converter] = {
+    "Abs": _plain("AbsVal"),
+    "Cast": cast,
+    "Clip": clip,
+    "Dropout": dropout,
+    "Elu": elu,
+    "Exp": _plain("Exp"),
+    "Gelu": gelu,
+    "Greater": greater,
+    "HardSigmoid": hard_sigmoid,
+    "HardSwish": hard_swish,
+    "Identity": alias,
+    "LeakyRelu": leaky_relu,
+    "Log": _plain("Log"),
+    "Mish": mish,
+    "Neg": _power(scale=-1),
+    "PRelu": prelu,
+    "Reciprocal": _power(-1),
+    "Relu": _plain("ReLU"),
+    "Selu": selu,
+    "Sigmoid": _plain("Sigmoid"),
+    "Softplus": _plain("BNLL"),
+    "Softsign": softsign,
+    "Sqrt": _power(0.5),
+    "Swish": swish,
+    "Tanh": _plain("TanH"),
+}
+
+
+HALF_ROOT = math.sqrt(0.5)
+
+
+def fuse_gelu(model: Model) -> list[Node]:
+    """Return the nodes of a model, with one Gelu node for each GELU built of an Erf."""
+    nodes = {id(node): node for node in model.nodes}
+    readers: dict[str, list[Node]] = {}
+    for node in model.nodes:
+        for one in node.inputs:
+            if one is not None:
+                readers.setdefault(one.name, []).append(node)
+    made = {one.name: node for node in model.nodes for one in node.outputs if one is not None}
+    for erf in [node for node in model.nodes if node.op == "Erf"]:
+        found = _gelu(erf, made, readers, set(model.outputs))
+        if found is not None:
+            last, x, inner = found
+            for node in inner:
+                nodes.pop(id(node), None)
+            nodes[id(last)] = Node("Gelu", last.name, last.opset, [x], last.outputs)
+    return [nodes[id(node)] for node in model.nodes if id(node) in nodes]
+
+
+def _gelu(
+    erf: Node, made: dict[str, Node], readers: dict[str, list[Node]], outputs: set[str]
+) -> tuple[Node, Tensor, Sequence[Node]] | None:
+    """Return the last node of x (1 + erf(x / sqrt(2))) / 2, x, and the earlier nodes."""
+
+    def next_of(node: Node) -> Node | None:
+        found = readers.get(node.y.name, [])
+        return found[0] if len(found) == 1 and node.y.name not in outputs else None
+
+    inside = made.get(erf.x.name)
+    if inside is None or len(readers[inside.y.name]) != 1:
+        return None
+    factor, x = _number(inside)
+    if x is None or factor is None or inside.op not in {"Mul", "Div"}:
+        return None
+    factor = 1 / factor if inside.op == "Div" else factor
+    more = next_of(erf)
+    if not _near(factor, HALF_ROOT) or more is None or more.op != "Add":
+        return None
+    one, _ = _number(more)
+    if one != 1:
+        return None
+    inner, gain, has_x, node = [inside, erf, more], 1.0, False, more
+    while (after := next_of(node)) is not None and after.op in {"Mul", "Div"}:
+        number, _ = _number(after)
+        other = next((b for b in after.inputs if b is not None and b.name != node.y.name), None)
+        if number is not None:
+            gain *= 1 / number if after.op == "Div" else number
+        elif other is not None and after.op == "Mul" and not has_x:
+            has_x = True
+            if other.name != x.name:
+                half = made.get(other.name)
+                number, source = _number(half) if half is not None else (None, None)
+                if half is None or number is None or source != x:
+                    return None
+                gain *= 1 / number if half.op == "Div" else number
+                if len(readers[half.y.name]) == 1 and half.y.name not in outputs:
+                    inner.append(half)
+        else:
+            return None
+        if has_x and _near(gain, 0.5):
+            return after, x, inner
+        inner.append(after)
+        node = after
+    return None
+
+
+def _number(node: Node | None) -> tuple[float | None, Tensor | None]:
+    """Return the constant scalar of a product or sum, and the other operand."""
+    if node is None or node.op not in {"Mul", "Div", "Add"}:
+        return None, None
+    for number, other in _pairs(node.inputs):
+        if number.array is not None and number.array.size == 1:
+            if node.op == "Div" and number is node.inputs[0]:
+                return None, None
+            return float(number.array.reshape(())), other
+    return None, None
+
+
+def _pairs(inputs: Sequence[Tensor | None]) -> Iterable[tuple[Tensor, Tensor]]:
+    first, second = inputs[:2] if len(inputs) > 1 else (None, None)
+    if first is not None and second is not None:
+        yield second, first
+        yield first, second
+
+
+def _near(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=1e-6)

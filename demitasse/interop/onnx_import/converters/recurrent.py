@@ -1,0 +1,121 @@
+"""Converters of recurrent operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from demitasse.errors import ErrorCode, NetError
+from demitasse.interop.onnx_import.model import Node, Tensor
+from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder
+
+__all__ = ["CONVERTERS"]
+
+GATES = [0, 2, 1, 3]
+"""Caffe's gates i, f, o, g as indices of ONNX's gates i, o, f, g."""
+
+USUAL = [b"Sigmoid", b"Tanh", b"Tanh"]
+
+
+def lstm(node: Node, net: NetBuilder) -> None:
+    """Add one LSTM for each direction, with sequences that start in the first step.
+
+    Raises:
+        NetError: The operator has peepholes or other options that Caffe's LSTM lacks.
+    """
+    _check_options(node)
+    ways = {b"forward": [False], b"reverse": [True], b"bidirectional": [False, True]}
+    backwards = ways[node.attributes.get("direction", b"forward")]
+    done = [_one_way(node, net, number, back) for number, back in enumerate(backwards)]
+    for output, value in enumerate([*node.outputs, None, None][:3]):
+        if value is None:
+            continue
+        parts = [one[output] for one in done]
+        shape = list(value.shape)
+        axis = 1 if output == 0 else 0
+        shape[axis] = 1
+        parts = [net.reshape(part, tuple(shape)) for part in parts]
+        if len(parts) > 1:
+            net.add("Concat", parts, value.shape, to=value, concat_param={"axis": axis})
+        else:
+            net.alias(value, parts[0])
+    net.notes.append(
+        f"{node.label} takes sequences of {node.x.shape[0]} steps, {node.x.shape[1]} per batch"
+    )
+
+
+def _one_way(node: Node, net: NetBuilder, number: int, back: bool) -> list[str]:
+    """Add an LSTM in one direction; return hidden states (T, N, H) and the final states."""
+    weight, recurrent = node.array(1, "weight")[number], node.array(2, "recurrent")[number]
+    steps, items, _ = node.x.shape
+    hidden = recurrent.shape[1]
+    none = np.zeros(8 * hidden, np.float32)
+    bias = none if node.optional_input(3) is None else node.array(3, "bias")[number]
+    weights = [_in_order(one, hidden) for one in (weight, bias[: 4 * hidden] + bias[4 * hidden :],
+                                                  recurrent)]  # fmt: skip
+    wanted = [len(node.outputs) > place and node.outputs[place] is not None for place in range(3)]
+    begin = [_begin(node, position) for position in (5, 6)]
+    exposed = wanted[2] or any(one is not None for one in begin)
+    marks = np.ones((steps, items), np.float32)
+    marks[0] = 1 if exposed else 0
+    x, reverse = net.blob(node.x), np.arange(steps)[::-1]
+    bottoms = [net.gather(x, 0, reverse) if back else x, net.constant(marks)]
+    shapes, state = [(steps, items, hidden)], (1, items, hidden)
+    if exposed:
+        empty = np.zeros(state, np.float32)
+        bottoms += [
+            net.constant(empty) if one is None else net.slice(net.blob(one), 0, number, number + 1)
+            for one in begin
+        ]
+        shapes += [state, state]
+    fields = {"num_output": hidden, "expose_hidden": exposed}
+    tops = net.add_several("LSTM", bottoms, shapes, to=[None] * len(shapes), weights=weights,
+                           recurrent_param=fields)  # fmt: skip
+    if exposed:
+        ends = tops[1:]
+        net.silence([top for top, want in zip(tops, wanted, strict=True) if not want])
+    else:
+        ends = [net.slice(tops[0], 0, steps - 1, steps)] if wanted[1] else [""]
+    every = net.gather(tops[0], 0, reverse) if back and wanted[0] else tops[0]
+    return [every, *ends]
+
+
+def _check_options(node: Node) -> None:
+    """Refuse options that Caffe's LSTM lacks.
+
+    Raises:
+        NetError: Names the option.
+    """
+    at = node.attributes
+    lengths = node.optional_input(4)
+    steps = node.x.shape[0]
+    full = lengths is None or (lengths.array is not None and np.all(lengths.array == steps))
+    reasons = {
+        "activations other than the default": (list(at.get("activations", USUAL))[:3] != USUAL),
+        "clip": "clip" in at,
+        "input_forget": bool(at.get("input_forget")),
+        "layout (batch first)": bool(at.get("layout")),
+        "sequence_lens": not full,
+        "peepholes": node.optional_input(7) is not None,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            message = f"the LSTM layer has no {reason}"
+            raise NetError(message, code=ErrorCode.UNSUPPORTED)
+
+
+def _in_order(weight: np.ndarray, hidden: int) -> np.ndarray:
+    """Return the rows of gates in Caffe's order."""
+    return np.concatenate(
+        [weight[gate * hidden : (gate + 1) * hidden] for gate in GATES], dtype=np.float32
+    )
+
+
+def _begin(node: Node, position: int) -> Tensor | None:
+    """Return an initial state; None for zeros."""
+    found = node.optional_input(position)
+    return None if found is None or (found.array is not None and not found.array.any()) else found
+
+
+CONVERTERS: Mapping[str, Converter] = {"LSTM": lstm}

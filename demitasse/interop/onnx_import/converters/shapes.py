@@ -1,0 +1,378 @@
+"""Converters of operators that reshape, move, select, pad or resize values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import accumulate
+from typing import Literal
+
+import numpy as np
+
+from demitasse.errors import ErrorCode, NetError
+from demitasse.interop.onnx_import.converters.arithmetic import add_constant
+from demitasse.interop.onnx_import.model import Node, Tensor
+from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder
+
+PAD_MODES: Mapping[str, Literal["edge", "reflect", "wrap"]] = {
+    "edge": "edge", "reflect": "reflect", "wrap": "wrap"
+}  # fmt: skip
+"""Mode of Pad -> mode of ``np.pad``."""
+
+
+def reshape(node: Node, net: NetBuilder) -> None:
+    """Add Flatten or Reshape."""
+    x, y = net.blob(node.x), node.y
+    have = node.x.shape
+    if len(y.shape) == 2 and len(have) > 2 and have[0] == y.shape[0]:
+        net.add("Flatten", [x], y.shape, to=y)
+    else:
+        net.reshape(x, y.shape, to=y)
+
+
+def concat(node: Node, net: NetBuilder) -> None:
+    """Add Concat."""
+    blobs = [net.blob(one) for one in node.inputs if one is not None]
+    if len(blobs) == 1:
+        net.alias(node.y, blobs[0])
+        return
+    net.add("Concat", blobs, node.y.shape, to=node.y, concat_param={"axis": node.axis(1)})
+
+
+def split(node: Node, net: NetBuilder) -> None:
+    """Add Slice, and a Silence for unused parts."""
+    axis = node.axis(0)
+    size, count = node.x.shape[axis], len(node.outputs)
+    parts = node.attribute_or_input("split", 1)
+    if parts is None:
+        each = -(-size // count)
+        sizes = [each] * (count - 1) + [size - each * (count - 1)]
+    else:
+        sizes = [int(part) for part in parts]
+    if min(sizes) < 1:
+        message = f"got parts of sizes {sizes}, expected sizes above 0"
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+    x, shape = net.blob(node.x), node.x.shape
+    if count == 1:
+        net.alias(node.y, x)
+        return
+    tops = net.add_several(
+        "Slice", [x], [(*shape[:axis], part, *shape[axis + 1 :]) for part in sizes],
+        to=list(node.outputs),
+        slice_param={"axis": axis, "slice_point": list(accumulate(sizes))[:-1]},
+    )  # fmt: skip
+    net.silence([top for top, one in zip(tops, node.outputs, strict=True) if one is None])
+
+
+def slice_(node: Node, net: NetBuilder) -> None:
+    """Add Slice along each axis, or BatchReindex for steps other than 1.
+
+    Raises:
+        NetError: The result is empty.
+    """
+    shape = node.x.shape
+    starts, ends = node.attribute_or_input("starts", 1), node.attribute_or_input("ends", 2)
+    axes, steps = node.attribute_or_input("axes", 3), node.attribute_or_input("steps", 4)
+    if starts is None or ends is None:
+        message = "starts or ends are missing"
+        raise NetError(message, code=ErrorCode.MISSING)
+    chosen = range(len(starts)) if axes is None else [int(axis) % len(shape) for axis in axes]
+    along = [1] * len(starts) if steps is None else [int(step) for step in steps]
+    x, chosen_by = net.blob(node.x), dict[int, np.ndarray]()
+    for axis, start, end, step in zip(chosen, starts, ends, along, strict=True):
+        chosen_by[axis] = np.arange(shape[axis])[int(start) : int(end) : step]
+    if any(not len(one) for one in chosen_by.values()):
+        message = "the result has no elements, which blobs do not support"
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+    parts = {axis: one for axis, one in chosen_by.items() if len(one) < shape[axis] or one[0] > 0}
+    for axis, one in parts.items():
+        if np.array_equal(one, one[0] + np.arange(len(one))):
+            to = node.y if axis == list(parts)[-1] else None
+            x = net.slice(x, axis, int(one[0]), int(one[-1]) + 1, to=to)
+        else:
+            x = net.gather(x, axis, one)
+    if node.y.name not in net.blobs:
+        net.alias(node.y, x)
+
+
+def transpose(node: Node, net: NetBuilder) -> None:
+    """Add Permute."""
+    axes = len(node.x.shape)
+    order = list(node.attributes.get("perm") or range(axes)[::-1])
+    x = net.blob(node.x)
+    if order == list(range(axes)):
+        net.alias(node.y, x)
+    else:
+        net.permute(x, order, to=node.y)
+
+
+def expand(node: Node, net: NetBuilder) -> None:
+    """Add Tile."""
+    x = net.expand(net.blob(node.x), node.y.shape, to=node.y)
+    net.alias(node.y, x)
+
+
+def tile(node: Node, net: NetBuilder) -> None:
+    """Add Tile along each repeated axis."""
+    repeats = [int(count) for count in node.array(1, "repeats")]
+    x, shape = net.blob(node.x), list(node.x.shape)
+    axes = [axis for axis, count in enumerate(repeats) if count != 1]
+    for axis in axes:
+        shape[axis] *= repeats[axis]
+        to = node.y if axis == axes[-1] else None
+        how = {"axis": axis, "tiles": repeats[axis]}
+        x = net.add("Tile", [x], tuple(shape), to=to, tile_param=how)
+    net.alias(node.y, x)
+
+
+def pad(node: Node, net: NetBuilder) -> None:
+    """Add a Convolution for constant pads, BatchReindex for others, and Slice for negative pads.
+
+    Raises:
+        NetError: Constant pads are along batch or channels.
+    """
+    before, after = _pads(node)
+    x, mode = net.blob(node.x), node.attributes.get("mode", b"constant").decode()
+    for axis, (first, last) in enumerate(zip(before, after, strict=True)):
+        x = net.slice(x, axis, max(0, -first), net.shapes[x][axis] - max(0, -last))
+    low, high = ([max(0, size) for size in side] for side in (before, after))
+    if mode == "constant" and any((*low, *high)):
+        given = node.attribute_or_input("value", 2)
+        value = 0.0 if given is None or not given.size else float(given.reshape(()))
+        _constant_pad(net, x, low, high, value, node)
+        return
+    for axis, (first, last) in enumerate(zip(low, high, strict=True)):
+        if first or last:
+            places = np.arange(net.shapes[x][axis])
+            x = net.gather(x, axis, np.pad(places, (first, last), mode=PAD_MODES[mode]))
+    net.alias(node.y, x)
+
+
+def _pads(node: Node) -> tuple[list[int], list[int]]:
+    """Return the pads before and after along every axis; negative ones remove values."""
+    axes = len(node.x.shape)
+    pads = node.attribute_or_input("pads", 1)
+    if pads is None:
+        pads = np.asarray(node.attributes["paddings"])
+    chosen = None if node.optional_input(3) is None else node.array(3, "axes")
+    along = range(axes) if chosen is None else [int(axis) % axes for axis in chosen]
+    before, after = [0] * axes, [0] * axes
+    for number, axis in enumerate(along):
+        before[axis], after[axis] = int(pads[number]), int(pads[len(along) + number])
+    return before, after
+
+
+def _constant_pad(
+    net: NetBuilder, x: str, low: list[int], high: list[int], value: float, node: Node
+) -> None:
+    """Add an identity Convolution with pads, and a Bias for a pad value other than 0.
+
+    Raises:
+        NetError: Pads are along batch or channels.
+    """
+    shape, out, axes = net.shapes[x], node.y.shape, len(low)
+    if axes < 3 or any((*low[:2], *high[:2])):
+        message = "got pads along batch or channels, expected pads of images only"
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+    both = [max(pair) for pair in zip(low, high, strict=True)]
+    channels, ones = shape[1], (1,) * (axes - 2)
+    whole = tuple(size + 2 * more for size, more in zip(shape, both, strict=True))
+    fields = {"num_output": channels, "group": channels, "bias_term": False,
+              "kernel_size": ones, "pad": both[2:]}  # fmt: skip
+    cuts = [axis for axis in range(axes) if whole[axis] != out[axis]]
+    x = net.add("Convolution", [x], whole, to=None if cuts or value else node.y,
+                weights=[np.ones((channels, 1, *ones))], convolution_param=fields)  # fmt: skip
+    for axis in cuts:
+        first = both[axis] - low[axis]
+        to = node.y if axis == cuts[-1] and not value else None
+        x = net.slice(x, axis, first, first + out[axis], to=to)
+    if value:
+        inside = tuple(slice(first, first + size)
+                       for first, size in zip(low[2:], shape[2:], strict=True))  # fmt: skip
+        frame = np.full(out[2:], value, np.float32)
+        frame[inside] = 0
+        add_constant(net, x, frame, out, to=node.y)
+
+
+def depth_to_space(node: Node, net: NetBuilder) -> None:
+    """Add Permute of blocks of channels."""
+    (n, c, h, w), s = node.x.shape, node.attributes["blocksize"]
+    less = c // (s * s)
+    if node.attributes.get("mode", b"DCR") == b"CRD":
+        blocks, order = (n, less, s, s, h, w), [0, 1, 4, 2, 5, 3]
+    else:
+        blocks, order = (n, s, s, less, h, w), [0, 3, 4, 1, 5, 2]
+    turned = net.permute(net.reshape(net.blob(node.x), blocks), order)
+    net.reshape(turned, node.y.shape, to=node.y)
+
+
+def space_to_depth(node: Node, net: NetBuilder) -> None:
+    """Add Permute of blocks of pixels."""
+    (n, c, h, w), s = node.x.shape, node.attributes["blocksize"]
+    blocks = net.reshape(net.blob(node.x), (n, c, h // s, s, w // s, s))
+    crd = node.attributes.get("mode", b"DCR") == b"CRD"
+    order = [0, 1, 3, 5, 2, 4] if crd else [0, 3, 5, 1, 2, 4]
+    net.reshape(net.permute(blocks, order), node.y.shape, to=node.y)
+
+
+ROUNDINGS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "ceil": np.ceil,
+    "floor": np.floor,
+    "round_prefer_ceil": lambda positions: np.floor(positions + 0.5),
+    "round_prefer_floor": lambda positions: np.ceil(positions - 0.5),
+}
+"""Mode -> rounding of positions to the nearest pixel."""
+
+MOST = 2**28
+"""Largest number of elements of a resizing matrix."""
+
+INTEGER_TOLERANCE = 1e-4
+"""Largest distance of a size from an integer, in pixels."""
+
+
+def resize(node: Node, net: NetBuilder) -> None:
+    """Add Upsample, Interp, or an InnerProduct with a resizing matrix for each axis.
+
+    Raises:
+        NetError: The operator is not a bilinear or nearest resizing of images.
+    """
+    at = node.attributes
+    mode = at.get("mode", b"nearest")
+    how = at.get("coordinate_transformation_mode", b"half_pixel").decode()
+    legacy = node.op == "Upsample" or node.opset < 11
+    _resize(
+        node, net, mode="linear" if mode in {b"linear", b"bilinear"} else mode.decode(),
+        how="asymmetric" if legacy else how,
+        rounding="floor" if legacy else at.get("nearest_mode", b"round_prefer_floor").decode(),
+    )  # fmt: skip
+
+
+def _resize(node: Node, net: NetBuilder, *, mode: str, how: str, rounding: str) -> None:
+    shape, out, y = node.x.shape, node.y.shape, node.y
+    if len(shape) != 4 or shape[:2] != out[:2] or mode not in {"linear", "nearest"}:
+        message = f"got {mode} resizing of {shape} to {out}, expected linear or nearest, of images"
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+    policy = node.attributes.get("keep_aspect_ratio_policy", b"stretch")
+    if node.attributes.get("antialias") or policy != b"stretch":
+        message = "no layer supports antialias or keep_aspect_ratio_policy"
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+    x = net.blob(node.x)
+    if shape == out:
+        net.alias(y, x)
+        return
+    scales = _scales(node)
+    sizes = [size * scale for size, scale in zip(shape, scales, strict=True)]
+    if how == "align_corners" and any(
+        abs(size - round(size)) > INTEGER_TOLERANCE for size in sizes
+    ):
+        message = "align_corners with a non-integer size is ambiguous"
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+    if max(a * b for a, b in zip(shape[2:], out[2:], strict=True)) > MOST:
+        message = f"resizing {shape[2:]} to {out[2:]} needs a matrix of more than {MOST} elements"
+        raise NetError(message, code=ErrorCode.LIMIT)
+    positions = [_positions(shape[axis], out[axis], scales[axis], how) for axis in (2, 3)]
+    if mode == "linear":
+        if how == "align_corners":
+            net.add("Interp", [x], out, to=y, interp_param={"height": out[2], "width": out[3]})
+            return
+        matrices = [_linear(p, n) for p, n in zip(positions, shape[2:], strict=True)]
+    else:
+        chosen = [_nearest(p, n, rounding) for p, n in zip(positions, shape[2:], strict=True)]
+        factors = [b // a for a, b in zip(shape[2:], out[2:], strict=True)]
+        repeated = [np.arange(b) // f if f else None
+                    for b, f in zip(out[2:], factors, strict=True)]  # fmt: skip
+        if all(r is not None and np.array_equal(c, r)
+               for c, r in zip(chosen, repeated, strict=True)):  # fmt: skip
+            down, right = factors
+            if down == right:
+                net.add("Upsample", [x], out, to=y, upsample_param={"scale": down})
+            else:
+                _repeated(net, x, down, right, y)
+            return
+        matrices = [np.eye(n, dtype=np.float32)[c] for c, n in zip(chosen, shape[2:], strict=True)]
+    _by_matrices(net, x, matrices, y)
+
+
+def _repeated(net: NetBuilder, x: str, down: int, right: int, to: Tensor) -> None:
+    """Add repetitions of pixels with different factors along both axes."""
+    n, c, h, w = net.shapes[x]
+    blocks = net.expand(net.reshape(x, (n, c, h, 1, w, 1)), (n, c, h, down, w, right))
+    net.reshape(blocks, to.shape, to=to)
+
+
+def _by_matrices(net: NetBuilder, x: str, matrices: list[np.ndarray], to: Tensor) -> None:
+    """Add an InnerProduct along the columns and one along the rows."""
+    rows, columns = matrices
+    for matrix, last in ((columns, None), (rows, to)):
+        shape = (*net.shapes[x][:3], len(matrix))
+        fields = {"num_output": len(matrix), "axis": 3, "bias_term": False}
+        x = net.add("InnerProduct", [x], shape, weights=[matrix], inner_product_param=fields)
+        x = net.permute(x, [0, 1, 3, 2], to=last)
+
+
+def _scales(node: Node) -> list[float]:
+    """Return the factor of each axis."""
+    sizes = [b / a for a, b in zip(node.x.shape, node.y.shape, strict=True)]
+    given = node.attributes.get("scales")
+    if given is None:
+        position = 1 if node.op == "Upsample" or node.opset < 11 else 2
+        found = node.optional_input(position)
+        given = None if found is None else node.array(position, "scales")
+    if given is None or len(given) == 0 or "axes" in node.attributes:
+        return sizes
+    return [float(scale) for scale in given]
+
+
+def _positions(size: int, out: int, scale: float, how: str) -> np.ndarray:
+    """Return the position in the input of each output pixel.
+
+    Raises:
+        NetError: The transformation mode is unsupported.
+    """
+    at = np.arange(out, dtype=np.float64)
+    if how in {"half_pixel", "pytorch_half_pixel"}:
+        one = how.startswith("pytorch") and out == 1
+        return np.zeros(1) if one else (at + 0.5) / scale - 0.5
+    if how == "asymmetric":
+        return at / scale
+    if how == "align_corners":
+        return at * ((size - 1) / (out - 1)) if out > 1 else np.zeros(1)
+    message = f"no layer supports coordinate_transformation_mode {how}"
+    raise NetError(message, code=ErrorCode.UNSUPPORTED)
+
+
+def _linear(positions: np.ndarray, size: int) -> np.ndarray:
+    """Return the interpolation matrix, (out, size)."""
+    inside = np.clip(positions, 0, size - 1)
+    low = np.floor(inside).astype(np.int64)
+    high = np.minimum(low + 1, size - 1)
+    part = inside - low
+    matrix = np.zeros((len(positions), size))
+    every = np.arange(len(positions))
+    np.add.at(matrix, (every, low), 1 - part)
+    np.add.at(matrix, (every, high), part)
+    return matrix.astype(np.float32)
+
+
+def _nearest(positions: np.ndarray, size: int, rounding: str) -> np.ndarray:
+    """Return the nearest input pixel of each output pixel."""
+    found: np.ndarray = np.clip(ROUNDINGS[rounding](positions), 0, size - 1).astype(np.int64)
+    return found
+
+
+CONVERTERS: Mapping[str, Converter] = {
+    "Concat": concat,
+    "DepthToSpace": depth_to_space,
+    "Expand": expand,
+    "Flatten": reshape,
+    "Pad": pad,
+    "Reshape": reshape,
+    "Resize": resize,
+    "Slice": slice_,
+    "SpaceToDepth": space_to_depth,
+    "Split": split,
+    "Squeeze": reshape,
+    "Tile": tile,
+    "Transpose": transpose,
+    "Unsqueeze": reshape,
+    "Upsample": resize,
+}

@@ -1,1 +1,0 @@
-"""What operators of ONNX become, one family a file."""

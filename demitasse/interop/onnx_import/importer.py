@@ -1,0 +1,270 @@
+"""``import_onnx``: turn an ONNX model into a net, a prototxt and a caffemodel."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from demitasse.core.atomic import atomic_write
+from demitasse.core.device import Device
+from demitasse.errors import ConfigError, ErrorCode, NetError
+from demitasse.interop.onnx_import.converters import CONVERTERS, REASONS
+from demitasse.interop.onnx_import.converters.elementwise import fuse_gelu
+from demitasse.interop.onnx_import.model import (
+    FLOATS,
+    INTEGERS,
+    NARROW_INTEGERS,
+    Model,
+    Node,
+    Shape,
+    read_model,
+)
+from demitasse.interop.onnx_import.net_builder import NetBuilder
+from demitasse.io.proto.write import text_of
+from demitasse.io.weights.save import caffemodel_pieces
+from demitasse.net import Net
+
+if TYPE_CHECKING:
+    from demitasse.testing.comparison import Comparison
+
+LARGEST = 2**31 - 1
+"""Largest number of elements of a blob, an int in Caffe."""
+
+WRAPPING = {"Abs", "Add", "Gemm", "MatMul", "Mul", "Neg", "ReduceSum", "Sub"}
+"""Operators whose results can overflow small integers."""
+
+
+@dataclass
+class Imported:
+    """Result of ``import_onnx``.
+
+    Attributes:
+        source: The ONNX file.
+        files: The prototxt and the caffemodel; empty if none was requested.
+        net: The net, with its weights.
+        blobs: Value of the model -> blob with this value.
+        notes: Assumptions, in words.
+    """
+
+    source: Path
+    files: list[Path]
+    net: Net
+    blobs: dict[str, str]
+    notes: list[str]
+
+    def compare(self, inputs: Mapping[str, np.ndarray] | None = None, seed: int = 0) -> Comparison:
+        """Run the file by ONNX Runtime, and compare the net with it.
+
+        Compares every value of the file that is a blob of the net, and the outputs once more with
+        fused layers.
+
+        Args:
+            inputs: An array for each input; None for random ones.
+            seed: Seed of random inputs.
+
+        Raises:
+            DataError: ONNX Runtime cannot load or run the file.
+            DemitasseError: ONNX Runtime is not installed.
+        """
+        from demitasse.testing.comparison import Comparison, random_inputs, run_net
+        from demitasse.testing.error_stats import Difference, error_stats
+        from demitasse.testing.reference.onnx import OnnxModel
+
+        device = str(self.net.device)
+        result = Comparison("onnxruntime", [device])
+        given = random_inputs(self.net, seed) if inputs is None else dict(inputs)
+        expected = {
+            self.blobs[one.names[0]]: np.asarray(one.array, np.float32)
+            for one in OnnxModel(self.source).run(given)
+            if one.names[0] in self.blobs
+        }
+        for by_layer, differences in ((True, result.differences), (False, result.fused)):
+            found = run_net(
+                self.net, self.net.device, given, backward=False, by_layer=by_layer,
+                code=result.code,
+            )  # fmt: skip
+            differences += [
+                Difference(one.layer, one.type, one.what, device,
+                           error_stats(one.array, expected[one.wrote[0]]))
+                for one in found
+                if one.wrote[0] in expected
+            ]  # fmt: skip
+        return result
+
+
+def import_onnx(
+    model: str | os.PathLike[str],
+    prototxt: str | os.PathLike[str] | None = None,
+    caffemodel: str | os.PathLike[str] | None = None,
+    *,
+    shapes: Mapping[str, Shape] | None = None,
+    batch: int | None = None,
+    check: bool = False,
+    device: str | Device | None = None,
+) -> Imported:
+    """Turn an ONNX model into a net with weights.
+
+    Blobs and layers have the names of values and nodes. Values that depend on no input are computed
+    once, at import.
+
+    Args:
+        model: The ONNX file.
+        prototxt: The file to write the net to; None for none.
+        caffemodel: The file to write the weights to; None for none.
+        shapes: Shapes of inputs, in place of those in the file.
+        batch: First size of inputs; None for that of the file, or 1 for a symbolic one.
+        check: Run the file by ONNX Runtime on random inputs and compare the net with it.
+        device: Device of the net; None for the configured one.
+
+    Returns:
+        The net, and the written files.
+
+    Raises:
+        NetError: Some nodes have no layer (names all; writes nothing), or ``check`` finds a
+            difference.
+        ConfigError: An argument has an invalid value, or sizes of inputs are unknown.
+        DataError: The file cannot be read.
+        DemitasseError: onnx is not installed.
+    """
+    if (prototxt is None) != (caffemodel is None):
+        message = "got one of prototxt and caffemodel, expected both or none"
+        raise ConfigError(message, code=ErrorCode.CONFLICT, field="caffemodel")
+    if batch is not None and batch < 1:
+        message = f"got batch {batch!r}, expected a number above 0"
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="batch", got=batch)
+    source = Path(model)
+    read = read_model(source, shapes or {}, batch)
+    try:
+        builder = _build(read)
+    except NetError as error:
+        raise error.at(str(source)) from None
+    net = Net(builder.message, phase="TEST", device=device)
+    _set_weights(net, builder)
+    _check_shapes(net, read, builder)
+    result = Imported(source, [], net, dict(builder.blobs), builder.notes)
+    if check:
+        result.compare().check_agreement(f"the net disagrees with {source}", "float32")
+    if prototxt is not None and caffemodel is not None:
+        result.files = [Path(prototxt), Path(caffemodel)]
+        _write(builder, *result.files)
+    return result
+
+
+def _build(model: Model) -> NetBuilder:
+    """Convert the nodes of a model to layers.
+
+    Raises:
+        NetError: Some nodes have no layer; names all of them.
+    """
+    builder = NetBuilder(model.name or "net", [*model.values, *model.outputs])
+    for value in model.inputs:
+        builder.input(value)
+    other = sorted({one.dtype for node in model.nodes for one in node.outputs if one is not None}
+                   & (FLOATS - {"float32"}))  # fmt: skip
+    if other:
+        builder.notes.append(f"values of {' and '.join(other)} are computed in float32")
+    faults = dict(model.faults)
+    lost: set[str] = set()  # outputs of nodes without a layer
+    for node in fuse_gelu(model):
+        if any(one is not None and one.name in lost for one in node.inputs):
+            fault = ""
+        elif reason := _value_fault(node):
+            fault = reason
+        elif node.op in CONVERTERS:
+            last = next((one.name for one in reversed(node.outputs) if one is not None), "")
+            try:
+                with builder.node(node.name, last):
+                    CONVERTERS[node.op](node, builder)
+                continue
+            except NetError as error:
+                fault = error.message
+            except (LookupError, ValueError, TypeError, ArithmeticError) as error:
+                fault = f"its attributes or inputs are inconsistent ({error!r})"
+        else:
+            fault = REASONS.get(node.op, "no layer computes this operator")
+        lost.update(one.name for one in node.outputs if one is not None)
+        if fault:
+            faults[node.label] = fault
+    if faults:
+        lines = "".join(f"\n  {label}: {reason}" for label, reason in faults.items())
+        message = f"{len(faults)} nodes have no Caffe layer:{lines}"
+        raise NetError(message, code=ErrorCode.UNSUPPORTED, nodes=list(faults))
+    _name_outputs(model, builder)
+    return builder
+
+
+def _value_fault(node: Node) -> str:
+    """Return why blobs cannot have a node's values; "" if they can."""
+    values = [one for one in (*node.inputs, *node.outputs) if one is not None]
+    odd = [one.dtype for one in values if one.dtype not in FLOATS | INTEGERS]
+    if odd:
+        return f"it has values of type {odd[0]}, which blobs do not support"
+    if any(one.array is None and not math.prod(one.shape) for one in values):
+        return "it has values without elements, which blobs do not support"
+    if any(math.prod(one.shape) > LARGEST for one in values):
+        return f"it has values of more than {LARGEST} elements"
+    if node.op in WRAPPING and node.y.dtype in NARROW_INTEGERS | {"uint32", "uint64"}:
+        return f"{node.y.dtype} wraps around; blobs are float32"
+    return ""
+
+
+def _name_outputs(model: Model, builder: NetBuilder) -> None:
+    """Make a blob of the same name for every output of the model."""
+    for name in model.outputs:
+        value = model.values.get(name)
+        if value is None:
+            message = f"no node computes output {name!r}"
+            raise NetError(message, code=ErrorCode.MISSING, output=name)
+        with builder.node(name, name):
+            blob = builder.blob(value)
+            if blob != name:
+                builder.power(blob, to=value)
+
+
+def _set_weights(net: Net, builder: NetBuilder) -> None:
+    """Copy the weights to the parameters of the net.
+
+    Raises:
+        NetError: The parameters of a layer have other shapes.
+    """
+    for name, arrays in builder.weights.items():
+        blobs, expected = net.params[name], [array.shape for array in arrays]
+        found = [blob.shape for blob in blobs]
+        if found != expected:
+            message = f"layer {name!r}: got parameters of shapes {found}, expected {expected}"
+            raise NetError(message, code=ErrorCode.SHAPE_MISMATCH, layer=name)
+        for blob, array in zip(blobs, arrays, strict=True):
+            blob.mutable_cpu_data()[...] = array
+
+
+def _check_shapes(net: Net, model: Model, builder: NetBuilder) -> None:
+    """Compare the shapes of blobs with those of values.
+
+    Raises:
+        NetError: A blob has another shape than its value.
+    """
+    for name, blob in builder.blobs.items():
+        shape, expected = net.blobs[blob].shape, model.values[name].shape
+        if shape != expected:
+            message = f"blob {blob!r}: got shape {shape}, expected {expected} of {name!r}"
+            raise NetError(message, code=ErrorCode.SHAPE_MISMATCH, blob=blob)
+
+
+def _write(builder: NetBuilder, prototxt: Path, caffemodel: Path) -> None:
+    """Write both files, or none.
+
+    Raises:
+        OSError: A file cannot be written; existing files are kept.
+    """
+    messages = list(builder.message.layer)
+    blobs = [[(array, None) for array in builder.weights.get(one.name, [])] for one in messages]
+    with atomic_write(prototxt) as text, atomic_write(caffemodel) as binary:
+        text.write(text_of(builder.message).encode())
+        for piece in caffemodel_pieces(builder.message.name, messages, blobs):
+            binary.write(piece)

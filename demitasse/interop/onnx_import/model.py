@@ -1,0 +1,495 @@
+"""ONNX models as read: inlined functions, inferred shapes, folded constants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse.errors import ConfigError, DataError, ErrorCode, NetError
+from demitasse.testing.reference.onnx import onnx_library, read_onnx
+
+FLOATS = {"bfloat16", "float16", "float32", "float64"}
+NARROW_INTEGERS = {"int16", "int8", "uint16", "uint8"}
+INTEGERS = {*NARROW_INTEGERS, "bool", "int32", "int64", "uint32", "uint64"}
+"""Supported element types; all computation is in float32."""
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A value of a model.
+
+    Attributes:
+        name: Name of the value.
+        shape: Shape, without symbolic sizes.
+        dtype: Element type, e.g. "float32".
+        array: The array of a constant; None for a computed value.
+    """
+
+    name: str
+    shape: Shape
+    dtype: str
+    array: np.ndarray | None = None
+
+    @property
+    def is_integer(self) -> bool:
+        """True for integers and booleans."""
+        return self.dtype in INTEGERS
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of a model, with its values.
+
+    Attributes:
+        op: Operator.
+        name: Name of the node; never empty.
+        opset: Opset version.
+        inputs: Inputs; None for an omitted one.
+        outputs: Outputs; None for an omitted one.
+        attributes: Name -> value.
+    """
+
+    op: str
+    name: str
+    opset: int
+    inputs: Sequence[Tensor | None]
+    outputs: Sequence[Tensor | None]
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """Name and operator of the node, for messages."""
+        return f"node {self.name!r} ({self.op})"
+
+    @property
+    def x(self) -> Tensor:
+        """The first input."""
+        return self.input(0)
+
+    @property
+    def y(self) -> Tensor:
+        """The first output."""
+        found = self.outputs[0] if self.outputs else None
+        if found is None:
+            message = "the first output has no name"
+            raise NetError(message, code=ErrorCode.MISSING, output=0)
+        return found
+
+    def optional_input(self, position: int) -> Tensor | None:
+        """Return an input, or None if it is omitted."""
+        return self.inputs[position] if position < len(self.inputs) else None
+
+    def input(self, position: int) -> Tensor:
+        """Return an input.
+
+        Raises:
+            NetError: The input is omitted.
+        """
+        found = self.optional_input(position)
+        if found is None:
+            message = f"input {position} is missing"
+            raise NetError(message, code=ErrorCode.MISSING, input=position)
+        return found
+
+    def array(self, position: int, what: str) -> np.ndarray:
+        """Return the array of a constant input.
+
+        Raises:
+            NetError: The input is computed, or omitted.
+        """
+        found = self.input(position)
+        if found.array is None:
+            message = f"its {what} {found.name!r} is computed, expected a constant"
+            raise NetError(message, code=ErrorCode.UNSUPPORTED, input=found.name)
+        return found.array
+
+    def attribute_or_input(self, attribute: str, position: int) -> np.ndarray | None:
+        """Return an attribute of older operators that is an input of newer ones."""
+        if attribute in self.attributes:
+            return np.asarray(self.attributes[attribute])
+        return None if self.optional_input(position) is None else self.array(position, attribute)
+
+    def axis(self, default: int) -> int:
+        """Return the attribute ``axis``, counted from the first."""
+        return int(self.attributes.get("axis", default)) % max(1, len(self.x.shape))
+
+    def refuse_outputs(self, *positions: int) -> None:
+        """Refuse outputs that no layer computes.
+
+        Raises:
+            NetError: The model uses one of these outputs.
+        """
+        for position in positions:
+            if position < len(self.outputs) and self.outputs[position] is not None:
+                message = f"no layer computes output {position}"
+                raise NetError(message, code=ErrorCode.UNSUPPORTED, output=position)
+
+
+KNOWN_DATA = 4096
+"""Largest number of elements of a constant that shape inference reads."""
+
+SAME_SHAPE = {"GroupNormalization", "Mish", "Swish"}
+"""Operators without shape inference in onnx: the output has the input's shape."""
+
+
+class Model:
+    """A model with folded constants and known shapes.
+
+    Attributes:
+        name: Name of the graph.
+        inputs: Inputs that are not constants.
+        outputs: Names of the outputs, in order.
+        nodes: Nodes that the outputs need, in order, without folded ones.
+        values: Name -> value.
+        faults: Node that cannot be read -> the reason.
+    """
+
+    def __init__(
+        self, message: Any, shapes: Mapping[str, Shape], batch: int | None, onnx: Any
+    ) -> None:
+        self._onnx, graph = onnx, message.graph
+        self.name = graph.name
+        self.opset = next((one.version for one in message.opset_import if not one.domain), 1)
+        self._ir = message.ir_version
+        self._imports = list(message.opset_import)
+        self.values = {
+            one.name: _constant_tensor(one.name, onnx.numpy_helper.to_array(one))
+            for one in graph.initializer
+        }
+        self.inputs = [
+            self._input(one, shapes, batch) for one in graph.input if one.name not in self.values
+        ]
+        _check_shape_names(shapes, [one.name for one in self.inputs])
+        self.values |= {one.name: one for one in self.inputs}
+        self.outputs = [one.name for one in graph.output]
+        self.faults: dict[str, str] = {}
+        self._unknown: set[str] = set()
+        given = sum(one.array.size for one in self.values.values() if one.array is not None)
+        self._folding = Folding(onnx, self.opset, given)
+        found = [self._node(number, one) for number, one in enumerate(graph.node)]
+        self.nodes = self._needed([one for one in found if one is not None])
+
+    def _input(self, info: Any, shapes: Mapping[str, Shape], batch: int | None) -> Tensor:
+        """Return an input with a known shape.
+
+        Raises:
+            ConfigError: A size is symbolic, and ``shapes`` has no entry for the input.
+        """
+        tensor = info.type.tensor_type
+        dtype = self._dtype(tensor.elem_type)
+        given = shapes.get(info.name)
+        if given is not None:
+            return Tensor(info.name, tuple(given), dtype)
+        sizes = [
+            one.dim_value if one.HasField("dim_value") and one.dim_value > 0 else None
+            for one in tensor.shape.dim
+        ]
+        if sizes and (sizes[0] is None or batch is not None):
+            sizes[0] = batch or 1
+        if not tensor.HasField("shape") or None in sizes:
+            message = (
+                f"input {info.name!r} has symbolic sizes; give its shape, e.g. "
+                f"--shape {info.name}=1,3,224,224"
+            )
+            raise ConfigError(message, code=ErrorCode.MISSING, field="shapes", input=info.name)
+        return Tensor(info.name, tuple(size for size in sizes if size is not None), dtype)
+
+    def _dtype(self, kind: int) -> str:
+        try:
+            return str(np.dtype(self._onnx.helper.tensor_dtype_to_np_dtype(kind)))
+        except (KeyError, TypeError):
+            return "unknown"
+
+    def _node(self, number: int, message: Any) -> Node | None:
+        """Return a node; None if it is folded or cannot be read."""
+        name = message.name or next(filter(None, message.output), f"node {number}")
+        label = f"node {name!r} ({message.op_type})"
+        missing = [one for one in message.input if one and one not in self.values]
+        if any(one in self._unknown for one in missing):
+            self._unknown.update(message.output)
+            return None
+        try:
+            if missing:
+                fault = f"no earlier node computes its input {missing[0]!r}"
+                raise NetError(fault, code=ErrorCode.MISSING, input=missing[0])
+            return self._read(name, message)
+        except NetError as error:
+            self.faults[label] = error.message
+        except Exception as error:  # of onnx or numpy, for inconsistent nodes
+            self.faults[label] = f"shape inference failed: {error}"
+        self._unknown.update(message.output)
+        return None
+
+    def _read(self, name: str, message: Any) -> Node | None:
+        onnx = self._onnx
+        if message.domain not in {"", "ai.onnx"}:
+            fault = f"its domain is {message.domain!r}, expected ONNX's own"
+            raise NetError(fault, code=ErrorCode.UNSUPPORTED, domain=message.domain)
+        if any(one.HasField("g") or one.graphs for one in message.attribute):
+            fault = "it contains a graph"
+            raise NetError(fault, code=ErrorCode.UNSUPPORTED)
+        schema = onnx.defs.get_schema(message.op_type, self.opset, "")
+        inputs = {one: self.values[one] for one in message.input if one}
+        infos = {
+            one: onnx.helper.make_tensor_type_proto(
+                onnx.helper.np_dtype_to_tensor_dtype(np.dtype(value.dtype)), value.shape
+            )
+            for one, value in inputs.items()
+        }
+        data = {
+            one: onnx.numpy_helper.from_array(value.array)
+            for one, value in inputs.items()
+            if value.array is not None and value.array.size <= KNOWN_DATA
+        }
+        types = onnx.shape_inference.infer_node_outputs(
+            schema, message, infos, data, opset_imports=self._imports, ir_version=self._ir
+        )
+        if message.op_type in SAME_SHAPE:
+            types = dict.fromkeys(message.output, infos[message.input[0]])
+        outputs = [self._output(one, types) if one else None for one in message.output]
+        arrays = self._folding.of(message, inputs, [one for one in outputs if one is not None])
+        if arrays is not None:
+            named = [one for one in message.output if one]
+            self.values |= {
+                one: _constant_tensor(one, array) for one, array in zip(named, arrays, strict=True)
+            }
+            return None
+        self.values |= {one.name: one for one in outputs if one is not None}
+        return Node(
+            message.op_type,
+            name,
+            self.opset,
+            [self.values[one] if one else None for one in message.input],
+            outputs,
+            {one.name: onnx.helper.get_attribute_value(one) for one in message.attribute},
+        )
+
+    def _output(self, name: str, types: Mapping[str, Any]) -> Tensor:
+        """Return an output with its shape.
+
+        Raises:
+            NetError: The shape is unknown, or depends on computed values.
+        """
+        found = types.get(name)
+        tensor = found.tensor_type if found is not None else None
+        if tensor is None or not tensor.HasField("shape"):
+            message = f"the shape of {name!r} is unknown"
+            raise NetError(message, code=ErrorCode.UNSUPPORTED, value=name)
+        if not all(one.HasField("dim_value") for one in tensor.shape.dim):
+            message = f"the shape of {name!r} depends on computed values"
+            raise NetError(message, code=ErrorCode.UNSUPPORTED, value=name)
+        shape = tuple(one.dim_value for one in tensor.shape.dim)
+        return Tensor(name, shape, self._dtype(tensor.elem_type))
+
+    def _needed(self, nodes: list[Node]) -> list[Node]:
+        """Return the nodes that the outputs need."""
+        wanted, found = set(self.outputs), []
+        for node in reversed(nodes):
+            if any(one is not None and one.name in wanted for one in node.outputs):
+                found.append(node)
+                wanted.update(one.name for one in node.inputs if one is not None)
+        return found[::-1]
+
+
+def read_model(path: Path, shapes: Mapping[str, Shape], batch: int | None) -> Model:
+    """Read an ONNX file.
+
+    Args:
+        path: The file.
+        shapes: Shapes of inputs, in place of those in the file.
+        batch: First size of inputs; None for that of the file, or 1 for a symbolic one.
+
+    Raises:
+        ConfigError: An input has symbolic sizes without an entry in ``shapes``.
+        DataError: The file cannot be read, or its constants are damaged.
+        DemitasseError: onnx is not installed.
+    """
+    onnx = onnx_library("onnx", "importing from ONNX")
+    message = read_onnx(path, onnx)
+    if not message.graph.node:
+        fault = "the file has no nodes; it is empty or not an ONNX model"
+        raise DataError(fault, str(path), code=ErrorCode.UNREADABLE)
+    try:
+        _check_names(message.graph, path)
+        return Model(inline_functions(message), shapes, batch, onnx)
+    except NetError as error:
+        raise error.at(str(path)) from None
+    except (ConfigError, DataError):
+        raise
+    except Exception as error:  # of onnx or numpy, for damaged constants
+        fault = f"cannot be read as ONNX: {error}"
+        raise DataError(fault, str(path), code=ErrorCode.UNREADABLE) from error
+
+
+def _constant_tensor(name: str, array: np.ndarray) -> Tensor:
+    return Tensor(name, array.shape, str(array.dtype), array)
+
+
+def _check_names(graph: Any, path: Path) -> None:
+    """Check that all names are valid UTF-8.
+
+    Raises:
+        DataError: A name is not.
+    """
+    names = [graph.name]
+    names += [one.name for one in (*graph.input, *graph.output, *graph.initializer)]
+    for node in graph.node:
+        names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+        names += [one.name for one in node.attribute]
+    damaged = next((name for name in names if not isinstance(name, str)), None)
+    if damaged is not None:
+        message = f"a name is not valid UTF-8: {damaged!r}"
+        raise DataError(message, str(path), code=ErrorCode.CORRUPT, got=damaged)
+
+
+def _check_shape_names(shapes: Mapping[str, Shape], names: list[str]) -> None:
+    unknown = [name for name in shapes if name not in names]
+    if unknown:
+        message = f"got a shape of {unknown[0]!r}, expected one of the inputs {', '.join(names)}"
+        raise ConfigError(
+            message, code=ErrorCode.UNKNOWN, field="shapes", got=unknown[0], expected=names
+        )
+
+
+MOST_NODES = 100_000
+"""Largest number of nodes after inlining."""
+
+DEEPEST = 100
+"""Largest depth of calls."""
+
+
+def inline_functions(model: Any) -> Any:
+    """Return a model with its functions inlined.
+
+    Raises:
+        NetError: The model has too many nodes, or a recursive function.
+    """
+    if not model.functions:
+        return model
+    total = _InlinedSize(model.functions).nodes(model.graph.node, DEEPEST)
+    if total > MOST_NODES:
+        message = (
+            f"got {total if total < 10**12 else 'more than 10^12'} nodes after inlining, expected "
+            f"at most {MOST_NODES}"
+        )
+        raise NetError(message, code=ErrorCode.LIMIT, got=min(total, 10**12), expected=MOST_NODES)
+    from onnx.inliner import inline_local_functions
+
+    return inline_local_functions(model)
+
+
+class _InlinedSize:
+    """Number of nodes after inlining, computed without inlining."""
+
+    def __init__(self, functions: Iterable[Any]) -> None:
+        self._functions = {(one.domain, one.name): one for one in functions}
+        self._known: dict[tuple[str, str], int] = {}
+
+    def nodes(self, nodes: Iterable[Any], deepest: int) -> int:
+        """Return the number of nodes after inlining.
+
+        Raises:
+            NetError: Calls are deeper than ``deepest``.
+        """
+        return sum(self._function((one.domain, one.op_type), deepest) for one in _all(nodes))
+
+    def _function(self, name: tuple[str, str], deepest: int) -> int:
+        if name not in self._functions:
+            return 1
+        if name not in self._known:
+            if not deepest:
+                message = (
+                    f"function {name[1]!r} of {name[0]!r} is recursive, or calls are more than "
+                    f"{DEEPEST} deep"
+                )
+                raise NetError(message, code=ErrorCode.LIMIT, function=name[1], expected=DEEPEST)
+            self._known[name] = self.nodes(self._functions[name].node, deepest - 1)
+        return self._known[name]
+
+
+def _all(nodes: Iterable[Any]) -> Iterator[Any]:
+    """Yield nodes, and the nodes of graphs inside of them."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _all(graph.node)
+
+
+FOLDABLE = {
+    "Abs", "Add", "And", "Cast", "Ceil", "Concat", "Constant", "ConstantOfShape", "Div", "Equal",
+    "Expand", "Flatten", "Floor", "Gather", "Greater", "GreaterOrEqual", "Identity", "Less",
+    "LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Range", "Reciprocal",
+    "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "ScatterND", "Slice", "Split",
+    "Sqrt", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
+}  # fmt: skip
+"""Operators to fold if all inputs are constant; each is cheap."""
+
+MOST = 2**28
+"""Largest number of elements of all folded arrays, in addition to those of the file."""
+
+NUMBERS = FLOATS | INTEGERS
+"""Element types of folded arrays; strings could exhaust memory."""
+
+
+class Folding:
+    """Constant folding.
+
+    Args:
+        onnx: The module ``onnx``.
+        opset: Opset version.
+        given: Number of elements of the file's constants.
+    """
+
+    def __init__(self, onnx: Any, opset: int, given: int) -> None:
+        self._onnx, self._opset, self._left = onnx, opset, MOST + given
+
+    def of(
+        self, node: Any, inputs: Mapping[str, Tensor], outputs: Sequence[Tensor]
+    ) -> list[np.ndarray] | None:
+        """Return the outputs of a node; None if they are not constant, or too large.
+
+        Args:
+            node: The NodeProto.
+            inputs: Inputs by name.
+            outputs: Outputs with a name.
+        """
+        if node.op_type in {"Shape", "Size"}:
+            return [_shape_or_size(node, inputs[node.input[0]].shape)]
+        arrays = {name: one.array for name, one in inputs.items()}
+        if (
+            node.op_type not in FOLDABLE
+            or any(one.dtype not in NUMBERS for one in outputs)
+            or any(array is None for array in arrays.values())
+        ):
+            return None
+        size = sum(math.prod(one.shape) for one in outputs)
+        if size > self._left:
+            return None
+        self._left -= size
+        helper = self._onnx.helper
+        graph = helper.make_graph(
+            [node],
+            "constants",
+            [helper.make_empty_tensor_value_info(name) for name in inputs],
+            [helper.make_empty_tensor_value_info(name) for name in node.output if name],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self._opset)])
+        from onnx.reference import ReferenceEvaluator
+
+        with np.errstate(all="ignore"):
+            return [np.asarray(one) for one in ReferenceEvaluator(model).run(None, arrays)]
+
+
+def _shape_or_size(node: Any, shape: Shape) -> np.ndarray:
+    if node.op_type == "Size":
+        return np.array(math.prod(shape), np.int64)
+    ends = {one.name: one.i for one in node.attribute}
+    return np.array(shape[ends.get("start", 0) : ends.get("end", len(shape))], np.int64)

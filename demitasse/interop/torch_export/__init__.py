@@ -1,0 +1,7 @@
+"""Export of nets to PyTorch modules."""
+
+from __future__ import annotations
+
+from demitasse.interop.torch_export.export import TorchExported, export_torch
+
+__all__ = ["TorchExported", "export_torch"]

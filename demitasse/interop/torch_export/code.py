@@ -1,0 +1,297 @@
+"""Parts of an exported module: attributes, arrays, lines, Python names and functions."""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+
+from demitasse.blob import Blob
+from demitasse.errors import ErrorCode, NetError
+from demitasse.interop.export.layer_graph import LayerNode, Value
+from demitasse.interop.export.sizes import Size, SymbolicSize
+
+MODULE = """
+    T_destination add_module apply bfloat16 buffers call_super_init children compile cpu cuda double
+    dump_patches eval extra_repr float forward get_buffer get_extra_state get_parameter
+    get_submodule half inputs ipu load_state_dict modules mtia named_buffers named_children
+    named_modules named_parameters outputs parameters register_backward_hook register_buffer
+    register_forward_hook register_forward_pre_hook register_full_backward_hook
+    register_full_backward_pre_hook register_load_state_dict_post_hook
+    register_load_state_dict_pre_hook register_module register_parameter
+    register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ set_extra_state
+    set_submodule share_memory state_dict to to_empty train training type xpu zero_grad
+"""
+"""Attribute names of ``nn.Module``."""
+
+GLOBALS = {"F", "Path", "float", "load", "load_file", "nn", "self", "torch"}
+"""Names that the lines of a module use."""
+
+
+class ModuleCode:
+    """Source lines and arrays of a module.
+
+    Args:
+        inputs: Inputs of ``forward``.
+
+    Attributes:
+        attributes: Lines of ``__init__``.
+        arrays: Name in the state_dict -> array.
+        lines: Lines of ``forward``.
+        functions: Names of called functions of ``functions.py``.
+        where: Name of a value -> (variable, number of earlier assignments).
+    """
+
+    def __init__(self, inputs: Iterable[Value]) -> None:
+        self.attributes: list[str] = []
+        self.arrays: dict[str, np.ndarray] = {}
+        self.lines: list[str] = []
+        self.functions: dict[str, None] = {}
+        self.where: dict[str, tuple[str, int]] = {}
+        self._attributes = Names(MODULE.split(), "layer")
+        self._names = Names({*GLOBALS, *functions()}, "blob")
+        self._blobs: dict[str, str] = {}
+        self._assigned: dict[str, int] = {}
+        self._shared: dict[tuple[object, ...], str] = {}
+        self._symbols: dict[str, tuple[str, int]] = {}
+        for value in inputs:
+            self._written(value)
+            self.record_sizes(value)
+
+    # -- values --------------------------------------------------------------------------------
+
+    def variable(self, value: Value) -> str:
+        """Return the variable of a value: one for each blob.
+
+        An in-place layer can reuse the variable, as no later layer reads the old value.
+        """
+        if value.blob not in self._blobs:
+            self._blobs[value.blob] = self._names.give(value.blob)
+        return self._blobs[value.blob]
+
+    def let(self, expression: str, to: Value | str) -> str:
+        """Add an assignment to a value, or to a new variable with this name."""
+        if isinstance(to, Value) and expression == self.variable(to):
+            self.where[to.name] = expression, self._assigned[expression] - 1
+            return expression
+        [name] = self.let_several(expression, [to])
+        return name
+
+    def let_several(self, expression: str, to: Sequence[Value | str]) -> list[str]:
+        """Add an assignment to several values."""
+        names = [
+            self._names.give(one) if isinstance(one, str) else self._written(one) for one in to
+        ]
+        self.lines.append(f"{', '.join(names)} = {expression}")
+        return names
+
+    def call(self, name: str, *arguments: str) -> str:
+        """Return a call of a function of ``functions.py``, and add the function to the module."""
+        self.functions[name] = None
+        return f"{name}({', '.join(arguments)})"
+
+    def record_sizes(self, value: Value) -> None:
+        """Record which symbolic sizes a value's shape determines."""
+        name = self.variable(value)
+        self._symbols = {
+            symbol: place for symbol, place in self._symbols.items() if place[0] != name
+        }
+        for axis, size in enumerate(value.sizes):
+            if isinstance(size, SymbolicSize) and size.factor == 1 and size.extra == 0:
+                self._symbols.setdefault(size.symbol, (name, axis))
+
+    def _written(self, value: Value) -> str:
+        name = self.variable(value)
+        self.where[value.name] = name, self._assigned.get(name, 0)
+        self._assigned[name] = self._assigned.get(name, 0) + 1
+        return name
+
+    # -- sizes ---------------------------------------------------------------------------------
+
+    def size(self, size: Size) -> str:
+        """Return the expression of a size.
+
+        Raises:
+            NetError: The size depends on values that the layer computes.
+        """
+        if isinstance(size, int):
+            return str(size)
+        if size.symbol not in self._symbols:
+            message = f"the size {size} depends on values that the layer computes"
+            raise NetError(message, code=ErrorCode.UNSUPPORTED, got=str(size))
+        variable, axis = self._symbols[size.symbol]
+        text = f"{variable}.shape[{axis}]"
+        text = text if size.factor == 1 else f"{size.factor} * {text}"
+        if size.extra:
+            text += f" {'-' if size.extra < 0 else '+'} {abs(size.extra)}"
+        return text
+
+    def reshaped(self, x: str, sizes: Sequence[Size]) -> str:
+        """Return a reshape; one size can be -1, and PyTorch infers a single symbolic size."""
+        free = [size for size in sizes if isinstance(size, SymbolicSize)]
+        if len(free) == 1 and 0 not in sizes and -1 not in sizes:
+            shown = [str(size) if isinstance(size, int) else "-1" for size in sizes]
+        else:
+            shown = [self.size(size) for size in sizes]
+        return f"{x}.reshape({', '.join(shown) if shown else '()'})"
+
+    # -- attributes ----------------------------------------------------------------------------
+
+    def module(self, node: LayerNode, made: str, **arrays: np.ndarray | None) -> str:
+        """Add a PyTorch module as an attribute named after a layer.
+
+        Args:
+            node: The layer.
+            made: Constructor call, such as ``nn.ReLU()``.
+            **arrays: Parameters by name; None for a missing one.
+        """
+        name = self._attributes.give(node.layer.name)
+        self.attributes.append(f"self.{name} = {made}")
+        self._store(name, {key: array for key, array in arrays.items() if array is not None})
+        self._share(node, name, made)
+        return f"self.{name}"
+
+    def parameters(self, node: LayerNode, **arrays: np.ndarray | None) -> str:
+        """Add the parameters of a layer without a PyTorch module, as a ParameterDict."""
+        name = self._attributes.give(node.layer.name)
+        there = {key: array for key, array in arrays.items() if array is not None}
+        parts = [f'"{key}": torch.empty({_shape(array)})' for key, array in there.items()]
+        made = f"nn.ParameterDict({{{', '.join(parts)}}})"
+        self.attributes.append(f"self.{name} = {made}")
+        self._store(name, there)
+        self._share(node, name, made)
+        return f"self.{name}"
+
+    def buffer(self, node: LayerNode, array: np.ndarray) -> str:
+        """Add an array as a buffer."""
+        name = self._attributes.give(node.layer.name)
+        self.attributes.append(f'self.register_buffer("{name}", torch.empty({_shape(array)}))')
+        self.arrays[name] = np.asarray(array, np.float32)
+        return f"self.{name}"
+
+    def _store(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        for key, array in arrays.items():
+            self.arrays[f"{name}.{key}"] = np.asarray(array, np.float32)
+
+    def _share(self, node: LayerNode, name: str, made: str) -> None:
+        """Use one module for layers with the same parameters."""
+        blobs: list[Blob] = [*node.layer.blobs, *(node.scale.blobs if node.scale else ())]
+        if blobs:
+            key = (made, *(id(blob.data_memory) for blob in blobs))
+            first = self._shared.setdefault(key, name)
+            if first != name:
+                self.attributes[-1] = f"self.{name} = self.{first}"
+
+
+def _shape(array: np.ndarray) -> str:
+    return ", ".join(map(str, array.shape)) if array.ndim else "()"
+
+
+Converter = Callable[[LayerNode, ModuleCode], None]
+
+
+LONGEST = 60
+"""Largest length of a name."""
+
+
+class Names:
+    """Unique Python names.
+
+    Args:
+        taken: Reserved names.
+        kind: Prefix of names that start with a digit or are empty.
+    """
+
+    def __init__(self, taken: Iterable[str], kind: str) -> None:
+        self.taken = set(taken)
+        self.kind = kind
+
+    def give(self, text: str) -> str:
+        """Return a unique name similar to a text; ``_2``, ``_3``, ... distinguish equal ones."""
+        plain = re.sub(r"[^0-9a-zA-Z]+", "_", text).strip("_")[:LONGEST]
+        if not plain or plain[0].isdigit():
+            plain = f"{self.kind}_{plain}".rstrip("_")
+        name, count = plain, 1
+        while name in self.taken or keyword.iskeyword(name) or keyword.issoftkeyword(name):
+            count += 1
+            name = f"{plain}_{count}"
+        self.taken.add(name)
+        return name
+
+
+def literal(text: str) -> str:
+    """Return an ASCII string literal, in double quotes where possible."""
+    shown = ascii(text)
+    if shown[0] == "'" and '"' not in shown:
+        return '"' + shown[1:-1].replace("\\'", "'") + '"'
+    return shown
+
+
+def docstring_text(text: str) -> str:
+    """Return a text that cannot end a docstring: one line of printable ASCII, without quotes."""
+    return re.sub(r'[^ -~]|["\\]', "?", text)[:LONGEST]
+
+
+def number(value: float) -> str:
+    """Return the shortest literal of a float32 number."""
+    import numpy as np
+
+    single = float(str(np.float32(value)))
+    shown = single if np.float32(single) == np.float32(value) else float(value)
+    return repr(shown) if np.isfinite(shown) else f'float("{shown}")'
+
+
+def sizes(values: Iterable[int]) -> str:
+    """Return a tuple of integers, or one integer if all are equal."""
+    every = tuple(map(int, values))
+    return str(every[0]) if len(set(every)) == 1 else str(every)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of ``functions.py``.
+
+    Attributes:
+        source: Source of the function.
+        uses: Names of the functions that it calls.
+    """
+
+    source: str
+    uses: tuple[str, ...]
+
+
+@cache
+def functions() -> dict[str, Function]:
+    """Return the functions of ``functions.py`` by name."""
+    sources: dict[str, str] = {}
+    called: dict[str, set[str]] = {}
+    text = (files("demitasse.interop.torch_export") / "functions.py").read_text(encoding="utf-8")
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef):
+            sources[node.name] = ast.get_source_segment(text, node) or ""
+            called[node.name] = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return {
+        name: Function(source, tuple(one for one in sources if one in called[name] - {name}))
+        for name, source in sources.items()
+    }
+
+
+def function_sources(names: Iterable[str]) -> list[str]:
+    """Return the sources of functions, each after the functions that it calls."""
+    every, found = functions(), dict[str, str]()
+
+    def add(name: str) -> None:
+        if name not in found:
+            for other in every[name].uses:
+                add(other)
+            found[name] = every[name].source
+
+    for name in names:
+        add(name)
+    return list(found.values())

@@ -1,0 +1,35 @@
+"""Converters from layers to PyTorch code, by layer type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from demitasse.interop.export.reduction import SupportTable, dropout_unsupported
+from demitasse.interop.torch_export.code import Converter
+from demitasse.interop.torch_export.converters import (
+    convolution_pooling,
+    detection,
+    elementwise,
+    normalization,
+    products,
+    recurrent,
+    shapes,
+)
+
+__all__ = ["CONVERTERS", "REASONS", "unsupported_reason"]
+
+CONVERTERS: Mapping[str, Converter] = {
+    **convolution_pooling.CONVERTERS,
+    **elementwise.CONVERTERS,
+    **normalization.CONVERTERS,
+    **products.CONVERTERS,
+    **shapes.CONVERTERS,
+    **recurrent.CONVERTERS,
+    **detection.CONVERTERS,
+}
+"""Layer type -> its converter."""
+
+REASONS: Mapping[str, str] = {"Python": "its Python code is not copied to the exported module"}
+"""Layer type without a converter -> the reason."""
+
+unsupported_reason = SupportTable("PyTorch", CONVERTERS, REASONS, {"Dropout": dropout_unsupported})

@@ -1,0 +1,145 @@
+"""Converters of products, sums, reductions and embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from demitasse.blob import Blob
+from demitasse.interop.export.layer_graph import LayerNode, Value
+from demitasse.interop.torch_export.code import Converter, ModuleCode, number
+from demitasse.layers.eltwise import Eltwise
+from demitasse.layers.inner_product import InnerProduct
+from demitasse.layers.reduction import Reduction
+
+__all__ = ["CONVERTERS"]
+
+REDUCTIONS = {
+    "SUM": "{x}.sum({axes})",
+    "MEAN": "{x}.mean({axes})",
+    "ASUM": "{x}.abs().sum({axes})",
+    "SUMSQ": "torch.square({x}).sum({axes})",
+}
+
+
+def inner_product(node: LayerNode, code: ModuleCode) -> None:
+    """Add Linear."""
+    layer, [x], [y] = node.layer_as(InnerProduct), node.bottoms, node.tops
+    weight = layer.blobs[0].cpu_data().reshape(layer.blobs[0].shape)
+    module = code.module(
+        node,
+        f"nn.Linear({layer.k}, {layer.m}{'' if layer.has_bias else ', bias=False'})",
+        weight=weight.T if layer.transpose else weight,
+        bias=layer.blobs[1].cpu_data().reshape(-1) if layer.has_bias else None,
+    )
+    rows, plain = code.variable(x), len(y.shape) == 2
+    if len(x.shape) != 2 or not plain:
+        rows = f"{rows}.flatten(1)" if plain else code.reshaped(rows, [-1, layer.k])
+    found = f"{module}({rows})"
+    code.let(found if plain else code.reshaped(found, y.sizes), y)
+
+
+def embed(node: LayerNode, code: ModuleCode) -> None:
+    """Add Embedding, and the bias."""
+    blobs, [x], [y] = node.layer.blobs, node.bottoms, node.tops
+    words = f"{code.variable(x)}.long()"
+    count, size = blobs[0].shape
+    if len(blobs) == 1:
+        module = code.module(node, f"nn.Embedding({count}, {size})", weight=blobs[0].cpu_data())
+        code.let(f"{module}({words})", y)
+        return
+    weights = code.parameters(node, table=blobs[0].cpu_data(), bias=blobs[1].cpu_data())
+    rows = f'F.embedding({words}, {weights}["table"])'
+    code.let(code.call("affine", rows, weights), y)
+
+
+def scale(node: LayerNode, code: ModuleCode) -> None:
+    """Add a product, and a sum with a bias."""
+    layer, x, [y] = node.layer, node.bottoms[0], node.tops
+    p = layer.param.scale_param
+    arrays: dict[str, np.ndarray] = {}
+    if len(node.bottoms) == 1:
+        arrays["weight"] = _spread(x, layer.blobs[0], p.axis)
+    if p.bias_term:
+        arrays["bias"] = _spread(x, layer.blobs[-1], p.axis)
+    image = code.variable(x)
+    if "weight" not in arrays:
+        image = f"{image} * {_operand(node, code, p.axis)}"
+    if arrays:
+        image = code.call("affine", image, code.parameters(node, **arrays))
+    code.let(image, y)
+
+
+def bias(node: LayerNode, code: ModuleCode) -> None:
+    """Add a sum."""
+    axis, x = node.layer.param.bias_param.axis, node.bottoms[0]
+    if len(node.bottoms) == 1:
+        weights = code.parameters(node, bias=_spread(x, node.layer.blobs[0], axis))
+        code.let(code.call("affine", code.variable(x), weights), node.tops[0])
+    else:
+        code.let(f"{code.variable(x)} + {_operand(node, code, axis)}", node.tops[0])
+
+
+def _operand(node: LayerNode, code: ModuleCode, axis: int) -> str:
+    """Return the second bottom in a shape that broadcasts."""
+    x, other = node.bottoms
+    start = axis % len(x.shape)
+    behind = len(x.shape) - start - len(other.shape) if other.shape else 0
+    name = code.variable(other)
+    return code.reshaped(name, [*other.sizes, *(1,) * behind]) if behind else name
+
+
+def _spread(x: Value, blob: Blob, axis: int) -> np.ndarray:
+    """Return a parameter for the axes from ``axis``, in a shape that broadcasts."""
+    if not blob.num_axes:
+        return blob.cpu_data()
+    behind = len(x.shape) - axis % len(x.shape) - blob.num_axes
+    return blob.cpu_data().reshape((*blob.shape, *(1,) * behind))
+
+
+def eltwise(node: LayerNode, code: ModuleCode) -> None:
+    """Add a sum of multiples, a product or a maximum."""
+    layer, [y] = node.layer_as(Eltwise), node.tops
+    terms = [code.variable(one) for one in node.bottoms]
+    if layer.operation == "MAX":
+        largest = terms[0]
+        for term in terms[1:]:
+            largest = f"torch.maximum({largest}, {term})"
+        code.let(largest, y)
+        return
+    if layer.operation == "SUM":
+        terms = [
+            term if factor == 1 else f"{term} * {number(factor)}"
+            for term, factor in zip(terms, layer.coefficients, strict=True)
+        ]
+    code.let((" + " if layer.operation == "SUM" else " * ").join(terms), y)
+
+
+def axpy(node: LayerNode, code: ModuleCode) -> None:
+    """Add a product with one factor per channel, and a sum."""
+    factors, x, shortcut = node.bottoms
+    spread = [*x.sizes[:2], *(1,) * (len(x.shape) - 2)]
+    one_each = code.variable(factors)
+    if len(factors.shape) != len(spread):
+        one_each = code.reshaped(one_each, spread)
+    code.let(f"{one_each} * {code.variable(x)} + {code.variable(shortcut)}", node.tops[0])
+
+
+def reduction(node: LayerNode, code: ModuleCode) -> None:
+    """Add a reduction of the last axes, and the coefficient."""
+    layer, [x], [y] = node.layer_as(Reduction), node.bottoms, node.tops
+    coefficient, axes = layer.param.reduction_param.coeff, list(range(len(y.shape), len(x.shape)))
+    found = REDUCTIONS[layer.operation].format(x=code.variable(x), axes=axes)
+    code.let(found if coefficient == 1 else f"{found} * {number(coefficient)}", y)
+
+
+CONVERTERS: Mapping[str, Converter] = {
+    "Axpy": axpy,
+    "Bias": bias,
+    "Eltwise": eltwise,
+    "Embed": embed,
+    "InnerProduct": inner_product,
+    "Reduction": reduction,
+    "Scale": scale,
+}

@@ -1,0 +1,76 @@
+"""Converters of recurrent layers to loops over time.
+
+PyTorch's LSTM and RNN have no counterpart of Caffe's ``cont``, which starts a new sequence within a
+pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from demitasse.interop.export.layer_graph import LayerNode, Value
+from demitasse.interop.torch_export.code import Converter, ModuleCode
+from demitasse.layers.recurrent import LSTM, RNN, LSTMUnit, RecurrentLayer
+
+__all__ = ["CONVERTERS"]
+
+
+def lstm(node: LayerNode, code: ModuleCode) -> None:
+    """Add a call of ``lstm``."""
+    _loop(node, code, node.layer_as(LSTM), "lstm", {}, 3)
+
+
+def rnn(node: LayerNode, code: ModuleCode) -> None:
+    """Add a call of ``rnn``."""
+    layer = node.layer_as(RNN)
+    more = {
+        "output_weight": layer.blobs[layer.output_index].cpu_data(),
+        "output_bias": layer.blobs[layer.output_index + 1].cpu_data(),
+    }
+    _loop(node, code, layer, "rnn", more, 2)
+
+
+def _loop(
+    node: LayerNode,
+    code: ModuleCode,
+    layer: RecurrentLayer,
+    name: str,
+    more: Mapping[str, np.ndarray],
+    results: int,
+) -> None:
+    blobs = layer.blobs
+    weights = code.parameters(
+        node,
+        weight=blobs[0].cpu_data(),
+        bias=blobs[1].cpu_data(),
+        static_weight=blobs[2].cpu_data() if layer.has_static else None,
+        hidden_weight=blobs[layer.recurrent_index].cpu_data(),
+        **more,
+    )
+    x, cont, *others = map(code.variable, node.bottoms)
+    arguments = [x, cont, weights]
+    if others:
+        arguments += others if layer.has_static else ["None", *others]
+    names: list[Value | str] = [*node.tops]
+    names += ["unused"] * (results - len(names))
+    code.let_several(code.call(name, *arguments), names)
+
+
+def lstm_unit(node: LayerNode, code: ModuleCode) -> None:
+    """Add one step of an LSTM."""
+    layer, (cells, gates, cont) = node.layer_as(LSTMUnit), node.bottoms
+    n = cells.sizes[1]
+    found = code.call(
+        "lstm_step",
+        code.reshaped(code.variable(gates), [n, 4 * layer.h]),
+        code.reshaped(code.variable(cells), [n, layer.h]),
+        code.reshaped(code.variable(cont), [n, 1]),
+    )
+    states = code.let_several(found, ["cells", "hidden"])
+    for state, top in zip(states, node.tops, strict=True):
+        code.let(code.reshaped(state, top.sizes), top)
+
+
+CONVERTERS: Mapping[str, Converter] = {"LSTM": lstm, "LSTMUnit": lstm_unit, "RNN": rnn}

@@ -1,0 +1,150 @@
+"""Converters of layers that reshape, move or select values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+from demitasse.interop.export.layer_graph import LayerNode
+from demitasse.interop.torch_export.code import Converter, ModuleCode
+from demitasse.layers.argmax import ArgMax
+from demitasse.layers.concat import Concat
+from demitasse.layers.permute import Permute
+from demitasse.layers.slice import Slice
+
+__all__ = ["CONVERTERS"]
+
+
+def reshape(node: LayerNode, code: ModuleCode) -> None:
+    """Add flatten or reshape."""
+    [x], [y] = node.bottoms, node.tops
+    image = code.variable(x)
+    if x.sizes == y.sizes:
+        code.let(image, y)
+    elif len(y.shape) == 2 and len(x.shape) > 2 and x.sizes[0] == y.sizes[0]:
+        code.let(f"{image}.flatten(1)", y)
+    else:
+        code.let(code.reshaped(image, y.sizes), y)
+
+
+def concat(node: LayerNode, code: ModuleCode) -> None:
+    """Add cat."""
+    parts = ", ".join(map(code.variable, node.bottoms))
+    code.let(f"torch.cat([{parts}], {node.layer_as(Concat).axis})", node.tops[0])
+
+
+def slice_(node: LayerNode, code: ModuleCode) -> None:
+    """Add split or chunk."""
+    layer, [x], tops = node.layer_as(Slice), node.bottoms, node.tops
+    image = code.variable(x)
+    if len(tops) == 1:
+        code.let(image, tops[0])
+    elif isinstance(x.sizes[layer.axis], int):
+        parts = [last - first for first, last in pairwise(layer.ends)]
+        code.let_several(f"torch.split({image}, {parts}, {layer.axis})", tops)
+    elif not layer.param.slice_param.slice_point:
+        code.let_several(f"torch.chunk({image}, {len(tops)}, {layer.axis})", tops)
+    else:
+        points = list(layer.ends[1:-1])
+        code.let_several(f"torch.tensor_split({image}, {points}, {layer.axis})", tops)
+
+
+def crop(node: LayerNode, code: ModuleCode) -> None:
+    """Add a slice."""
+    p, [x, _], [y] = node.layer.param.crop_param, node.bottoms, node.tops
+    axis = p.axis % len(x.shape)
+    offsets = list(p.offset) if len(p.offset) > 1 else list(p.offset or [0]) * (len(x.shape) - axis)
+    index = [":"] * axis
+    for offset, size in zip(offsets, y.sizes[axis:], strict=True):
+        if isinstance(size, int):
+            index.append(f"{offset}:{offset + size}" if offset else f":{size}")
+        else:
+            length = code.size(size)
+            index.append(f"{offset} : {offset} + {length}" if offset else f": {length}")
+    code.let(f"{code.variable(x)}[{', '.join(index)}]", y)
+
+
+def permute(node: LayerNode, code: ModuleCode) -> None:
+    """Add permute."""
+    order = ", ".join(map(str, node.layer_as(Permute).order))
+    code.let(f"{code.variable(node.bottoms[0])}.permute({order})", node.tops[0])
+
+
+def shuffle_channel(node: LayerNode, code: ModuleCode) -> None:
+    """Add a transposition of the groups and their channels."""
+    [x], [y], group = node.bottoms, node.tops, node.layer.param.shuffle_channel_param.group
+    groups = f"{code.variable(x)}.unflatten(1, ({group}, {x.shape[1] // group}))"
+    code.let(f"{groups}.transpose(1, 2).flatten(1, 2)", y)
+
+
+def reorg(node: LayerNode, code: ModuleCode) -> None:
+    """Add a transposition of blocks."""
+    p, [x], [y] = node.layer.param.reorg_param, node.bottoms, node.tops
+    s, (n, (c, h, w)) = p.stride, (x.sizes[0], x.shape[1:])
+    less = c // (s * s)
+    blocks, order = [n, less, h, s, w, s], "0, 3, 5, 1, 2, 4"
+    if p.reverse:
+        blocks, order = [n, s, s, less, h, w], "0, 3, 4, 1, 5, 2"
+    turned = code.let(f"{code.reshaped(code.variable(x), blocks)}.permute({order})", "blocks")
+    code.let(code.reshaped(turned, y.sizes), y)
+
+
+def tile(node: LayerNode, code: ModuleCode) -> None:
+    """Add repeat."""
+    p, [x] = node.layer.param.tile_param, node.bottoms
+    repeats = ["1"] * len(x.shape)
+    repeats[p.axis % len(x.shape)] = str(p.tiles)
+    code.let(f"{code.variable(x)}.repeat({', '.join(repeats)})", node.tops[0])
+
+
+def argmax(node: LayerNode, code: ModuleCode) -> None:
+    """Add a call of ``last_largest``."""
+    layer, [x], [y] = node.layer_as(ArgMax), node.bottoms, node.tops
+    axis, rows = 1 if layer.axis is None else layer.axis, code.variable(x)
+    if layer.axis is None and len(x.shape) != 2:
+        rows += ".flatten(1)"
+    call = code.call("last_largest", rows, str(layer.k), str(axis))
+    if layer.axis is not None:
+        code.let(f"{call}[{0 if layer.values else 1}]", y)
+    elif layer.values:
+        values, index = code.let_several(call, ["values", "index"])
+        code.let(code.reshaped(f"torch.stack([{index}, {values}], 1)", y.sizes), y)
+    else:
+        code.let(code.reshaped(f"{call}[1]", y.sizes), y)
+
+
+def batch_reindex(node: LayerNode, code: ModuleCode) -> None:
+    """Add an index of items."""
+    x, indices = map(code.variable, node.bottoms)
+    code.let(f"{x}[{indices}.long()]", node.tops[0])
+
+
+def filter_(node: LayerNode, code: ModuleCode) -> None:
+    """Add an index of the items with a selector other than 0."""
+    *sources, selector = map(code.variable, node.bottoms)
+    chosen = code.let(f"{selector}.flatten() != 0", "chosen")
+    for source, top in zip(sources, node.tops, strict=True):
+        code.let(f"{source}[{chosen}]", top)
+
+
+def parameter(node: LayerNode, code: ModuleCode) -> None:
+    """Add the parameter as a value."""
+    weights = code.parameters(node, value=node.layer.blobs[0].cpu_data())
+    code.let(f'{weights}["value"]', node.tops[0])
+
+
+CONVERTERS: Mapping[str, Converter] = {
+    "ArgMax": argmax,
+    "BatchReindex": batch_reindex,
+    "Concat": concat,
+    "Crop": crop,
+    "Filter": filter_,
+    "Flatten": reshape,
+    "Parameter": parameter,
+    "Permute": permute,
+    "Reorg": reorg,
+    "Reshape": reshape,
+    "ShuffleChannel": shuffle_channel,
+    "Slice": slice_,
+    "Tile": tile,
+}

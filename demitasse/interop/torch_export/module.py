@@ -1,0 +1,265 @@
+"""Python source of exported modules: class, ``load`` function, and layout of lines."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from demitasse.errors import DemitasseError, ErrorCode, NetError
+from demitasse.graph import listed
+from demitasse.interop.export.layer_graph import LayerGraph, Value
+from demitasse.interop.torch_export.code import (
+    ModuleCode,
+    Names,
+    docstring_text,
+    function_sources,
+    functions,
+    literal,
+)
+from demitasse.interop.torch_export.converters import CONVERTERS
+from demitasse.version import __version__
+
+RESERVED = {"F", "Path", "load", "load_file", "nn", "torch"}
+"""Names that a class cannot have."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """Source and arrays of an exported module.
+
+    Attributes:
+        name: Name of the class.
+        text: Contents of the Python file.
+        arrays: state_dict: name -> array.
+        where: Name of a value -> (variable in ``forward``, number of earlier assignments).
+    """
+
+    name: str
+    text: str
+    arrays: dict[str, np.ndarray]
+    where: dict[str, tuple[str, int]]
+
+
+def build_module(layers: LayerGraph, name: str, origin: str) -> Module:
+    """Convert a layer graph to a module.
+
+    Args:
+        layers: The layer graph.
+        name: Name of the net.
+        origin: Name of the net's file; "" for none.
+
+    Raises:
+        NetError: Some layers cannot be converted; names all of them.
+    """
+    code, faults = ModuleCode(layers.inputs), []
+    for node in layers.nodes:
+        try:
+            CONVERTERS[node.layer.type](node, code)
+        except DemitasseError as error:
+            faults.append((node.layer.name, f"{node.label}: {error}"))
+            for top in node.tops:
+                code.let("None", top)
+        for top in node.tops:
+            code.record_sizes(top)
+    if faults:
+        names, texts = zip(*faults, strict=True)
+        message = (
+            f"{len(faults)} layer{'s' * (len(faults) > 1)} cannot be converted to PyTorch:\n"
+            f"{listed(texts)}"
+        )
+        raise NetError(message, code=ErrorCode.UNSUPPORTED, layers=list(names))
+    class_name = _class_name(name)
+    text = _source(class_name, name, origin, layers, code)
+    return Module(class_name, text, code.arrays, code.where)
+
+
+def _class_name(name: str) -> str:
+    words = re.findall(r"[0-9a-zA-Z]+", name)
+    text = "".join(word[0].upper() + word[1:] for word in words)
+    return Names({*RESERVED, *functions()}, "Net").give(text or "Net")
+
+
+def _source(class_name: str, name: str, origin: str, layers: LayerGraph, code: ModuleCode) -> str:
+    """Return the contents of the Python file."""
+    inputs = [code.variable(value) for value in layers.inputs]
+    text = docstring_text(name)
+    title = f"The Caffe net {text}" if text.strip() else "A Caffe net"
+    source = f" of {docstring_text(origin)}" if origin else ""
+    body = [
+        f"class {class_name}(nn.Module):",
+        f'    """{title}, in phase TEST.',
+        "",
+        "    Shapes:",
+        *(f"        {code.variable(value)}: {_shape(value)}" for value in layers.inputs),
+        "    ->",
+        *(f"        {code.variable(value)}: {_shape(value)}" for value in layers.outputs.values()),
+        '    """',
+        "",
+        *format_line(f"inputs = {_names([value.name for value in layers.inputs])}", 4),
+        *format_line(f"outputs = {_names(list(layers.outputs))}", 4),
+        "",
+        "    def __init__(self):",
+        "        super().__init__()",
+        *(line for text in code.attributes for line in format_line(text, 8)),
+        "",
+        *format_line(f"def forward({', '.join(['self', *inputs])}):", 4),
+        *(line for text in code.lines for line in format_line(text, 8)),
+        *format_line(_return_line(layers, code), 8),
+    ]
+    parts = [*function_sources(code.functions), "\n".join(body), _load(class_name)]
+    text = "\n\n\n".join(parts)
+    lines = [f'"""{title}{source}, written by Demitasse {__version__}.', "",
+             "``load()`` returns the net with the weights beside this file.", '"""', "",
+             "from pathlib import Path", ""]  # fmt: skip
+    if re.search(r"\btorch\.", text.replace("safetensors.torch import", "")):
+        lines.append("import torch")
+    if re.search(r"\bF\.", text):
+        lines.append("import torch.nn.functional as F")
+    lines.append("from torch import nn")
+    return "\n".join(lines) + "\n\n\n" + text + "\n"
+
+
+def _load(class_name: str) -> str:
+    return f'''def load(weights=None):
+    """Return the net with the weights of a file, by default those beside this file."""
+    from safetensors.torch import load_file
+
+    weights = weights or Path(__file__).with_suffix(".safetensors")
+    net = {class_name}()
+    net.load_state_dict(load_file(weights))
+    return net.eval()'''
+
+
+def _return_line(layers: LayerGraph, code: ModuleCode) -> str:
+    """Return the last line of ``forward``: one value, or a dictionary of outputs."""
+    ends = {name: code.variable(value) for name, value in layers.outputs.items()}
+    if len(ends) == 1:
+        return f"return {next(iter(ends.values()))}"
+    return f"return {{{', '.join(f'{literal(name)}: {one}' for name, one in ends.items())}}}"
+
+
+def _names(names: list[str]) -> str:
+    text = ", ".join(map(literal, names))
+    return f"({text},)" if len(names) == 1 else f"({text})"
+
+
+def _shape(value: Value) -> str:
+    return f"({', '.join(map(str, value.sizes))})"
+
+
+# -- layout of lines -----------------------------------------------------------------------------
+
+WIDTH = 88
+"""Largest line length."""
+
+INDENT = 4
+"""Indentation inside of brackets."""
+
+CLOSING = {"(": ")", "[": "]", "{": "}"}
+
+
+def format_line(text: str, indent: int) -> list[str]:
+    """Return the lines of a statement, broken at its last bracket as formatters do.
+
+    Args:
+        text: The statement or list element, on one line.
+        indent: Spaces before the text.
+    """
+    line = " " * indent + text
+    if len(line) <= WIDTH:
+        return [line]
+    target, equals, value = text.partition(" = ")
+    operands = _operands(value) if equals and target.isidentifier() else []
+    if len(operands) > 1:
+        return _in_brackets(f"{' ' * indent}{target} = (", operands, indent)
+    opening, end = _last_bracket(text)
+    if opening is None:
+        return [line]
+    head, inside, tail = text[: opening + 1], text[opening + 1 : end], text[end:]
+    if equals and indent + len(head) > WIDTH:
+        spaces = " " * indent
+        return [f"{spaces}{target} = (", *format_line(value, indent + INDENT), f"{spaces})"]
+    elements = _elements(inside)
+    if not elements:
+        return [line]
+    inner = indent + INDENT
+    together = " " * inner + inside
+    if len(together) <= WIDTH and text[opening] == "(" and not inside.endswith(","):
+        return [" " * indent + head, together, " " * indent + tail]
+    lines = [" " * indent + head]
+    for element in elements:
+        broken = format_line(element, inner)
+        broken[-1] += ","
+        if len(broken) == 1 and len(broken[0]) > WIDTH:
+            broken = format_line(element + ",", inner)
+        lines += broken
+    return [*lines, " " * indent + tail]
+
+
+def _in_brackets(head: str, operands: list[str], indent: int) -> list[str]:
+    """Return a sum or product in its own brackets, on one line if it fits."""
+    inner = " " * (indent + INDENT)
+    together = inner + " ".join(operands)
+    lines = [together] if len(together) <= WIDTH else [inner + one for one in operands]
+    return [head, *lines, " " * indent + ")"]
+
+
+def _operands(text: str) -> list[str]:
+    """Split at the operators of lowest precedence outside brackets; parts start with operators."""
+    depth, places = 0, dict[str, list[int]]()
+    for place in _outside_strings(text):
+        if text[place] in CLOSING:
+            depth += 1
+        elif text[place] in CLOSING.values():
+            depth -= 1
+        elif text[place] in "+-*/" and not depth and text[place - 1 : place + 2 : 2] == "  ":
+            places.setdefault("sum" if text[place] in "+-" else "product", []).append(place)
+    cuts = [0, *places.get("sum", places.get("product", [])), len(text)]
+    return [text[a:b].strip() for a, b in pairwise(cuts)]
+
+
+def _last_bracket(text: str) -> tuple[int | None, int]:
+    """Return the positions of the last outermost pair of brackets."""
+    open_at: list[int] = []
+    found: tuple[int | None, int] = (None, 0)
+    for place in _outside_strings(text):
+        if text[place] in CLOSING:
+            open_at.append(place)
+        elif text[place] in CLOSING.values():
+            first = open_at.pop()
+            if not open_at:
+                found = first, place
+    return found
+
+
+def _elements(inside: str) -> list[str]:
+    """Split at commas outside of brackets and strings."""
+    depth, start, found = 0, 0, []
+    for place in _outside_strings(inside):
+        if inside[place] in CLOSING:
+            depth += 1
+        elif inside[place] in CLOSING.values():
+            depth -= 1
+        elif inside[place] == "," and not depth:
+            found.append(inside[start:place].strip())
+            start = place + 1
+    return [one for one in (*found, inside[start:].strip()) if one]
+
+
+def _outside_strings(text: str) -> list[int]:
+    """Return the positions of characters outside of strings."""
+    found, quote, skip = [], "", False
+    for place, character in enumerate(text):
+        if skip:
+            skip = False
+        elif quote:
+            skip = character == "\\"
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        else:
+            found.append(place)
+    return found
