@@ -155,6 +155,10 @@ MOVED = {
     "demitasse.proto": "demitasse.io.proto",
     "demitasse.serving": "demitasse.inference.serving",
     "demitasse.solvers": "demitasse.training",
+    "demitasse.testing.against": "demitasse.testing.compare_models",
+    "demitasse.testing.differences": "demitasse.testing.error_stats",
+    "demitasse.testing.others": "demitasse.testing.reference",
+    "demitasse.testing.training": "demitasse.testing.comparison",
     "demitasse.tracking": "demitasse.training.tracking",
     "demitasse.weights": "demitasse.io.weights",
 }
