@@ -17,7 +17,7 @@ from demitasse.core.text import escaped
 from demitasse.pages import Line, Page, line_chart
 from demitasse.testing import Comparison, Difference, Row
 from demitasse.testing.comparison import TrainingStep
-from demitasse.testing.error_stats import KINDS, gap, tolerance
+from demitasse.testing.error_stats import KINDS, error_stats, tolerance
 
 
 class ComparisonReport:
@@ -315,7 +315,7 @@ def _without_leading_ones(array: np.ndarray) -> np.ndarray:
 
 
 def _compare_arrays(layer: str, index: int, a: np.ndarray, b: np.ndarray) -> ArrayDifference:
-    found = gap(a, b)
+    found = error_stats(a, b)
     scale = max(_largest(a), _largest(b))
     relative = found.absolute / scale if scale else found.absolute
     values = (found.index, found.got, found.expected)

@@ -27,9 +27,9 @@ def batch_norm(node: LayerNode, graph: GraphBuilder) -> None:
         centred, found = centre(graph, rows, axes)
         deviation = graph.add("Sqrt", graph.add("Add", found, graph.scalar(layer.eps)))
         unit = graph.add("Div", centred, deviation)
-        spread = (-1, *(1,) * (max(2, len(x.shape)) - 2))
-        scaled = graph.add("Mul", unit, graph.constant(numbers.scale.reshape(spread), "scale"))
-        shifted = graph.add("Add", scaled, graph.constant(numbers.shift.reshape(spread), "shift"))
+        shape = (-1, *(1,) * (max(2, len(x.shape)) - 2))
+        scaled = graph.add("Mul", unit, graph.constant(numbers.scale.reshape(shape), "scale"))
+        shifted = graph.add("Add", scaled, graph.constant(numbers.shift.reshape(shape), "shift"))
         graph.reshape(shifted, y.sizes, to=y)
         return
     stored = [
@@ -76,13 +76,13 @@ def _segnet(node: LayerNode, layer: SegNetBN, graph: GraphBuilder) -> None:
         deviation = graph.add("Sqrt", graph.add("Add", variance, graph.scalar(EPS)))
         unit = graph.add("Div", centred, deviation)
     scale, shift = (
-        graph.param(blob, name, spread(layer, number, x))
+        graph.param(blob, name, channel_shape(layer, number, x))
         for number, (blob, name) in enumerate(zip(layer.blobs, ("scale", "shift"), strict=True))
     )
     graph.add("Add", graph.add("Mul", unit, scale), shift, to=y)
 
 
-def spread(layer: Layer, number: int, x: Value) -> tuple[int, ...]:
+def channel_shape(layer: Layer, number: int, x: Value) -> tuple[int, ...]:
     """Return the shape in which a parameter of one value per channel broadcasts."""
     return (layer.blobs[number].count, *(1,) * (len(x.shape) - 2))
 
@@ -121,7 +121,7 @@ def normalize(node: LayerNode, graph: GraphBuilder) -> None:
     axes = list(range(1, len(x.shape))) if p.across_spatial else [1]
     squares = graph.reduce("ReduceSum", graph.add("Mul", x, x), axes)
     length = graph.add("Sqrt", graph.add("Add", squares, graph.scalar(p.eps)))
-    scale = graph.param(node.layer.blobs[0], "scale", spread(node.layer, 0, x))
+    scale = graph.param(node.layer.blobs[0], "scale", channel_shape(node.layer, 0, x))
     graph.add("Mul", graph.add("Div", x, length), scale, to=y)
 
 

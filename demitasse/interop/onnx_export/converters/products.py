@@ -52,7 +52,7 @@ def scale(node: LayerNode, graph: GraphBuilder) -> None:
     if not p.bias_term:
         graph.add("Mul", x, factor, to=y)
         return
-    shift = graph.param(layer.blobs[-1], "bias", _spread(x, layer.blobs[-1], p.axis))
+    shift = graph.param(layer.blobs[-1], "bias", _broadcast_shape(x, layer.blobs[-1], p.axis))
     graph.add("Add", graph.add("Mul", x, factor), shift, to=y)
 
 
@@ -67,14 +67,14 @@ def _operand(node: LayerNode, graph: GraphBuilder, what: str, axis: int) -> str:
     x = node.bottoms[0]
     if len(node.bottoms) == 1:
         blob = node.layer.blobs[0]
-        return graph.param(blob, what, _spread(x, blob, axis))
+        return graph.param(blob, what, _broadcast_shape(x, blob, axis))
     other = node.bottoms[1]
     start = axis % len(x.shape)
     behind = len(x.shape) - start - len(other.shape) if other.shape else 0
     return graph.reshape(other, [*other.sizes, *(1,) * behind]) if behind else other.name
 
 
-def _spread(x: Value, blob: Blob, axis: int) -> tuple[int, ...]:
+def _broadcast_shape(x: Value, blob: Blob, axis: int) -> tuple[int, ...]:
     """Return the shape in which a parameter for the axes from ``axis`` broadcasts."""
     if not blob.num_axes:
         return ()
@@ -103,8 +103,8 @@ def axpy(node: LayerNode, graph: GraphBuilder) -> None:
     """Add a product with one factor per channel, and a sum."""
     factors, x, shortcut = node.bottoms
     ones = (1,) * (len(x.shape) - 2)
-    spread = [*x.sizes[:2], *ones]
-    one_each = factors.name if len(factors.shape) == len(spread) else graph.reshape(factors, spread)
+    shape = [*x.sizes[:2], *ones]
+    one_each = factors.name if len(factors.shape) == len(shape) else graph.reshape(factors, shape)
     graph.add("Add", graph.add("Mul", x, one_each), shortcut, to=node.tops[0])
 
 

@@ -82,8 +82,8 @@ def _segnet(node: LayerNode, layer: SegNetBN, code: ModuleCode) -> None:
     [x], y = node.bottoms, node.tops[0]
     weights = code.parameters(
         node,
-        weight=layer.blobs[0].cpu_data().reshape(spread(layer.blobs[0], x)),
-        bias=layer.blobs[1].cpu_data().reshape(spread(layer.blobs[1], x)),
+        weight=layer.blobs[0].cpu_data().reshape(channel_shape(layer.blobs[0], x)),
+        bias=layer.blobs[1].cpu_data().reshape(channel_shape(layer.blobs[1], x)),
     )
     image = unit = code.variable(x)
     if layer.learns:
@@ -98,7 +98,7 @@ def _segnet(node: LayerNode, layer: SegNetBN, code: ModuleCode) -> None:
     code.let(code.call("affine", unit, weights), y)
 
 
-def spread(blob: Blob, x: Value) -> tuple[int, ...]:
+def channel_shape(blob: Blob, x: Value) -> tuple[int, ...]:
     """Return the shape in which a parameter of one value per channel broadcasts."""
     return (blob.count, *(1,) * (len(x.shape) - 2))
 
@@ -130,7 +130,7 @@ def normalize(node: LayerNode, code: ModuleCode) -> None:
     p, [x], [y] = node.layer.param.norm_param, node.bottoms, node.tops
     blob, image = node.layer.blobs[0], code.variable(x)
     axes = list(range(1, len(x.shape))) if p.across_spatial else [1]
-    weights = code.parameters(node, weight=blob.cpu_data().reshape(spread(blob, x)))
+    weights = code.parameters(node, weight=blob.cpu_data().reshape(channel_shape(blob, x)))
     code.let(code.call("normalize", image, str(axes), number(p.eps), weights), y)
 
 

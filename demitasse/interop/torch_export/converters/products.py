@@ -60,9 +60,9 @@ def scale(node: LayerNode, code: ModuleCode) -> None:
     p = layer.param.scale_param
     arrays: dict[str, np.ndarray] = {}
     if len(node.bottoms) == 1:
-        arrays["weight"] = _spread(x, layer.blobs[0], p.axis)
+        arrays["weight"] = _broadcast_parameter(x, layer.blobs[0], p.axis)
     if p.bias_term:
-        arrays["bias"] = _spread(x, layer.blobs[-1], p.axis)
+        arrays["bias"] = _broadcast_parameter(x, layer.blobs[-1], p.axis)
     image = code.variable(x)
     if "weight" not in arrays:
         image = f"{image} * {_operand(node, code, p.axis)}"
@@ -75,7 +75,7 @@ def bias(node: LayerNode, code: ModuleCode) -> None:
     """Add a sum."""
     axis, x = node.layer.param.bias_param.axis, node.bottoms[0]
     if len(node.bottoms) == 1:
-        weights = code.parameters(node, bias=_spread(x, node.layer.blobs[0], axis))
+        weights = code.parameters(node, bias=_broadcast_parameter(x, node.layer.blobs[0], axis))
         code.let(code.call("affine", code.variable(x), weights), node.tops[0])
     else:
         code.let(f"{code.variable(x)} + {_operand(node, code, axis)}", node.tops[0])
@@ -90,7 +90,7 @@ def _operand(node: LayerNode, code: ModuleCode, axis: int) -> str:
     return code.reshaped(name, [*other.sizes, *(1,) * behind]) if behind else name
 
 
-def _spread(x: Value, blob: Blob, axis: int) -> np.ndarray:
+def _broadcast_parameter(x: Value, blob: Blob, axis: int) -> np.ndarray:
     """Return a parameter for the axes from ``axis``, in a shape that broadcasts."""
     if not blob.num_axes:
         return blob.cpu_data()
@@ -119,10 +119,10 @@ def eltwise(node: LayerNode, code: ModuleCode) -> None:
 def axpy(node: LayerNode, code: ModuleCode) -> None:
     """Add a product with one factor per channel, and a sum."""
     factors, x, shortcut = node.bottoms
-    spread = [*x.sizes[:2], *(1,) * (len(x.shape) - 2)]
+    shape = [*x.sizes[:2], *(1,) * (len(x.shape) - 2)]
     one_each = code.variable(factors)
-    if len(factors.shape) != len(spread):
-        one_each = code.reshaped(one_each, spread)
+    if len(factors.shape) != len(shape):
+        one_each = code.reshaped(one_each, shape)
     code.let(f"{one_each} * {code.variable(x)} + {code.variable(shortcut)}", node.tops[0])
 
 
