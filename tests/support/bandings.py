@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.direct.banding import Banding
+from demitasse.backends.kernels.direct.schedule import Banding
 from demitasse.backends.kernels.tuning import Tuning
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from demitasse.backends.kernels.descent import Descent
+from demitasse.backends.kernels.fused_optimizer import Descent
 from demitasse.backends.kernels.language import later, team
 from demitasse.backends.kernels.language.structs import (
     EACH_CALL,

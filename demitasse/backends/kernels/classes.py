@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.kernels.exponential import exp
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
@@ -23,6 +22,7 @@ from demitasse.backends.kernels.language.structs import (
     Struct,
 )
 from demitasse.backends.kernels.language.words import FLOAT, Word, choose, chunk, minimum
+from demitasse.backends.kernels.math_functions import exp
 from demitasse.backends.kernels.tuning import Tuning
 
 __all__ = ["FewClasses", "takes"]

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.kernels.exponential import exp, exp_less_one, log_one_more
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
@@ -31,6 +30,7 @@ from demitasse.backends.kernels.language.words import (
     lowered,
     raised,
 )
+from demitasse.backends.kernels.math_functions import exp, exp_less_one, log_one_more
 from demitasse.backends.kernels.tuning import Tuning
 
 __all__ = ["COMBINATIONS", "FUNCTIONS", "PAIRS", "SLOPES", "SLOPES_OF_BOTH", "Elementwise"]

@@ -29,7 +29,7 @@ from demitasse.backends.step import Declined
 from demitasse.backends.updates import Piece, Update
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.descent import Descent, Parameter
+    from demitasse.backends.kernels.fused_optimizer import Descent, Parameter
     from demitasse.backends.kernels.tuning import Tuning
 
 __all__ = ["BLOCK", "LEAST", "apply", "sumsq"]
@@ -233,7 +233,7 @@ def _descended(pieces: Sequence[Piece]) -> Sequence[Piece]:
         (ours if tuning.width and _descends(piece) else rest).append(piece)
     if not ours:
         return rest
-    from demitasse.backends.kernels.descent import Descent, Parameter
+    from demitasse.backends.kernels.fused_optimizer import Descent, Parameter
 
     descent = _own.descents.get(tuning)
     if descent is None:

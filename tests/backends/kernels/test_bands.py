@@ -9,7 +9,7 @@ from demitasse.backends.kernels.direct.bands import BandFields, band_values, eac
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.structs import Arguments
 from demitasse.backends.kernels.language.words import FLOAT
-from demitasse.backends.kernels.products.registers import Product
+from demitasse.backends.kernels.products import Product
 
 
 def write(k):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from stages import WIDTH, called, exported
 
-from demitasse.backends.kernels.borders import Padded, bordered
+from demitasse.backends.kernels.images import Padded, bordered
 from demitasse.backends.kernels.language.words import FLOAT
 
 

@@ -7,9 +7,8 @@ from demitasse.backends import ops
 from demitasse.backends.kernels.direct import banding_of
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd import tiling_of
-from demitasse.backends.kernels.winograd.costs import pays
 from demitasse.backends.kernels.winograd.matrices import ALONE, FINITE, filtering, matrices
-from demitasse.backends.kernels.winograd.tiling import Tiling
+from demitasse.backends.kernels.winograd.schedule import Tiling, pays
 from demitasse.backends.step import Declined
 from demitasse.core.config import settings
 

@@ -9,11 +9,16 @@ from tilings import KERNELS, tiling
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import FLOAT, Word
-from demitasse.backends.kernels.winograd.cut import ImageFields, Piece, Points, cut, image_values
+from demitasse.backends.kernels.winograd.blocks import ScratchLayout, StripFields, each_block
 from demitasse.backends.kernels.winograd.matrices import filtering
-from demitasse.backends.kernels.winograd.scratch import Scratch
-from demitasse.backends.kernels.winograd.strips import StripFields, each_block
-from demitasse.backends.kernels.winograd.transforms import transform
+from demitasse.backends.kernels.winograd.transforms import (
+    ImageFields,
+    Piece,
+    Points,
+    cut,
+    image_values,
+    transform,
+)
 
 
 class CutFields(Struct):
@@ -54,7 +59,7 @@ def test_all_tiles_are_at_the_points(channels, pad, kernel, width):
     pad = tuple(min(zeros, taps - 1) for zeros, taps in zip(pad, kernel, strict=True))
     x, memory = images(shape, block)
     cutting = tiling(shape, c, kernel, width, pad, stack_bytes=1, fewest_tiles=1)
-    scratch, (down, right) = Scratch(cutting), cutting.grid
+    scratch, (down, right) = ScratchLayout(cutting), cutting.grid
     tiles = np.zeros((cutting.points, 2 * down * right, c), np.float32)
     code = exported(f"cut{of.name}x{width}", width, lambda k: write(k, of))
     fields = CutFields.values(

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from stages import WIDTH
 
-from demitasse.backends.kernels.descent import ALONE, Descent, Parameter
-from demitasse.backends.kernels.rules import RULES
+from demitasse.backends.kernels.fused_optimizer import ALONE, RULES, Descent, Parameter
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy import updates as numpy_updates
 from demitasse.backends.onednn import updates

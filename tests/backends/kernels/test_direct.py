@@ -11,8 +11,8 @@ from stages import WIDTH, normal
 
 from demitasse.backends.kernels.direct.convolution import DirectConvolution
 from demitasse.backends.kernels.direct.gradient import DirectGradient
+from demitasse.backends.kernels.epilogue import NOTHING
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.rectifier import NOTHING
 
 ROUNDING = 5e-6
 """Of the largest value."""

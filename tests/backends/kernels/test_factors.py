@@ -5,7 +5,7 @@ import pytest
 from stages import WIDTH, in_memory, normal
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.factors import ChannelFactors, takes
+from demitasse.backends.kernels.channel_affine import ChannelFactors, takes
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.tuning import Tuning
 

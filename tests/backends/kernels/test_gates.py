@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from stages import WIDTH, in_memory, normal, out_of_memory
 
-from demitasse.backends.kernels.gates import GateGradient, Gates
+from demitasse.backends.kernels.channel_affine import GateGradient, Gates
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.tuning import Tuning
 

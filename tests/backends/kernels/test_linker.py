@@ -104,7 +104,7 @@ def test_no_memory_of_kernels_can_be_written_and_run(code):
 
 def test_a_recipe_names_what_our_own_sources_write():
     def ours(name):
-        from demitasse.backends.kernels.products import registers
+        from demitasse.backends.kernels import products as registers
 
         return recipe.recipe(name, registers.by_panel)
 
@@ -115,7 +115,7 @@ def test_a_recipe_names_what_our_own_sources_write():
 def test_what_other_sources_write_has_no_recipe():
     from functools import partial
 
-    from demitasse.backends.kernels.products import registers
+    from demitasse.backends.kernels import products as registers
 
     def with_closure(module):
         write(module)
@@ -128,7 +128,7 @@ def test_what_other_sources_write_has_no_recipe():
 PROGRAM = """
 import sys
 import numpy as np
-from demitasse.backends.kernels.products.matrix import matrix_products
+from demitasse.backends.kernels.products import matrix_products
 assert matrix_products(8)(1, {20})
 print("llvmlite.binding" in sys.modules)
 """

@@ -6,7 +6,8 @@ from stages import WIDE, WIDTH, in_memory, normal, out_of_memory
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.lrn_within import WithinResponse, takes
+from demitasse.backends.kernels.lrn import WithinResponse
+from demitasse.backends.kernels.lrn import takes_within as takes
 from demitasse.backends.kernels.tuning import Tuning
 
 ALPHA, BETA, K = 0.7, 0.75, 1.0

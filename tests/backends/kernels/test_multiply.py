@@ -7,10 +7,9 @@ from tilings import tiling
 
 from demitasse.backends.kernels.language.structs import Arguments, Struct
 from demitasse.backends.kernels.language.words import FLOAT
-from demitasse.backends.kernels.products.matrix import matrix_products
-from demitasse.backends.kernels.winograd.multiply import ProductFields, each_panel, product_values
-from demitasse.backends.kernels.winograd.scratch import Scratch
-from demitasse.backends.kernels.winograd.strips import StripFields, each_block
+from demitasse.backends.kernels.products import matrix_products
+from demitasse.backends.kernels.winograd.blocks import ScratchLayout, StripFields, each_block
+from demitasse.backends.kernels.winograd.products import ProductFields, each_panel, product_values
 
 
 class MultiplyFields(Struct):
@@ -46,7 +45,7 @@ def by_point(memory, of, stride, row_stride, count):
 def test_tiles_times_filters_are_sums(c, m, group, shared, width):
     tuning = {"shared_filter_bytes": 0} if shared else {}
     of = tiling((1, c, 12, 12), m, (3, 3), width, group=group, **tuning)
-    scratch, filters = Scratch(of), normal(of.filter_size)
+    scratch, filters = ScratchLayout(of), normal(of.filter_size)
     products = matrix_products(width, packed=True)
     fields = MultiplyFields.values(
         strips=scratch.calls(stages=1)[0],

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from stages import WIDTH, called
 
+from demitasse.backends.kernels import products as registers
 from demitasse.backends.kernels.language.words import FLOAT
-from demitasse.backends.kernels.products import registers
-from demitasse.backends.kernels.products.matrix import matrix_products
-from demitasse.backends.kernels.products.panels import split_columns
+from demitasse.backends.kernels.products import matrix_products, split_columns
 
 
 def multiplied(product, width, vectors, rows, adds):

@@ -8,10 +8,9 @@ import pytest
 from stages import WIDTH, normal, where
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.recurrence import output, recurrence
-from demitasse.backends.kernels.recurrence.output import Squashing
-from demitasse.backends.kernels.recurrence.recurrence import Kept, Recurrence
-from demitasse.backends.kernels.recurrence.retracing import Retracing
+from demitasse.backends.kernels.recurrence import forward
+from demitasse.backends.kernels.recurrence.backward import Retracing
+from demitasse.backends.kernels.recurrence.forward import Kept, Recurrence, Squashing
 from demitasse.backends.kernels.tuning import Tuning
 
 GATES = {"LSTM": 4, "RNN": 1}
@@ -27,8 +26,8 @@ MARK = 7.5
 @pytest.fixture(autouse=True)
 def few_each(monkeypatch):
     """Let threads divide small steps too."""
-    for module in (recurrence, output):
-        monkeypatch.setattr(module, "FEWEST_EACH", 1)
+    for name in ("FEWEST_EACH", "OUTPUT_FEWEST_EACH"):
+        monkeypatch.setattr(forward, name, 1)
 
 
 class Case:

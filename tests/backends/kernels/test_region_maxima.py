@@ -6,7 +6,7 @@ from bins import some_bins
 from stages import WIDTH, in_memory, normal
 
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.region_maxima import RegionMaxima, takes
+from demitasse.backends.kernels.roi_pooling import RegionMaxima, takes
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.regions import Bins
 

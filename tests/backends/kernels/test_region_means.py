@@ -5,7 +5,7 @@ import pytest
 from bins import some_bins
 from stages import WIDTH, normal
 
-from demitasse.backends.kernels.region_means import RegionMeans
+from demitasse.backends.kernels.roi_pooling import RegionMeans
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.regions import Bins
 

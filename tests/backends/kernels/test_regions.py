@@ -14,8 +14,8 @@ import pytest
 from demitasse.backends import onednn
 from demitasse.backends.kernels.language import team as openmp_team
 from demitasse.backends.kernels.team import installation
-from demitasse.backends.kernels.team.imports import Imports
-from demitasse.backends.kernels.team.state import ALONE_AT_FIRST, Field
+from demitasse.backends.kernels.team.installation import Imports
+from demitasse.backends.kernels.team.runtime import ALONE_AT_FIRST, Field
 from demitasse.backends.onednn.library.library import load
 
 onednn.status()  # takes our team into use, where there can be one

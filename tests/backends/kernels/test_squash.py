@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from stages import WIDTH, called, exported
 
-from demitasse.backends.kernels.squash import sigmoid, tanh
+from demitasse.backends.kernels.math_functions import sigmoid, tanh
 
 LARGE = np.finfo(np.float32).max
 NUMBERS = np.concatenate(

@@ -10,8 +10,8 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd import tiling_of
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
-from demitasse.backends.kernels.winograd.phases import phases_of
-from demitasse.backends.kernels.winograd.strided_gradient import StridedGradient
+from demitasse.backends.kernels.winograd.gradient import StridedGradient
+from demitasse.backends.kernels.winograd.schedule import phases_of
 from demitasse.backends.step import Declined
 
 ROUNDING = 5e-5

@@ -7,8 +7,7 @@ from tilings import tiling
 
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import INT
-from demitasse.backends.kernels.winograd.scratch import Scratch
-from demitasse.backends.kernels.winograd.strips import StripFields, each_block
+from demitasse.backends.kernels.winograd.blocks import ScratchLayout, StripFields, each_block
 
 
 class NotedFields(Struct):
@@ -35,7 +34,7 @@ def test_blocks_have_the_tiles_that_products_are_prepared_for(images, size, thre
     if shared:
         tuning["shared_filter_bytes"] = 0
     of = tiling((images, 8, size, size), 8, (3, 3), 8, threads=threads, **tuning)
-    scratch, noted = Scratch(of), np.zeros(of.strips, np.int64)
+    scratch, noted = ScratchLayout(of), np.zeros(of.strips, np.int64)
 
     places = scratch.divide(np.empty(scratch.size, np.float32))
     for strips in scratch.calls(stages=1):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.depthwise.strips import Strips
+from demitasse.backends.kernels.depthwise.schedule import Strips
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
 

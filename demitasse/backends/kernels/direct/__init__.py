@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.direct.banding import Banding
+from demitasse.backends.kernels.direct.schedule import Banding
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
 

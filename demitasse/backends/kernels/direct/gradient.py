@@ -8,9 +8,14 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.direct.banding import Banding
-from demitasse.backends.kernels.direct.bands import BandFields, band_values, each_band, each_panel
-from demitasse.backends.kernels.direct.window_products import window_sums
+from demitasse.backends.kernels.direct.bands import (
+    BandFields,
+    band_values,
+    each_band,
+    each_panel,
+    window_sums,
+)
+from demitasse.backends.kernels.direct.schedule import Banding
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled, later
 from demitasse.backends.kernels.language.kernel import Kernel

@@ -10,7 +10,7 @@ gradient of the filters.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.grouped.parts import GroupParts
+from demitasse.backends.kernels.grouped.schedule import GroupParts
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.windows import decline_many
 from demitasse.backends.step import Declined

@@ -10,7 +10,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.grouped.parts import GroupParts
+from demitasse.backends.kernels.grouped.schedule import GroupParts
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled, later
 from demitasse.backends.kernels.language.kernel import Kernel

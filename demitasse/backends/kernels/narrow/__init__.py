@@ -8,7 +8,7 @@ filters, of which most are padding here.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.narrow.lines import Lines
+from demitasse.backends.kernels.narrow.schedule import Lines
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.windows import decline_many
 from demitasse.backends.step import Declined

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -21,9 +22,7 @@ from demitasse.backends.kernels.language.words import (
     fma,
     sums_of_lanes,
 )
-from demitasse.backends.kernels.narrow.lines import Lines
-from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
-from demitasse.backends.kernels.rectify import rectifying
+from demitasse.backends.kernels.narrow.schedule import Lines
 from demitasse.backends.kernels.windows import (
     OutputFields,
     Seen,

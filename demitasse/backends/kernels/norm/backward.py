@@ -22,7 +22,7 @@ from demitasse.backends.kernels.language.structs import (
 )
 from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, choose, fma
 from demitasse.backends.kernels.norm.forward import Normalization
-from demitasse.backends.kernels.norm.walk import (
+from demitasse.backends.kernels.norm.images import (
     Counts,
     Plane,
     WalkFields,

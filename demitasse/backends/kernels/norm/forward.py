@@ -1,4 +1,4 @@
-"""The forward pass of a normalisation, and the statistics that it measures."""
+"""Normalisation of channels, and of planes one by one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from demitasse.backends.kernels.language.words import (
     root,
 )
 from demitasse.backends.kernels.norm import has_rest
-from demitasse.backends.kernels.norm.walk import (
+from demitasse.backends.kernels.norm.images import (
     FIRST_PIXELS,
     Counts,
     Plane,
@@ -42,7 +42,7 @@ from demitasse.backends.kernels.norm.walk import (
 )
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["Normalization"]
+__all__ = ["Normalization", "PlaneNorm"]
 
 
 class ForwardFields(Struct):
@@ -207,3 +207,86 @@ class Normalization:
     def code(self) -> str:
         """Name of the code, with the processor's instructions."""
         return f"norm llvm:{self.tuning.instructions}"
+
+
+class PlaneFields(Struct):
+    """Planes that are normalised one by one."""
+
+    walk: WalkFields
+    """They."""
+    x: Address
+    """Address of the first image."""
+    y: Output
+    """Address of the first output, which lies as the image does; it may be the same."""
+    deviations: Output
+    """Address of what each channel of each image is divided by, which is written."""
+
+
+@cache
+def _kernel(width: int) -> int:
+    """Return the address of the kernel."""
+    name = f"plane_norm{width}"
+    return compiled(name, lambda module: _planes_write(module, name, width), name)[name]
+
+
+def _planes_write(module: Any, name: str, width: int) -> None:
+    k = Kernel(module, name, 1, width, exported=True)
+    f = PlaneFields.read(k)
+    numbers, stride = counts(k, f.walk), f.walk.pixel_stride * FLOAT
+    some = minimum(f.walk.pixels, FIRST_PIXELS)
+    zero, row_bytes = k.constant(0.0), f.walk.groups * k.vector_bytes
+    with each_plane(k, f.walk) as plane:
+        first = f.x + plane.first
+        [total] = summed(k, some, stride, [zero], lambda at, sums: [sums[0] + k.load(first + at)])
+        about = total * numbers.first_pixels
+
+        def add(at: Word, sums: Any) -> list[Vector]:
+            away = k.load(first + at) - about
+            return [sums[0] + away, fma(away, away, sums[1])]
+
+        away, squares = summed(k, f.walk.pixels, stride, [zero, zero], add)
+        by = away * numbers.each_pixel
+        variance = raised(fma(-away, by, squares) * numbers.each_pixel, zero)
+        mean, deviation = about + by, root(variance) + numbers.eps
+        k.store(deviation, f.deviations + plane.image * row_bytes + plane.channels)
+        with k.loop(f.walk.pixels) as pixel:
+            at = plane.first + pixel.i * stride
+            k.store((k.load(f.x + at) - mean) / deviation, f.y + at)
+    k.done()
+
+
+class PlaneNorm:
+    """y = (x - mean) / (sqrt(variance) + eps), of each channel of each image; NaN stays.
+
+    Args:
+        images: Where the elements of input and output lie.
+        eps: What is added to deviations.
+        tuning: The kernel's vectors and threads.
+
+    Attributes:
+        deviations: What was divided by last. Shape: (N, C).
+
+    Raises:
+        ValueError: Channels fill no whole vectors, or pixels do not follow each other.
+    """
+
+    def __init__(self, images: Images, eps: float, tuning: Tuning) -> None:
+        self.tuning, self._kernel = tuning, _kernel(tuning.width)
+        self.deviations = aligned(images.shape[0] * images.shape[1]).reshape(images.shape[:2])
+        fields = PlaneFields.values(
+            walk=walk_values(images, tuning.width, eps),
+            x=EACH_CALL,
+            y=EACH_CALL,
+            deviations=self.deviations,
+        )
+        self._arguments = Arguments(fields)
+
+    def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Write ``y``, which may be ``x``; both are memories that ``images`` describes."""
+        each: dict[str, np.ndarray | None] = {"x": x, "y": y, "walk.sums": None}
+        self._arguments.run(self._kernel, self.tuning.threads, each)
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"plane norm llvm:{self.tuning.instructions}"

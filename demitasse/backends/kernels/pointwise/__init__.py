@@ -10,7 +10,7 @@ lie apart, as those of a range of channels of a wider image do, and has no limit
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.pointwise.parts import PANEL, WIDEST, Parts
+from demitasse.backends.kernels.pointwise.schedule import PANEL, WIDEST, Parts
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
 

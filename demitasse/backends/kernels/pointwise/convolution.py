@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -32,11 +33,8 @@ from demitasse.backends.kernels.language.words import (
     minimum,
     rectified,
 )
-from demitasse.backends.kernels.pointwise.parts import PANEL, WIDEST, Parts
-from demitasse.backends.kernels.products.panels import fill_panels
-from demitasse.backends.kernels.products.registers import ROWS, multiply
-from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
-from demitasse.backends.kernels.rectify import rectifying
+from demitasse.backends.kernels.pointwise.schedule import PANEL, WIDEST, Parts
+from demitasse.backends.kernels.products import ROWS, fill_panels, multiply
 
 __all__ = ["PointwiseConvolution"]
 

@@ -35,8 +35,7 @@ from demitasse.backends.kernels.language.words import (
     chunk,
     minimum,
 )
-from demitasse.backends.kernels.products.panels import WIDEST, split_columns
-from demitasse.backends.kernels.products.registers import multiply
+from demitasse.backends.kernels.products import WIDEST, multiply, split_columns
 from demitasse.backends.kernels.tuning import Tuning
 
 __all__ = ["PointwiseGradient", "gradient_pays", "lies_in_vectors"]

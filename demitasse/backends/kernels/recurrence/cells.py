@@ -1,19 +1,29 @@
-"""Cells: what becomes of the inputs of the gates, once the products are there.
+"""LSTM and RNN cells, and their steps in time.
 
 A cell is a piece of a kernel for a vector of hidden values of one sequence in one step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Struct
-from demitasse.backends.kernels.language.words import FLOAT, Condition, Vector, Word
-from demitasse.backends.kernels.squash import sigmoid, tanh
+from demitasse.backends.kernels.language.words import (
+    FLOAT,
+    Condition,
+    Vector,
+    Word,
+    choose,
+    chunk,
+    fma,
+    maximum,
+    minimum,
+)
+from demitasse.backends.kernels.math_functions import sigmoid, tanh
 
-__all__ = ["CELLS", "LEARNING", "Cell", "Place", "StepFields"]
+__all__ = ["CELLS", "LEARNING", "MOST_ROWS", "Cell", "Place", "StepFields", "products", "write"]
 
 
 class StepFields(Struct):
@@ -195,3 +205,166 @@ CELLS: Mapping[str, type[Cell]] = {"LSTM": LstmCell, "RNN": RnnCell}
 
 LEARNING: Mapping[str, type[Cell]] = {"LSTM": LearningLstmCell, "RNN": RnnCell}
 """Those that keep what gradients need; an RNN's are computed from its hidden states."""
+
+
+MOST_ROWS = {4: {1: 8, 4: 6}, 8: {1: 8, 4: 2}, 16: {1: 8, 4: 6}}
+"""Floats of a vector -> gates -> sequences whose sums fit into the registers."""
+
+CHAINS = 8
+"""Sums side by side at least, for an addition takes some cycles."""
+
+
+def write(module: Any, name: str, width: int, sort: type[Cell]) -> None:
+    """Write the kernel.
+
+    Args:
+        module: What it belongs to.
+        name: Of the function.
+        width: Floats of a vector.
+        sort: Which cells there are.
+    """
+    k = Kernel(module, name, 1, width, exported=True)
+    cell = sort(k)
+    f, most = cell.f, MOST_ROWS[width][cell.gates]
+    with k.when(f.first < 0):
+        _begin(k, cell)
+    sums = k.scratch(most * cell.gates)
+    with k.loop(f.last, maximum(f.first, 0)) as step:
+        groups = (f.rows + f.few - 1) // f.few
+        first, end = chunk(f.blocks * groups, *k.thread())
+        with k.loop(end, first) as loop:
+            # there and back again: what was read last is still in the nearest cache
+            number = choose(step.i % 2 > 0, first + end - 1 - loop.i, loop.i)
+            block, row = number // groups, number % groups * f.few
+            part = _Part(step.i, block, row, minimum(f.few, f.rows - row))
+            with k.cases(part.rows) as case:
+                for rows in range(1, most + 1):
+                    case(rows)
+                    _multiply(k, cell, part, rows, sums)
+            with k.loop(part.rows) as one:
+                here = sums + one.i * (cell.gates * k.vector_bytes)
+                totals = [k.load(here + gate * k.vector_bytes) for gate in range(cell.gates)]
+                _step(k, cell, part, row + one.i, totals)
+    k.done()
+
+
+class _Part(NamedTuple):
+    """Register tile: a block of hidden values of some sequences in one step.
+
+    Attributes:
+        step: The step.
+        block: The block.
+        row: The first sequence.
+        rows: How many there are.
+    """
+
+    step: Word
+    block: Word
+    row: Word
+    rows: Word
+
+
+def _begin(k: Kernel, cell: Cell) -> None:
+    """Write what the first step finds."""
+    f = cell.f
+    with k.loop(f.rows) as row, k.loop(f.blocks) as block:
+        place = _place(k, cell, k.word(0), row.i, block.i)
+        h = k.load_some(f.first_h + place.at, place.some)
+        k.store_some(h * place.cont, _before(f, k.word(0)) + place.at, place.some)
+        cell.begin(place)
+
+
+def _place(k: Kernel, cell: Cell, step: Word, row: Word, block: Word) -> Place:
+    """Return a block of a sequence in a step."""
+    f = cell.f
+    here, row_bytes, number = block * k.vector_bytes, f.size * FLOAT, step * f.rows + row
+    return Place(
+        at=row * row_bytes + here,
+        some=k.first(minimum(f.size - block * k.width, k.width)),
+        cont=k.broadcast(f.cont + number * FLOAT),
+        in_all=number * row_bytes + here,
+        z=f.z + number * row_bytes * cell.gates + here,
+    )
+
+
+def _before(f: StepFields, step: Word) -> Word:
+    """Return the address of the hidden states that a step begins with, of the first sequence."""
+    return f.before + step % f.slots * f.rows * f.size * FLOAT
+
+
+def _multiply(k: Kernel, cell: Cell, part: _Part, rows: int, sums: Word) -> None:
+    """Write what the hidden states of so many sequences give to the gates: (rows, gates)."""
+    f = cell.f
+    row_bytes, panel_bytes = f.size * FLOAT, f.size * k.vector_bytes
+    first = _before(f, part.step) + part.row * row_bytes
+    hidden = [first + row_bytes * row for row in range(rows)]
+    panels = [f.weight + (f.blocks * gate + part.block) * panel_bytes for gate in range(cell.gates)]
+
+    def weights(i: Word) -> list[Vector]:
+        return [k.load(panel + i * k.vector_bytes) for panel in panels]
+
+    for place, total in enumerate(products(k, f.size, weights, hidden, cell.gates)):
+        k.store(total, sums + place * k.vector_bytes)
+
+
+def products(
+    k: Kernel,
+    size: Word,
+    weights: Callable[[Word], Sequence[Vector]],
+    states: Sequence[Word],
+    count: int,
+) -> list[Vector]:
+    """Write sums of products of numbers with vectors; return those of the first states first.
+
+    Args:
+        k: The kernel.
+        size: How many are added up.
+        weights: Writes the vectors of one number, given which it is.
+        states: Addresses of the numbers of each sequence.
+        count: How many vectors there are.
+    """
+    chains = count * len(states)
+    turns = max(1, CHAINS // chains)
+    zeros = [k.constant(0.0)] * chains
+
+    def turn(i: Word, sums: Sequence[Vector]) -> list[Vector]:
+        vectors = weights(i)
+        numbers = [k.broadcast(state + i * FLOAT) for state in states]
+        pairs = [(number, vector) for number in numbers for vector in vectors]
+        return [fma(*pair, total) for pair, total in zip(pairs, sums, strict=True)]
+
+    whole = size // turns * turns
+    with k.loop(whole, 0, turns, vectors=zeros * turns) as loop:
+        loop.vectors = [
+            total
+            for place in range(turns)
+            for total in turn(loop.i + place, loop.vectors[place * chains : (place + 1) * chains])
+        ]
+    sums = loop.vectors[:chains]
+    for place in range(1, turns):
+        others = loop.vectors[place * chains : (place + 1) * chains]
+        sums = [total + other for total, other in zip(sums, others, strict=True)]
+    with k.loop(size, whole, vectors=sums) as rest:
+        rest.vectors = turn(rest.i, rest.vectors)
+    return rest.vectors
+
+
+def _step(k: Kernel, cell: Cell, part: _Part, row: Word, totals: Sequence[Vector]) -> None:
+    """Write the step of a sequence's block, given what the hidden state gives to each gate."""
+    f = cell.f
+    place = _place(k, cell, part.step, row, part.block)
+    static, gate_bytes = (
+        f.static + row * f.static_bytes + part.block * k.vector_bytes,
+        f.size * FLOAT,
+    )
+    inputs = []
+    for gate, total in enumerate(totals):
+        given, more = (k.load_some(at + gate_bytes * gate, place.some) for at in (place.z, static))
+        inputs.append(given + more + total)
+    h = cell.step(place, inputs)
+    k.store_some(h, f.hidden + place.in_all, place.some)
+    with k.when(part.step >= f.steps - 1):
+        k.store_some(h, f.last_h + place.at, place.some)
+    with k.when(part.step < f.steps - 1):
+        cont = k.broadcast(f.cont + ((part.step + 1) * f.rows + row) * FLOAT)
+        k.store_some(h * cont, _before(f, part.step + 1) + place.at, place.some)

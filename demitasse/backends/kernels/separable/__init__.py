@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.depthwise import strips_of
-from demitasse.backends.kernels.separable.blocks import WIDTHS, Blocks
+from demitasse.backends.kernels.separable.schedule import WIDTHS, Blocks
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
 

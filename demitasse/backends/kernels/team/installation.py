@@ -1,21 +1,25 @@
-"""Have oneDNN's primitives and kernels of our own run on our team."""
+"""Replacement of a library's OpenMP functions by those of a team."""
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import platform
 import sys
+from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from demitasse.backends.kernels.language import compiler, team
-from demitasse.backends.kernels.language.linker import NotLinkableError
-from demitasse.backends.kernels.team.imports import Imports
-from demitasse.backends.kernels.team.names import HARMLESS, OURS, SYSTEM, original
-from demitasse.backends.kernels.team.state import State
+import numpy as np
 
-__all__ = ["Team", "install", "obstacle", "own_team"]
+from demitasse.backends.kernels.language import compiler, team
+from demitasse.backends.kernels.language.linker import READ, WRITE, NotLinkableError, protect
+from demitasse.backends.kernels.team.runtime import HARMLESS, OURS, SYSTEM, State, original
+
+__all__ = ["Imports", "Team", "install", "obstacle", "own_team"]
+
 
 CHOSEN = ("GOMP_CPU_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND", *team.WAITING)
 """Variables by which a user says what the OpenMP runtime's own threads do."""
@@ -88,8 +92,105 @@ def own_team() -> Team:
 
 
 def _write(module: Any) -> None:
-    from demitasse.backends.kernels.team.members import write_members
     from demitasse.backends.kernels.team.regions import write_regions
+    from demitasse.backends.kernels.team.runtime import write_members
 
     write_regions(module)
     write_members(module)
+
+
+LINK_MAP = 2  # RTLD_DI_LINKMAP
+STRINGS, SYMBOLS, ALL, ALL_BYTES, CALLS_BYTES, CALLS = 5, 6, 7, 8, 2, 23  # of the dynamic section
+DATA, CALL = 6, 7  # R_X86_64_GLOB_DAT and R_X86_64_JUMP_SLOT
+RELOCATION = np.dtype([("offset", "<u8"), ("kind", "<u4"), ("symbol", "<u4"), ("more", "<i8")])
+SYMBOL_BYTES = 24
+
+
+class _LinkMap(ctypes.Structure):
+    _fields_ = (
+        ("base", ctypes.c_uint64),
+        ("name", ctypes.c_char_p),
+        ("dynamic", ctypes.c_uint64),
+    )
+
+
+class Imports:
+    """The functions that a library takes from others.
+
+    Args:
+        library: It, loaded by ctypes, on Linux for x86-64.
+
+    Attributes:
+        places: Where the addresses of each function are kept, by its name.
+
+    Raises:
+        OSError: The loader does not say.
+    """
+
+    def __init__(self, library: Any) -> None:
+        found = ctypes.c_void_p()
+        ask = ctypes.CDLL(None).dlinfo
+        ask.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+        if ask(library._handle, LINK_MAP, ctypes.byref(found)) or not found.value:
+            message = "dlinfo"
+            raise OSError(message)
+        entry = _LinkMap.from_address(found.value)
+        self._base: int = entry.base
+        self._dynamic = dict(_pairs(entry.dynamic))
+        self.places: dict[str, list[int]] = {}
+        for table, size in ((CALLS, CALLS_BYTES), (ALL, ALL_BYTES)):
+            if table in self._dynamic:
+                self._read(self._pointer(table), self._dynamic[size])
+
+    def _pointer(self, tag: int) -> int:
+        """Return an address of the dynamic section, which most loaders have relocated."""
+        value = self._dynamic[tag]
+        return value if value >= self._base else value + self._base
+
+    def _read(self, table: int, size: int) -> None:
+        rows = np.frombuffer(ctypes.string_at(table, size), RELOCATION)
+        symbols, strings = self._pointer(SYMBOLS), self._pointer(STRINGS)
+        for row in rows[(rows["kind"] == CALL) | (rows["kind"] == DATA)]:
+            at = symbols + SYMBOL_BYTES * int(row["symbol"])
+            name = ctypes.string_at(strings + ctypes.c_uint32.from_address(at).value).decode()
+            self.places.setdefault(name, []).append(self._base + int(row["offset"]))
+
+    def replace(self, functions: Mapping[str, int]) -> None:
+        """Let the library call others instead.
+
+        Args:
+            functions: Their addresses, by the names of those that it calls now.
+
+        Raises:
+            OSError: The system does not let a page be written; nothing has changed then.
+        """
+        new = {at: functions[name] for name in functions for at in self.places.get(name, ())}
+        pages = {at & -mmap.PAGESIZE for at in new}
+        writable = _writable(pages)
+        for page in pages - writable:
+            protect(page, mmap.PAGESIZE, READ | WRITE)
+        for at, address in new.items():
+            ctypes.c_uint64.from_address(at).value = address
+        for page in pages - writable:  # as the loader left it
+            protect(page, mmap.PAGESIZE, READ)
+
+
+def _pairs(at: int) -> Iterator[tuple[int, int]]:
+    while True:
+        tag = ctypes.c_int64.from_address(at).value
+        if not tag:
+            return
+        yield tag, ctypes.c_uint64.from_address(at + 8).value
+        at += 16
+
+
+def _writable(pages: set[int]) -> set[int]:
+    """Return those pages that can be written to."""
+    found = set()
+    with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            area, rights = line.split(maxsplit=2)[:2]
+            first, last = (int(number, 16) for number in area.split("-"))
+            if "w" in rights:
+                found |= {page for page in pages if first <= page < last}
+    return found

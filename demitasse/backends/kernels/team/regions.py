@@ -10,9 +10,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from demitasse.backends.kernels.language.words import Condition, Word
-from demitasse.backends.kernels.team.function import Function, member, take_member
-from demitasse.backends.kernels.team.names import original
-from demitasse.backends.kernels.team.state import (
+from demitasse.backends.kernels.team.runtime import (
     ALONE_AT_FIRST,
     BUSY_SHIFT,
     GOOD_ENOUGH,
@@ -23,9 +21,15 @@ from demitasse.backends.kernels.team.state import (
     PARTS,
     REGION,
     SPIN,
-    WAIT,
     Field,
+    Function,
     Member,
+    member,
+    original,
+    take_member,
+)
+from demitasse.backends.kernels.team.runtime import (
+    STATE_WAIT as WAIT,
 )
 
 __all__ = ["write_regions"]

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.kernels.winograd.costs import pays
 from demitasse.backends.kernels.winograd.matrices import filtering, has_filtering
-from demitasse.backends.kernels.winograd.phases import STEP
-from demitasse.backends.kernels.winograd.tiling import Tiling
+from demitasse.backends.kernels.winograd.schedule import STEP, Tiling, pays
 from demitasse.backends.step import Declined
 
 __all__ = ["pools_tiles", "tiling_of"]

@@ -12,25 +12,25 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT
-from demitasse.backends.kernels.products.matrix import matrix_products
-from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
-from demitasse.backends.kernels.winograd.back import POOLED, back, join
-from demitasse.backends.kernels.winograd.cut import (
-    ImageFields,
-    OutputFields,
-    Piece,
-    Points,
-    cut,
-    image_values,
-)
+from demitasse.backends.kernels.products import matrix_products
+from demitasse.backends.kernels.winograd.blocks import Block, ScratchLayout, StripFields, each_block
 from demitasse.backends.kernels.winograd.matrices import Filtering
-from demitasse.backends.kernels.winograd.multiply import ProductFields, each_panel, product_values
-from demitasse.backends.kernels.winograd.scratch import Scratch
+from demitasse.backends.kernels.winograd.output_transform import POOLED, back, join
+from demitasse.backends.kernels.winograd.products import (
+    ProductFields,
+    UnpackedFields,
+    each_panel,
+    multiply_unpacked,
+    product_values,
+    unpacked_values,
+)
+from demitasse.backends.kernels.winograd.schedule import Tiling
 from demitasse.backends.kernels.winograd.strided import (
     Strided,
     StridedFields,
@@ -38,13 +38,14 @@ from demitasse.backends.kernels.winograd.strided import (
     strided_of,
     strided_values,
 )
-from demitasse.backends.kernels.winograd.strips import Block, StripFields, each_block
-from demitasse.backends.kernels.winograd.tiling import Tiling
-from demitasse.backends.kernels.winograd.transforms import transform
-from demitasse.backends.kernels.winograd.unpacked import (
-    UnpackedFields,
-    multiply_unpacked,
-    unpacked_values,
+from demitasse.backends.kernels.winograd.transforms import (
+    ImageFields,
+    OutputFields,
+    Piece,
+    Points,
+    cut,
+    image_values,
+    transform,
 )
 
 __all__ = ["WinogradConvolution"]
@@ -198,7 +199,7 @@ class WinogradConvolution:
             unpacked=tiling.unpacked,
             strided=strided_of(tiling),
         )
-        self._scratch = Scratch(tiling)
+        self._scratch = ScratchLayout(tiling)
         self.scratch_size = self._scratch.size
         self._offsets = aligned(tiling.sum_stride)
         self._rectifier = then.numbers(tiling.sum_stride)

@@ -21,7 +21,7 @@ from demitasse.backends.kernels.language.structs import (
 )
 from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, chunk, minimum
 from demitasse.backends.kernels.winograd.matrices import Filtering
-from demitasse.backends.kernels.winograd.tiling import Tiling
+from demitasse.backends.kernels.winograd.schedule import Tiling
 from demitasse.backends.kernels.winograd.transforms import times_both
 
 __all__ = ["FilterGradient", "Filters"]

@@ -1,4 +1,4 @@
-"""The gradient of a convolution's filters over tiles: sums of products at the points."""
+"""Gradients of Winograd convolutions with respect to weights and bias."""
 
 from __future__ import annotations
 
@@ -11,19 +11,41 @@ import numpy as np
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled, later
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
-from demitasse.backends.kernels.language.words import FLOAT, Word
-from demitasse.backends.kernels.products.matrix import matrix_products
-from demitasse.backends.kernels.winograd.cut import ImageFields, Piece, Points, cut, image_values
+from demitasse.backends.kernels.language.structs import (
+    EACH_CALL,
+    Address,
+    Arguments,
+    Code,
+    Struct,
+    Values,
+)
+from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, choose, turned
+from demitasse.backends.kernels.products import matrix_products
+from demitasse.backends.kernels.winograd.blocks import Block, ScratchLayout, StripFields, each_block
 from demitasse.backends.kernels.winograd.filters import FilterGradient
-from demitasse.backends.kernels.winograd.matrices import Filtering
-from demitasse.backends.kernels.winograd.multiply import ProductFields, each_panel, product_values
-from demitasse.backends.kernels.winograd.scratch import Scratch
-from demitasse.backends.kernels.winograd.strips import Block, StripFields, each_block
-from demitasse.backends.kernels.winograd.tiling import Tiling
-from demitasse.backends.kernels.winograd.transforms import transform
+from demitasse.backends.kernels.winograd.matrices import Filtering, Matrices
+from demitasse.backends.kernels.winograd.products import ProductFields, each_panel, product_values
+from demitasse.backends.kernels.winograd.schedule import STEP, Tiling
+from demitasse.backends.kernels.winograd.strided import (
+    PHASES,
+    PartFields,
+    each_part,
+    part_values,
+    phase_taps,
+    rows_of_taps,
+    tap_places,
+)
+from demitasse.backends.kernels.winograd.transforms import (
+    ImageFields,
+    Piece,
+    Points,
+    cut,
+    image_values,
+    times_both,
+    transform,
+)
 
-__all__ = ["TiledGradient", "WinogradGradient", "sum_last"]
+__all__ = ["StridedGradient", "TiledGradient", "WinogradGradient", "sum_last"]
 
 
 class GradientFields(Struct):
@@ -113,7 +135,7 @@ class TiledGradient:
 
     def __init__(self, tiling: Tiling, x: Images, y: Images, kernel: int) -> None:
         self.tiling, self._kernel = tiling, kernel
-        self._scratch = Scratch(tiling)
+        self._scratch = ScratchLayout(tiling)
         self.scratch_size = self._scratch.size
         self._chunks = 1 if tiling.shared else tiling.chunks
         self._offsets = np.zeros((self._chunks, tiling.sum_stride), np.float32)
@@ -200,4 +222,168 @@ class WinogradGradient(TiledGradient):
         """
         self._run(scratch, {"products.filters": sums, "x.at": source, "y.at": dy})
         self._back(sums, weight)
+        self._write_bias(bias)
+
+
+class StridedGradientFields(Struct):
+    """Arguments of the filter gradient for stride 2."""
+
+    strips: StripFields
+    """The strips."""
+    products: ProductFields
+    """Layout of the transformed tiles."""
+    part: PartFields
+    """Division of the parameter."""
+    x: ImageFields
+    """The convolution's input."""
+    y: ImageFields
+    """The gradient of its output."""
+    weights: Address
+    """Address of the gradient."""
+    offsets: Address
+    """Address of the gradient of the bias."""
+    product: Code
+    """Address of the product."""
+    rests: Address
+    """Address of the table of those for its rests."""
+
+
+@cache
+def _strided_gradient_kernel(of: Filtering, width: int, panel: int, window: int) -> int:
+    """Return the address of the kernel for windows of up to twice the taps."""
+    name = f"strided_gradient{window}x{width}of{panel}"
+
+    def write(module: Any) -> None:
+        _strided_gradient_write(module, name, of, width, panel, window)
+
+    return compiled(name, write, name)[name]
+
+
+def _strided_gradient_write(
+    module: Any, name: str, of: Filtering, width: int, panel: int, window: int
+) -> None:
+    down, across = of
+    forth = transform(module, "forth", (down.input, across.input), width)
+    turn = transform(module, "turn", (down.output.T, across.output.T), width)
+    k = Kernel(module, name, 1, width, exported=True)
+    f = StridedGradientFields.read(k)
+    p = f.products
+    with each_block(k, f.strips) as block:
+        tiles = Points(block.stack, p.tile_stride * FLOAT, p.tile_point_stride * FLOAT)
+        at = block.stack + p.sums_bytes
+        dy = Points(at, p.sum_stride * FLOAT, p.sum_point_stride * FLOAT)
+        with block.stage(0):
+            cut(k, f.strips, f.x, block, forth, Piece.of_input(of), tiles)
+            cut(k, f.strips, f.y, block, turn, Piece.of_output(of), dy)
+        with block.stage(1):
+            _multiply(k, f, block, down, tiles, dy, (panel, window))
+            last = dy.at + dy.point_bytes * (of.points - 1)
+            sum_last(k, p, block, last, f.offsets)
+    k.done()
+
+
+def _multiply(
+    k: Kernel, f: StridedGradientFields, block: Block, of: Matrices, tiles: Points, dy: Points,
+    sizes: tuple[int, int],
+) -> None:  # fmt: skip
+    """Write the gradient of all filters by a block's tiles."""
+    (panel, window), area, vector_bytes = sizes, (STEP * of.taps) ** 2, k.vector_bytes
+    with each_part(k, f.part, block, panel, apart=True) as part:
+        with k.loop(PHASES) as phase:
+            first = phase.i * f.part.channels + part.channel
+            with k.loop(of.side**2) as point:
+                k.call_at(
+                    f.product, tiles.at + point.i * tiles.point_bytes + first * FLOAT, FLOAT,
+                    tiles.tile_bytes, dy.at + point.i * dy.point_bytes + part.filter * FLOAT,
+                    dy.tile_bytes, part.values + point.i * f.part.point_bytes,
+                    panel * vector_bytes, part.channels, block.tiles, 0, f.rests,
+                )  # fmt: skip
+            own = part.taps + phase_taps(phase.i, of) * vector_bytes
+            with k.loop(panel) as vector, k.loop(part.channels) as channel:
+                target = own + (vector.i * part.channels + channel.i) * (area * vector_bytes)
+                source = part.values + (channel.i * panel + vector.i) * vector_bytes
+                _to_taps(k, of, source, f.part.point_bytes, target)
+        weights = f.weights + part.weights * FLOAT
+        with k.loop(panel) as vector, k.loop(part.channels) as channel:
+            taps = part.taps + (vector.i * part.channels + channel.i) * (area * vector_bytes)
+            first = weights + channel.i * f.part.channel_stride * FLOAT
+            rows = rows_of_taps(k, first, vector.i, f.part)
+            _add_rows(k, taps, tap_places(window, of), rows, block.again)
+
+
+def _to_taps(k: Kernel, of: Matrices, points: Word, point_bytes: Word, target: Word) -> None:
+    """Write the taps of a phase that a vector of sums at all points becomes."""
+    matrix, wide = of.filter.T, STEP * of.taps
+
+    def point(row: int, column: int) -> Vector:
+        return k.load(points + point_bytes * (row * of.side + column))
+
+    def put(row: int, column: int, tap: Vector) -> None:
+        k.store(tap, target + STEP * (row * wide + column) * k.vector_bytes)
+
+    times_both(k, (matrix, matrix), point, put)
+
+
+def _add_rows(k: Kernel, taps: Word, places: list[int], rows: list[Word], adds: Word) -> None:
+    """Write vectors of filters, one for each tap, as one row of taps for each filter."""
+    none = k.constant(0.0)
+    for first in range(0, len(places), k.width):
+        here = places[first : first + k.width]
+        vectors = [k.load(taps + place * k.vector_bytes) for place in here]
+        vectors += [none] * (k.width - len(here))
+        some = k.first(k.word(len(here)))
+        for vector, row in zip(turned(vectors), rows, strict=True):
+            target = row + first * FLOAT
+            before = choose(adds > 0, k.load_some(target, some), none)
+            k.store_some(before + vector, target, some)
+
+
+class StridedGradient(TiledGradient):
+    """The gradients of a convolution's weights and bias.
+
+    Args:
+        tiling: The convolution.
+        x: Its input.
+        y: The gradient of its output.
+
+    Raises:
+        ValueError: A vector's channels are not contiguous.
+    """
+
+    def __init__(self, tiling: Tiling, x: Images, y: Images) -> None:
+        tiling = tiling.filter_gradient
+        width, part = tiling.width, tiling.part
+        kernel = _strided_gradient_kernel(tiling.filtering, width, tiling.panel, tiling.window)
+        super().__init__(tiling, x, y, kernel)
+        counts = {part.channels, tiling.part_channels % part.channels} - {0}
+        product = matrix_products(width)(tiling.panel, counts)
+        self._take(
+            StridedGradientFields,
+            {
+                "products": product_values(tiling, None, (), self._scratch.sums_bytes),
+                "part": part_values(tiling, self._scratch),
+                "weights": EACH_CALL,
+                "product": product.address,
+                "rests": product.rests,
+            },
+        )
+
+    def __call__(
+        self,
+        source: np.ndarray,
+        dy: np.ndarray,
+        weight: np.ndarray,
+        bias: np.ndarray | None,
+        scratch: np.ndarray,
+    ) -> None:
+        """Write the gradients.
+
+        Args:
+            source: The input, in the memory that ``x`` describes.
+            dy: The gradient of the output, in that of ``y``.
+            weight: For the gradient of the weights, in C order.
+            bias: For that of the bias; None for none. Shape: (M,).
+            scratch: At least :attr:`scratch_size` elements.
+        """
+        self._run(scratch, {"weights": weight, "x.at": source, "y.at": dy})
         self._write_bias(bias)

@@ -30,13 +30,11 @@ from demitasse.backends.kernels.language.words import (
     minimum,
     turned,
 )
-from demitasse.backends.kernels.products.matrix import matrix_products
+from demitasse.backends.kernels.products import matrix_products
+from demitasse.backends.kernels.winograd.blocks import Block, ScratchLayout
 from demitasse.backends.kernels.winograd.matrices import Matrices
-from demitasse.backends.kernels.winograd.multiply import ProductFields
-from demitasse.backends.kernels.winograd.phases import STEP
-from demitasse.backends.kernels.winograd.scratch import Scratch
-from demitasse.backends.kernels.winograd.strips import Block
-from demitasse.backends.kernels.winograd.tiling import Tiling
+from demitasse.backends.kernels.winograd.products import ProductFields
+from demitasse.backends.kernels.winograd.schedule import STEP, Tiling
 from demitasse.backends.kernels.winograd.transforms import times_both
 
 __all__ = [
@@ -274,7 +272,7 @@ def _to_points(
     times_both(k, (matrix, matrix), tap, put)
 
 
-def part_values(tiling: Tiling, scratch: Scratch) -> Values:
+def part_values(tiling: Tiling, scratch: ScratchLayout) -> Values:
     """Return the values of the fields of parts.
 
     Args:
@@ -302,7 +300,7 @@ def _shares(tiling: Tiling) -> int:
     return -(-tiling.threads // panels)
 
 
-def strided_values(tiling: Tiling, scratch: Scratch) -> Values:
+def strided_values(tiling: Tiling, scratch: ScratchLayout) -> Values:
     """Return the values of the fields of products.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from demitasse.backends.kernels.gates import GateGradient, Gates
+from demitasse.backends.kernels.channel_affine import GateGradient, Gates
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.calls import KernelCall
 from demitasse.backends.onednn.ports import Reader, Writer

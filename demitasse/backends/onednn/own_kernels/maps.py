@@ -85,7 +85,7 @@ def factors_call(
     x, y = (images_of(port.layout) for port in (source, target))
     if x is None or y is None:
         return None
-    from demitasse.backends.kernels.factors import ChannelFactors, takes
+    from demitasse.backends.kernels.channel_affine import ChannelFactors, takes
 
     if not takes(x, tuning.width):
         return None
@@ -144,7 +144,7 @@ def region_call(
     images = images_of(source.layout)
     if not tuning.width or images is None:
         return None
-    from demitasse.backends.kernels.region_maxima import RegionMaxima, takes
+    from demitasse.backends.kernels.roi_pooling import RegionMaxima, takes
     from demitasse.backends.onednn.own_kernels.region_calls import RegionCall
 
     if not takes(images, tuning.width):
@@ -161,7 +161,7 @@ def means_call(
     tuning = engine.tuning.as_set(wanted())
     if not tuning.width:
         return None
-    from demitasse.backends.kernels.region_means import RegionMeans
+    from demitasse.backends.kernels.roi_pooling import RegionMeans
     from demitasse.backends.onednn.own_kernels.region_calls import RegionCall
 
     regions, _, rows, columns = op.top
@@ -202,12 +202,10 @@ def lrn_kernel(engine: Engine, op: ops.LRN, layout: Layout) -> Response | None:
     if not tuning.width or images is None:
         return None
     sizes, width = (op.size, op.alpha, op.k), tuning.width
-    if op.region == "ACROSS_CHANNELS":
-        from demitasse.backends.kernels import lrn
+    from demitasse.backends.kernels import lrn
 
+    if op.region == "ACROSS_CHANNELS":
         across = lrn.takes(images, op.size, op.beta, width)
         return lrn.LocalResponse(images, *sizes, tuning) if across else None
-    from demitasse.backends.kernels import lrn_within
-
-    within = lrn_within.takes(images, op.size, op.beta, width)
-    return lrn_within.WithinResponse(images, *sizes, tuning) if within else None
+    within = lrn.takes_within(images, op.size, op.beta, width)
+    return lrn.WithinResponse(images, *sizes, tuning) if within else None

@@ -12,9 +12,8 @@ from demitasse.backends.onednn.steps.norm_parts import NormParts
 from demitasse.backends.onednn.threads import wanted
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.gates import GateGradient, Gates
-    from demitasse.backends.kernels.norm.forward import Normalization
-    from demitasse.backends.kernels.norm.planes import PlaneNorm
+    from demitasse.backends.kernels.channel_affine import GateGradient, Gates
+    from demitasse.backends.kernels.norm.forward import Normalization, PlaneNorm
 
 __all__ = ["gate_kernels", "norm_kernel", "plane_norm_kernel"]
 
@@ -54,7 +53,7 @@ def plane_norm_kernel(engine: Engine, eps: float, layout: Layout) -> PlaneNorm |
         return None
     if not norm.takes(images, tuning.width):
         return None
-    from demitasse.backends.kernels.norm.planes import PlaneNorm
+    from demitasse.backends.kernels.norm.forward import PlaneNorm
 
     return PlaneNorm(images, eps, tuning)
 
@@ -76,6 +75,6 @@ def gate_kernels(
         return None
     if not (norm.takes(images, tuning.width) or norm.has_rest(images, tuning.width)):
         return None
-    from demitasse.backends.kernels.gates import GateGradient, Gates
+    from demitasse.backends.kernels.channel_affine import GateGradient, Gates
 
     return Gates(images, tuning, adds=adds), GateGradient(images, tuning, adds=hands_on)

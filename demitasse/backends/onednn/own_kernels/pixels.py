@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
+from demitasse.backends.kernels.epilogue import Rectifier
 from demitasse.backends.kernels.pointwise import parts_of
-from demitasse.backends.kernels.rectifier import Rectifier
 from demitasse.backends.kernels.separable import blocks_of
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.images import fitting, images_of

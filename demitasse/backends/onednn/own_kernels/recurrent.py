@@ -58,7 +58,7 @@ def steps_call(
         raise Declined(message)
     weight, size = at.params[3 if op.static else 2], op.m
     blocks = channel_blocks(engine, (z.shape[-1] // size, size, size), tuning.width)
-    from demitasse.backends.kernels.recurrence.recurrence import Recurrence
+    from demitasse.backends.kernels.recurrence.forward import Recurrence
     from demitasse.backends.onednn.own_kernels.recurrent_calls import StepsCall
 
     kernel = Recurrence(op.cell, z, tuning, static=static)
@@ -100,7 +100,7 @@ def output_call(engine: Engine, blob: Operand) -> OutputCall:
         engine: The engine.
         blob: The blob.
     """
-    from demitasse.backends.kernels.recurrence.output import Squashing
+    from demitasse.backends.kernels.recurrence.forward import Squashing
     from demitasse.backends.onednn.own_kernels.recurrent_calls import OutputCall
 
     return OutputCall(engine, blob, Squashing(blob.count, engine.tuning.as_set(wanted())))

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.recurrence.output import Squashing
-from demitasse.backends.kernels.recurrence.recurrence import Kept, Recurrence
-from demitasse.backends.kernels.recurrence.retracing import Retracing
+from demitasse.backends.kernels.recurrence.backward import Retracing
+from demitasse.backends.kernels.recurrence.forward import Kept, Recurrence, Squashing
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from demitasse.backends.kernels.region_maxima import RegionMaxima
-from demitasse.backends.kernels.region_means import RegionMeans
+from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.calls import KernelCall
 from demitasse.backends.onednn.ports import Reader, Writer

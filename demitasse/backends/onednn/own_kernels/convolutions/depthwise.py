@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.depthwise.strips import Strips
+from demitasse.backends.kernels.depthwise.schedule import Strips
 from demitasse.backends.onednn.library.candidates import BLOCK, channel_blocks
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
-from demitasse.backends.kernels.depthwise.strips import Strips
+from demitasse.backends.kernels.depthwise.schedule import Strips
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.calls import (

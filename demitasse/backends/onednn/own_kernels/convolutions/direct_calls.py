@@ -6,9 +6,9 @@ from functools import cached_property
 
 import numpy as np
 
-from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.direct.convolution import DirectConvolution
 from demitasse.backends.kernels.direct.gradient import DirectGradient
+from demitasse.backends.kernels.direct.schedule import Banding
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.calls import FilterCall, FilterGradientCall

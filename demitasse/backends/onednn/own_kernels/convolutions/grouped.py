@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.grouped.parts import GroupParts
+from demitasse.backends.kernels.grouped.schedule import GroupParts
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.library.candidates import channel_blocks
 from demitasse.backends.onednn.library.engine import Engine

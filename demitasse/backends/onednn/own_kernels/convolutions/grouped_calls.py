@@ -8,7 +8,7 @@ import numpy as np
 
 from demitasse.backends.kernels.grouped.convolution import GroupedConvolution
 from demitasse.backends.kernels.grouped.gradient import GroupedGradient
-from demitasse.backends.kernels.grouped.parts import GroupParts
+from demitasse.backends.kernels.grouped.schedule import GroupParts
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.calls import ChannelCall, FilterGradientCall

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.narrow.lines import Lines
+from demitasse.backends.kernels.narrow.schedule import Lines
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.convolutions.kernels import ConvKernels

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.narrow.convolution import NarrowConvolution
-from demitasse.backends.kernels.narrow.lines import Lines
+from demitasse.backends.kernels.narrow.schedule import Lines
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.calls import (
     ChannelCall,

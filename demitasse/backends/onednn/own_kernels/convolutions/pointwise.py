@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.pointwise import limits_pay
-from demitasse.backends.kernels.pointwise.parts import Parts
+from demitasse.backends.kernels.pointwise.schedule import Parts
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout

@@ -10,7 +10,7 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
 from demitasse.backends.kernels.pointwise.gradient import PointwiseGradient
-from demitasse.backends.kernels.pointwise.parts import Parts
+from demitasse.backends.kernels.pointwise.schedule import Parts
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.calls import FilterCall, FilterGradientCall

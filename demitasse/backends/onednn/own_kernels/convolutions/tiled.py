@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.winograd import pools_tiles
-from demitasse.backends.kernels.winograd.tiling import Tiling
+from demitasse.backends.kernels.winograd.schedule import Tiling
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.own_kernels.convolutions.kernels import ConvKernels

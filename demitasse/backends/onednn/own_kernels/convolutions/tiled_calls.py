@@ -11,9 +11,8 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
 from demitasse.backends.kernels.winograd.filters import Filters
-from demitasse.backends.kernels.winograd.gradient import WinogradGradient
-from demitasse.backends.kernels.winograd.strided_gradient import StridedGradient
-from demitasse.backends.kernels.winograd.tiling import Tiling
+from demitasse.backends.kernels.winograd.gradient import StridedGradient, WinogradGradient
+from demitasse.backends.kernels.winograd.schedule import Tiling
 from demitasse.backends.onednn.copies import Copy
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine

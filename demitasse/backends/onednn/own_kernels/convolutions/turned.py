@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.direct import banding_of
-from demitasse.backends.kernels.direct.banding import Banding
+from demitasse.backends.kernels.direct.schedule import Banding
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.images import fitting

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.direct.banding import Banding
 from demitasse.backends.kernels.direct.gradient import DirectGradient
+from demitasse.backends.kernels.direct.schedule import Banding
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn.library.engine import Engine

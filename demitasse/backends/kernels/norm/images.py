@@ -21,9 +21,17 @@ from demitasse.backends.kernels.language.words import FLOAT, Condition, Vector, 
 from demitasse.backends.kernels.norm import has_rest, takes
 
 __all__ = [
-    "FIRST_PIXELS", "Counts", "Plane", "WalkFields", "counts", "each_plane", "summed", "sums_size",
+    "FIRST_PIXELS",
+    "Counts",
+    "Plane",
+    "WalkFields",
+    "counts",
+    "each_plane",
+    "summed",
+    "sums_size",
     "walk_values",
-]  # fmt: skip
+]
+
 
 UNROLLED = 4
 """Pixels that are summed side by side, for an addition takes some cycles."""

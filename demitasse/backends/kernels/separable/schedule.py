@@ -1,4 +1,4 @@
-"""Schedule of a separable convolution: the parts of each thread."""
+"""Schedules of separable convolutions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from demitasse.backends.kernels.depthwise.strips import Strips
-from demitasse.backends.kernels.depthwise.windows import PIXELS
+from demitasse.backends.kernels.depthwise.convolution import PIXELS
+from demitasse.backends.kernels.depthwise.schedule import Strips
 from demitasse.backends.kernels.images import Images, first_channels
-from demitasse.backends.kernels.products.registers import ROWS
+from demitasse.backends.kernels.products import ROWS
 
 __all__ = ["LINE", "LINES", "PANEL", "UNROLLED", "WIDTHS", "Blocks"]
+
 
 PANEL = 2
 """Vectors of filters at most whose sums are in registers at a time."""

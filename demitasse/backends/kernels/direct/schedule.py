@@ -1,4 +1,4 @@
-"""Schedule of a direct convolution: bands of rows, and offsets in memory."""
+"""Schedules of direct convolutions: bands of rows, and offsets in memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.images import first_channels
-from demitasse.backends.kernels.products.panels import split_columns
+from demitasse.backends.kernels.products import split_columns
 from demitasse.backends.kernels.tuning import Tuning
 
 __all__ = ["Banding"]
+
 
 FLOAT_BYTES, LINE = 4, 16
 """Bytes of an element, and elements of a cache line."""

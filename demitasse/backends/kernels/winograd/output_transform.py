@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from demitasse.backends.kernels.epilogue import rectifying
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import (
     FLOAT,
@@ -13,12 +14,12 @@ from demitasse.backends.kernels.language.words import (
     minimum,
     raised,
 )
-from demitasse.backends.kernels.rectify import rectifying
-from demitasse.backends.kernels.winograd.cut import ImageFields, each_vector
+from demitasse.backends.kernels.winograd.blocks import Block, StripFields, each_strip
 from demitasse.backends.kernels.winograd.matrices import Filtering
-from demitasse.backends.kernels.winograd.multiply import ProductFields
-from demitasse.backends.kernels.winograd.strips import Block, StripFields, each_strip
+from demitasse.backends.kernels.winograd.products import ProductFields
 from demitasse.backends.kernels.winograd.transforms import (
+    ImageFields,
+    each_vector,
     rows_of_product,
     some_rows,
     times_vectors,

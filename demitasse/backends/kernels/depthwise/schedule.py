@@ -1,4 +1,4 @@
-"""Schedule of a depthwise convolution: the parts of each thread."""
+"""Schedules of depthwise convolutions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from demitasse.backends.kernels.images import Images, first_channels
 from demitasse.backends.kernels.tuning import Tuning
 
 __all__ = ["Group", "Strips"]
+
 
 FLOAT_BYTES = 4
 

@@ -1,4 +1,4 @@
-"""Exponentials and a logarithm in a kernel, without a function of another library.
+"""Exponential, sigmoid and tanh of vectors.
 
 e^x is 2^n times a polynomial of what is left of x beside n * log(2), which is taken away in two
 parts so that large x lose nothing. log(1 + u) is 2 * artanh(u / (2 + u)), a short series.
@@ -6,6 +6,7 @@ parts so that large x lose nothing. log(1 + u) is 2 * artanh(u / (2 + u)), a sho
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import log
 
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -18,9 +19,9 @@ from demitasse.backends.kernels.language.words import (
     rounded,
     two_to,
 )
-from demitasse.backends.kernels.squash import POWERS, polynomial
 
-__all__ = ["exp", "exp_less_one", "log_one_more"]
+__all__ = ["POWERS", "exp", "exp_less_one", "log_one_more", "polynomial", "sigmoid", "tanh"]
+
 
 LEAST, MOST = -104.0, 89.0
 """Below and above, e^x is 0 and infinite in float32."""
@@ -59,3 +60,48 @@ def _parts(k: Kernel, x: Vector) -> tuple[Vector, Vector]:
     whole = rounded(choose(x > least, x, least) * k.constant(1 / log(2)))
     rest = fma(whole, k.constant(COARSE - log(2)), fma(whole, k.constant(-COARSE), x))
     return whole, rest * k.constant(1 / log(2))
+
+
+SMALL = 0.625
+"""Up to here by the first formula."""
+
+END = 10.0
+"""From here on tanh is 1 in float32."""
+
+CUBES = -0.333332819, 0.133314422, -0.053739714, 0.0206390842, -0.00570498395
+"""Coefficients of P, that of the lowest power first."""
+
+POWERS = (
+    1.0, 0.693147203, 0.240226479, 0.0555033247, 0.00961843736, 0.00133988746, 0.000153533614
+)  # fmt: skip
+"""Those of 2^x from -1/2 to 1/2."""
+
+
+def tanh(k: Kernel, x: Vector) -> Vector:
+    """Return tanh of the elements; NaN stays."""
+    one, end, size, square = k.constant(1.0), k.constant(END), raised(x, -x), x * x
+    small = fma(square * polynomial(k, square, CUBES), x, x)
+    exponent = choose(end > size, size, end) * k.constant(-2 / log(2))  # of NaN the end's
+    whole = rounded(exponent)
+    e = polynomial(k, exponent - whole, POWERS) * two_to(whole)
+    large = one - (e + e) / (one + e)
+    signed = choose(k.constant(0.0) > x, -large, large)
+    return choose(size > k.constant(SMALL), signed, small)
+
+
+def sigmoid(k: Kernel, x: Vector) -> Vector:
+    """Return 1 / (1 + exp(-x)) of the elements, by way of tanh; NaN stays.
+
+    So it is 0 and 1 where that of portable code is. It is off by 1e-7 at most, whatever its size.
+    """
+    half = k.constant(0.5)
+    return fma(tanh(k, x * half), half, half)
+
+
+def polynomial(k: Kernel, x: Vector, coefficients: Sequence[float]) -> Vector:
+    """Return a sum of powers of the elements, whose coefficients begin with the constant."""
+    *lower, highest = coefficients
+    value = k.constant(highest)
+    for coefficient in reversed(lower):
+        value = fma(value, x, k.constant(coefficient))
+    return value

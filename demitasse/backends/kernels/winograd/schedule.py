@@ -1,18 +1,19 @@
-"""Schedule of a Winograd convolution: tiles, blocks, and their layout in memory."""
+"""Schedules of Winograd convolutions: tiles, blocks, layouts in memory, and a cost model."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Literal, NamedTuple
 
-from demitasse.backends.kernels.products.panels import split_columns
+from demitasse.backends.kernels.products import split_columns
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd.matrices import Filtering
-from demitasse.backends.kernels.winograd.phases import Phase, phases_of
 
-__all__ = ["PANEL", "Part", "Tiling", "odd_lines"]
+__all__ = ["PANEL", "STEP", "Part", "Phase", "Tiling", "odd_lines", "pays", "phases_of"]
+
 
 FLOAT_BYTES = 4
 
@@ -299,3 +300,96 @@ def odd_lines(count: int) -> int:
 def _apart(count: int) -> int:
     """Return how many elements rows of ``count`` are apart, which are read several at once."""
     return count + LINE if count >= WIDE and count % (4 * LINE) == 0 else count
+
+
+STEP = 2
+"""Rows and columns from one pixel of a phase to the next."""
+
+
+class Phase(NamedTuple):
+    """Pixels of images, which are images themselves.
+
+    Attributes:
+        first: Row and column of the first pixel.
+        pad: Zeros above and on the left.
+        step: Rows and columns from one pixel to the next.
+    """
+
+    first: tuple[int, int] = (0, 0)
+    pad: tuple[int, int] = (0, 0)
+    step: int = 1
+
+    def size(self, whole: tuple[int, int]) -> tuple[int, int]:
+        """Return rows and columns of a phase of images of so many."""
+        high, wide = (
+            -(-(count - first) // self.step) for count, first in zip(whole, self.first, strict=True)
+        )
+        return high, wide
+
+
+def phases_of(pad: tuple[int, int]) -> list[Phase]:
+    """Return the four phases of an image, as the taps of a window meet them.
+
+    Args:
+        pad: Zeros above and on the left of the image.
+    """
+    found = []
+    for taps in product(range(STEP), repeat=2):
+        firsts = [(tap - zeros) % STEP for tap, zeros in zip(taps, pad, strict=True)]
+        pads = [
+            (zeros - tap + first) // STEP
+            for tap, zeros, first in zip(taps, pad, firsts, strict=True)
+        ]
+        found.append(Phase((firsts[0], firsts[1]), (pads[0], pads[1]), STEP))
+    return found
+
+
+# Costs, in operations of a large product of matrices on vectors of 8 floats.
+PRODUCT_COST = 1.1
+"""An operation of the products at the points."""
+
+TRANSFORM_COST = 37.0
+"""An element of a tile at a point, transformed there or back."""
+
+FILTER_COST, TRAINED_FILTER_COST = 15.0, 80.0
+"""An element of a filter at a point: where it is only read; where filters change, which are
+transformed for two of the passes and summed in the third. Of the latter the break-even point was
+found at 100 on one processor and at 40 on another."""
+
+STRIDED_FILTER_COST = 8.0
+"""The same of filters of stride 2, which are taken to the points for each block of tiles."""
+
+START_COST, TRAINING_START_COST = 3e6, 5e6
+"""Overhead of a Winograd pass over direct convolution."""
+
+DEFINITION_COST, FEW_CHANNELS_COST = 1.2, 7.0
+"""An operation of the definition; and that divided by the number of channels is added."""
+
+MEASURED_WIDTH = 8
+"""Vector width of the cost model. With wider vectors, memory and threads cost more operations."""
+
+
+def pays(tiling: Tiling, *, training: bool) -> bool:
+    """Return whether transforms and products cost less than the definition.
+
+    Args:
+        tiling: The convolution.
+        training: Whether filters change between passes.
+    """
+    tiles = tiling.images * math.prod(tiling.grid)
+    filters = tiling.points * tiling.channels * tiling.filters / tiling.groups
+    slower = tiling.width / MEASURED_WIDTH
+    filter_cost = TRAINED_FILTER_COST if training else FILTER_COST
+    if tiling.stride > 1:
+        filter_cost = STRIDED_FILTER_COST
+    tiled = (
+        2 * PRODUCT_COST * tiles * filters
+        + TRANSFORM_COST * tiling.points * tiles * (tiling.channels + tiling.filters)
+        + slower * filter_cost * filters
+        + slower * (TRAINING_START_COST if training else START_COST)
+    )
+    area = tiling.images * math.prod(tiling.output)
+    taps = tiling.filtering.taps if tiling.stride == 1 else (tiling.window / tiling.stride) ** 2
+    weights = filters / tiling.points * taps
+    few = min(tiling.channels, tiling.filters) / tiling.groups
+    return tiled < (DEFINITION_COST + FEW_CHANNELS_COST / few) * 2 * area * weights

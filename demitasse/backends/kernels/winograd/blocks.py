@@ -1,4 +1,4 @@
-"""Strips of images and their division among threads: shared code of Winograd kernels.
+"""Blocks of strips of tiles, their division among threads, and scratch memory.
 
 A block of strips goes through stages. A thread that has a chunk of its own takes each of its blocks
 through all of them. Where all threads work on the same block, each of its stages is a call of the
@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Scratch, Struct
-from demitasse.backends.kernels.language.words import Word, choose, chunk, minimum
+import numpy as np
 
-__all__ = ["Block", "Strip", "StripFields", "each_block", "each_strip"]
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.structs import EACH_CALL, Scratch, Struct, Values
+from demitasse.backends.kernels.language.words import FLOAT, Word, choose, chunk, minimum
+from demitasse.backends.kernels.winograd.schedule import Tiling, odd_lines
+
+__all__ = ["Block", "ScratchLayout", "Strip", "StripFields", "each_block", "each_strip"]
 
 
 class StripFields(Struct):
@@ -126,3 +129,100 @@ def each_strip(k: Kernel, f: StripFields, block: Block) -> Iterator[Strip]:
     with k.loop(last, first) as strip:
         number = block.first + strip.i
         yield Strip(number // f.tile_rows, number % f.tile_rows, strip.i * f.tile_columns)
+
+
+class ScratchLayout:
+    """Division of the scratch memory of a kernel over strips.
+
+    Each thread has its own: for the copy of a strip in one stage, and in another for some filters
+    and their values at the points. Behind them each chunk has its stack: the tiles of a block at
+    all points, and their sums.
+
+    Args:
+        tiling: The convolution.
+
+    Attributes:
+        size: Elements that are needed.
+        sums_bytes: Bytes from a stack's beginning to the output.
+        points_bytes: Bytes from the beginning of a thread's, where filters are that it takes to the
+            points, to their values there.
+    """
+
+    def __init__(self, tiling: Tiling) -> None:
+        down, across = tiling.filtering
+        columns = tiling.grid[1] * across.outputs + across.side
+        copy = down.side * columns * tiling.width
+        tiles, sums = (
+            tiling.points * stride for stride in (tiling.tile_point_stride, tiling.sum_point_stride)
+        )
+        taps, points = _of_part(tiling)
+        stage = max(copy, taps + points)
+        private, stack = odd_lines(stage), odd_lines(tiles + sums)
+        self._threads = tiling.threads * private
+        self.size = self._threads + (1 if tiling.shared else tiling.chunks) * stack
+        self.sums_bytes = FLOAT * tiles
+        self.points_bytes = FLOAT * taps
+        self._tiling = tiling
+        self._bytes = {
+            "private_bytes": FLOAT * private,
+            "stack_bytes": FLOAT * stack,
+        }
+
+    def calls(self, stages: int) -> list[Values]:
+        """Return values of the fields of strips for each call of a kernel, in order.
+
+        Args:
+            stages: Of a block of strips. Each is a call where all threads work on the same block.
+        """
+        tiling = self._tiling
+        if not tiling.shared:
+            return [self._values(0, range(stages))]
+        blocks = -(-tiling.strips // tiling.strips_per_block)
+        return [
+            self._values(turn, range(stage, stage + 1))
+            for turn in range(blocks)
+            for stage in range(stages)
+        ]
+
+    def _values(self, turn: int, stages: range) -> Values:
+        tiling = self._tiling
+        return StripFields.values(
+            strips=tiling.strips,
+            strips_per_block=tiling.strips_per_block,
+            chunks=tiling.chunks,
+            shared=int(tiling.shared),
+            turn=turn,
+            first_stage=stages.start,
+            end_stage=stages.stop,
+            tile_rows=tiling.grid[0],
+            tile_columns=tiling.grid[1],
+            private=EACH_CALL,
+            stacks=EACH_CALL,
+            **self._bytes,
+        )
+
+    def divide(self, memory: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the threads' part of some memory, and the stacks'.
+
+        Args:
+            memory: At least :attr:`size` elements.
+
+        Raises:
+            ValueError: It is smaller.
+        """
+        if memory.size < self.size:
+            message = f"{memory.size} elements of scratch memory were given; give {self.size}"
+            raise ValueError(message)
+        private, stacks = memory[: self._threads], memory[self._threads : self.size]
+        return {"strips.private": private, "strips.stacks": stacks}
+
+
+def _of_part(tiling: Tiling) -> tuple[int, int]:
+    """Return elements of filters, and of their values, that a thread takes to the points."""
+    if not (tiling.unpacked or tiling.stride > 1):
+        return 0, 0
+    part = tiling.part
+    taps = part.channels * tiling.filtering.taps * tiling.stride**2 * tiling.width
+    if tiling.stride > 1:  # all vectors of a panel at once, for one phase after the other
+        taps *= tiling.panel
+    return odd_lines(taps), tiling.points * part.point_stride

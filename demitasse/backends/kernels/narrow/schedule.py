@@ -1,4 +1,4 @@
-"""Schedule of a convolution to few channels: the parts of each thread."""
+"""Schedules of convolutions to few channels."""
 
 from __future__ import annotations
 

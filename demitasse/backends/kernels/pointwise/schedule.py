@@ -1,4 +1,4 @@
-"""Schedule of a 1x1 convolution: the parts of each thread."""
+"""Schedules of 1x1 convolutions."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from demitasse.backends.kernels.images import first_channels
-from demitasse.backends.kernels.products.registers import ROWS
+from demitasse.backends.kernels.products import ROWS
 from demitasse.backends.kernels.tuning import Tuning
 
 __all__ = ["PANEL", "WIDEST", "Parts"]
+
 
 PANEL = 2
 """Vectors of filters whose sums are in registers at a time."""

@@ -1,4 +1,4 @@
-"""Schedule of a convolution of small groups: the parts of each thread."""
+"""Schedules of convolutions of small groups."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.windows import Turn, turn_of
 
 __all__ = ["GroupParts"]
+
 
 FLOAT_BYTES = 4
 

@@ -1,0 +1,72 @@
+"""Epilogues of convolutions and products: ReLU, PReLU, Clip, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.language.kernel import Kernel
+from demitasse.backends.kernels.language.words import (
+    FLOAT,
+    Vector,
+    Word,
+    lowered,
+    raised,
+    rectified,
+)
+
+__all__ = ["NOTHING", "RELU", "Rectifier", "rectifying"]
+
+
+@dataclass(frozen=True)
+class Rectifier:
+    """A slope for what is below 0, or limits in its place. NaN stays NaN.
+
+    Slopes are numbers that a kernel reads, limits are other code.
+
+    Attributes:
+        slope: What is below 0 is multiplied with it: 0 for ReLU, which makes NaN of minus infinity
+            as Caffe's does; 1 for nothing.
+        limits: The least result and the largest, which infinities become; None for none.
+    """
+
+    slope: float = 1.0
+    limits: tuple[float, float] | None = None
+
+    @property
+    def limited(self) -> bool:
+        """True if it has limits."""
+        return self.limits is not None
+
+    def numbers(self, channels: int = 1) -> np.ndarray:
+        """Return what a kernel reads: a slope for each of so many channels, or both limits."""
+        numbers = aligned(channels if self.limits is None else len(self.limits))
+        numbers[...] = self.slope if self.limits is None else self.limits
+        return numbers
+
+
+NOTHING = Rectifier()
+
+RELU = Rectifier(slope=0.0)
+
+
+def rectifying(
+    k: Kernel, numbers: Word, place: Word | int | None, *, limited: bool
+) -> Callable[[Vector], Vector]:
+    """Return what writes for sums of some channels what becomes of them.
+
+    Args:
+        k: The kernel, which reads the numbers here.
+        numbers: Address of what :meth:`Rectifier.numbers` returns.
+        place: Bytes from the first channel's slope to those of these channels; None where one slope
+            is for all.
+        limited: Whether there are limits in place of slopes.
+    """
+    if limited:
+        low, high = (k.broadcast(numbers + FLOAT * i) for i in range(2))
+        return lambda total: raised(lowered(total, high), low)  # in this order as in Clip
+    slope = k.broadcast(numbers) if place is None else k.load(numbers + place)
+    return lambda total: rectified(total, slope)

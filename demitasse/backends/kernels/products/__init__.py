@@ -1,1 +1,0 @@
-"""Products of matrices, one of them small, whose sums stay in registers."""
