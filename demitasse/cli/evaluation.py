@@ -102,7 +102,7 @@ log = get_logger(__name__)
 
 
 def load_weights_into(
-    net: Net, files: Sequence[str | os.PathLike[str]], on_mismatch: OnMismatch = "error"
+    net: Net, files: Sequence[str | os.PathLike[str]], on_mismatch: OnMismatch = "raise"
 ) -> None:
     """Load files one after the other, and log what was left out of files and net."""
     missing = set(net.params) if files else set()

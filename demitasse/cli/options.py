@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from demitasse.cli.gflags import RenamedOption
+
 if TYPE_CHECKING:
     from demitasse.training.distributed import Communicator
 
@@ -52,8 +54,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON o
 
 mismatch_option = click.option(
     "--on_mismatch",
-    type=click.Choice(["error", "skip"]),
-    default="error",
+    cls=RenamedOption,
+    old_values={"error": "raise"},
+    type=click.Choice(["raise", "skip"]),
+    default="raise",
     show_default=True,
     help="Raise an error for layers of --weights whose shapes differ, or skip these layers.",
 )

@@ -356,7 +356,7 @@ def _drawing(prototxt: object) -> str:
     from demitasse.compat.pycaffe.draw import draw_net
 
     try:
-        net = without_splits(parse_text(prototxt, NetParameter, lenient=True))
+        net = without_splits(parse_text(prototxt, NetParameter, ignore_unknown_fields=True))
         svg = draw_net(net, "TB", "svg").decode()
     except (ConfigError, PrototxtError, ValueError):  # a foreign file, or one of a later version
         return ""

@@ -14,6 +14,7 @@ from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, ErrorCode
 
 __all__ = [
+    "code_of",
     "is_file",
     "is_folder",
     "read_bytes",
@@ -160,6 +161,11 @@ def read_failure(error: OSError, path: str | os.PathLike[str]) -> str:
     """Return the reason why a file cannot be read; for a missing file, with a similar name."""
     reason = error.strerror or str(error)
     return reason + similar_file(path) if error.errno == errno.ENOENT else reason
+
+
+def code_of(error: OSError) -> ErrorCode:
+    """Return the code of an error for a file that cannot be read."""
+    return ErrorCode.NOT_FOUND if error.errno in ABSENT else ErrorCode.UNREADABLE
 
 
 def similar_file(path: str | os.PathLike[str]) -> str:

@@ -48,7 +48,8 @@ class Text:
             return
         self.lines = field_lines(text)
         self.kind = kind or kind_of(set(self.lines))
-        strict, lenient, message = Parser(text), Parser(text, lenient=True), self.kind()
+        strict, lenient = Parser(text), Parser(text, ignore_unknown_fields=True)
+        message = self.kind()
         strict.parse(self.kind())
         lenient.parse(message)
         self.findings += [self._finding("error", fault) for fault in grouped(strict.faults)]

@@ -61,14 +61,16 @@ WORTH_THREADS = 1 << 18
 # -- arguments ---------------------------------------------------------------------------------
 
 
-def read_source(source: str | os.PathLike[str] | NetParameter, lenient: bool) -> ReadNet:
+def read_source(
+    source: str | os.PathLike[str] | NetParameter, ignore_unknown_fields: bool
+) -> ReadNet:
     """Return the current form of a file, or of a copy of a message."""
     if isinstance(source, NetParameter):
         param = NetParameter()
         param.CopyFrom(source)
         upgrade_net(param)
         return ReadNet(param)
-    return read_net(source, lenient=lenient)
+    return read_net(source, ignore_unknown_fields=ignore_unknown_fields)
 
 
 def resolve_base_dir(base_dir: str | os.PathLike[str] | None, file: str) -> Path | None:

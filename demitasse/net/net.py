@@ -15,7 +15,7 @@ from demitasse.backends.storage import Stored
 from demitasse.blob import Blob
 from demitasse.blob.given import host_array, is_on
 from demitasse.core.config import settings
-from demitasse.core.deprecated import deprecated_attribute
+from demitasse.core.deprecated import deprecated_attribute, renamed_arguments
 from demitasse.core.device import Device, choose_device
 from demitasse.core.html_repr import html_of
 from demitasse.core.out_of_memory import memory_errors_at
@@ -71,7 +71,7 @@ class Net:
             outputs alone; None keeps all. In phase TEST the net then only runs forward: other
             blobs share buffers, are computed in part or not at all, and cannot be read. In phase
             TRAIN all data is kept, and the gradients of other blobs share buffers.
-        lenient: Whether unknown fields are left out with a warning; otherwise they are refused.
+        ignore_unknown_fields: Skip unknown fields with a warning instead of raising an error.
         rank: Index of this data-parallel worker, below ``ranks``.
         ranks: Number of data-parallel workers.
         storage: Storage of blobs and weights on a GPU: "float", or in phase TEST "half" or
@@ -94,6 +94,7 @@ class Net:
     time: a call from a second thread raises NetError.
     """
 
+    @renamed_arguments(lenient="ignore_unknown_fields")
     def __init__(
         self,
         source: str | os.PathLike[str] | NetParameter,
@@ -108,7 +109,7 @@ class Net:
         seed: int | None = None,
         base_dir: str | os.PathLike[str] | None = None,
         keep: Keep = None,
-        lenient: bool = False,
+        ignore_unknown_fields: bool = False,
         rank: int = 0,
         ranks: int = 1,
         storage: Stored | None = None,
@@ -116,7 +117,7 @@ class Net:
         if dtype not in {"float32", "float64"}:
             message = f"got dtype {dtype!r}, expected float32 or float64"
             raise ConfigError(message, code=ErrorCode.UNKNOWN, field="dtype", got=dtype)
-        read = read_source(source, lenient)
+        read = read_source(source, ignore_unknown_fields)
         param = read.message
         if phase is not None:
             param.state.phase = phase_number(phase)
@@ -447,7 +448,7 @@ class Net:
     def load(
         self,
         source: str | os.PathLike[str] | NetParameter,
-        on_mismatch: OnMismatch = "error",
+        on_mismatch: OnMismatch = "raise",
     ) -> LoadReport:
         """Load parameters from a file of weights or a message, by layer name.
 

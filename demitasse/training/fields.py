@@ -21,7 +21,7 @@ def read_fields(
     source: str | os.PathLike[str] | SolverParameter,
     *,
     type: str | None = None,
-    lenient: bool = False,
+    ignore_unknown_fields: bool = False,
 ) -> tuple[SolverParameter, Path | None]:
     """Return the fields of a solver, of another type if it is given, and the folder of its file."""
     folder = None
@@ -30,7 +30,8 @@ def read_fields(
         param.CopyFrom(source)
         upgrade_solver(param)
     else:
-        param, folder = read_solver_params(source, lenient=lenient), Path(source).parent
+        param = read_solver_params(source, ignore_unknown_fields=ignore_unknown_fields)
+        folder = Path(source).parent
     if type is not None:
         param.type = type
     return param, folder

@@ -57,8 +57,9 @@ class Source:
                 message.state.CopyFrom(merged_state(phase, message.state, own))
                 return Net(message, base_dir=base, **options)
             path = resolve_path(self.value, base)
-            lenient = options.get("lenient", False)
-            state = merged_state(phase, read_text(path, NetParameter, lenient=lenient).state, own)
+            ignore = options.get("ignore_unknown_fields", False)
+            file = read_text(path, NetParameter, ignore_unknown_fields=ignore)
+            state = merged_state(phase, file.state, own)
             return Net(
                 path,
                 Phase.Name(state.phase),
@@ -92,7 +93,7 @@ def make_nets(
     *,
     seed: int | None = None,
     keep: Keep = None,
-    on_mismatch: OnMismatch = "error",
+    on_mismatch: OnMismatch = "raise",
 ) -> tuple[Net, list[Net]]:
     """Make the net to train and those to test with, which hold its weights.
 
@@ -245,7 +246,7 @@ def load_weights_list(
     net: Net,
     lists: Sequence[str],
     base: Path | None = None,
-    on_mismatch: OnMismatch = "error",
+    on_mismatch: OnMismatch = "raise",
 ) -> None:
     """Load parameters from files into a net, one after the other.
 
@@ -253,7 +254,7 @@ def load_weights_list(
         net: The net.
         lists: Names of files; each may be several with commas between them.
         base: Folder where they are looked for too.
-        on_mismatch: What to do with layers that do not fit: "error" or "skip".
+        on_mismatch: "raise" an error for layers that do not fit, or "skip" them.
     """
     names = [part.strip() for one in lists for part in one.split(",") if part.strip()]
     missing = set(net.params) if names else set()

@@ -83,7 +83,7 @@ class Solver:
         on_nonfinite: What to do when the loss is NaN or infinite: "warn" once, or "stop" with an
             error before the weights are changed. The same of weights that are to be written: write
             them with a warning, or "stop" with an error and write nothing.
-        on_mismatch: What to do with layers in ``weights`` that do not fit: "error", or "skip".
+        on_mismatch: "raise" an error for layers in ``weights`` that do not fit, or "skip" them.
         keep_last: How many snapshots to keep; older ones of this run are deleted, also after it
             has been resumed. None keeps all.
         keep_best: An output of a test net, e.g. "accuracy". Whenever a test finds it better than
@@ -93,7 +93,7 @@ class Solver:
         keep: Names of blobs of the net to train whose gradients are kept besides those of inputs
             and outputs, or "outputs" for those alone, as in ``Net``; the others share buffers. None
             keeps all.
-        lenient: Whether fields that are not known, of solver and nets, are left out with a warning.
+        ignore_unknown_fields: Skip unknown fields of solver and nets with a warning.
         rank: Number of this solver among ``world_size`` data-parallel solvers whose gradients the
             caller adds up in ``on_gradients_ready``. Only rank 0 tests and writes snapshots.
         world_size: Number of those solvers.
@@ -136,7 +136,11 @@ class Solver:
     """
 
     @renamed_arguments(
-        ranks="world_size", shards="num_shards", processes="communicator", reduce="allreduce"
+        ranks="world_size",
+        shards="num_shards",
+        processes="communicator",
+        reduce="allreduce",
+        lenient="ignore_unknown_fields",
     )
     def __init__(
         self,
@@ -149,12 +153,12 @@ class Solver:
         seed: int | None = None,
         base_dir: str | os.PathLike[str] | None = None,
         on_nonfinite: OnNonfinite = "warn",
-        on_mismatch: OnMismatch = "error",
+        on_mismatch: OnMismatch = "raise",
         keep_last: int | None = None,
         keep_best: str | None = None,
         early_stopping: EarlyStopping | None = None,
         keep: Keep = None,
-        lenient: bool = False,
+        ignore_unknown_fields: bool = False,
         rank: int = 0,
         world_size: int = 1,
         num_shards: int | None = None,
@@ -162,7 +166,9 @@ class Solver:
         allreduce: AllReduce | None = None,
         overlap: bool = False,
     ) -> None:
-        self.param, folder = read_fields(source, type=type, lenient=lenient)
+        self.param, folder = read_fields(
+            source, type=type, ignore_unknown_fields=ignore_unknown_fields
+        )
         rule = find_rule(self.param.type)
         check_fields(self.param, rule)
         check_options(self.param, keep_last, early_stopping, world_size)
@@ -178,7 +184,7 @@ class Solver:
         base = folder if base_dir is None else Path(base_dir)
         options: dict[str, Any] = {
             "device": device, "dtype": dtype, "lowered": lowered, "rank": rank, "ranks": world_size,
-            "lenient": lenient,
+            "ignore_unknown_fields": ignore_unknown_fields,
         }  # fmt: skip
         self.net, self.test_nets = make_nets(
             self.param, base, options, seed=seed, keep=keep, on_mismatch=on_mismatch

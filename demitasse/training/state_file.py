@@ -22,7 +22,7 @@ from demitasse.io.proto import (
     NetParameter,
     ResumeState,
     SolverState,
-    mend_strings,
+    escape_invalid_utf8,
     read_binary,
     stored_shape,
 )
@@ -200,7 +200,7 @@ def _integer(dataset: Any) -> int:
 
 def _resume(dataset: Any) -> ResumeState:
     resume: ResumeState = ResumeState.FromString(array_of(dataset).tobytes())
-    mend_strings(resume)
+    escape_invalid_utf8(resume)
     return resume
 
 

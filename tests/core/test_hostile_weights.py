@@ -8,9 +8,10 @@ import zipfile
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse import load_weights
-from demitasse.errors import WeightsError
+from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.weights.npy import read_npy
 
 
@@ -70,9 +71,9 @@ def test_an_array_that_claims_too_much_is_refused(tmp_path, content):
     path = tmp_path / "a.npy"
     path.write_bytes(content)
 
-    with pytest.raises(ValueError, match=r"header|format"):
+    with expect_error(ValueError):
         read_npy(path)
-    with pytest.raises(WeightsError, match=r"'ip/0\.npy'"):
+    with expect_error(WeightsError, ErrorCode.UNREADABLE, mentions="'ip/0.npy'"):
         load_weights(npz(tmp_path / "a.npz", ip=content))
 
 
@@ -83,7 +84,7 @@ def test_an_archive_that_unpacks_to_more_than_deflate_allows_is_refused(tmp_path
     struct.pack_into("<I", content, at + 24, 2**32 - 2)  # bytes of the member, unpacked
     path.write_bytes(content)
 
-    with pytest.raises(WeightsError, match="larger than the file has room for"):
+    with expect_error(WeightsError, ErrorCode.UNREADABLE, mentions="'ip/0.npy'"):
         load_weights(path)
 
 
@@ -92,12 +93,12 @@ def test_an_archive_compressed_otherwise_is_refused(tmp_path, method):
     with zipfile.ZipFile(tmp_path / "a.npz", "w", method) as archive:
         archive.writestr("ip/0.npy", npy("(1,)", data=bytes(4)))
 
-    with pytest.raises(WeightsError, match="compressed otherwise than by deflate"):
+    with expect_error(WeightsError, ErrorCode.UNREADABLE, mentions="'ip/0.npy'"):
         load_weights(tmp_path / "a.npz")
 
 
 def test_a_header_of_nothing_but_brackets_is_refused(tmp_path):
-    with pytest.raises(WeightsError, match="cannot be read as weights"):
+    with expect_error(WeightsError, ErrorCode.UNREADABLE):
         load_weights(safetensors(tmp_path / "a.safetensors", b"[" * 100_000))
 
 
@@ -107,7 +108,7 @@ def test_tensors_in_the_same_bytes_are_refused(tmp_path):
     path = safetensors(tmp_path / "a.safetensors", header, bytes(4000))
 
     tracemalloc.start()
-    with pytest.raises(WeightsError, match="lies in bytes of other tensors"):
+    with expect_error(WeightsError, ErrorCode.UNREADABLE, mentions="'ip1/0'"):
         load_weights(path)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -129,7 +130,7 @@ def test_tensors_in_the_same_bytes_are_refused(tmp_path):
     ],
 )
 def test_a_header_that_describes_no_tensor_is_refused(tmp_path, about):
-    with pytest.raises(WeightsError, match="cannot be read as weights"):
+    with expect_error(WeightsError, ErrorCode.UNREADABLE):
         load_weights(safetensors(tmp_path / "a.safetensors", {"ip/0": about}, bytes(4)))
 
 
@@ -137,7 +138,7 @@ def test_a_header_that_describes_no_tensor_is_refused(tmp_path, about):
 def test_a_tensor_that_is_no_parameter_of_a_layer_is_refused(tmp_path, name):
     header = {name: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
 
-    with pytest.raises(WeightsError, match="is not called LAYER/INDEX"):
+    with expect_error(WeightsError, ErrorCode.INVALID, got=name):
         load_weights(safetensors(tmp_path / "a.safetensors", header, bytes(4)))
 
 

@@ -28,7 +28,7 @@ def made(folder, file, phase="TEST", data=None):
     Fields of those layers that only their fork has are left out.
     """
     path = folder / "prototxt" / file
-    message = parse(path.read_text(), NetParameter, lenient=data is not None).message
+    message = parse(path.read_text(), NetParameter, ignore_unknown_fields=data is not None).message
     if data is not None:
         kept = [layer for layer in message.layer if layer.bottom]
         del message.layer[:]

@@ -53,13 +53,10 @@ def saved(request, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (OTHER, "cannot copy parameter 0 of layer 'ip2': the source has 4 5"),
-        (FEWER, "layer 'ip2' has 2 parameters, the source has 1"),
-    ],
+    ("text", "names"),
+    [(OTHER, ["'ip2'", "4 5"]), (FEWER, ["'ip2'", "1", "2"])],
 )
-def test_what_does_not_fit_can_be_left_out(saved, text, reason, backend):
+def test_what_does_not_fit_can_be_left_out(saved, text, names, backend):
     net, source = net_of(device=backend), net_of(text, seed=2, device=backend)
     before = values(net)
 
@@ -67,7 +64,7 @@ def test_what_does_not_fit_can_be_left_out(saved, text, reason, backend):
 
     assert (report.loaded, report.missing, report.ignored) == (["ip1"], ["ip2"], [])
     assert list(report.mismatched) == ["ip2"]
-    assert report.mismatched["ip2"].startswith(reason)
+    assert all(name in report.mismatched["ip2"] for name in names)
     after = values(net)
     for name, wanted in (("ip1", values(source)["ip1"]), ("ip2", before["ip2"])):
         for mine, theirs in zip(after[name], wanted, strict=True):
@@ -113,7 +110,7 @@ def test_of_a_layer_that_a_file_has_twice_the_last_one_counts(last):
 
 
 def test_a_wrong_word_is_refused():
-    with expect_error(ConfigError, mentions=["'error'", "'skip'", "'ignore'"]):
+    with expect_error(ConfigError, mentions=["'raise'", "'skip'", "'ignore'"]):
         net_of().load(net_of().to_proto(), on_mismatch="ignore")
 
 
@@ -405,7 +402,7 @@ def test_a_net_leaves_out_fields_that_are_not_known_when_asked(tmp_path, caplog)
 
     with expect_error(PrototxtError, mentions="colour"):
         Net(file, "TEST")
-    net = Net(file, "TEST", lenient=True)
+    net = Net(file, "TEST", ignore_unknown_fields=True)
 
     assert net.blob_names == ["x"]
     assert "colour" in caplog.text

@@ -122,7 +122,7 @@ def _text_readers(folder: Path) -> Iterator[Reader]:
 
     def solver(content: bytes) -> None:
         put(file, content)
-        read_solver_params(file, lenient=True)
+        read_solver_params(file, ignore_unknown_fields=True)
 
     nets = [NET.encode(), OLD.encode(), V1.encode()]
     yield Reader("net prototxt", nets, net, 1000, (NetParameter, True))

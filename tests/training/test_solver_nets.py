@@ -316,7 +316,7 @@ def test_fields_that_are_not_known_are_left_out_when_asked(tmp_path):
 
     with expect_error(DemitasseError, mentions="flavour"):
         Solver(file)
-    solver = Solver(file, lenient=True)
+    solver = Solver(file, ignore_unknown_fields=True)
 
     assert solver.net.blob_names == ["x"]
 

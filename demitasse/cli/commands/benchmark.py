@@ -64,7 +64,7 @@ def test_command(
     model: Path,
     weights: tuple[str, ...],
     iterations: int | None,
-    on_mismatch: Literal["error", "skip"],
+    on_mismatch: Literal["raise", "skip"],
     level: int | None,
     stages: list[str],
     device: str | None,

@@ -319,9 +319,8 @@ def _import_dict(done: Imported) -> dict[str, Any]:
     }
 
 
-lenient_option = click.option(
+ignore_unknown_option = click.option(
     "--ignore_unknown_fields",
-    "lenient",
     cls=RenamedOption,
     old="--lenient",
     is_flag=True,
@@ -329,11 +328,11 @@ lenient_option = click.option(
 )
 
 
-def upgrade_net_text(source: Path, out: Path, *, lenient: bool = False) -> None:
+def upgrade_net_text(source: Path, out: Path, *, ignore_unknown_fields: bool = False) -> None:
     """Upgrade the net in a prototxt."""
     from demitasse.io.proto import read_net_params, write_text
 
-    write_text(out, read_net_params(source, lenient=lenient))
+    write_text(out, read_net_params(source, ignore_unknown_fields=ignore_unknown_fields))
     click.echo(f"Wrote upgraded net to {out}")
 
 
@@ -345,12 +344,12 @@ def upgrade_net_binary(source: Path, out: Path) -> None:
     click.echo(f"Wrote upgraded net to {out}")
 
 
-def upgrade_solver_text(source: Path, out: Path, *, lenient: bool = False) -> None:
+def upgrade_solver_text(source: Path, out: Path, *, ignore_unknown_fields: bool = False) -> None:
     """Upgrade the solver in a prototxt."""
     from demitasse.core.log import get_logger
     from demitasse.io.proto import SolverParameter, read_text, upgrade_solver, write_text
 
-    message = read_text(source, SolverParameter, lenient=lenient)
+    message = read_text(source, SolverParameter, ignore_unknown_fields=ignore_unknown_fields)
     for note in upgrade_solver(message):
         get_logger(__name__).info("%s: %s", source, note)
     write_text(out, message)
@@ -370,22 +369,22 @@ def upgrade_command() -> None:
     default=None,
     help="Format of IN and OUT. [default: by the content of IN]",
 )
-@lenient_option
-def net(source: Path, out: Path, binary: bool | None, lenient: bool) -> None:
+@ignore_unknown_option
+def net(source: Path, out: Path, binary: bool | None, ignore_unknown_fields: bool) -> None:
     """Write the net or the weights in IN to OUT, in the current format."""
     if _is_binary(source) if binary is None else binary:
         upgrade_net_binary(source, out)
     else:
-        upgrade_net_text(source, out, lenient=lenient)
+        upgrade_net_text(source, out, ignore_unknown_fields=ignore_unknown_fields)
 
 
 @upgrade_command.command(cls=Command)
 @click.argument("source", metavar="IN", type=FILE)
 @click.argument("out", metavar="OUT", type=FILE)
-@lenient_option
-def solver(source: Path, out: Path, lenient: bool) -> None:
+@ignore_unknown_option
+def solver(source: Path, out: Path, ignore_unknown_fields: bool) -> None:
     """Write the solver in IN, a prototxt, to OUT, in the current format."""
-    upgrade_solver_text(source, out, lenient=lenient)
+    upgrade_solver_text(source, out, ignore_unknown_fields=ignore_unknown_fields)
 
 
 def _is_binary(path: Path) -> bool:
@@ -402,10 +401,10 @@ def _is_binary(path: Path) -> bool:
 @click.command(cls=Command)
 @click.argument("source", metavar="IN", type=FILE)
 @click.argument("out", metavar="OUT", type=FILE)
-@lenient_option
-def upgrade_net_proto_text_command(source: Path, out: Path, lenient: bool) -> None:
+@ignore_unknown_option
+def upgrade_net_proto_text_command(source: Path, out: Path, ignore_unknown_fields: bool) -> None:
     """Upgrade an old net, a prototxt, to the current format."""
-    upgrade_net_text(source, out, lenient=lenient)
+    upgrade_net_text(source, out, ignore_unknown_fields=ignore_unknown_fields)
 
 
 @click.command(cls=Command)
@@ -419,7 +418,7 @@ def upgrade_net_proto_binary_command(source: Path, out: Path) -> None:
 @click.command(cls=Command)
 @click.argument("source", metavar="IN", type=FILE)
 @click.argument("out", metavar="OUT", type=FILE)
-@lenient_option
-def upgrade_solver_proto_text_command(source: Path, out: Path, lenient: bool) -> None:
+@ignore_unknown_option
+def upgrade_solver_proto_text_command(source: Path, out: Path, ignore_unknown_fields: bool) -> None:
     """Upgrade an old solver, a prototxt, to the current format."""
-    upgrade_solver_text(source, out, lenient=lenient)
+    upgrade_solver_text(source, out, ignore_unknown_fields=ignore_unknown_fields)

@@ -399,7 +399,7 @@ def train_command(
     sighup_effect: Effect,
     sigterm_effect: Effect,
     on_nonfinite: Literal["warn", "stop"],
-    on_mismatch: Literal["error", "skip"],
+    on_mismatch: Literal["raise", "skip"],
     keep_last: int | None,
     keep_best: str | None,
     early_stopping: str | None,

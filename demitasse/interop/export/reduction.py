@@ -121,7 +121,7 @@ def _read(
     if isinstance(source, Net):
         message = _message_of(source)
         return message, source.base_dir, [""] * len(message.layer)
-    read = read_source(source, lenient=False)
+    read = read_source(source, ignore_unknown_fields=False)
     read.message.state.phase = Phase.Value("TEST")
     read.message.state.level = level
     read.message.state.stage.extend(stages)

@@ -1,8 +1,8 @@
-"""The data path, from files to batches: what prepares data of one's own is here by name.
+"""Public names of the data path: records, images, transforms, databases.
 
-``databases`` store records, ``images`` decode and resize, ``transform`` does what
-``transform_param`` asks for, ``sources`` make batches of all that, ``prefetch`` makes them ahead of
-their use. The names are loaded when first used: a net that is given its input reads no data.
+``databases`` stores records, ``images`` decodes and resizes, ``transform`` applies
+``transform_param``, ``sources`` makes batches, ``prefetch`` makes batches in advance. Names are
+loaded at first use: a net with an ``Input`` layer imports no data code.
 """
 
 from importlib import import_module
@@ -42,7 +42,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from the module it lives in, and keep it."""
+    """Load a public name from its module, and cache the value."""
     if name not in _HOME:
         message = f"module 'demitasse.io.data' has no attribute {name!r}"
         raise AttributeError(message)

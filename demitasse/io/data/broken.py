@@ -1,4 +1,4 @@
-"""Records that cannot be used: an error, or the next record in their place."""
+"""Policy for bad records: raise an error, or read the next record instead."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from demitasse.core.config import settings
-from demitasse.errors import ConfigError, DataError, DemitasseError
+from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
 
-__all__ = ["Broken", "RecordError", "nothing_left", "skips"]
+__all__ = ["Broken", "RecordError", "located", "nothing_left", "skips"]
 
 Candidate = TypeVar("Candidate")
 Item = TypeVar("Item")
@@ -23,67 +23,89 @@ class RecordError(DataError):
     """A record of a batch cannot be used.
 
     Attributes:
-        index: Its place in the batch.
-        broken: Whether the record itself is at fault; if not, another one would not help.
+        index: Index of the record in the batch.
+        broken: True if the record itself is bad; False if another record would fail as well.
     """
 
-    def __init__(self, message: str, index: int, *, broken: bool = True) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        message: str,
+        index: int,
+        *,
+        broken: bool = True,
+        code: ErrorCode | None = None,
+        **details: object,
+    ) -> None:
+        super().__init__(message, None, None, code=code, **details)
         self.index, self.broken = index, broken
+
+    @classmethod
+    def of(cls, error: DemitasseError, index: int) -> RecordError:
+        """Return the error of a record as an error of its batch."""
+        found = cls(error.message, index, code=error.code)
+        found.details = error.details
+        return found
+
+
+def located(error: DemitasseError, source: str, key: str | None = None) -> DataError:
+    """Return an error as a DataError of a file or database, and of a record in it."""
+    found = DataError(error.message, source, key, code=error.code)
+    found.details = error.details
+    return found
 
 
 def skips(on_error: str) -> bool:
-    """Whether broken records are skipped.
+    """Return True if bad records are skipped.
 
     Args:
-        on_error: ``"raise"``, ``"skip"``, or an empty string for what the setting says.
+        on_error: ``"raise"``, ``"skip"``, or an empty string for the setting ``bad_records``.
 
     Raises:
-        ConfigError: It is none of those.
+        ConfigError: Any other value.
     """
     choice = on_error or str(settings.get("bad_records"))
     if choice not in CHOICES:
-        message = f"on_error is {choice!r}; it must be one of {', '.join(CHOICES)}"
-        raise ConfigError(message)
+        message = f"got on_error {choice!r}, expected one of {', '.join(CHOICES)}"
+        raise ConfigError(message, code=ErrorCode.INVALID, field="on_error", got=choice)
     return choice == "skip"
 
 
 def nothing_left(source: str) -> DataError:
     """Return the error for an epoch whose last batch would be empty."""
-    return DataError("nothing of the last batch can be used; change the batch size", source)
+    message = "no record of the last batch can be used; change the batch size"
+    return DataError(message, source, code=ErrorCode.NOT_FOUND)
 
 
 class Broken:
-    """Refuses broken records, or counts those that are skipped and logs one in every pass.
+    """Raise an error for a bad record, or count skipped records and log one per epoch.
 
-    Records are numbered consecutively through all passes. Where a broken one is skipped, the next
-    good one stands in for it; it comes again in its own place. So what a position in a batch holds
-    depends on its number alone, whatever the batches and the number of ranks. In whole epochs,
-    which count, the batch becomes smaller instead.
+    Records are numbered consecutively over all epochs. With ``skip``, the next good record replaces
+    a bad record and is read again at its own position. Thus a record depends on its number alone,
+    for any batch size and number of processes. In whole epochs the batch becomes smaller instead.
 
     Args:
         layer: Name of the layer, for the log.
-        skip: Whether to skip them.
-        count: How many were skipped before.
+        skip: Skip bad records instead of raising an error.
+        count: Number of records skipped before.
     """
 
     def __init__(self, layer: str = "", *, skip: bool = False, count: int = 0) -> None:
         self.skip, self.count = skip, count
         self._layer = layer
-        self._logged = -1  # the last pass that was spoken of
+        self._logged_epoch = -1
 
     def find(
         self, read: Callable[[Candidate], Item], candidates: Iterable[Candidate]
     ) -> tuple[Item | None, DataError | None]:
-        """Return the first good record of some; several threads may call it at once.
+        """Return the first good record; several threads may call this.
 
         Args:
-            read: Returns a record; raises DataError for a broken one.
-            candidates: The record that is wanted, and after it those that may stand in for it.
+            read: Returns a record; raises DataError for a bad record.
+            candidates: The wanted record, then its replacements.
 
         Returns:
-            The record, or None where there is no good one, or the wanted one is broken and broken
-            ones are refused; and what is wrong with the wanted one, or None.
+            The record, and the error of the wanted record, each or None. The record is None if no
+            candidate is good, or if the wanted record is bad and bad records are not skipped.
         """
         fault = None
         for candidate in candidates:
@@ -101,40 +123,42 @@ class Broken:
         candidates: Iterable[Candidate],
         pass_: int | None = None,
     ) -> Item:
-        """Return the first good record of some, where there has to be one.
+        """Return the first good record of the candidates.
 
         Args:
             read: As for ``find``.
             candidates: As for ``find``.
-            pass_: As for ``note``; None leaves a broken one uncounted.
+            pass_: As for ``note``; None: do not count a bad record.
 
         Raises:
-            DataError: There is no good record; says what is wrong with the wanted one.
+            DataError: No candidate is good; the error of the wanted record.
         """
         item, fault = self.find(read, candidates)
         if fault is not None and pass_ is not None:
             self.note(fault, pass_)
         if item is None:
-            raise fault or DataError("there are no records")
+            message = "there are no records"
+            raise fault or DataError(message, code=ErrorCode.NOT_FOUND)
         return item
 
     def note(self, error: DemitasseError, pass_: int) -> None:
-        """Count a broken record.
+        """Count a bad record.
 
         Args:
-            error: What is wrong with it; names it.
-            pass_: Which pass over all records this is, from 0.
+            error: Error of the record; names the record.
+            pass_: Number of the epoch, from 0.
 
         Raises:
-            DemitasseError: ``error``, where broken records are not skipped.
+            DemitasseError: ``error``, if bad records are not skipped.
         """
         if not self.skip:
             raise error
         self.count += 1
-        if pass_ != self._logged:
-            self._logged = pass_
+        if pass_ != self._logged_epoch:
+            self._logged_epoch = pass_
             logger.warning(
-                "layer %r skips a record, %d so far; others of this pass are only counted: %s",
+                "layer %r skipped a bad record, %d so far; "
+                "further ones of this epoch are counted only: %s",
                 self._layer,
                 self.count,
                 error,

@@ -1,4 +1,4 @@
-"""Databases of image files that a list names, with labels or with the objects in them.
+"""Databases of listed image files, with labels or annotated objects.
 
 Source: Caffe, ``tools/convert_imageset.cpp`` and ``src/caffe/util/io.cpp``; SSD (weiliu89/caffe),
 ``tools/convert_annoset.cpp``.
@@ -6,7 +6,6 @@ Source: Caffe, ``tools/convert_imageset.cpp`` and ``src/caffe/util/io.cpp``; SSD
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -17,9 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from demitasse.core.hashing import sha256
 from demitasse.core.log import get_logger
-from demitasse.core.paths import read_bytes, read_failure, read_text
-from demitasse.errors import DataError
+from demitasse.core.paths import code_of, read_bytes, read_failure, read_text
+from demitasse.errors import DataError, ErrorCode
+from demitasse.io.data.broken import located
 from demitasse.io.data.databases.annotated import add_object
 from demitasse.io.data.databases.annotation_files import read_objects
 from demitasse.io.data.databases.database import Database
@@ -38,12 +39,12 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Annotations:
-    """What records of the type ``AnnotatedDatum`` hold.
+    """Options of ``AnnotatedDatum`` records.
 
     Attributes:
-        label_type: Kind of the files that the list names beside images: xml, json or txt; None
-            where it has labels, as for classification.
-        labels: Numbers of the classes that those files name.
+        label_type: Type of the annotation files in the list: xml, json or txt; None if the list
+            has class labels.
+        labels: Numbers of the class names in annotation files.
     """
 
     label_type: str | None = None
@@ -52,22 +53,21 @@ class Annotations:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """What becomes of the images of a list.
+    """Options of the conversion of an image list.
 
     Attributes:
-        gray: Store one channel, in place of blue, green, red.
-        resize_height: Height in pixels; 0, or a width of 0, leaves the size as it is.
+        gray: Store one channel instead of BGR.
+        resize_height: Height in pixels; 0, or a width of 0, keeps the size.
         resize_width: Width in pixels.
-        min_dim: Images whose shorter side is shorter than this are enlarged to it, in pixels; they
-            keep their proportions, and ``resize_height`` does not count.
-        max_dim: Where the longer side would be longer than this, it is made as long; 0 for any.
-        check_size: Refuse images whose number of values differs from the first one's.
-        encoded: Store the bytes of image files, in the format of each file.
-        encode_type: Store the bytes of files of this format: jpg, png, ...; empty for none.
-        shuffle: Store them in another order.
-        seed: What that order depends on.
-        annotations: What is known of the images beside one label; records are ``AnnotatedDatum``
-            then, and ``Datum`` with None.
+        min_dim: Enlarge images to this length of the shorter side, in pixels. Keeps the aspect
+            ratio and overrides ``resize_height``.
+        max_dim: Limit of the longer side, in pixels; 0: no limit.
+        check_size: Refuse images with another number of values than the first.
+        encoded: Store the bytes of image files, each in its own format.
+        encode_type: Store image files of this format: jpg, png, ...; empty: raw pixels.
+        shuffle: Shuffle the list.
+        seed: Seed of the shuffle.
+        annotations: Options of ``AnnotatedDatum`` records; None: write ``Datum`` records.
     """
 
     gray: bool = False
@@ -84,16 +84,16 @@ class ImageSet:
 
     @property
     def keeps_size(self) -> bool:
-        """Whether images are stored in the size they have."""
+        """Return True if images are stored in their original size."""
         return not (self.resize_height or self.resize_width or self.min_dim or self.max_dim)
 
     @property
     def has_objects(self) -> bool:
-        """Whether the list names a file of objects for each image."""
+        """Return True if the list names an annotation file per image."""
         return self.annotations is not None and self.annotations.label_type is not None
 
     def resize(self, pixels: np.ndarray) -> np.ndarray:
-        """Return an image in the size it is to have. Shapes: (C, H, W) -> (C, H', W'), uint8."""
+        """Resize an image by these options. Shapes: (C, H, W) -> (C, H', W'), uint8."""
         sides = pixels.shape[1:]
         if self.min_dim or self.max_dim:
             scale = float(self._scale(min(sides), max(sides)))
@@ -106,7 +106,7 @@ class ImageSet:
         return pixels
 
     def _scale(self, shorter: int, longer: int) -> np.float32:
-        """Return what the sides are multiplied with, in the numbers that SSD computes with."""
+        """Return the scale of the sides, in SSD's precision."""
         scale = np.float32(1)
         if self.min_dim and shorter < self.min_dim:
             scale = np.float32(self.min_dim) / np.float32(shorter)
@@ -119,9 +119,9 @@ class Line(NamedTuple):
     """A line of the list.
 
     Attributes:
-        name: Of an image.
-        label: Its label; -1 where there is a file of objects.
-        objects: The name of that file.
+        name: Name of an image.
+        label: Its label; -1 if it has an annotation file.
+        objects: Name of the annotation file.
     """
 
     name: str
@@ -130,14 +130,14 @@ class Line(NamedTuple):
 
 
 class Converted(NamedTuple):
-    """What a conversion did: how many records it wrote, and how many lines it left out."""
+    """Result of a conversion: records written, and lines skipped."""
 
     written: int
     skipped: int
 
 
 class _Record(NamedTuple):
-    """A record, and how many values its image has."""
+    """A record, and the number of values of its image."""
 
     message: Datum | AnnotatedDatum
     values: int
@@ -159,25 +159,25 @@ def convert_imageset(
     """Write the images of a list as a database, with the keys ``00000000_NAME``, ...
 
     Args:
-        root: What stands before each name; a folder, with its slash.
-        source: The list, with lines ``name label``; names may hold spaces.
-        out: The folder to make; it appears when it is complete.
-        how: What becomes of the images.
+        root: Prefix of each name; a folder with its slash.
+        source: The list, with lines ``name label``; names may contain spaces.
+        out: Folder to create; it appears when complete.
+        how: Options of the conversion.
         backend: ``"LMDB"`` or ``"LEVELDB"``.
-        overwrite: Whether to replace what is at ``out``.
-        resume: Whether to go on where an earlier call was interrupted.
-        skip: Whether to leave images out that cannot be read, with a warning, as Caffe does.
-        threads: How many images are decoded at the same time.
-        progress: Is told after each line how many are done, of how many.
+        overwrite: Replace the database at ``out``.
+        resume: Continue an interrupted call.
+        skip: Skip unreadable images with a warning, as Caffe does.
+        threads: Number of threads that decode images.
+        progress: Called after each line with the lines done and the number of lines.
 
     Returns:
-        How many records this call wrote, and how many lines it left out.
+        Numbers of records written and of lines skipped by this call.
 
     Raises:
-        ConfigError: There is no such backend or format.
-        DataError: The list or, unless skipped, an image cannot be read; or see
+        ConfigError: The backend or format is unknown.
+        DataError: The list or, without ``skip``, an image cannot be read; or see
             ``resumable_database``.
-        OSError: The database cannot be written, e.g. because the disk is full.
+        OSError: The database cannot be written, e.g. the disk is full.
     """
     how = how or ImageSet()
     if how.encode_type:
@@ -188,12 +188,12 @@ def convert_imageset(
         order = Order(len(lines), how.seed, "convert_imageset", shuffle=True).of_round(0)
         lines = [lines[number] for number in order.tolist()]
     log.info("A total of %d images.", len(lines))
-    digest = hashlib.sha256("\n".join(map(str, lines)).encode("utf-8", "surrogateescape"))
+    digest = sha256("\n".join(map(str, lines)).encode("utf-8", "surrogateescape"))
     settings = {**asdict(how), "root": root, "list": digest.hexdigest()}
     with resumable_database(out, backend, settings, overwrite=overwrite, resume=resume) as database:
         first = _lines_done(database)
         if first:
-            log.info("Going on after line %d", first)
+            log.info("Resuming after line %d", first)
         work = partial(_read_or_fault, root, how)
         writer = _Writer(database, how, skip=skip)
         with closing(ahead(work, lines[first:], threads)) as results:
@@ -202,31 +202,31 @@ def convert_imageset(
                 if progress is not None:
                     progress(number + 1, len(lines))
         if writer.skipped and writer.skipped == len(lines):
-            message = f"none of its {len(lines)} images can be read under {root!r}"
-            raise DataError(message, str(source))
+            message = f"none of its {len(lines)} images can be read in {root!r}"
+            raise DataError(message, str(source), code=ErrorCode.NOT_FOUND, got=len(lines))
         writer.finish()
     return Converted(writer.written, writer.skipped)
 
 
 def read_lines(source: Path, *, objects: bool = False) -> list[Line]:
-    """Read a list: on each line a name, a space, and a label, or a file of objects.
+    """Read a list; each line is a name, a space, and a label or the name of an annotation file.
 
-    As in Caffe, a label is the number that the text begins with, or 0.
+    As in Caffe, a label is the leading number of its text, or 0.
 
     Raises:
-        DataError: It cannot be read, or holds no lines.
+        DataError: The list cannot be read, or is empty.
     """
     try:
         text = read_text(source)
     except OSError as error:
         message = f"the list of images cannot be read: {read_failure(error, source)}"
-        raise DataError(message, str(source)) from error
+        raise DataError(message, str(source), code=code_of(error)) from error
     lines = text.split("\n")
     if not lines[-1]:
         lines.pop()
     if not lines:
-        message = "the list of images is empty; it needs lines 'path label'"
-        raise DataError(message, str(source))
+        message = "the list of images is empty; write lines 'path label'"
+        raise DataError(message, str(source), code=ErrorCode.MISSING)
     parts = (line.rpartition(" ") for line in lines)
     if objects:
         return [Line(name, -1, file.strip()) for name, _, file in parts]
@@ -239,7 +239,7 @@ def _label(text: str) -> int:
 
 
 class _Writer:
-    """Puts records into a database, in order, and leaves out what cannot be read."""
+    """Adds records to a database in order; skips unreadable images."""
 
     def __init__(self, database: Database, how: ImageSet, *, skip: bool) -> None:
         self._records = Records(database)
@@ -258,36 +258,44 @@ class _Writer:
         if self._check:
             self._size = self._size or result.values
             if result.values != self._size:
-                message = f"has {result.values} values, the first image has {self._size}"
-                raise DataError(message, line.name)
+                message = f"got {result.values} values, expected {self._size} as in the first image"
+                raise DataError(
+                    message,
+                    line.name,
+                    code=ErrorCode.COUNT_MISMATCH,
+                    got=result.values,
+                    expected=self._size,
+                )
         key = f"{number:08d}_{line.name}".encode("utf-8", "surrogateescape")
         if self._records.add(key, result.message):
-            self._tell()
+            self._log_progress()
 
     def finish(self) -> None:
-        """Write what is left."""
+        """Commit the last records."""
         self._records.commit()
-        self._tell()
+        self._log_progress()
 
-    def _tell(self) -> None:
+    def _log_progress(self) -> None:
         log.info("Processed %d files.", self.written)
 
     def _leave_out(self, error: DataError) -> None:
         if not self._skip:
             raise error
         self.skipped += 1
-        log.warning("Left out: %s", error)
+        log.warning("Skipped: %s", error)
 
 
 def _read_or_fault(root: str, how: ImageSet, line: Line) -> _Record | DataError:
-    """Return the record of an image, or what is wrong with it."""
+    """Return the record of an image, or the error."""
     path = f"{root}{line.name}"
     try:
         return _read(path, root, line, how)
-    except (OSError, ValueError) as error:  # no such file, or no name that a file can have
-        return DataError(getattr(error, "strerror", None) or str(error), path)
+    except OSError as error:
+        return DataError(error.strerror or str(error), path, code=code_of(error))
+    except ValueError as error:  # an impossible file name
+        return DataError(str(error), path, code=ErrorCode.INVALID)
     except DataError as error:
-        return DataError(error.message, path)
+        return located(error, path)
 
 
 def _read(path: str, root: str, line: Line, how: ImageSet) -> _Record:
@@ -321,7 +329,7 @@ def _add_objects(
     labels: Mapping[str, int],
     size: tuple[int, ...],
 ) -> None:
-    """Add the objects that a file names; where there is none, as in SSD, there are no objects."""
+    """Add the objects of an annotation file; as in SSD, a missing file means no objects."""
     if file.exists():
         for one in read_objects(file, kind, labels, (size[0], size[1])):
             add_object(record, one.label, one.box, difficult=one.difficult)
@@ -332,18 +340,18 @@ def _ending(path: str) -> str:
 
 
 def _is_already(path: str, kind: str) -> bool:
-    """Whether a file is named like one of that format."""
+    """Return True if the file has the extension of the format."""
     return _ending(path) == kind.lower() or (_ending(path), kind.lower()) == ("jpeg", "jpg")
 
 
 def _lines_done(database: Database) -> int:
-    """Return how many lines lie before the first that may be missing."""
+    """Return the number of lines before the first line to convert."""
     last = database.last_key()
     return 0 if last is None else int(last.partition(b"_")[0]) + 1
 
 
 def _first_size(database: Database, how: ImageSet) -> int | None:
-    """Return the number of values of the first image, if there is one already."""
+    """Return the number of values of the first stored image, or None."""
     if database.last_key() is None:
         return None
     with closing(database.new_cursor()) as cursor:

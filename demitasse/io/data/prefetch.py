@@ -1,4 +1,4 @@
-"""Batches made ahead of time, in a thread of their own.
+"""Prefetching: batches made in advance by a thread.
 
 Source: Caffe, ``src/caffe/layers/base_data_layer.cpp`` (``BasePrefetchingDataLayer``).
 """
@@ -18,7 +18,7 @@ from contextlib import closing
 from queue import Empty, SimpleQueue
 
 from demitasse.core.threads import start
-from demitasse.errors import DataError, DemitasseError
+from demitasse.errors import DataError, DemitasseError, ErrorCode
 from demitasse.io.data.sources.source import Batch, BatchSource
 
 __all__ = ["Prefetcher", "PrefetcherClosed"]
@@ -26,31 +26,29 @@ __all__ = ["Prefetcher", "PrefetcherClosed"]
 logger = logging.getLogger(__name__)
 
 LOG_EVERY = 1000
-"""Of this many waits, one is logged."""
+"""One in so many waits is logged."""
 
 
 class PrefetcherClosed(DataError):  # noqa: N818 - an event as much as an error
-    """The thread was stopped: no batch will be filled any more."""
+    """The prefetching thread was stopped; there are no further batches."""
 
 
 class Prefetcher:
-    """Fills batches in a thread, some ahead of their use.
+    """Fills batches in a thread, in advance.
 
-    Batches circulate through two queues: free ones to the thread, full ones back. In either, None
-    stands for the end. When the source fails, the batches filled before are delivered first, then
-    its error is raised by every ``next``. The thread sees the context variables of the one that
-    called ``start``: the device setting above all.
+    Batches circulate through two queues: free batches to the thread, full batches back; None marks
+    the end. If the source fails, the batches filled before are delivered first, then every ``next``
+    raises its error. The thread inherits the context variables of ``start``, e.g. the device.
 
     Args:
-        source: What fills them; belongs to the thread once it is started, and is closed by it.
+        source: Source of batches; used and closed by the thread after ``start``.
         batches: The batches that circulate.
-        name: What the thread is called.
-        log_on_wait: What to log when there is no full batch and somebody wants one (one wait in
-            1000 is logged).
-        others: Called before each batch is filled; what it returns is delivered ahead of it.
+        name: Name of the thread.
+        log_on_wait: Text to log when ``next`` has to wait (once per 1000 waits).
+        others: Called before each batch is filled; its batches are delivered first.
 
     Attributes:
-        waited: Time spent waiting for full batches so far, in seconds.
+        waited: Total time ``next`` has waited for full batches, in seconds.
     """
 
     def __init__(
@@ -66,7 +64,7 @@ class Prefetcher:
         self._source, self._name, self._log_on_wait = source, name, log_on_wait
         self._others = others
         self._waits = 0
-        # A SimpleQueue may be put into while the same thread is inside it: by a garbage collection.
+        # SimpleQueue is reentrant: a garbage collection may call ``put`` inside ``put``.
         self._free: SimpleQueue[Batch | None] = SimpleQueue()
         self._full: SimpleQueue[Batch | None] = SimpleQueue()
         for batch in batches:
@@ -77,13 +75,13 @@ class Prefetcher:
         self._process = os.getpid()
 
     def start(self) -> None:
-        """Start filling batches; once.
+        """Start the thread; call once.
 
         Raises:
             DeviceError: No thread can be started.
         """
         context = contextvars.copy_context()
-        # A daemon, so that an interpreter that ends while the thread waits is not held up by it.
+        # A daemon thread does not delay the end of the interpreter.
         self._thread = threading.Thread(
             target=context.run, args=(self._work,), name=self._name, daemon=True
         )
@@ -93,14 +91,14 @@ class Prefetcher:
 
     @property
     def was_left_behind(self) -> bool:
-        """Whether the thread belongs to the process that this one was forked from."""
+        """Return True if the thread belongs to the parent of a fork."""
         return self._process != os.getpid()
 
     def next(self) -> Batch:
-        """Return the next full batch; it is the caller's until ``recycle``.
+        """Return the next full batch; return it with ``recycle`` after use.
 
         Raises:
-            DataError: The source cannot fill it, or the thread was stopped.
+            DataError: The source failed, or the thread was stopped.
         """
         try:
             batch = self._full.get_nowait()
@@ -108,16 +106,16 @@ class Prefetcher:
             batch = self._wait()
         if batch is not None:
             return batch
-        self._full.put(None)  # for the next one who asks
+        self._full.put(None)  # for further calls
         if isinstance(self._error, DemitasseError):
-            raise copy.copy(self._error) from self._error  # each caller may add its own place
+            raise copy.copy(self._error) from self._error  # callers may add a place
         if self._error is not None:
             raise self._error
         message = f"{self._name} has been stopped"
-        raise PrefetcherClosed(message)
+        raise PrefetcherClosed(message, code=ErrorCode.BAD_STATE)
 
     def ready(self) -> Batch | None:
-        """Return the next full batch if there is one already; it is the caller's then."""
+        """Return the next full batch, or None if none is ready."""
         try:
             batch = self._full.get_nowait()
         except Empty:
@@ -127,25 +125,25 @@ class Prefetcher:
         return batch
 
     def recycle(self, batch: Batch) -> None:
-        """Give a batch back, to be filled again."""
+        """Return a batch to be filled again."""
         self._free.put(batch)
 
     def close(self) -> None:
-        """Stop the thread, wait for its end and close the source; may be called twice."""
+        """Stop the thread, join it and close the source; may be called twice."""
         self.abandon()
-        if self._thread is None or self._thread.ident is None:  # it was never started
+        if self._thread is None or self._thread.ident is None:  # never started
             self._source.close()
             self._full.put(None)
         else:
             self._thread.join()
 
     def abandon(self) -> None:
-        """Ask the thread to stop and close the source, without waiting for it.
+        """Stop the thread and close the source, without joining.
 
-        This is what a garbage collection may do, in whatever thread it happens to run.
+        A finalizer may call this in any thread.
         """
         self._stopped = True
-        self._free.put(None)  # wakes the thread if it waits
+        self._free.put(None)  # wakes the thread
 
     def _wait(self) -> Batch | None:
         if self._log_on_wait:
@@ -159,13 +157,13 @@ class Prefetcher:
 
     def _work(self) -> None:
         try:
-            with closing(self._source):  # here, so that it is never closed while it is used
+            with closing(self._source):  # closed by the thread that uses it
                 while (batch := self._free.get()) is not None and not self._stopped:
                     for other in self._others():
                         self._full.put(other)
                     self._source.fill(batch)
                     self._full.put(batch)
-        except BaseException as error:  # raised by ``next``
+        except BaseException as error:  # re-raised by ``next``
             if not self._stopped:
                 self._error = error
         finally:
@@ -177,6 +175,6 @@ _running: weakref.WeakSet[Prefetcher] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Let no thread outlive the interpreter."""
+    """Stop all threads before the interpreter ends."""
     for prefetcher in list(_running):
         prefetcher.close()

@@ -1,6 +1,7 @@
-"""What errors quote of a list of files: names, and no line of a file that is no such list.
+"""Redaction of file names in errors about lists of files.
 
-A prototxt can name any file as its list, such as one with passwords, and others may read the error.
+A prototxt can name any file as its list, e.g. a file of passwords, and errors may be public. So
+errors quote only entries that look like, or are, names of data files.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ ENDINGS = {
     ".bmp", ".dib", ".gif", ".h5", ".hdf", ".hdf5", ".jp2", ".jpe", ".jpeg", ".jpg", ".mat",
     ".npy", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp",
 }  # fmt: skip
-"""How the names of files end that lists name."""
+"""File name extensions of data files."""
 
 
 def quoted(name: str, number: int, path: Path | None = None) -> str:
-    """Return what an error calls a file of a list: its name, or its number if that may be none.
+    """Return the name of a list entry for an error, or its number if the name may be a secret.
 
     Args:
-        name: Its name, as written.
-        number: Which one it is, from 1, not counting empty lines.
-        path: Where it would be; a file that is there may be named.
+        name: The entry as written.
+        number: Number of the entry, from 1, without empty lines.
+        path: Path of the entry; an existing file may be named.
     """
     if PurePosixPath(name).suffix.lower() in ENDINGS:
         return name
     try:
         there = path is not None and path.is_file()
-    except (OSError, ValueError):  # no name that a file can have
+    except (OSError, ValueError):  # an impossible file name
         there = False
     return name if there else f"number {number}"

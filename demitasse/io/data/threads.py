@@ -1,4 +1,4 @@
-"""Threads that work on the images of one batch."""
+"""Thread pools for the images of a batch."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from demitasse.errors import DeviceError
 __all__ = ["THREADS", "Threads", "ahead"]
 
 THREADS = min(8, cores())
-"""How many there are at most."""
+"""Largest number of threads of a pool."""
 
 AHEAD = 8
-"""Results for each thread that may wait for their turn."""
+"""Results per thread that may wait in ``ahead``."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 class Threads:
-    """A pool that is there from its first use until ``close``.
+    """Pool of threads, started at first use.
 
     Args:
-        name: What the threads are called.
+        name: Name of the threads.
     """
 
     def __init__(self, name: str) -> None:
@@ -37,16 +37,16 @@ class Threads:
         self._process = os.getpid()
 
     def map(self, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """Return the results for some items, in their order.
+        """Return the results for items, in order.
 
         Raises:
             DeviceError: No thread can be started.
-            Exception: What ``work`` raised for the first item for which it did.
+            Exception: The exception of ``work`` for the first failing item.
         """
         items = list(items)
         if len(items) < 2 or THREADS < 2:
             return [work(item) for item in items]
-        if self._pool is None or self._process != os.getpid():  # a fork leaves threads behind
+        if self._pool is None or self._process != os.getpid():  # threads do not survive a fork
             self._pool, self._process = Pool(THREADS, self._name), os.getpid()
         try:
             results = self._pool.map(work, items)
@@ -56,23 +56,23 @@ class Threads:
         return list(results)
 
     def close(self) -> None:
-        """Let go of the threads; a later use starts others."""
+        """Stop the threads; a later use starts new ones."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
 
 
 def ahead(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Generator[Result]:
-    """Yield the results for some items, in their order, while the next ones are worked on.
+    """Yield the results for items, in order, while threads work on the next items.
 
     Args:
-        work: What is done to an item.
+        work: Function of an item.
         items: The items.
-        threads: How many are worked on at the same time; a few more wait to be yielded.
+        threads: Number of threads; a few results per thread are buffered.
 
     Raises:
         DeviceError: No thread can be started.
-        Exception: What ``work`` raised for the item whose turn it is.
+        Exception: The exception of ``work`` for the item to be yielded.
     """
     if threads < 2:
         yield from map(work, items)

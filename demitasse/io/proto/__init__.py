@@ -1,4 +1,4 @@
-"""The file formats of Caffe: messages, reading, writing, and upgrades of old files."""
+"""Caffe's messages and prototxt: reading, writing, and upgrades of old formats."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from demitasse.io.proto.read import (
     read_text,
 )
 from demitasse.io.proto.read_binary import read_binary
-from demitasse.io.proto.strings import mend_strings
+from demitasse.io.proto.strings import escape_invalid_utf8
 from demitasse.io.proto.text.dialects import fork_of_type, forks_of_field
 from demitasse.io.proto.upgrade import upgrade_net, upgrade_solver
 from demitasse.io.proto.write import text_of, write_binary, write_text
@@ -28,10 +28,10 @@ __all__ = [
     "ReadNet",
     "caffe_pb2",
     "count_floats",
+    "escape_invalid_utf8",
     "floats",
     "fork_of_type",
     "forks_of_field",
-    "mend_strings",
     "parse_text",
     "read_binary",
     "read_net",
@@ -52,7 +52,7 @@ __all__ += caffe_pb2.__all__
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs numpy when it is first asked for."""
+    """Import functions that need numpy at first use."""
     if name not in {"count_floats", "floats", "set_floats", "stored_shape"}:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)

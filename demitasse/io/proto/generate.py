@@ -1,7 +1,7 @@
 """Compile ``caffe.proto``: ``python -m demitasse.io.proto.generate [FOLDER]``.
 
-Writes ``caffe.binpb``, the descriptors that ``messages`` loads, and ``caffe_pb2.pyi``, the types
-of the classes it makes. Both are committed. Needs grpcio-tools, a development tool only.
+Writes ``caffe.binpb``, the descriptors for ``messages``, and ``caffe_pb2.pyi``, the types of its
+classes. Both are committed. Needs grpcio-tools, a development tool.
 """
 
 import sys
@@ -44,7 +44,7 @@ SCALARS = {
 
 
 def main(arguments: list[str]) -> int:
-    """Write both files into a folder, by default the one of the package."""
+    """Write both files into a folder, by default the package's folder."""
     folder = Path(arguments[0]) if arguments else HERE
     compiled = folder / "caffe.binpb"
     if not compile_proto(HERE / "caffe.proto", compiled):
@@ -55,14 +55,14 @@ def main(arguments: list[str]) -> int:
 
 
 def compile_proto(source: Path, compiled: Path) -> bool:
-    """Run protoc on ``source``; whether it succeeded (it reports faults itself)."""
+    """Run protoc on ``source``; return True on success (protoc prints its errors)."""
     protoc = import_module("grpc_tools.protoc")
     flags = [f"-I{source.parent}", f"--descriptor_set_out={compiled}", source.name]
     return bool(protoc.main(["protoc", *flags]) == 0)
 
 
 def stub(compiled: FileDescriptorSet) -> str:
-    """The ``.pyi`` text for a compiled file."""
+    """Return the ``.pyi`` text of a compiled file."""
     (file,) = compiled.file
     lines = [HEAD, "__all__ = [", *(f'    "{name}",' for name in _public(file)), "]", ""]
     for enum in file.enum_type:
@@ -107,7 +107,7 @@ def _indented(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _attribute(field: Field) -> Iterator[str]:
-    """Scalars can be assigned to; messages and repeated fields are changed in place."""
+    """Yield an attribute: scalars are assignable; messages and repeated fields are read-only."""
     kind = _kind(field)
     if field.label == Field.LABEL_REPEATED:
         container = "_Messages" if field.type == Field.TYPE_MESSAGE else "_Scalars"

@@ -1,4 +1,4 @@
-"""A net together with where its layers are written, which messages themselves cannot note."""
+"""A net with the lines of its layers, which messages cannot store."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,13 +9,13 @@ __all__ = ["ReadNet"]
 
 
 class ReadNet(NamedTuple):
-    """A net, and where each of its layers is written.
+    """A net, and the line of each layer.
 
     Attributes:
         message: The net.
-        source: The file it was read from, or what else messages shall call it.
-        lines: For each layer the line on which it begins, from 1; None for a layer that is not in
-            the file, none at all for a net that was not read from one.
+        source: The file, or another name for messages.
+        lines: Line of each layer, from 1; None for a layer without a line, empty for a net that
+            was not read from a file.
     """
 
     message: NetParameter
@@ -23,6 +23,6 @@ class ReadNet(NamedTuple):
     lines: Sequence[int | None] = ()
 
     def origin(self, index: int) -> str:
-        """``file:line`` of layer ``index``, or an empty string where it is not known."""
+        """Return ``file:line`` of layer ``index``, or an empty string if unknown."""
         line = self.lines[index] if index < len(self.lines) else None
         return "" if line is None else f"{self.source}:{line}"

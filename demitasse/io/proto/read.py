@@ -1,4 +1,4 @@
-"""Read text and binary messages, with every upgrade applied to nets and solvers.
+"""Reading of text and binary messages; nets and solvers are upgraded to the current format.
 
 Source: Caffe, ``src/caffe/util/io.cpp``, ``src/caffe/util/upgrade_proto.cpp``.
 """
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import Message
 
-from demitasse.core.paths import is_folder, read_failure, regular_file
-from demitasse.errors import PrototxtError, WeightsError
+from demitasse.core.deprecated import renamed_arguments
+from demitasse.core.paths import code_of, is_folder, read_failure, regular_file
+from demitasse.errors import ErrorCode, PrototxtError, WeightsError
 from demitasse.io.proto.caffe_pb2 import NetParameter, SolverParameter
 from demitasse.io.proto.lines import ReadNet
 from demitasse.io.proto.read_binary import read_binary
@@ -38,62 +39,70 @@ PathLike = str | os.PathLike[str]
 
 log = logging.getLogger("demitasse.io.proto")
 
-START = 1 << 16  # bytes; so many of a binary file tell that it is one
+START = 1 << 16  # bytes examined for zeros, which only binary files have
 
 
-def parse_text(text: str, cls: type[M], source: str | None = None, *, lenient: bool = False) -> M:
-    """Make a message from prototxt.
+@renamed_arguments(lenient="ignore_unknown_fields")
+def parse_text(
+    text: str, cls: type[M], source: str | None = None, *, ignore_unknown_fields: bool = False
+) -> M:
+    """Parse a message from prototxt.
 
     Args:
-        text: The prototxt; an empty one is an empty message.
+        text: The prototxt; empty text is an empty message.
         cls: The message class.
-        source: Where the text is from, for error messages.
-        lenient: Leave fields that are not known out with a warning, instead of refusing them.
+        source: Name of the text's origin, for error messages.
+        ignore_unknown_fields: Skip unknown fields with a warning instead of raising an error.
 
     Raises:
-        PrototxtError: The text is not a message of this class; all faults are listed.
+        PrototxtError: The text is no message of this class; the error lists all faults.
     """
-    return _parsed(text, cls, source, lenient).message
+    return _parsed(text, cls, source, ignore_unknown_fields).message
 
 
-def read_text(path: PathLike, cls: type[M], *, lenient: bool = False) -> M:
-    """Read a message from a prototxt file; ``lenient`` as for ``parse_text``.
+@renamed_arguments(lenient="ignore_unknown_fields")
+def read_text(path: PathLike, cls: type[M], *, ignore_unknown_fields: bool = False) -> M:
+    """Read a message from a prototxt file; ``ignore_unknown_fields`` as for ``parse_text``.
 
     Raises:
-        PrototxtError: The file is not there, is empty, or is not a message of this class.
+        PrototxtError: The file does not exist, is empty, or is no message of this class.
     """
-    return parse_text(text_of_file(path), cls, os.fspath(path), lenient=lenient)
+    return parse_text(
+        text_of_file(path), cls, os.fspath(path), ignore_unknown_fields=ignore_unknown_fields
+    )
 
 
-def read_net_params(path: PathLike, *, lenient: bool = False) -> NetParameter:
-    """Read a net from prototxt and bring it to the current format; see ``read_net``."""
-    return read_net(path, lenient=lenient).message
+@renamed_arguments(lenient="ignore_unknown_fields")
+def read_net_params(path: PathLike, *, ignore_unknown_fields: bool = False) -> NetParameter:
+    """Read a net from prototxt and upgrade it to the current format; see ``read_net``."""
+    return read_net(path, ignore_unknown_fields=ignore_unknown_fields).message
 
 
-def read_net(path: PathLike, *, lenient: bool = False) -> ReadNet:
-    """Read a net from prototxt, bring it to the current format, and note where its layers are.
+@renamed_arguments(lenient="ignore_unknown_fields")
+def read_net(path: PathLike, *, ignore_unknown_fields: bool = False) -> ReadNet:
+    """Read a net from prototxt, upgrade it to the current format, and return it with its lines.
 
     Args:
         path: The file.
-        lenient: As for ``parse_text``.
+        ignore_unknown_fields: As for ``parse_text``.
 
     Raises:
-        PrototxtError: The file is not there, is empty, or is not a net.
+        PrototxtError: The file does not exist, is empty, or is no net.
     """
     source = os.fspath(path)
-    parsed = _parsed(text_of_file(path), NetParameter, source, lenient)
+    parsed = _parsed(text_of_file(path), NetParameter, source, ignore_unknown_fields)
     lines: Lines = [*parsed.layer_lines]
     _upgraded(parsed.message, source, lines)
-    if lines and lines[0] is None:  # the layer made of the net's input fields
+    if lines and lines[0] is None:  # the Input layer made of the net's input fields
         lines[0] = parsed.input_line
     return ReadNet(parsed.message, source, lines)
 
 
 def read_net_params_binary(path: PathLike) -> NetParameter:
-    """Read a net with its parameters from a caffemodel and bring it to the current format.
+    """Read a net with parameters from a caffemodel and upgrade it to the current format.
 
     Raises:
-        WeightsError: The file is not there, or is damaged.
+        WeightsError: The file does not exist, or is damaged.
     """
     net = read_binary(path, NetParameter)
     _upgraded_weights(net, path)
@@ -101,10 +110,10 @@ def read_net_params_binary(path: PathLike) -> NetParameter:
 
 
 def read_net_arrays(path: PathLike) -> "tuple[NetParameter, Arrays]":
-    """As ``read_net_params_binary``, with the large arrays beside the net.
+    """Read a caffemodel as ``read_net_params_binary`` does, but return large arrays separately.
 
     Raises:
-        WeightsError: The file is not there, or is damaged.
+        WeightsError: The file does not exist, or is damaged.
     """
     from demitasse.io.proto.zero_copy.read import read_cut  # needs numpy
 
@@ -113,20 +122,21 @@ def read_net_arrays(path: PathLike) -> "tuple[NetParameter, Arrays]":
     return net, arrays
 
 
-def read_solver_params(path: PathLike, *, lenient: bool = False) -> SolverParameter:
-    """Read a solver from prototxt and bring it to the current format.
+@renamed_arguments(lenient="ignore_unknown_fields")
+def read_solver_params(path: PathLike, *, ignore_unknown_fields: bool = False) -> SolverParameter:
+    """Read a solver from prototxt and upgrade it to the current format.
 
-    ``snapshot_prefix`` is completed as Caffe does: absent, it is the solver file without its
-    ending; an existing folder gets the stem of the solver file appended. ``lenient`` as for
-    ``parse_text``.
+    ``snapshot_prefix`` is completed as in Caffe: by default it is the solver file without its
+    extension; an existing folder gets the stem of the solver file appended.
+    ``ignore_unknown_fields`` as for ``parse_text``.
 
     Raises:
-        PrototxtError: The file is not there, is empty, or is not a solver.
+        PrototxtError: The file does not exist, is empty, or is no solver.
     """
     file, source = Path(path), os.fspath(path)
-    solver = read_text(path, SolverParameter, lenient=lenient)
+    solver = read_text(path, SolverParameter, ignore_unknown_fields=ignore_unknown_fields)
     try:
-        _tell(upgrade_solver(solver), source)
+        _log_notes(upgrade_solver(solver), source)
     except PrototxtError as error:
         raise error.at(source) from None
     if not solver.HasField("snapshot_prefix"):
@@ -136,8 +146,8 @@ def read_solver_params(path: PathLike, *, lenient: bool = False) -> SolverParame
     return solver
 
 
-def _parsed(text: str, cls: type[M], source: str | None, lenient: bool) -> Parsed[M]:
-    parsed = parse(text, cls, source, lenient)
+def _parsed(text: str, cls: type[M], source: str | None, ignore_unknown_fields: bool) -> Parsed[M]:
+    parsed = parse(text, cls, source, ignore_unknown_fields)
     for one in parsed.warnings:
         log.warning("%s:%d:%d: %s", source or "text", one.line, one.column, one.message)
     return parsed
@@ -145,42 +155,45 @@ def _parsed(text: str, cls: type[M], source: str | None, lenient: bool) -> Parse
 
 def _upgraded(net: NetParameter, source: str, lines: Lines) -> None:
     try:
-        _tell(upgrade_net(net, lines), source)
+        _log_notes(upgrade_net(net, lines), source)
     except PrototxtError as error:
         raise error.at(source) from None
 
 
 def _upgraded_weights(net: NetParameter, path: PathLike) -> None:
     try:
-        _tell(upgrade_net(net), os.fspath(path))
+        _log_notes(upgrade_net(net), os.fspath(path))
     except PrototxtError as error:
-        raise WeightsError(error.message).at(os.fspath(path)) from None
+        reason, details = error.message, error.details
+        raise WeightsError(reason, code=error.code, **details).at(os.fspath(path)) from None
 
 
-def _tell(notes: list[str], source: str) -> None:
+def _log_notes(notes: list[str], source: str) -> None:
     for note in notes:
         level = logging.WARNING if isinstance(note, Problem) else logging.INFO
         log.log(level, "%s: %s", source, note)
 
 
 def text_of_file(path: PathLike) -> str:
-    """The text of a prototxt file.
+    """Return the text of a prototxt file.
 
     Raises:
-        PrototxtError: The file is not there, is empty, or is binary.
+        PrototxtError: The file does not exist, is empty, or is binary.
     """
     try:
         with regular_file(path).open("rb") as file:
             raw = file.read(START)
-            if b"\0" not in raw:  # else it may be gigabytes of weights
+            if b"\0" not in raw:  # a binary file may have gigabytes of weights
                 raw += file.read()
     except OSError as error:
-        raise PrototxtError(read_failure(error, path), os.fspath(path)) from error
+        raise PrototxtError(
+            read_failure(error, path), os.fspath(path), code=code_of(error)
+        ) from error
     if b"\0" in raw:
         message = "this is a binary file, not prototxt; are two arguments swapped?"
-        raise PrototxtError(message, os.fspath(path))
+        raise PrototxtError(message, os.fspath(path), code=ErrorCode.UNREADABLE)
     if not raw.strip():
         message = "the file is empty"
-        raise PrototxtError(message, os.fspath(path))
-    # Comments may be in any encoding; text outside them is checked when it is parsed.
+        raise PrototxtError(message, os.fspath(path), code=ErrorCode.MISSING)
+    # Comments may have any encoding; the parser checks text outside comments.
     return raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")

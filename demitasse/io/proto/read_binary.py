@@ -1,4 +1,4 @@
-"""Read binary messages, and say what a file is that is none.
+"""Reading of binary messages, and diagnosis of files that are none.
 
 Source: Caffe, ``src/caffe/util/io.cpp`` (ReadProtoFromBinaryFile).
 """
@@ -11,10 +11,10 @@ from typing import Any, TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 
-from demitasse.core.paths import read_failure, regular_file
-from demitasse.errors import DemitasseError, WeightsError
+from demitasse.core.paths import code_of, read_failure, regular_file
+from demitasse.errors import DemitasseError, ErrorCode, WeightsError
 from demitasse.io.proto.caffe_pb2 import NetParameter, SolverState
-from demitasse.io.proto.strings import mend_strings
+from demitasse.io.proto.strings import escape_invalid_utf8
 from demitasse.io.proto.zero_copy.wire import LARGEST
 
 __all__ = ["bytes_of_file", "mapped_file", "parsed", "read_binary"]
@@ -22,12 +22,12 @@ __all__ = ["bytes_of_file", "mapped_file", "parsed", "read_binary"]
 M = TypeVar("M", bound=Message)
 
 ITER = b"\x08"  # tag of the first field of a solver state
-# How files begin that often turn up under the name of a caffemodel.
+# First bytes of files that often have the name of a caffemodel.
 DISGUISES = {
     b"\x89HDF\r\n\x1a\n": "it is an HDF5 file: name it .h5 or .caffemodel.h5",
-    b"version https://git-lfs": "it is a Git LFS pointer: fetch the real file with `git lfs pull`",
-    b"<!DOCTYPE": "it is a web page: the download went wrong",
-    b"<html": "it is a web page: the download went wrong",
+    b"version https://git-lfs": "it is a Git LFS pointer: run `git lfs pull`",
+    b"<!DOCTYPE": "it is a web page: the download failed",
+    b"<html": "it is a web page: the download failed",
     b"PK\x03\x04": "it is a ZIP archive: unpack it",
     b"\x1f\x8b": "it is a gzip archive: unpack it",
 }
@@ -38,36 +38,38 @@ def read_binary(
 ) -> M:
     r"""Read a message from a file in protobuf's binary encoding.
 
-    No more memory is taken than the file's size calls for, whatever the file claims. Strings that
-    are no UTF-8 have those bytes as ``\xNN``.
+    Memory use is bounded by the size of the file, whatever its contents. Bytes of strings that are
+    not UTF-8 become ``\xNN``.
 
     Args:
         path: The file.
         cls: The message class.
-        error: The exception class to raise.
+        error: Class of raised errors.
 
     Raises:
-        DemitasseError: As ``error``: the file is not there, empty, damaged or not such a message.
+        DemitasseError: As ``error``: the file does not exist, or is empty, damaged or no such
+            message.
     """
     return parsed(bytes_of_file(path, error), cls, path, error)
 
 
 def bytes_of_file(path: str | os.PathLike[str], error: type[DemitasseError]) -> bytes:
-    """The contents of a file that is not empty and not larger than protobuf can read."""
+    """Return the contents of a file; refuse empty files and files too large for protobuf."""
     try:
         return _bytes(Path(path))
     except OSError as fault:
-        raise error(read_failure(fault, path)).at(os.fspath(path)) from fault
+        code = code_of(fault)
+        raise error(read_failure(fault, path), code=code).at(os.fspath(path)) from fault
     except ValueError as fault:
-        raise error(str(fault)).at(os.fspath(path)) from None
+        raise error(str(fault), code=ErrorCode.INVALID).at(os.fspath(path)) from None
 
 
 def mapped_file(path: str | os.PathLike[str], error: type[DemitasseError]) -> mmap.mmap | bytes:
-    """The same, read where it lies in the system's cache; copied where that cannot be."""
+    """Return the contents of a file as a memory map, or as bytes if mapping fails."""
     with suppress(OSError, ValueError), regular_file(path).open("rb") as file:
         if os.fstat(file.fileno()).st_size <= LARGEST:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return bytes_of_file(path, error)  # or says what is wrong
+    return bytes_of_file(path, error)  # or raises the reason
 
 
 def parsed(
@@ -77,25 +79,26 @@ def parsed(
     error: type[DemitasseError],
     whole: mmap.mmap | bytes | None = None,
 ) -> M:
-    """The message in the contents of a file; ``whole`` are all of them, for messages."""
+    """Parse the contents of a file; ``whole`` is the complete contents, for error messages."""
     name = os.fspath(path)
     message = cls()
     try:
         message.ParseFromString(encoded)
     except DecodeError as fault:
-        raise error(_why(encoded if whole is None else bytes(whole), cls)).at(name) from fault
-    mend_strings(message)
+        reason = _why(encoded if whole is None else bytes(whole), cls)
+        raise error(reason, code=ErrorCode.UNREADABLE).at(name) from fault
+    escape_invalid_utf8(message)
     if not message.IsInitialized():
         missing = ", ".join(cast(Any, message).FindInitializationErrors())
         reason = f"required fields are missing: {missing}"
-        raise error(reason).at(name)
+        raise error(reason, code=ErrorCode.MISSING, field=missing).at(name)
     return message
 
 
 def _bytes(path: Path) -> bytes:
     size = regular_file(path).stat().st_size
     if size > LARGEST:
-        message = f"{size} bytes are more than a protobuf file may have (2 GiB)"
+        message = f"got {size} bytes, expected at most 2 GiB, the limit of protobuf"
         raise ValueError(message)
     encoded = path.read_bytes()
     if not encoded:
@@ -105,6 +108,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _why(encoded: bytes, cls: type[Message]) -> str:
+    """Return the reason why bytes are no message of this class."""
     for start, meaning in DISGUISES.items():
         if encoded.lstrip()[: len(start)].lower() == start.lower():
             return meaning
@@ -113,15 +117,15 @@ def _why(encoded: bytes, cls: type[Message]) -> str:
     state = _state(encoded)
     if cls is NetParameter and state is not None:
         named = f" ({state.learned_net})" if state.learned_net else ""
-        return f"this is the state of a solver, not weights: give the .caffemodel beside it{named}"
+        return f"this is a solver state, not weights: give the .caffemodel beside it{named}"
     return (
-        f"the {len(encoded)} bytes are not a complete {cls.__name__}: "
-        "the file is cut short, damaged or of another kind"
+        f"the {len(encoded)} bytes are no complete {cls.__name__}: "
+        "the file is truncated, damaged or of another kind"
     )
 
 
 def _state(encoded: bytes) -> SolverState | None:
-    """The solver state that bytes are, if they begin with its first field and can be read."""
+    """Return the solver state in the bytes, or None."""
     state = SolverState()
     try:
         state.ParseFromString(encoded if encoded[:1] == ITER else b"")

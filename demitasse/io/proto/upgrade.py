@@ -1,4 +1,4 @@
-"""Bring old files to the current format, in Caffe's order and with Caffe's results.
+"""Upgrade old formats to the current format, in Caffe's order and with Caffe's results.
 
 Source: Caffe, ``src/caffe/util/upgrade_proto.cpp``.
 """
@@ -16,19 +16,18 @@ __all__ = ["Problem", "upgrade_net", "upgrade_solver"]
 
 
 def upgrade_net(net: NetParameter, lines: Lines | None = None) -> list[str]:
-    """Bring a net to the current format, in place.
+    """Upgrade a net to the current format, in place.
 
     Args:
-        net: A net of any age, with or without parameters.
-        lines: The line each entry of ``layers`` (or, where there is none, of ``layer``) began on;
-            changed along with the entries, so that afterwards it fits ``net.layer``.
+        net: A net of any format, with or without parameters.
+        lines: Line of each entry of ``layers`` (or else ``layer``); updated to match ``net.layer``.
 
     Returns:
-        One note for each kind of change, and one of class Problem for each thing that was dropped.
+        A note per kind of change, and a note of class Problem per dropped item.
 
     Raises:
-        PrototxtError: A layer of the oldest format has an unknown type, or padding before a layer
-            that takes none, or the inputs have too few shapes.
+        PrototxtError: A V0 layer has an unknown type, or padding before a layer that takes none,
+            or the inputs have too few shapes.
     """
     lines = [] if lines is None else lines
     notes: list[str] = []
@@ -41,14 +40,14 @@ def upgrade_net(net: NetParameter, lines: Lines | None = None) -> list[str]:
 
 
 def upgrade_solver(solver: SolverParameter) -> list[str]:
-    """Bring a solver to the current format, in place.
+    """Upgrade a solver to the current format, in place.
 
-    The nets inside it are left alone, as Caffe leaves them.
+    Nets inside the solver are not changed, as in Caffe.
 
     Returns:
-        One note for each kind of change.
+        A note per kind of change.
 
     Raises:
-        PrototxtError: Both ``solver_type`` and ``type`` are given.
+        PrototxtError: Both ``solver_type`` and ``type`` are set.
     """
     return upgrade_solver_type(solver)

@@ -1,4 +1,4 @@
-"""BatchNorm with three ParamSpecs: its parameters are averages, so nothing may train them.
+"""BatchNorm with three ParamSpecs: statistics must not be trained.
 
 Source: Caffe, ``src/caffe/util/upgrade_proto.cpp`` (UpgradeNetBatchNorm).
 """
@@ -9,7 +9,7 @@ __all__ = ["upgrade_batch_norm"]
 
 
 def upgrade_batch_norm(net: NetParameter) -> list[str]:
-    """Set the multipliers of every such layer to 0, in place."""
+    """Set lr_mult and decay_mult of BatchNorm layers with three ParamSpecs to 0, in place."""
     old = [layer for layer in net.layer if layer.type == "BatchNorm" and len(layer.param) == 3]
     for layer in old:
         for spec in layer.param:

@@ -19,11 +19,11 @@ MOVED = ("scale", "mean_file", "crop_size", "mirror")
 
 
 def upgrade_data_transformation(net: NetParameter) -> list[str]:
-    """Move the fields of all V1 data layers, in place, if any layer has one."""
+    """Move scale, mean, crop and mirror of V1 data layers to ``transform_param``, in place."""
     if not any(data.HasField(name) for data, _ in _data_layers(net) for name in MOVED):
         return []
     for data, transform in _data_layers(net):
-        data.SetInParent()  # Caffe keeps both messages, even where they are empty
+        data.SetInParent()  # as in Caffe, empty messages remain
         transform.SetInParent()
         for name in MOVED:
             if data.HasField(name):

@@ -3,10 +3,10 @@
 __all__ = ["Lines", "Problem"]
 
 Lines = list[int | None]
-"""For each layer the line it began on, where that is known."""
+"""Line of each layer, or None if unknown."""
 
 
 class Problem(str):
-    """A note about something that the upgrade had to leave out."""
+    """A note about a dropped item."""
 
     __slots__ = ()

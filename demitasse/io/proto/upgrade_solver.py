@@ -3,7 +3,7 @@
 Source: Caffe, ``src/caffe/util/upgrade_proto.cpp`` (UpgradeSolverType).
 """
 
-from demitasse.errors import PrototxtError
+from demitasse.errors import ErrorCode, PrototxtError
 from demitasse.io.proto.caffe_pb2 import SolverParameter
 
 __all__ = ["upgrade_solver_type"]
@@ -19,7 +19,7 @@ TYPES = {
 
 
 def upgrade_solver_type(solver: SolverParameter) -> list[str]:
-    """Replace ``solver_type`` in place and say so."""
+    """Replace ``solver_type`` by ``type``, in place."""
     if not solver.HasField("solver_type"):
         return []
     old = SolverParameter.SolverType.Name(solver.solver_type)
@@ -28,7 +28,7 @@ def upgrade_solver_type(solver: SolverParameter) -> list[str]:
             f"the solver has both solver_type: {old} and type: {solver.type!r}; "
             "solver_type is the old name: remove it"
         )
-        raise PrototxtError(message)
+        raise PrototxtError(message, code=ErrorCode.CONFLICT, field="solver_type")
     solver.type = TYPES[solver.solver_type]
     solver.ClearField("solver_type")
     return [f"solver_type: {old} was read as type: {solver.type!r}"]

@@ -8,7 +8,7 @@ UpgradeV0LayerParameter).
 """
 
 from demitasse.core.text import suggestion
-from demitasse.errors import PrototxtError
+from demitasse.errors import ErrorCode, PrototxtError
 from demitasse.io.proto.caffe_pb2 import NetParameter, V1LayerParameter
 from demitasse.io.proto.upgrade_notes import Lines, Problem
 from demitasse.io.proto.upgrade_v0_fields import COMMON, MOVES, TYPES
@@ -17,7 +17,7 @@ __all__ = ["upgrade_v0"]
 
 
 def upgrade_v0(net: NetParameter, lines: Lines) -> list[str]:
-    """Bring every V0 layer to V1, in place."""
+    """Upgrade every V0 layer to V1, in place."""
     old = sum(layer.HasField("layer") for layer in net.layers)
     if not old:
         return []
@@ -31,22 +31,22 @@ def upgrade_v0(net: NetParameter, lines: Lines) -> list[str]:
     for layer in net.layers:
         if layer.HasField("layer"):
             notes += _upgrade_layer(layer)
-    for field in ("input_shape", "state", "debug_info"):  # younger than the format
+    for field in ("input_shape", "state", "debug_info"):  # newer than V0
         if field in (descriptor.name for descriptor, _ in net.ListFields()):
             net.ClearField(field)
-            notes.append(Problem(f"{field} does not belong into a V0 net and was left out"))
+            notes.append(Problem(f"{field} does not belong in a V0 net and was dropped"))
     return notes
 
 
 def _fold_padding(net: NetParameter) -> list[int]:
-    """Let every reader of a padding layer read what that layer reads; which ones are padding."""
+    """Connect readers of padding layers to the inputs of these; return their indices."""
     padding = [i for i, layer in enumerate(net.layers) if layer.layer.type == "padding"]
     maker: dict[str, int | None] = dict.fromkeys(net.input)
     for i, layer in enumerate(net.layers):
         for j, blob in enumerate(layer.bottom):
             if blob not in maker:
-                message = f"{_called(layer)} reads {blob!r}, which no layer made before it"
-                raise PrototxtError(message)
+                message = f"{_called(layer)} reads {blob!r}, which no earlier layer makes"
+                raise PrototxtError(message, code=ErrorCode.UNKNOWN, blob=blob)
             source = maker[blob]
             if source in padding and i not in padding:
                 _take_pad(layer, j, net.layers[source])
@@ -58,24 +58,24 @@ def _take_pad(layer: V1LayerParameter, bottom: int, padding: V1LayerParameter) -
     if layer.layer.type not in {"conv", "pool"}:
         message = (
             f"{_called(layer)} reads the padding layer {padding.layer.name!r}; "
-            "only 'conv' and 'pool' can take its padding over"
+            "only 'conv' and 'pool' layers take padding"
         )
-        raise PrototxtError(message)
+        raise PrototxtError(message, code=ErrorCode.UNSUPPORTED, field="pad")
     for one in (layer, padding):
         if len(one.bottom) != 1:
-            message = f"{_called(one)} must have one bottom, it has {len(one.bottom)}"
-            raise PrototxtError(message)
+            message = f"{_called(one)} has {len(one.bottom)} bottoms, expected one"
+            raise PrototxtError(message, code=ErrorCode.COUNT_MISMATCH, field="bottom")
     layer.layer.pad = padding.layer.pad
     layer.bottom[bottom] = padding.bottom[0]
 
 
 def _upgrade_layer(layer: V1LayerParameter) -> list[str]:
-    """Turn one entry into V1, in place; parameters are copied in blocks."""
+    """Upgrade one entry to V1, in place; parameters are copied in blocks."""
     old = layer.layer
     notes: list[str] = []
     for field, _ in layer.ListFields():
         if field.name not in {"bottom", "top", "layer"}:
-            notes.append(Problem(f"{_called(layer)}: {field.name} beside 'layer' was left out"))
+            notes.append(Problem(f"{_called(layer)}: {field.name} beside 'layer' was dropped"))
             layer.ClearField(field.name)
     for field, value in old.ListFields():
         place = MOVES.get(field.name, {}).get(old.type)
@@ -96,13 +96,13 @@ def _upgrade_layer(layer: V1LayerParameter) -> list[str]:
 def _type(layer: V1LayerParameter) -> int:
     name = layer.layer.type
     if name not in TYPES:
-        message = f"{_called(layer)}: the old format has no type {name!r}{suggestion(name, TYPES)}"
-        raise PrototxtError(message)
+        message = f"{_called(layer)}: the V0 format has no type {name!r}{suggestion(name, TYPES)}"
+        raise PrototxtError(message, code=ErrorCode.UNKNOWN, field="type", got=name)
     return TYPES[name]
 
 
 def _move(layer: V1LayerParameter, place: str, value: object) -> None:
-    """Put a value where ``message.field`` says; a repeated field gets it as its only element."""
+    """Assign a value to the field ``message.field``; a repeated field gets one element."""
     message, _, name = place.partition(".")
     target = getattr(layer, message)
     if not name:

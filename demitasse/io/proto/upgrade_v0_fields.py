@@ -1,4 +1,4 @@
-"""Where each field of a V0 layer goes, by the type of the layer.
+"""Place of each V0 field in V1, by layer type.
 
 Source: Caffe, ``src/caffe/util/upgrade_proto.cpp`` (UpgradeV0LayerParameter, UpgradeV0LayerType).
 """
@@ -60,7 +60,7 @@ def _all(place: str) -> dict[str, str]:
     return dict.fromkeys([*TYPES, "padding"], place)
 
 
-# Field of V0 -> type of the layer -> field of V1; a type that is not here cannot have the field.
+# V0 field -> layer type -> V1 field; other types cannot have the field.
 MOVES: dict[str, dict[str, str]] = {
     "num_output": _to("num_output", "conv", "innerproduct"),
     "biasterm": _to("bias_term", "conv", "innerproduct"),

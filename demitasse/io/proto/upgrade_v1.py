@@ -52,7 +52,7 @@ TYPES = {
     V1LayerParameter.THRESHOLD: "Threshold",
     V1LayerParameter.WINDOW_DATA: "WindowData",
 }
-# What one parameter of a layer is given by: repeated fields there, a ParamSpec here.
+# Per-parameter fields of V1, and the ParamSpec fields that replaced them.
 SPECS = {
     "param": "name",
     "blob_share_mode": "share_mode",
@@ -62,15 +62,15 @@ SPECS = {
 
 
 def upgrade_v1(net: NetParameter) -> list[str]:
-    """Replace ``layers`` by ``layer``, in place; the floats of parameters are copied in blocks."""
+    """Replace ``layers`` by ``layer``, in place; floats of parameters are copied in blocks."""
     if not net.layers:
         return []
     notes = [f"{len(net.layers)} V1 layers (layers {{ type: CONVOLUTION }}) were upgraded"]
     if net.layer:
         notes.append(
             Problem(
-                f"the file has both 'layers' (old) and 'layer' entries; the {len(net.layer)} "
-                "'layer' entries were left out"
+                f"the file has both 'layers' (V1) and 'layer' entries; the {len(net.layer)} "
+                "'layer' entries were dropped"
             )
         )
         net.ClearField("layer")
@@ -88,12 +88,12 @@ def _upgrade_layer(old: V1LayerParameter, new: LayerParameter) -> None:
             _set_each(new, SPECS[field.name], value)
         elif isinstance(value, str):
             setattr(new, field.name, value)
-        else:  # both formats share these messages, and names of fields
+        else:  # both formats share these messages and field names
             getattr(new, field.name).MergeFrom(value)
 
 
 def _set_each(layer: LayerParameter, name: str, values: Iterable[str | float]) -> None:
-    """Give parameter i of a layer its value i, making ParamSpecs as needed."""
+    """Set a field of parameter i to value i, adding ParamSpecs as needed."""
     for i, value in enumerate(values):
         spec = layer.param[i] if i < len(layer.param) else layer.param.add()
         setattr(spec, name, value)

@@ -1,1 +1,1 @@
-"""Weights in and out of nets: caffemodels, HDF5 files, and what belongs to which parameter."""
+"""Weights of nets: caffemodel, HDF5, npz, safetensors, and state_dicts of PyTorch."""

@@ -1,4 +1,4 @@
-"""The formats of files of weights: which one a file is in, and writing any without a net."""
+"""File formats of weights: detection, reading to arrays and writing, without a net."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.errors import WeightsError
+from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.proto import NetParameter, set_floats, write_binary
 from demitasse.io.weights.hdf5 import NUMBER, is_hdf5, read_hdf5_weights, write_hdf5_arrays
 from demitasse.io.weights.npz import read_npz, write_npz
@@ -16,18 +16,18 @@ from demitasse.io.weights.safetensors import read_safetensors, write_safetensors
 __all__ = ["FORMATS", "Parameters", "read_arrays", "write_weights"]
 
 Parameters = dict[str, dict[int, np.ndarray]]
-"""For each layer its parameters by their numbers, rising: weight 0, bias 1, ... One that a layer
-shares with an earlier layer may be missing."""
+"""For each layer, its parameters by index, increasing: weight 0, bias 1, ... A parameter that is
+shared with an earlier layer may be missing."""
 
 
 def read_arrays(path: Path) -> Parameters | None:
-    """Read an HDF5 file of Caffe's, or a ``.npz`` or ``.safetensors`` file as written here.
+    """Read an HDF5 file of Caffe, or a ``.npz`` or ``.safetensors`` file of Demitasse.
 
     Returns:
-        None for any other file: if it holds weights, it is a caffemodel.
+        None for any other file, e.g. a caffemodel.
 
     Raises:
-        WeightsError: The file is not there or cannot be read.
+        WeightsError: The file does not exist or cannot be read.
     """
     if is_hdf5(path):
         return read_hdf5_weights(path)
@@ -39,9 +39,9 @@ def write_weights(path: Path, kind: str, weights: Parameters) -> None:
     """Write weights in one of ``FORMATS``, atomically.
 
     Raises:
-        WeightsError: h5py is not installed, or a caffemodel cannot hold them: they are too large,
-            or one is missing.
-        OSError: The file cannot be written; an old one is kept.
+        WeightsError: h5py is not installed; or a caffemodel cannot store the weights, as they are
+            too large or incomplete.
+        OSError: The file cannot be written; an old file is kept.
     """
     FORMATS[kind](path, weights)
 
@@ -51,8 +51,8 @@ def _by_layer(path: Path, arrays: dict[str, np.ndarray]) -> Parameters:
     for name, array in arrays.items():
         layer, _, index = name.rpartition("/")
         if not NUMBER.fullmatch(index):
-            message = f"{path} cannot be read as weights: {name!r} is not called LAYER/INDEX"
-            raise WeightsError(message)
+            message = f"{path} cannot be read as weights: {name!r} is not named LAYER/INDEX"
+            raise WeightsError(message, code=ErrorCode.INVALID, file=str(path), got=name)
         weights.setdefault(layer, {})[int(index)] = array
     return {layer: dict(sorted(arrays.items())) for layer, arrays in weights.items()}
 
@@ -67,15 +67,16 @@ def _write_caffemodel(path: Path, weights: Parameters) -> None:
     message = NetParameter()
     for name, arrays in weights.items():
         if list(arrays) != list(range(len(arrays))):
+            present = ", ".join(map(str, arrays))
             text = (
-                f"layer {name!r} has only the parameters {', '.join(map(str, arrays))} in the "
-                "source, and a caffemodel has no gaps; write npz, h5 or safetensors"
+                f"got only the parameters {present} of layer {name!r}, but a caffemodel stores "
+                "all; write npz, h5 or safetensors"
             )
-            raise WeightsError(text)
+            raise WeightsError(text, code=ErrorCode.MISSING, layer=name, got=present)
         layer = message.layer.add(name=name)
         for array in arrays.values():
             blob = layer.blobs.add()
-            if array.ndim == 4 and array.shape[0] == 1:  # perhaps of an old file: fits fewer axes
+            if array.ndim == 4 and array.shape[0] == 1:  # the legacy shape fits fewer axes, too
                 blob.num, blob.channels, blob.height, blob.width = array.shape
             else:
                 blob.shape.dim.extend(array.shape)
@@ -89,4 +90,4 @@ FORMATS: dict[str, Callable[[Path, Parameters], None]] = {
     "safetensors": lambda path, weights: write_safetensors(path, _named(weights)),
     "caffemodel": _write_caffemodel,
 }
-"""Formats that are written, by the file's ending."""
+"""File name extension -> writer."""

@@ -1,8 +1,8 @@
-"""Weights in HDF5 files, laid out as Caffe lays them out.
+"""Weights in HDF5 files, in Caffe's layout.
 
-``data/<layer>/<index>`` holds a parameter and ``diff/<layer>/<index>`` its gradient; a shared
-parameter is stored once, with its owner, its gradient with every layer. A ``/`` in a layer name
-makes nested groups.
+``data/<layer>/<index>`` is a parameter and ``diff/<layer>/<index>`` its gradient. A shared
+parameter is stored once, with its owner; its gradient is stored with every layer. A ``/`` in a
+layer name makes nested groups.
 
 Source: Caffe, ``Net::ToHDF5`` and ``CopyTrainedLayersFromHDF5`` in ``src/caffe/net.cpp``.
 """
@@ -19,7 +19,7 @@ import numpy as np
 
 from demitasse.core.atomic import atomic_write
 from demitasse.core.paths import regular_file
-from demitasse.errors import WeightsError
+from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.data.databases.hdf5 import SteadyFile, array_of, damage, member
 from demitasse.io.weights.store import ParameterStore
 
@@ -35,13 +35,13 @@ __all__ = [
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 NUMBER = re.compile("0|[1-9][0-9]{0,8}")
-"""How a parameter's number is written."""
+"""Syntax of a parameter's index."""
 DEEPEST = 128
-"""In how many groups a parameter may lie: one more than the slashes in its layer's name."""
+"""Largest nesting of groups: one more than the slashes in a layer's name."""
 
 
 def is_hdf5(path: Path) -> bool:
-    """Whether a file begins as HDF5 files do; False where there is none."""
+    """Return True if a file has the HDF5 signature; False for a missing file."""
     try:
         with regular_file(path).open("rb") as file:
             return file.read(len(SIGNATURE)) == SIGNATURE
@@ -58,21 +58,23 @@ def open_hdf5(path: Path | Any, mode: str) -> Any:
     try:
         import h5py
     except ImportError:
-        message = f"{path} is an HDF5 file, which needs h5py: pip install 'demitasse[hdf5]'"
-        raise WeightsError(message) from None
+        message = f"{path} is an HDF5 file; run: pip install 'demitasse[hdf5]'"
+        raise WeightsError(
+            message, code=ErrorCode.UNAVAILABLE, file=str(path), extra="hdf5"
+        ) from None
     try:
         return h5py.File(path, mode)
     except OSError as error:
         message = f"{path} cannot be opened: {error}"
-        raise WeightsError(message) from None
+        raise WeightsError(message, code=ErrorCode.UNREADABLE, file=str(path)) from None
 
 
 @contextmanager
 def new_hdf5(path: Path) -> Iterator[Any]:
-    """Open an HDF5 file for writing that takes the place of ``path`` when the block ends well.
+    """Open an HDF5 file for writing that replaces ``path`` when the block succeeds.
 
     Raises:
-        OSError: It cannot be written; what was at ``path`` is whole.
+        OSError: The file cannot be written; an old file is kept.
         WeightsError: h5py is not installed.
     """
     with atomic_write(path) as temporary:
@@ -85,13 +87,13 @@ def new_hdf5(path: Path) -> Iterator[Any]:
 
 
 def read_hdf5_weights(path: Path) -> dict[str, dict[int, np.ndarray]]:
-    """Return the parameters of each layer of an HDF5 weights file by their numbers, rising.
+    """Return the parameters of each layer of an HDF5 file of weights, by increasing index.
 
-    A number may be missing: a layer does not have what it shares with another one.
+    A shared parameter may be missing.
 
     Raises:
-        WeightsError: The file is damaged, it has no ``data`` group or links in it, or a layer's
-            parameters are not named by numbers.
+        WeightsError: The file is damaged, has no ``data`` group or has links there, or a parameter
+            is not named by its index.
     """
     found: dict[str, dict[str, np.ndarray]] = {}
     with damage(path, WeightsError), open_hdf5(path, "r") as file:
@@ -104,30 +106,31 @@ def read_hdf5_weights(path: Path) -> dict[str, dict[int, np.ndarray]]:
     weights: dict[str, dict[int, np.ndarray]] = {}
     for layer, arrays in found.items():
         if not all(NUMBER.fullmatch(index) for index in arrays):
-            message = f"{path}: parameters of layer {layer!r} are named {', '.join(arrays)}"
-            raise WeightsError(message)
+            names = ", ".join(arrays)
+            message = f"{path}: parameters of layer {layer!r} are named {names}, expected 0, 1, ..."
+            raise WeightsError(
+                message, code=ErrorCode.INVALID, file=str(path), layer=layer, got=names
+            )
         weights[layer] = {int(index): arrays[index] for index in sorted(arrays, key=int)}
     return weights
 
 
 def _data_group(path: Path, file: Any) -> Any:
-    """Return the group that holds the parameters, if they are in this file."""
+    """Return the group of the parameters."""
     group = member(file, "data")
     if not hasattr(group, "visititems"):
-        message = f"{path} has no group 'data': not a file of Caffe weights"
+        message = f"{path} has no group 'data': no file of Caffe weights"
         if "history" in file:
-            message = (
-                f"{path} is the state of a solver, not weights: give the .caffemodel.h5 beside it"
-            )
-        raise WeightsError(message)
+            message = f"{path} is a solver state, not weights: give the .caffemodel.h5 beside it"
+        raise WeightsError(message, code=ErrorCode.UNREADABLE, file=str(path))
     return group
 
 
 def _members(path: Path, data: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the data sets below a group with their paths, and None for groups that are empty.
+    """Yield the data sets below a group with their paths, and None for empty groups.
 
-    Every object is opened from its own group and met once, whatever names it has, so that the time
-    taken grows with the file.
+    Every object is visited once, through its own group, so that the time is linear in the size of
+    the file.
     """
     from h5py.h5o import get_info
 
@@ -136,16 +139,16 @@ def _members(path: Path, data: Any) -> Iterator[tuple[str, Any]]:
     while waiting:
         prefix, group, depth = waiting.pop()
         if depth > DEEPEST:
-            message = f"{path}: data/{prefix[:80]}... lies in more than {DEEPEST} groups"
-            raise WeightsError(message)
+            message = f"{path}: data/{prefix[:80]}... is nested in more than {DEEPEST} groups"
+            raise WeightsError(message, code=ErrorCode.LIMIT, file=str(path), expected=DEEPEST)
         if not len(group) and prefix:
             yield prefix.rstrip("/"), None
         below = []
         for part in group:
             name = prefix + part
-            if hasattr(group.get(part, getlink=True), "path"):  # could lead out of the file
-                message = f"{path}: data/{name} is a link to another place; store the array itself"
-                raise WeightsError(message)
+            if hasattr(group.get(part, getlink=True), "path"):  # may lead to another file
+                message = f"{path}: data/{name} is a link; store the array itself"
+                raise WeightsError(message, code=ErrorCode.UNTRUSTED, file=str(path))
             item = group[part]
             place = get_info(item.id).addr
             if place in met:
@@ -155,11 +158,11 @@ def _members(path: Path, data: Any) -> Iterator[tuple[str, Any]]:
                 below.append((f"{name}/", item, depth + 1))
             elif hasattr(item, "dtype"):
                 yield name, item
-        waiting += reversed(below)  # layers come in the order of their names
+        waiting += reversed(below)  # in the order of layer names
 
 
 def write_hdf5_arrays(path: Path, weights: dict[str, dict[int, np.ndarray]]) -> None:
-    """Write the parameters of some layers, atomically."""
+    """Write the parameters of layers, atomically."""
     with new_hdf5(path) as file:
         data = file.create_group("data")
         for layer, arrays in weights.items():
@@ -169,7 +172,7 @@ def write_hdf5_arrays(path: Path, weights: dict[str, dict[int, np.ndarray]]) -> 
 
 
 def write_hdf5_weights(net: ParameterStore, path: Path, write_diff: bool) -> None:
-    """Write the parameters a net owns, and the gradients of all, atomically."""
+    """Write the parameters owned by a net, and optionally all gradients, atomically."""
     with new_hdf5(path) as file:
         for kind in ("data", "diff") if write_diff else ("data",):
             group = file.create_group(kind)

@@ -1,4 +1,4 @@
-"""Stored parameters into nets.
+"""Loading of stored parameters into nets.
 
 Source: Caffe, ``Net::CopyTrainedLayersFrom`` in ``src/caffe/net.cpp``.
 """
@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.blob import Blob
+from demitasse.core.deprecated import warn_once
 from demitasse.core.threads import Uninterrupted
-from demitasse.errors import ConfigError, NetError, ShapeError, WeightsError
+from demitasse.errors import ConfigError, ErrorCode, NetError, ShapeError, WeightsError
 from demitasse.io.proto import BlobProto, NetParameter, read_net_arrays, upgrade_net
 from demitasse.io.proto.zero_copy.read import Arrays
 from demitasse.io.weights.formats import Parameters, read_arrays
@@ -38,25 +39,30 @@ NO_GRADIENT = np.empty(0, np.float32)
 def load_into(
     net: ParameterStore,
     source: str | os.PathLike[str] | NetParameter,
-    on_mismatch: OnMismatch = "error",
+    on_mismatch: OnMismatch = "raise",
 ) -> LoadReport:
     """Load parameters into a net, by layer name.
 
-    Everything is checked before anything is changed.
+    All checks come before any change.
 
     Args:
         net: The net.
         source: A caffemodel, an HDF5 file, a ``.npz`` or ``.safetensors`` file, or a message.
-        on_mismatch: "error" or "skip".
+        on_mismatch: "raise" an error for layers that do not fit, or "skip" them.
 
     Raises:
         ConfigError: ``on_mismatch`` is neither.
-        WeightsError: The file cannot be read, or a layer has another number of parameters.
-        ShapeError: A parameter has another shape; both are shown.
+        WeightsError: The file cannot be read, or the number of parameters of a layer differs.
+        ShapeError: The shape of a parameter differs.
     """
-    if on_mismatch not in {"error", "skip"}:
-        message = f"on_mismatch must be 'error' or 'skip', not {on_mismatch!r}"
-        raise ConfigError(message)
+    if str(on_mismatch) == "error":
+        warn_once("on_mismatch='error'", "on_mismatch='raise'", stacklevel=4)
+        on_mismatch = "raise"
+    if on_mismatch not in {"raise", "skip"}:
+        message = f"got on_mismatch {on_mismatch!r}, expected 'raise' or 'skip'"
+        raise ConfigError(
+            message, code=ErrorCode.INVALID, field="on_mismatch", got=str(on_mismatch)
+        )
     skip = on_mismatch == "skip"
     if isinstance(source, NetParameter):
         given = NetParameter()
@@ -86,14 +92,14 @@ def _load_message(
         mine = target(net, layer.name, bool(layer.blobs), report)
         if mine is None:
             continue
-        if layer.type == "BatchNorm":  # perhaps to be converted
+        if layer.type == "BatchNorm":  # may be converted
             for stored in layer.blobs:
                 arrays.put_back(stored)
         pairs.pop(layer.name, None)
         with fits(layer.name, report, skip):
             stored_blobs = adopted(layer, len(mine))
             pairs[layer.name] = message_pairs(layer.name, mine, stored_blobs, arrays)
-    # doubles may become infinite, as in C
+    # doubles may overflow to infinity, as in C
     with np.errstate(over="ignore", invalid="ignore"), Uninterrupted():
         for blob, proto in chain.from_iterable(pairs.values()):
             values, diff = arrays.floats(proto), arrays.floats(proto, diff=True)

@@ -1,4 +1,4 @@
-"""Single arrays in NumPy's ``.npy`` format, read without evaluating what their headers say.
+"""Single arrays in NumPy's ``.npy`` format, read without evaluating their headers.
 
 Source: NumPy, ``numpy/lib/format.py``.
 """
@@ -19,15 +19,15 @@ __all__ = ["read_array", "read_npy"]
 
 MAGIC = b"\x93NUMPY"
 LENGTHS = {1: "<H", 2: "<I"}
-"""Version -> how the length of the header is stored."""
+"""Version -> encoding of the header's length."""
 
-LONGEST_HEADER = 10_000  # bytes, as numpy itself has it
+LONGEST_HEADER = 10_000  # bytes, NumPy's own limit
 HEADER = re.compile(
     rb"\{ *'descr': *'([<>|=]?(?:[fiub][0-9]{1,2}|(U)[1-9][0-9]{0,8}))',"
     rb" *'fortran_order': *(True|False),"
     rb" *'shape': *\(((?:[0-9]{1,18}L?, *)*(?:[0-9]{1,18}L?)?)\),? *\}\s*"
 )
-PART = 1 << 20  # bytes that are read at once
+PART = 1 << 20  # bytes per read
 
 
 def read_npy(path: Path) -> np.ndarray:
@@ -35,7 +35,7 @@ def read_npy(path: Path) -> np.ndarray:
 
     Raises:
         OSError: The file cannot be opened.
-        ValueError: It holds no array of numbers, or says it has more values than it has room for.
+        ValueError: The file is no array of numbers, or is too short for its declared shape.
     """
     with regular_file(path).open("rb") as file:
         return read_array(file, path.stat().st_size)
@@ -45,16 +45,16 @@ def read_array(file: IO[bytes], size: int, *, texts: bool = False) -> np.ndarray
     """Return the array in an open file.
 
     Args:
-        file: At the beginning of the array.
-        size: Bytes that there are.
-        texts: Whether it may hold texts.
+        file: Positioned at the array.
+        size: Number of bytes available.
+        texts: Allow arrays of strings.
 
     Raises:
-        ValueError: It is no array of numbers, or says it has more values than there is room for.
+        ValueError: This is no array of numbers, or its declared shape exceeds ``size``.
     """
     start = file.read(8)
     if len(start) < 8 or start[:6] != MAGIC or start[6] not in LENGTHS:
-        message = "this is no array in NumPy's format, or in a version of it that is not read"
+        message = "this is no array in NumPy's format, or has an unsupported version"
         raise ValueError(message)
     form = LENGTHS[start[6]]
     field = file.read(struct.calcsize(form))
@@ -66,12 +66,12 @@ def read_array(file: IO[bytes], size: int, *, texts: bool = False) -> np.ndarray
     try:
         kind = np.dtype(found[1].decode())
     except TypeError:
-        message = f"its header names the type {found[1].decode()}, which there is not"
+        message = f"its header has the unknown type {found[1].decode()}"
         raise ValueError(message) from None
     shape = tuple(int(axis.rstrip(b"L ")) for axis in found[4].split(b",") if axis.strip())
     count = math.prod(shape)
     if count * kind.itemsize > size - len(start) - len(field) - length:
-        message = f"its header says it has the shape {shape}; it is too short for that"
+        message = f"its header declares the shape {shape}; the file is too short"
         raise ValueError(message)
     values = np.empty(count, kind)
     _fill(values.view(np.uint8), file)
@@ -79,7 +79,7 @@ def read_array(file: IO[bytes], size: int, *, texts: bool = False) -> np.ndarray
 
 
 def _fill(room: np.ndarray, file: IO[bytes]) -> None:
-    """Read until a buffer is full, in parts: a member of an archive is copied once more."""
+    """Fill a buffer in parts; a member of an archive would be copied as a whole."""
     at = 0
     while at < len(room):
         part = file.read(min(PART, len(room) - at))

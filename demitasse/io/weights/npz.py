@@ -10,45 +10,46 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.core.atomic import atomic_write
-from demitasse.core.paths import regular_file
-from demitasse.errors import WeightsError
+from demitasse.core.paths import code_of, regular_file
+from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.weights.npy import read_array
 
 __all__ = ["arrays_in", "read_npz", "write_npz"]
 
 DEFLATES = 1032
-"""How many bytes one byte of a compressed file can be at most."""
+"""Largest ratio of DEFLATE compression: bytes per compressed byte."""
 
 ENCRYPTED = 1
-"""The bit of a member's flags that says so."""
+"""Flag bit of encrypted members."""
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a file of weights by their names.
+    """Return the arrays of a file of weights by name.
 
     Raises:
-        WeightsError: The file is not there or cannot be read.
+        WeightsError: The file does not exist or cannot be read.
     """
     try:
         return arrays_in(path)
     except (OSError, ValueError) as error:
         message = f"{path} cannot be read as weights: {error}"
-        raise WeightsError(message) from error
+        code = code_of(error) if isinstance(error, OSError) else ErrorCode.UNREADABLE
+        raise WeightsError(message, code=code, file=str(path)) from error
 
 
 def arrays_in(
     path: Path, names: Collection[str] | None = None, *, texts: bool = False
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of a file by their names.
+    """Return the arrays of a file by name.
 
     Args:
         path: The file.
-        names: Those that are wanted; None for all.
-        texts: Whether arrays of texts are read, too.
+        names: Names of wanted arrays; None for all.
+        texts: Allow arrays of strings.
 
     Raises:
         OSError: The file cannot be opened.
-        ValueError: It cannot be read as an archive of arrays of numbers; says why.
+        ValueError: The file is no archive of arrays of numbers.
     """
     try:
         with regular_file(path).open("rb") as file, zipfile.ZipFile(file) as archive:
@@ -67,7 +68,7 @@ def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Write arrays, atomically.
 
     Raises:
-        OSError: The file cannot be written; an old one is kept.
+        OSError: The file cannot be written; an old file is kept.
     """
     with atomic_write(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
@@ -76,17 +77,17 @@ def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 def _need_room(archive: zipfile.ZipFile, size: int) -> None:
-    """Refuse members that are stored in a way numpy does not, or lie in the same bytes."""
+    """Refuse members in an unsupported encoding, and members that share bytes."""
     stored = 0
     for member in archive.infolist():
         kinds = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: DEFLATES}
         growth = kinds.get(member.compress_type)
         if growth is None or member.flag_bits & ENCRYPTED:
-            message = f"{member.filename!r} is encrypted, or compressed otherwise than by deflate"
+            message = f"{member.filename!r} is encrypted, or not compressed by deflate"
             raise ValueError(message)
         stored += member.compress_size
         if stored > size or member.file_size > growth * member.compress_size:
-            message = f"{member.filename!r} says it is larger than the file has room for"
+            message = f"{member.filename!r} declares more bytes than the file can hold"
             raise ValueError(message)
 
 

@@ -1,11 +1,10 @@
-"""Parameters of BatchNorm as NVCaffe stores them, made those that Caffe's layer expects.
+"""BatchNorm parameters of NVCaffe, converted to Caffe's.
 
-NVCaffe's layer may have a scale and a bias of its own: five parameters. Its mean and variance are
-averages already, where Caffe's are sums to be divided by the third parameter, so that becomes 1.
+NVCaffe's layer may have a scale and a bias: five parameters. Its mean and variance are averages,
+while Caffe's are sums to be divided by the third parameter; so the third becomes 1.
 
 Source: NVCaffe (NVIDIA/caffe), ``src/caffe/layers/batch_norm_layer.cpp``, issues 276 and 436.
-Not compared with the original: the order of version 0.15 was seen neither in a file nor in its
-source.
+Not compared with the original: no file and no source of version 0.15 was available.
 """
 
 from __future__ import annotations
@@ -14,26 +13,25 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from demitasse.errors import WeightsError
+from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.proto import BlobProto, LayerParameter, floats, set_floats
 
 __all__ = ["adopted"]
 
 
 def adopted(layer: LayerParameter, wanted: int) -> Sequence[BlobProto]:
-    """Return the stored parameters of a layer, converted if they are of NVCaffe's BatchNorm.
+    """Return the stored parameters of a layer, converted if from NVCaffe's BatchNorm.
 
-    Five parameters are mean, variance, a correction, scale and bias (0.16 and newer) or, where the
-    last one is a single number, scale, bias, mean, variance and a correction (0.15). Three are
-    NVCaffe's when they are stored as raw bytes, or have statistics that are divided by 0.
+    Five parameters are mean, variance, a correction, scale and bias (0.16 and later); if the last
+    parameter is a single number: scale, bias, mean, variance and a correction (0.15). Three
+    parameters are NVCaffe's if stored as raw bytes, or if the divisor of the statistics is 0.
 
     Args:
         layer: A layer of a caffemodel.
-        wanted: How many parameters the layer of the net has.
+        wanted: Number of parameters of the net's layer.
 
     Raises:
-        WeightsError: Scale and bias are there and do something, but the layer has no place for
-            them.
+        WeightsError: Scale and bias have an effect, but the net's layer has none.
     """
     blobs = layer.blobs
     if layer.type != "BatchNorm" or len(blobs) not in {3, 5}:
@@ -53,10 +51,12 @@ def adopted(layer: LayerParameter, wanted: int) -> Sequence[BlobProto]:
         return [*statistics, _blob(scale), _blob(bias)]
     if (scale != 1).any() or bias.any():
         message = (
-            f"the source's layer {layer.name!r} is NVCaffe's BatchNorm, with a scale and a bias; "
-            "give the net's layer batch_norm_param { scale_bias: true }"
+            f"layer {layer.name!r} of the source is NVCaffe's BatchNorm with scale and bias; "
+            "set batch_norm_param { scale_bias: true } in the net's layer"
         )
-        raise WeightsError(message)
+        raise WeightsError(
+            message, code=ErrorCode.INCOMPATIBLE, layer=layer.name, field="scale_bias"
+        )
     return statistics
 
 

@@ -1,4 +1,4 @@
-"""Which stored parameters belong to which of a net's, and what does not fit.
+"""Matching of stored parameters with those of a net.
 
 Source: Caffe, ``Net::CopyTrainedLayersFrom`` in ``src/caffe/net.cpp``.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 from demitasse.blob import Blob
 from demitasse.core.axes import shape_string
-from demitasse.errors import NetError, ShapeError, WeightsError
+from demitasse.errors import ErrorCode, NetError, ShapeError, WeightsError
 from demitasse.io.proto import BlobProto, stored_shape
 from demitasse.io.proto.zero_copy.read import Arrays
 from demitasse.io.weights.store import ParameterStore
@@ -30,22 +30,21 @@ __all__ = [
     "target",
 ]
 
-OnMismatch = Literal["error", "skip"]
-"""What to do with a layer whose parameters do not fit: refuse the file, or leave the layer out."""
+OnMismatch = Literal["raise", "skip"]
+"""Policy for a layer whose parameters do not fit: raise an error, or skip the layer."""
 
 
 @dataclass
 class LoadReport:
-    """What became of the layers of a weights file.
+    """Result of loading a file of weights.
 
     Attributes:
-        loaded: Layers whose parameters were taken.
-        ignored: Layers of the file with parameters that the net does not have.
-        missing: Layers of the net with parameters that were not loaded: the file does not have
-            them, or they are among the mismatched.
-        repeated: Names that occur more than once in the file; the last one's values count.
-        mismatched: Layers that were left out because they do not fit, and why. Of such a layer no
-            parameter is taken.
+        loaded: Layers whose parameters were loaded.
+        ignored: Layers of the file, with parameters, that the net does not have.
+        missing: Layers of the net, with parameters, that were not loaded, mismatched ones included.
+        repeated: Names that occur several times in the file; the last values count.
+        mismatched: Skipped layers that do not fit, with the reasons; none of their parameters is
+            loaded.
     """
 
     loaded: list[str] = field(default_factory=list)
@@ -61,8 +60,8 @@ def message_pairs(
     """Pair a layer's parameters with those of a caffemodel.
 
     Raises:
-        ShapeError: A shape differs, the four axes of old files apart.
-        WeightsError: The numbers of parameters, or of values in one, differ.
+        ShapeError: A shape differs, legacy shapes of four axes apart.
+        WeightsError: The number of parameters, or of values of a parameter, differs.
     """
     _same_number(name, len(mine), len(theirs))
     for index, (blob, proto) in enumerate(zip(mine, theirs, strict=True)):
@@ -76,42 +75,58 @@ def message_pairs(
                 raise error.at(place) from None
             if count != blob.count and (count or not diff):
                 text = (
-                    f"parameter {index} of layer {name!r} has {count} {what} for its shape "
-                    f"{shape_string(blob.shape)}: the file is damaged; mend it"
+                    f"got {count} {what} of parameter {index} of layer {name!r}, expected "
+                    f"{shape_string(blob.shape)}: the file is damaged"
                 )
-                raise WeightsError(text)
+                raise WeightsError(
+                    text,
+                    code=ErrorCode.COUNT_MISMATCH,
+                    layer=name,
+                    param=index,
+                    got=count,
+                    expected=blob.count,
+                )
     return list(zip(mine, theirs, strict=True))
 
 
 def array_pairs(
     net: ParameterStore, name: str, mine: list[Blob], arrays: dict[int, np.ndarray]
 ) -> list[tuple[Blob, np.ndarray]]:
-    """Pair a layer's parameters with those of a file of arrays, which may lack what is shared.
+    """Pair a layer's parameters with arrays of a file, which may lack shared parameters.
 
     Raises:
-        ShapeError: A shape differs, the four axes of old files apart.
-        WeightsError: The numbers of the parameters differ, or one holds no numbers.
+        ShapeError: A shape differs, legacy shapes of four axes apart.
+        WeightsError: The number of parameters differs, or an array does not have numbers.
     """
     wanted = [i for i, blob in enumerate(mine) if i in arrays or not _is_shared(net, blob)]
     _same_number(name, len(wanted), len(arrays))
     if wanted != list(arrays):
         text = (
-            f"the source has parameters {_listed(arrays)} of layer {name!r}, the net has "
-            f"{_listed(wanted)}; rename the layer to leave it as it is"
+            f"got the parameters {_listed(arrays)} of layer {name!r}, expected "
+            f"{_listed(wanted)}; rename the layer to keep its parameters"
         )
-        raise WeightsError(text)
+        raise WeightsError(
+            text,
+            code=ErrorCode.MISSING,
+            layer=name,
+            got=_listed(arrays),
+            expected=_listed(wanted),
+        )
     for index, array in arrays.items():
         blob = mine[index]
         if blob.shape != array.shape and not _in_four_axes(blob, array.shape):
             raise _misfit(name, index, blob.shape, array.shape)
         if array.dtype.kind not in "fiu":
-            text = f"parameter {index} of layer {name!r} holds {array.dtype}, not numbers; mend it"
-            raise WeightsError(text)
+            kind = str(array.dtype)
+            text = f"got parameter {index} of layer {name!r} of type {kind}, expected numbers"
+            raise WeightsError(
+                text, code=ErrorCode.DTYPE_MISMATCH, layer=name, param=index, got=kind
+            )
     return [(mine[index], array.reshape(mine[index].shape)) for index, array in arrays.items()]
 
 
 def _in_four_axes(blob: Blob, shape: tuple[int, ...]) -> bool:
-    """Whether a shape is that of a parameter as old files have it: with leading axes of 1."""
+    """Return True for a legacy shape: four axes, the leading ones 1."""
     return len(shape) == 4 and shape == (1,) * (4 - blob.num_axes) + blob.shape
 
 
@@ -121,13 +136,13 @@ def _listed(numbers: Iterable[int]) -> str:
 
 @contextmanager
 def fits(name: str, report: LoadReport, skip: bool) -> Iterator[None]:
-    """With ``skip``, report a layer that does not fit as mismatched; otherwise raise the error."""
+    """Record a layer that does not fit if ``skip``; otherwise raise the error."""
     try:
         yield
-        report.mismatched.pop(name, None)  # of several in the file the last one counts
+        report.mismatched.pop(name, None)  # the last of several entries counts
     except (ShapeError, WeightsError) as error:
         if not skip:
-            error.message += ", or leave it out with on_mismatch='skip'"
+            error.message += ", or skip it with on_mismatch='skip'"
             raise
         report.mismatched[name] = str(error)
         if name in report.loaded:
@@ -137,13 +152,13 @@ def fits(name: str, report: LoadReport, skip: bool) -> Iterator[None]:
 def target(
     net: ParameterStore, name: str, has_blobs: bool, report: LoadReport
 ) -> list[Blob] | None:
-    """Return the parameters of the net's layer of a name, and report what becomes of the stored.
+    """Return the parameters of the net's layer of a name, and update the report.
 
     Args:
         net: The net.
-        name: A layer of the file.
-        has_blobs: Whether the file has parameters for it.
-        report: The layer is added to those loaded, repeated or ignored.
+        name: Name of a layer of the file.
+        has_blobs: True if the file has parameters of the layer.
+        report: Lists the layer as loaded, repeated or ignored.
 
     Returns:
         None if the net has no such layer.
@@ -162,7 +177,7 @@ def _is_shared(net: ParameterStore, blob: Blob) -> bool:
 
 
 def finished(net: ParameterStore, report: LoadReport) -> LoadReport:
-    """Add the layers of the net that were not loaded to the report, and return it."""
+    """Add the layers that were not loaded to the report, and return the report."""
     report.missing = [name for name in net.params if name not in report.loaded]
     return report
 
@@ -170,27 +185,42 @@ def finished(net: ParameterStore, report: LoadReport) -> LoadReport:
 def _same_number(layer: str, have: int, given: int) -> None:
     if have != given:
         message = (
-            f"layer {layer!r} has {have} parameters, the source has {given}; "
-            "rename the layer to leave it as it is"
+            f"got {given} parameters of layer {layer!r}, expected {have}; "
+            "rename the layer to keep its parameters"
         )
-        raise WeightsError(message)
+        raise WeightsError(
+            message, code=ErrorCode.COUNT_MISMATCH, layer=layer, got=given, expected=have
+        )
 
 
 def _misfit(layer: str, index: int, mine: tuple[int, ...], theirs: tuple[int, ...]) -> ShapeError:
     ones = [n for n in mine if n != 1] == [n for n in theirs if n != 1]
     message = (
-        f"cannot copy parameter {index} of layer {layer!r}: the source has {shape_string(theirs)}, "
-        f"the net {shape_string(mine)}{' (only axes of 1 differ)' if ones else ''}; rename the "
-        "layer to learn it afresh"
+        f"got parameter {index} of layer {layer!r} of {shape_string(theirs)}, expected "
+        f"{shape_string(mine)}{' (only axes of 1 differ)' if ones else ''}; rename the layer to "
+        "train it from scratch"
     )
-    return ShapeError(message)
+    return ShapeError(
+        message,
+        code=ErrorCode.SHAPE_MISMATCH,
+        layer=layer,
+        param=index,
+        got=theirs,
+        expected=mine,
+    )
 
 
 def matched(layer: str, mine: Sequence[Blob], theirs: Sequence[Blob]) -> list[tuple[Blob, Blob]]:
     """Pair the parameters of two layers, which must agree in number and shapes."""
     if len(mine) != len(theirs):
         message = f"{layer} has {len(mine)} parameters here and {len(theirs)} in the other net"
-        raise NetError(message)
+        raise NetError(
+            message,
+            code=ErrorCode.COUNT_MISMATCH,
+            layer=layer,
+            got=len(theirs),
+            expected=len(mine),
+        )
     for index, (a, b) in enumerate(zip(mine, theirs, strict=True)):
         if a.shape != b.shape:
             raise _misfit(layer, index, a.shape, b.shape)

@@ -1,4 +1,4 @@
-"""Stored parameters as arrays, without a net."""
+"""Reading of weights to arrays, without a net."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.core.axes import shape_string
-from demitasse.errors import WeightsError
+from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.proto import BlobProto, LayerParameter, read_net_arrays, stored_shape
 from demitasse.io.proto.zero_copy.read import Arrays
 from demitasse.io.weights.formats import Parameters, read_arrays
@@ -21,23 +21,23 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, list[np.ndarray]]:
     """Read the parameters of every layer of a file of weights; needs no net.
 
     Args:
-        path: A caffemodel, an HDF5 file, or a ``.npz`` or ``.safetensors`` file as
-            ``demitasse weights export`` writes them.
+        path: A caffemodel, an HDF5 file, or a ``.npz`` or ``.safetensors`` file written by
+            ``demitasse weights export``.
 
     Returns:
-        For each layer that has parameters, its arrays in Caffe's order (weight, bias, ...).
+        For each layer with parameters, its arrays in Caffe's order (weight, bias, ...).
 
     Raises:
-        WeightsError: The file is not there, or cannot be read.
+        WeightsError: The file does not exist, or cannot be read.
     """
     return {name: list(arrays.values()) for name, arrays in read_weights(path).items()}
 
 
 def read_weights(path: str | os.PathLike[str]) -> Parameters:
-    """As ``load_weights``, with the number of each parameter.
+    """Read weights like ``load_weights``, with the index of each parameter.
 
     Raises:
-        WeightsError: The file is not there, or cannot be read.
+        WeightsError: The file does not exist, or cannot be read.
     """
     found = read_arrays(Path(path))
     if found is not None:
@@ -56,16 +56,15 @@ def read_weights(path: str | os.PathLike[str]) -> Parameters:
 
 
 def read_layers(path: str | os.PathLike[str]) -> list[LayerParameter]:
-    """Return the messages of a caffemodel's layers that have parameters, without these.
+    """Return the messages of a caffemodel's layers with parameters, without the parameters.
 
     Raises:
-        WeightsError: It is no caffemodel, or cannot be read.
+        WeightsError: The file is no caffemodel, or cannot be read.
     """
     if read_arrays(Path(path)) is not None:
-        message = (
-            f"{os.fspath(path)} does not say of what types its layers are; give the caffemodel"
-        )
-        raise WeightsError(message)
+        name = os.fspath(path)
+        message = f"{name} has no layer types; give the caffemodel"
+        raise WeightsError(message, code=ErrorCode.UNSUPPORTED, file=name)
     layers = []
     for layer in read_net_arrays(path)[0].layer:
         if layer.blobs:
@@ -82,11 +81,18 @@ def _array_of(layer: str, index: int, blob: BlobProto, arrays: Arrays) -> np.nda
         raise error.at(place) from None
     try:
         if min(shape, default=1) >= 0 and values.size == math.prod(shape):
-            return np.array(values.reshape(shape))  # lets go of the rest of the file
-    except ValueError:  # no values, but axes too long all the same
+            return np.array(values.reshape(shape))  # a copy, to release the file
+    except ValueError:  # an axis of 0, and another that is too long
         pass
     message = (
-        f"parameter {index} of layer {layer!r} has {values.size} values for its shape "
+        f"got {values.size} values of parameter {index} of layer {layer!r}, expected "
         f"{shape_string(shape)}"
     )
-    raise WeightsError(message)
+    raise WeightsError(
+        message,
+        code=ErrorCode.COUNT_MISMATCH,
+        layer=layer,
+        param=index,
+        got=values.size,
+        expected=shape,
+    )

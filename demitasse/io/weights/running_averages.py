@@ -1,4 +1,4 @@
-"""The averages of a BatchNorm, which its file holds as sums and the sum of their weights.
+"""Averages of BatchNorm, stored as sums with the sum of their weights.
 
 Source: Caffe, ``BatchNormLayer`` in ``src/caffe/layers/batch_norm_layer.cpp``.
 """
@@ -13,7 +13,7 @@ __all__ = ["running_averages"]
 
 
 def running_averages(blobs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and variance; 0 while nothing was added to them.
+    """Return mean and variance; 0 before any update.
 
     Args:
         blobs: Sum of means, sum of variances, sum of weights. Shapes: (C,), (C,), (1,).

@@ -1,6 +1,6 @@
-"""Named arrays in ``.safetensors`` files, read and written without that library.
+"""Named arrays in ``.safetensors`` files, read and written without the safetensors library.
 
-The length of a header (8 bytes), a header in JSON, the arrays one after the other.
+A file is the length of the header (8 bytes), a header in JSON, and the arrays.
 """
 
 from __future__ import annotations
@@ -14,39 +14,40 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.core.atomic import atomic_write
-from demitasse.core.paths import regular_file
-from demitasse.errors import WeightsError
+from demitasse.core.paths import code_of, regular_file
+from demitasse.errors import ErrorCode, WeightsError
 
 __all__ = ["STORED", "read_safetensors", "safetensors_pieces", "write_safetensors"]
 
 TYPES = {"float16": "F16", "float32": "F32", "float64": "F64"}
 BFLOAT16 = "bfloat16"
 STORED = {**TYPES, BFLOAT16: "BF16"}
-"""What floats can be stored as -> its name in the header; numpy has no bfloat16 of its own."""
+"""Storage types of floats, and their names in the header; numpy has no bfloat16."""
 
-WHOLE = {
+INTEGERS = {
     "bool": "BOOL", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",
     "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64",
 }  # fmt: skip
-"""What other frameworks store besides, such as counts of batches; it is read alone."""
+"""Other types, e.g. of counters, which are read only."""
 
 UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError, struct.error
 )  # fmt: skip
-LONGEST_HEADER = 100 << 20  # bytes, as safetensors itself has it
+LONGEST_HEADER = 100 << 20  # bytes, the safetensors library's own limit
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a file by their names.
+    """Return the arrays of a file by name.
 
     Raises:
-        WeightsError: The file is not there or cannot be read.
+        WeightsError: The file does not exist or cannot be read.
     """
     try:
         return _arrays_of(np.fromfile(regular_file(path), np.uint8))
     except UNREADABLE as error:
         message = f"{path} cannot be read as weights: {error}"
-        raise WeightsError(message) from error
+        code = code_of(error) if isinstance(error, OSError) else ErrorCode.UNREADABLE
+        raise WeightsError(message, code=code, file=str(path)) from error
 
 
 def write_safetensors(
@@ -56,13 +57,13 @@ def write_safetensors(
 
     Args:
         path: The file.
-        arrays: Name -> array.
-        kind: Framework that they are for: "np" or "pt".
-        dtype: What floats are stored as: one of ``STORED``; None: as they are.
+        arrays: Arrays by name.
+        kind: Framework of the file: "np" or "pt".
+        dtype: Storage type of floats: one of ``STORED``, or None for each array's own type.
 
     Raises:
-        WeightsError: One holds no floats.
-        OSError: The file cannot be written; an old one is kept.
+        WeightsError: An array does not consist of floats.
+        OSError: The file cannot be written; an old file is kept.
     """
     pieces = safetensors_pieces(arrays, kind, dtype)
     with atomic_write(path) as file:
@@ -73,20 +74,20 @@ def write_safetensors(
 def safetensors_pieces(
     arrays: dict[str, np.ndarray], kind: str = "np", dtype: str | None = None
 ) -> Iterator[bytes]:
-    """Return the bytes of a file, piece by piece; arguments are those of ``write_safetensors``.
+    """Return the bytes of a file in pieces; arguments as for ``write_safetensors``.
 
     Raises:
-        WeightsError: One holds no floats.
+        WeightsError: An array does not consist of floats.
     """
     header: dict[str, object] = {"__metadata__": {"format": kind}}
     start = 0
     for name, array in arrays.items():
         own = array.dtype.name if dtype is None else dtype
         if array.dtype.name not in TYPES or own not in STORED:
-            message = (
-                f"{name} holds {array.dtype}; as safetensors only {', '.join(TYPES)} are written"
+            message = f"got {array.dtype} in {name}, expected one of {', '.join(TYPES)}"
+            raise WeightsError(
+                message, code=ErrorCode.DTYPE_MISMATCH, param=name, got=str(array.dtype)
             )
-            raise WeightsError(message)
         size = array.size * (2 if own == BFLOAT16 else np.dtype(own).itemsize)
         header[name] = {
             "dtype": STORED[own],
@@ -95,7 +96,7 @@ def safetensors_pieces(
         }
         start += size
     encoded = json.dumps(header).encode()
-    encoded += b" " * (-len(encoded) % 8)  # so that the data begin at a multiple of 8
+    encoded += b" " * (-len(encoded) % 8)  # aligns the data to 8 bytes
 
     def pieces() -> Iterator[bytes]:
         yield struct.pack("<Q", len(encoded)) + encoded
@@ -106,7 +107,7 @@ def safetensors_pieces(
 
 
 def _stored(array: np.ndarray, dtype: str) -> bytes:
-    """Return the bytes of an array, the smallest of each number first."""
+    """Return the bytes of an array, little-endian."""
     if dtype != BFLOAT16:
         with np.errstate(over="ignore"):
             return array.astype(np.dtype(dtype).newbyteorder("<"), copy=False).tobytes()
@@ -119,13 +120,13 @@ def _stored(array: np.ndarray, dtype: str) -> bytes:
 def _arrays_of(content: np.ndarray) -> dict[str, np.ndarray]:
     (length,) = struct.unpack("<Q", content[:8].tobytes())
     if length > min(LONGEST_HEADER, content.size - 8):
-        message = f"its header would be {length} bytes long"
+        message = f"its header declares {length} bytes"
         raise ValueError(message)
     header = json.loads(content[8 : 8 + length].tobytes())
     if not isinstance(header, dict):
-        message = "its header is no object"
+        message = "its header is no JSON object"
         raise TypeError(message)
-    types = {text: np.dtype(name).newbyteorder("<") for name, text in (TYPES | WHOLE).items()}
+    types = {text: np.dtype(name).newbyteorder("<") for name, text in (TYPES | INTEGERS).items()}
     types["BF16"] = np.dtype("<u2")
     data, arrays, used = content[8 + length :], {}, 0
     for name, about in header.items():
@@ -134,11 +135,11 @@ def _arrays_of(content: np.ndarray) -> dict[str, np.ndarray]:
         begin, end = about["data_offsets"]
         kind, shape = types[about["dtype"]], tuple(about["shape"])
         if not 0 <= begin <= end <= data.size or end - begin != math.prod(shape) * kind.itemsize:
-            message = f"tensor {name!r} does not lie where the header says"
+            message = f"tensor {name!r} does not lie at its declared offsets"
             raise ValueError(message)
         used += end - begin
         if used > data.size:
-            message = f"tensor {name!r} lies in bytes of other tensors"
+            message = f"tensor {name!r} overlaps other tensors"
             raise ValueError(message)
         array = data[begin:end].copy().view(kind).reshape(shape)
         if about["dtype"] == "BF16":  # the upper half of a float32

@@ -1,4 +1,4 @@
-"""A net's parameters written to a file: a caffemodel, or what its ending names.
+"""Writing of a net's parameters: caffemodel, HDF5, npz or safetensors, by extension.
 
 Source: Caffe, ``Net::ToProto`` in ``src/caffe/net.cpp``.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.errors import WeightsError
+from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.proto import LayerParameter, NetParameter
 from demitasse.io.proto.zero_copy.write import (
     Pieces,
@@ -26,26 +26,26 @@ from demitasse.io.weights.store import ParameterStore
 __all__ = ["ARRAYS", "caffemodel_pieces", "save", "save_caffemodel"]
 
 Parameter = tuple[np.ndarray, np.ndarray | None]
-"""Values, and gradients or none."""
+"""Values, and gradients or None."""
 
 ARRAYS = {".npz", ".safetensors"}
-"""Endings of files of named arrays, which hold no gradients."""
+"""Extensions of files of named arrays, which cannot store gradients."""
 
 
 def save(net: ParameterStore, path: Path, write_diff: bool) -> None:
-    """Write a net's parameters in the format that loading expects of the path's ending.
+    """Write a net's parameters in the format of the path's extension.
 
     Raises:
-        WeightsError: h5py is not installed, or the format holds no gradients and they are wanted.
-        OSError: The file cannot be written; an old one is kept.
+        WeightsError: h5py is not installed, or the format cannot store gradients.
+        OSError: The file cannot be written; an old file is kept.
     """
     if path.suffix == ".h5":
         write_hdf5_weights(net, path, write_diff)
     elif path.suffix not in ARRAYS:
         save_caffemodel(net, path, write_diff)
     elif write_diff:
-        message = f"{path} cannot hold gradients (write_diff); write a .caffemodel or .h5 file"
-        raise WeightsError(message)
+        message = f"{path} cannot store gradients (write_diff); write a .caffemodel or .h5 file"
+        raise WeightsError(message, code=ErrorCode.UNSUPPORTED, file=str(path), field="write_diff")
     else:
         weights = {
             layer.name: {i: blob.cpu_data() for i, blob in enumerate(layer.blobs)}
@@ -66,12 +66,12 @@ def save_caffemodel(net: ParameterStore, path: Path, write_diff: bool) -> None:
 def caffemodel_pieces(
     name: str, layers: Iterable[LayerParameter], blobs: Iterable[Iterable[Parameter]]
 ) -> Pieces:
-    """Return a caffemodel in pieces, the arrays not copied.
+    """Return a caffemodel in pieces, without copying the arrays.
 
     Args:
         name: Name of the net.
         layers: The layers, without parameters.
-        blobs: For each layer its parameters, and their gradients where these are stored.
+        blobs: Parameters of each layer, and gradients if stored.
     """
     pieces: Pieces = [NetParameter(name=name).SerializeToString()]
     for layer, arrays in zip(layers, blobs, strict=True):

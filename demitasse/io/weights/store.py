@@ -1,4 +1,4 @@
-"""What weights are loaded into and saved from: a net, as far as its parameters go."""
+"""Interface of nets for loading and saving weights."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["ParameterLayer", "ParameterStore"]
 
 
 class ParameterLayer(Protocol):
-    """One layer (``demitasse.layers.base.Layer``)."""
+    """A layer (``demitasse.layers.base.Layer``)."""
 
     @property
     def name(self) -> str:
-        """Its name in the net."""
+        """Name in the net."""
 
     @property
     def blobs(self) -> list[Blob]:
-        """Its parameters: weight, bias, ..."""
+        """Parameters: weight, bias, ..."""
 
 
 class ParameterStore(Protocol):
-    """The layers of a net and their parameters (``demitasse.net.structure.Structure``)."""
+    """Layers and parameters of a net (``demitasse.net.structure.Structure``)."""
 
     @property
     def name(self) -> str:
@@ -37,23 +37,23 @@ class ParameterStore(Protocol):
 
     @property
     def params(self) -> Mapping[str, Sequence[Blob]]:
-        """The parameters of each layer that has any, by its name."""
+        """Parameters of each layer with parameters, by layer name."""
 
     @property
     def params_list(self) -> Sequence[Blob]:
-        """The parameters of all layers, in order; a shared one stands there for each sharer."""
+        """Parameters of all layers, in order; shared parameters once per layer."""
 
     @property
     def param_records(self) -> Sequence[Param]:
-        """For each of ``params_list``, its place and its owner."""
+        """Layer, index and owner of each of ``params_list``."""
 
     @property
     def learnable_params(self) -> Sequence[Blob]:
-        """The parameters that have memory of their own."""
+        """Parameters with memory of their own."""
 
     @property
     def layer_numbers(self) -> Mapping[str, int]:
-        """The index of the first layer of each name."""
+        """Index of the first layer of each name."""
 
     def layer_messages(self) -> list[LayerParameter]:
         """Return the messages of the layers, without parameters."""

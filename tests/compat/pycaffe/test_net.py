@@ -340,7 +340,7 @@ def test_arrays_are_the_input_of_a_memory_layer(folder):
 
     np.testing.assert_array_equal(net.blobs["data"].data, rows[2:])
     np.testing.assert_array_equal(net.blobs["label"].data, [2, 3])
-    with pytest.raises(DataError, match="not a multiple"):
+    with pytest.raises(DataError, match="multiple of the batch size 2"):
         net.set_input_arrays(rows[:3], np.arange(3, dtype=np.float32))
 
 

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 import demitasse
-from demitasse.errors import DataError, SnapshotError, WeightsError
+from demitasse.errors import DataError, ErrorCode, SnapshotError, WeightsError
 from demitasse.io.data.databases.hdf5 import Hdf5File
 from demitasse.training.state_file import read_state
 
@@ -42,7 +43,7 @@ def test_weights_come_from_their_own_file(secret, kind):
     with h5py.File(secret / "w.h5", "w") as file:
         put(file, "data/ip/0", kind, secret)
 
-    with pytest.raises(WeightsError, match=r"w\.h5: .*data/ip(/0)? (takes its|is a link)"):
+    with expect_error(WeightsError, ErrorCode.UNTRUSTED, mentions=["w.h5", "data/ip"]):
         demitasse.load_weights(secret / "w.h5")
 
 
@@ -51,7 +52,7 @@ def test_records_come_from_their_own_file(secret, kind):
     with h5py.File(secret / "d.h5", "w") as file:
         put(file, "rows/0", kind, secret)
 
-    with pytest.raises(DataError, match=r"d\.h5: .*rows(/0)? (takes its|is a link)"):
+    with expect_error(DataError, ErrorCode.UNTRUSTED, mentions=["d.h5", "rows"]):
         Hdf5File(secret / "d.h5", ["rows/0"])
 
 
@@ -61,7 +62,7 @@ def test_a_state_comes_from_its_own_file(secret, kind):
         file["iter"] = np.array([1])
         put(file, "history/0", kind, secret)
 
-    with pytest.raises(SnapshotError, match=r"s\.h5: .*history(/0)? (takes its|is a link)"):
+    with expect_error(SnapshotError, ErrorCode.UNTRUSTED, mentions=["s.h5", "history"]):
         read_state(secret / "s.h5")
 
 
@@ -74,9 +75,9 @@ def test_a_link_inside_the_file_is_followed_but_not_out_of_it(secret):
         file["round"] = h5py.SoftLink("round")
 
     assert Hdf5File(secret / "d.h5", ["rows"]).shapes == [(2,)]
-    with pytest.raises(DataError, match=r"d\.h5: .*/door is a link to the file 'secret\.h5'"):
+    with expect_error(DataError, ErrorCode.UNTRUSTED, mentions=["d.h5", "'secret.h5'", "/door"]):
         Hdf5File(secret / "d.h5", ["out"])
-    with pytest.raises(DataError, match="more than 16 links"):
+    with expect_error(DataError, ErrorCode.CORRUPT, mentions="16"):
         Hdf5File(secret / "d.h5", ["round"])
 
 
@@ -87,5 +88,5 @@ def test_weights_in_very_many_groups_are_refused(tmp_path):
             group = group.create_group("g")
         group["round"] = file["data"]
 
-    with pytest.raises(WeightsError, match="lies in more than 128 groups"):
+    with expect_error(WeightsError, ErrorCode.LIMIT, mentions="128"):
         demitasse.load_weights(tmp_path / "w.h5")

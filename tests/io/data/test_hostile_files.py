@@ -6,9 +6,10 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse import Net
-from demitasse.errors import ConfigError, DataError, NetError, PrototxtError
+from demitasse.errors import ConfigError, DataError, ErrorCode, NetError, PrototxtError
 from demitasse.io.data.images.decode import read_image
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.plan import LONGEST
@@ -61,14 +62,14 @@ def test_many_short_tokens_take_little_more_memory_than_their_text(text):
 
 
 def test_reading_ends_after_many_faults():
-    with pytest.raises(PrototxtError, match=r"and 9981 more$"):
+    with expect_error(PrototxtError, ErrorCode.UNKNOWN, mentions="9981"):
         parse_text("".join(f"x{i}: 1 " for i in range(20_000)), NetParameter)
 
 
 def test_a_message_about_a_long_name_is_cut():
     text = f'layer {{ name: "{"n" * MANY}" type: "Nothing" }}'
 
-    with pytest.raises(NetError, match=r"n \.\.\. \d+ characters \.\.\. ") as caught:
+    with expect_error(NetError, mentions="characters") as caught:
         Net(parse_text(text, NetParameter), device="numpy")
 
     assert len(str(caught.value)) < 15_000
@@ -80,14 +81,14 @@ def test_an_image_has_only_so_many_pixels_for_its_file(tmp_path):
     image.new("1", (9000, 9000)).save(file, "PNG")
     (tmp_path / "x.png").write_bytes(file.getvalue())
 
-    with pytest.raises(DataError, match=r"x\.png: .* at most 16777216 pixels are decoded"):
+    with expect_error(DataError, ErrorCode.UNREADABLE, mentions=["x.png", "16777216"]):
         read_image(tmp_path / "x.png")
 
 
 def test_a_list_of_faults_ends():
     layers = "".join(f'layer {{ name: "l{i}" type: "Nothing{i}" top: "t{i}" }}' for i in range(99))
 
-    with pytest.raises(NetError, match=r"and 79 more$"):
+    with expect_error(NetError, mentions=["l0", "Nothing0", "79"]):
         Net(parse_text(layers, NetParameter), device="numpy")
 
 
@@ -97,7 +98,7 @@ def test_a_pyramid_is_no_higher_than_its_image():
         'layer { name: "s" type: "SPP" bottom: "x" top: "s" spp_param { pyramid_height: 4000000 } }'
     )
 
-    with pytest.raises(ConfigError, match=r"layer 's' \(SPP\): .* at most 5 for an image of 8 x 8"):
+    with expect_error(ConfigError, mentions=["'s'", "SPP", "5", "8"]):
         Net(parse_text(text, NetParameter), device="numpy")
 
 

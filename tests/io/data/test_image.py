@@ -7,8 +7,9 @@ import zlib
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.datum import datum_to_array
 from demitasse.io.data.images.decode import decode_frames, decode_image, read_image
 from demitasse.io.proto import Datum
@@ -62,7 +63,7 @@ def test_a_page_far_larger_than_its_file_is_refused_before_it_is_decoded():
     frames = decode_frames(content)
 
     assert next(frames).shape == (3, 4, 4)
-    with pytest.raises(DataError, match="20000 x 20000 pixels"):
+    with expect_error(DataError, ErrorCode.UNREADABLE, mentions="20000"):
         next(frames)
 
 
@@ -107,7 +108,7 @@ def test_alpha_comes_last():
 def test_an_image_of_sixteen_bits_is_refused_unless_it_may_be_converted():
     content = encoded(np.full((2, 2), 40_000, np.uint16))
 
-    with pytest.raises(DataError, match="no 8-bit pixels"):
+    with expect_error(DataError, ErrorCode.UNREADABLE, mentions="8-bit"):
         decode_image(content)
 
 
@@ -123,14 +124,14 @@ def test_an_image_is_turned_upright_when_its_channels_are_forced():
 
 @pytest.mark.parametrize("content", [b"", b"no image", encoded(RGB)[:40]])
 def test_what_is_no_image_is_refused(content):
-    with pytest.raises(DataError, match="cannot be decoded as an image"):
+    with expect_error(DataError, ErrorCode.UNREADABLE):
         decode_image(content)
 
 
 def test_a_jpeg_that_is_cut_short_is_refused():
     jpeg = encoded(np.zeros((64, 64, 3), np.uint8) + 9, kind="JPEG")
 
-    with pytest.raises(DataError, match="cannot be decoded"):
+    with expect_error(DataError, ErrorCode.UNREADABLE):
         decode_image(jpeg[: len(jpeg) // 2])
 
 
@@ -144,7 +145,9 @@ def test_without_pillow_the_error_says_what_to_install(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", no_pillow)
 
-    with pytest.raises(DataError, match=r"pip install 'demitasse\[image\]'"):
+    with expect_error(
+        DataError, ErrorCode.UNAVAILABLE, mentions="'demitasse[image]'", extra="image"
+    ):
         decode_image(b"any")
 
 
@@ -154,9 +157,9 @@ def test_files_are_read_and_named_in_errors(tmp_path):
     bad.write_bytes(b"?")
 
     np.testing.assert_array_equal(read_image(good), BGR)
-    with pytest.raises(DataError, match=r"bad\.png: cannot be decoded"):
+    with expect_error(DataError, ErrorCode.UNREADABLE, mentions="bad.png"):
         read_image(bad)
-    with pytest.raises(DataError, match=r"none\.png: No such file"):
+    with expect_error(DataError, ErrorCode.NOT_FOUND, mentions="none.png"):
         read_image(tmp_path / "none.png")
 
 
@@ -176,7 +179,7 @@ def test_no_program_is_started_for_an_image(monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", start)
     eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
 
-    with pytest.raises(DataError, match="cannot be decoded"):
+    with expect_error(DataError, ErrorCode.UNREADABLE):
         decode_image(eps)
 
 
@@ -185,5 +188,5 @@ def test_an_image_far_larger_than_its_file_is_refused_before_it_is_decoded():
     png[16:24] = struct.pack(">II", 9000, 9000)  # width and height
     png[29:33] = struct.pack(">I", zlib.crc32(png[12:29]))
 
-    with pytest.raises(DataError, match=r"9000 x 9000 pixels in \d+ bytes cannot be"):
+    with expect_error(DataError, ErrorCode.UNREADABLE, mentions="9000"):
         decode_image(bytes(png))

@@ -1,8 +1,9 @@
 """LevelDBs that we write: read by us, and by LevelDB where it is installed."""
 
 import pytest
+from expect_error import expect_error
 
-from demitasse.errors import ConfigError, DataError
+from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.data.databases._crc32c import crc32c, masked
 from demitasse.io.data.databases.database import open_db, records
 
@@ -94,19 +95,19 @@ def test_a_manifest_of_more_than_a_block(tmp_path):
 def test_nothing_is_written_over(tmp_path):
     path = written(tmp_path / "db", numbered(0, 1))
 
-    with pytest.raises(DataError, match="exists already"):
+    with expect_error(DataError, ErrorCode.EXISTS):
         open_db(path, "LEVELDB", "new")
 
 
 def test_what_is_not_there_is_not_added_to(tmp_path):
-    with pytest.raises(DataError, match="no such database"):
+    with expect_error(DataError, ErrorCode.NOT_FOUND):
         open_db(tmp_path / "none", "LEVELDB", "write")
 
 
 def test_a_database_open_for_reading_refuses_records(tmp_path):
     path = written(tmp_path / "db", numbered(0, 1))
 
-    with pytest.raises(ConfigError, match="mode 'write'"):
+    with expect_error(ConfigError, ErrorCode.READ_ONLY, mentions="'write'", field="mode"):
         open_db(path, "LEVELDB").new_transaction()
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import lmdb
 import numpy as np
 import pytest
+from expect_error import expect_error
 
-from demitasse.errors import ConfigError, DataError
+from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.data.databases._lmdb_file import LmdbFile
 from demitasse.io.data.databases.database import open_db, records
 from demitasse.io.data.databases.lmdb import LmdbDatabase
@@ -188,7 +189,7 @@ def test_records_can_be_added(database):
 def test_a_database_opened_for_reading_takes_no_records(database):
     db = open_db(database)
 
-    with pytest.raises(ConfigError, match="opened for reading"):
+    with expect_error(ConfigError, ErrorCode.READ_ONLY, field="mode"):
         db.new_transaction()
     db.close()
 
@@ -196,14 +197,14 @@ def test_a_database_opened_for_reading_takes_no_records(database):
 def test_a_database_that_is_read_is_not_opened_for_writing(database):
     db = open_db(database)
 
-    with pytest.raises(DataError, match="open in this process already"):
+    with expect_error(DataError, ErrorCode.BAD_STATE):
         open_db(database, mode="write")
     db.close()
 
 
 @pytest.mark.parametrize("key", [b"", b"k" * 512])
 def test_keys_that_lmdb_cannot_hold_are_refused(tmp_path, key):
-    with pytest.raises(DataError, match=f"1 to 511 bytes; this one has {len(key)}"):
+    with expect_error(DataError, ErrorCode.OUT_OF_RANGE, mentions=["1", "511", str(len(key))]):
         write_records(tmp_path / "some_lmdb", [(key, Datum())])
 
     assert not (tmp_path / "some_lmdb").exists()
@@ -216,32 +217,39 @@ def refusal(path, **options):
     with pytest.raises(DataError) as caught:
         open_db(path, **options)
     assert caught.value.source == str(path)
-    return str(caught.value)
+    return caught.value
 
 
 def test_a_missing_database_is_reported_with_where_it_was_looked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    message = refusal("mnist_train_lmdb")
+    error = refusal("mnist_train_lmdb")
 
-    assert message == f"mnist_train_lmdb: there is no such database (looked for in {tmp_path})"
+    assert error.code == ErrorCode.NOT_FOUND
+    assert str(tmp_path) in error.message
 
 
 def test_an_empty_folder_is_no_database(tmp_path):
-    assert "no LMDB database here: the folder has no data.mdb" in refusal(tmp_path)
+    error = refusal(tmp_path)
+
+    assert error.code == ErrorCode.NOT_FOUND
+    assert "data.mdb" in error.message
 
 
 def test_a_leveldb_is_recognised(tmp_path):
     (tmp_path / "CURRENT").write_text("MANIFEST-000002\n")
 
-    assert "this is not LMDB but LEVELDB; write 'backend: LEVELDB'" in refusal(tmp_path)
+    error = refusal(tmp_path)
+
+    assert error.code == ErrorCode.NOT_FOUND
+    assert "'backend: LEVELDB'" in error.message
 
 
 @pytest.mark.parametrize("content", [b"", b"no database " * 1000])
 def test_a_file_of_something_else_is_no_database(tmp_path, content):
     (tmp_path / "data.mdb").write_bytes(content)
 
-    assert "cannot be opened as an LMDB" in refusal(tmp_path)
+    assert refusal(tmp_path).code == ErrorCode.CORRUPT
 
 
 def test_a_database_that_is_cut_short_is_refused(tmp_path):
@@ -250,14 +258,15 @@ def test_a_database_that_is_cut_short_is_refused(tmp_path):
     whole = (path / "data.mdb").read_bytes()
     (path / "data.mdb").write_bytes(whole[: len(whole) // 2])
 
-    message = refusal(path)
+    error = refusal(path)
 
-    assert f"it says it has {len(whole)} bytes, the file has {len(whole) // 2}" in message
+    assert error.code == ErrorCode.TRUNCATED
+    assert all(str(size) in error.message for size in (len(whole), len(whole) // 2))
 
 
 def test_an_unknown_backend_lists_the_known_ones(tmp_path):
-    with pytest.raises(
-        ConfigError, match="unknown database backend 'ROCKSDB'; known are LMDB, LEV"
+    with expect_error(
+        ConfigError, ErrorCode.UNKNOWN, mentions=["'ROCKSDB'", "LMDB", "LEV"], field="backend"
     ):
         open_db(tmp_path, "ROCKSDB")
 
@@ -268,7 +277,7 @@ def test_an_unknown_backend_lists_the_known_ones(tmp_path):
 def test_writing_refuses_to_replace_what_is_there(database):
     before = contents(database)
 
-    with pytest.raises(DataError, match="exists already"):
+    with expect_error(DataError, ErrorCode.EXISTS):
         write_database(database, images(1))
 
     assert contents(database) == before
@@ -295,7 +304,7 @@ def test_a_link_to_a_database_still_leads_to_it_when_that_is_replaced(tmp_path):
 def test_writing_never_replaces_a_folder_with_other_things_in_it(database):
     (database / "thesis.tex").write_text("years of work")
 
-    with pytest.raises(DataError, match="nothing but a database in it"):
+    with expect_error(DataError, ErrorCode.EXISTS):
         write_database(database, images(2), overwrite=True)
 
     assert len(contents(database)) == 7

@@ -5,8 +5,9 @@ from contextlib import closing, suppress
 
 import lmdb
 import pytest
+from expect_error import expect_error
 
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.database import open_db, records
 
 PAGE = 4096
@@ -91,6 +92,7 @@ def refusal(path):
     with pytest.raises(DataError) as caught:
         contents(path)
     assert caught.value.source == str(path)
+    assert caught.value.code == ErrorCode.CORRUPT
     return caught.value.message
 
 
@@ -99,26 +101,22 @@ def test_named_databases_are_refused(tmp_path):
     with lmdb.open(str(path), max_dbs=1) as env:
         env.open_db(b"inner")
 
-    assert "holds a database named b'inner'" in refusal(path)
+    assert "b'inner'" in refusal(path)
 
 
 @pytest.mark.parametrize(
-    ("flag", "message"),
-    [
-        (0x04, "has several records of one key"),
-        (0x02, "has its keys in an order of its own"),
-        (0x08, "has its keys in an order of its own"),
-    ],
+    "flag",
+    [0x04, 0x02, 0x08],
     ids=["DUPSORT", "REVERSEKEY", "INTEGERKEY"],
 )
-def test_other_kinds_of_databases_are_refused(tmp_path, flag, message):
+def test_other_kinds_of_databases_are_refused(tmp_path, flag):
     path = stored(tmp_path / "some_lmdb", {b"a": b"1"})
     with (path / "data.mdb").open("r+b") as file:
         for meta in (0, PAGE):
             file.seek(meta + 92)
             file.write(bytes([flag]))
 
-    assert message in refusal(path)
+    assert f"flags {flag:#x}" in refusal(path)
 
 
 # -- files that change -------------------------------------------------------------------------
@@ -135,7 +133,7 @@ def test_a_file_that_is_cut_short_while_it_is_read_is_an_error(large):
     with (large / "data.mdb").open("r+b") as file:
         file.truncate(3 * PAGE)
 
-    with pytest.raises(DataError, match="was changed while it was read") as caught:
+    with expect_error(DataError, ErrorCode.BAD_STATE) as caught:
         list(records(cursor))
     assert caught.value.source == str(large)
 
@@ -145,7 +143,7 @@ def test_a_file_that_is_written_to_while_it_is_read_is_an_error(large):
     cursor.value()
     stored(large, {b"%04d" % k: b"w" * 3000 for k in range(200)})
 
-    with pytest.raises(DataError, match=r"changed while it was read.*; do not write to a database"):
+    with expect_error(DataError, ErrorCode.BAD_STATE):
         list(records(cursor))
 
 

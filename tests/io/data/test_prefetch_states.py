@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import pytest
+from expect_error import expect_error
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -100,7 +100,7 @@ class Reading(RuleBasedStateMachine):
             self.check()
             return
         for _ in range(2):
-            with pytest.raises(DataError, match=f"^no {self.layer.bad}$"):
+            with expect_error(DataError, mentions=f"no {self.layer.bad}"):
                 self.soon(self.forward)
 
     @rule(count=st.integers(2, 6))

@@ -1,8 +1,9 @@
 """RecordReader: round and round, and each rank its share."""
 
 import pytest
+from expect_error import expect_error
 
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.database import open_db
 from demitasse.io.data.databases.lmdb import LmdbDatabase
 from demitasse.io.data.databases.writing import write_records
@@ -75,7 +76,7 @@ def test_the_key_of_a_record_can_be_found(letters, number, key):
 def test_an_empty_database_is_refused(tmp_path):
     db = LmdbDatabase(tmp_path / "empty_lmdb", "new")
 
-    with pytest.raises(DataError, match="empty_lmdb: the database holds no records"):
+    with expect_error(DataError, ErrorCode.NOT_FOUND, mentions="empty_lmdb"):
         RecordReader(db)
     db.close()
 

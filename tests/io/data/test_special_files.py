@@ -8,10 +8,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from expect_error import expect_error
 
 import demitasse
 from demitasse import Net, Solver, cvdnn
-from demitasse.errors import DemitasseError
+from demitasse.errors import DemitasseError, ErrorCode
 from demitasse.io.data import read_image, read_mean
 from demitasse.io.data.databases.annotation_files import read_labels
 from demitasse.io.data.databases.cifar import read_cifar
@@ -217,5 +218,5 @@ def test_what_is_no_file_is_refused(kind, given, tmp_path, monkeypatch, little_m
 def test_a_pipe_is_called_a_pipe(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    with pytest.raises(DemitasseError, match="a pipe, a device or a socket; a regular file"):
+    with expect_error(DemitasseError, ErrorCode.UNREADABLE, mentions="pipe"):
         READERS[kind](pipe())

@@ -4,9 +4,11 @@ import io
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from hypothesis import given
 from hypothesis import strategies as st
 
+from demitasse.errors import ErrorCode
 from demitasse.io.data.databases.datum import array_to_datum, datum_to_array
 from demitasse.io.data.sources.stacker import RecordError, Stacker
 from demitasse.io.proto import Datum
@@ -103,7 +105,7 @@ def test_encoded_images_are_decoded():
 
         assert [i.shape for i in images] == [(1, 5, 6)] * 20
         assert labels == [2] * 20
-    with pytest.raises(RecordError, match="cannot be decoded") as caught:
+    with expect_error(RecordError, ErrorCode.UNREADABLE) as caught:
         stacker.stack(raw([datum, datum, Datum(data=b"?", encoded=True), datum]))
     assert caught.value.index == 2
     expect([plain(1)], stacker.stack(raw([plain(1)])))  # and other records again
@@ -111,23 +113,23 @@ def test_encoded_images_are_decoded():
 
 
 @pytest.mark.parametrize(
-    ("bad", "message"),
+    ("bad", "code"),
     [
-        (b"\xff\xff", "does not hold a Datum"),
-        (plain(1).SerializeToString()[:20], "does not hold a Datum"),
-        (Datum(channels=9, height=9, width=9, data=b"few").SerializeToString(), "holds 3 values"),
-        (Datum(data=b"?", encoded=True).SerializeToString(), "cannot be decoded|Pillow"),
+        (b"\xff\xff", "unreadable"),
+        (plain(1).SerializeToString()[:20], "unreadable"),
+        (Datum(channels=9, height=9, width=9, data=b"few").SerializeToString(), "count-mismatch"),
+        (Datum(data=b"?", encoded=True).SerializeToString(), "unreadable"),
     ],
     ids=["no message", "cut short", "too small", "no image"],
 )
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_damaged_record_is_refused_and_its_place_told(bad, message, place):
+def test_a_damaged_record_is_refused_and_its_place_told(bad, code, place):
     stacker = Stacker()
     records = raw([plain(0), plain(1)])
     stacker.stack(records)
     records[place] = bad
 
-    with pytest.raises(RecordError, match=message) as caught:
+    with expect_error(RecordError, code) as caught:
         stacker.stack(records)
 
     assert caught.value.index == place
@@ -185,7 +187,7 @@ def test_large_images_are_used_where_they_are(last):
         records[-1] = memoryview(b"\xff" + bytes(records[-1])[1:])
 
     if last == "no message":
-        with pytest.raises(RecordError, match="does not hold a Datum"):
+        with expect_error(RecordError, ErrorCode.UNREADABLE):
             stacker.stack(records)
         return
     images, labels = stacker.stack(records)

@@ -1,8 +1,9 @@
 """Fields and layer types of other Caffes: named, left out or read as Caffe's own."""
 
 import pytest
+from expect_error import expect_error
 
-from demitasse.errors import PrototxtError
+from demitasse.errors import ErrorCode, PrototxtError
 from demitasse.io.proto import (
     LayerParameter,
     NetParameter,
@@ -20,9 +21,7 @@ from demitasse.io.proto.text.schema import schema
 def test_a_field_that_matters_is_refused_and_its_fork_named():
     text = 'layer {\n type: "Yolov3"\n yolov3_param { num_class: 2 }\n}'
 
-    with pytest.raises(
-        PrototxtError, match="3:2: yolov3_param is not known to Caffe, but to MobileNet-YOLO"
-    ):
+    with expect_error(PrototxtError, ErrorCode.UNSUPPORTED, mentions=["3:2", "yolov3_param"]):
         parse_text(text, NetParameter)
 
 
@@ -51,12 +50,12 @@ def test_a_message_that_only_a_layer_of_a_fork_reads_is_kept(text):
 
 
 def test_a_single_fork_is_named_with_its_address():
-    with pytest.raises(PrototxtError, match=r"but to NVCaffe \(NVIDIA/caffe\)"):
+    with expect_error(PrototxtError, ErrorCode.UNSUPPORTED, mentions="NVIDIA/caffe"):
         parse_text("larc: true", SolverParameter)
 
 
 def test_a_field_that_matters_can_be_left_out_on_request():
-    parsed = parse("seg_data_param { } name: 'a'", LayerParameter, lenient=True)
+    parsed = parse("seg_data_param { } name: 'a'", LayerParameter, ignore_unknown_fields=True)
 
     assert parsed.message == LayerParameter(name="a")
     assert "PSPNet" in parsed.warnings[0].message
@@ -66,12 +65,11 @@ def test_a_harmless_field_is_left_out_with_a_warning():
     parsed = parse("source: 'a' cache: true threads: 4", caffe_pb2.DataParameter)
 
     assert parsed.message == caffe_pb2.DataParameter(source="a")
-    assert [warning.message for warning in parsed.warnings] == [
-        "cache is not known to Caffe, but to NVCaffe (NVIDIA/caffe): "
-        "left out, it does not change what is computed",
-        "threads is not known to Caffe, but to NVCaffe (NVIDIA/caffe): "
-        "left out, it does not change what is computed",
+    assert [warning.message.partition(" ")[0] for warning in parsed.warnings] == [
+        "cache",
+        "threads",
     ]
+    assert all("NVCaffe (NVIDIA/caffe)" in warning.message for warning in parsed.warnings)
 
 
 @pytest.mark.parametrize(("written", "read"), [("true", "CEIL"), ("false", "FLOOR")])
@@ -79,7 +77,7 @@ def test_ceil_mode_is_read_as_round_mode(written, read):
     parsed = parse(f"ceil_mode: {written}", PoolingParameter)
 
     assert PoolingParameter.RoundMode.Name(parsed.message.round_mode) == read
-    assert parsed.warnings[0].message.endswith(f"read as round_mode: {read}")
+    assert f"round_mode: {read}" in parsed.warnings[0].message
 
 
 def test_hole_is_read_as_dilation():
@@ -88,13 +86,13 @@ def test_hole_is_read_as_dilation():
 
 @pytest.mark.parametrize("text", ["ceil_mode: maybe", "ceil_mode: [true]", "ceil_mode { }"])
 def test_another_name_with_a_value_that_cannot_be_is_refused(text):
-    with pytest.raises(PrototxtError, match="ceil_mode is not known to Caffe"):
+    with expect_error(PrototxtError, ErrorCode.UNSUPPORTED, mentions="ceil_mode"):
         parse_text(text, PoolingParameter)
 
 
 @pytest.mark.parametrize(("name", "fork"), [("VIDEO_DATA", "C3D"), ("DENSE_CRF", "DeepLab")])
 def test_types_of_the_old_format_are_named(name, fork):
-    with pytest.raises(PrototxtError, match=f"{name} is not known to Caffe, but to {fork}"):
+    with expect_error(PrototxtError, ErrorCode.UNSUPPORTED, mentions=[name, fork]):
         parse_text(f"layers {{ type: {name} }}", NetParameter)
 
 
@@ -107,7 +105,7 @@ def test_types_of_the_old_format_are_named(name, fork):
     ],
 )
 def test_a_message_of_a_fork_is_named_where_another_name_looks_alike(field, fork):
-    with pytest.raises(PrototxtError, match=f"{field} is not known to Caffe, but to {fork}"):
+    with expect_error(PrototxtError, ErrorCode.UNSUPPORTED, mentions=[field, fork]):
         parse_text(f"{field} {{ }}", LayerParameter)
 
 
@@ -153,4 +151,4 @@ def test_recorded_files_of_forks_have_no_field_that_nobody_knows(reference_data)
             try:
                 parse(text, NetParameter)
             except PrototxtError as error:
-                assert "has no field" not in str(error), entry["file"]  # noqa: PT017
+                assert error.code != ErrorCode.UNKNOWN, entry["file"]  # noqa: PT017

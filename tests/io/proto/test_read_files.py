@@ -6,9 +6,10 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from demitasse.errors import DataError, PrototxtError, SnapshotError, WeightsError
+from demitasse.errors import DataError, ErrorCode, PrototxtError, SnapshotError, WeightsError
 from demitasse.io.proto import (
     BlobProto,
     LayerParameter,
@@ -62,23 +63,23 @@ def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(file):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(PrototxtError, match=r"gone\.prototxt: No such file"):
+    with expect_error(PrototxtError, ErrorCode.NOT_FOUND, mentions="gone.prototxt"):
         read_net_params(tmp_path / "gone.prototxt")
 
 
 def test_a_folder_is_no_file(tmp_path):
-    with pytest.raises(PrototxtError, match="Is a directory"):
+    with expect_error(PrototxtError, ErrorCode.UNREADABLE):
         read_net_params(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["", " \n\t"])
 def test_an_empty_file_is_refused(file, content):
-    with pytest.raises(PrototxtError, match=r"net\.prototxt: the file is empty"):
+    with expect_error(PrototxtError, ErrorCode.MISSING, mentions="net.prototxt"):
         read_net_params(file(content))
 
 
 def test_a_binary_file_is_no_prototxt(file):
-    with pytest.raises(PrototxtError, match="this is a binary file"):
+    with expect_error(PrototxtError, ErrorCode.UNREADABLE):
         read_net_params(file(b"\x0a\x03net\x00"))
 
 
@@ -88,7 +89,7 @@ def test_a_large_binary_file_is_not_read_to_its_end(tmp_path):
         sparse.truncate(1 << 30)
     tracemalloc.start()
 
-    with pytest.raises(PrototxtError, match="this is a binary file"):
+    with expect_error(PrototxtError, ErrorCode.UNREADABLE):
         read_net_params(path)
 
     peak = tracemalloc.get_traced_memory()[1]
@@ -99,16 +100,16 @@ def test_a_large_binary_file_is_not_read_to_its_end(tmp_path):
 def test_faults_carry_file_line_and_column(file):
     path = file("name: 'a'\nlayer { foo: 1 }\n")
 
-    with pytest.raises(PrototxtError, match=r"net\.prototxt:2:9: LayerParameter has no field"):
+    with expect_error(PrototxtError, ErrorCode.UNKNOWN, mentions="net.prototxt:2:9"):
         read_net_params(path)
 
 
 def test_lenient_reading_reaches_the_files(file, caplog):
     path = file("foo: 1 max_iter: 3", "solver.prototxt")
 
-    assert read_solver_params(path, lenient=True).max_iter == 3
+    assert read_solver_params(path, ignore_unknown_fields=True).max_iter == 3
     assert "solver.prototxt:1:1" in caplog.text
-    assert read_net_params(file("foo: 1"), lenient=True) == NetParameter()
+    assert read_net_params(file("foo: 1"), ignore_unknown_fields=True) == NetParameter()
 
 
 # -- upgrades on reading -------------------------------------------------------------------------
@@ -121,7 +122,7 @@ def test_upgrades_are_logged(file, caplog):
 
     assert net.layer[0].type == "Input"
     assert [record.levelname for record in caplog.records] == ["INFO"]
-    assert "net.prototxt: input fields became an Input layer: data" in caplog.text
+    assert all(name in caplog.text for name in ("net.prototxt", "Input", "data"))
 
 
 def test_what_an_upgrade_leaves_out_is_warned_about(file, caplog):
@@ -131,8 +132,8 @@ def test_what_an_upgrade_leaves_out_is_warned_about(file, caplog):
 
 
 def test_an_upgrade_that_fails_names_the_file(file):
-    with pytest.raises(
-        PrototxtError, match=r"net\.prototxt: layer 'a': the old format has no type"
+    with expect_error(
+        PrototxtError, ErrorCode.UNKNOWN, mentions=["'a'", "net.prototxt"], field="type"
     ):
         read_net_params(file("layers { layer { name: 'a' type: 'konv' } }"))
 
@@ -148,8 +149,11 @@ def test_the_old_solver_type_is_read(file):
 
 
 def test_both_solver_types_are_refused(file):
-    with pytest.raises(
-        PrototxtError, match=r"net\.prototxt: the solver has both solver_type: ADAM"
+    with expect_error(
+        PrototxtError,
+        ErrorCode.CONFLICT,
+        mentions=["net.prototxt", "solver_type", "ADAM"],
+        field="solver_type",
     ):
         read_solver_params(file("solver_type: ADAM type: 'Adam'"))
 
@@ -195,7 +199,7 @@ def test_a_message_that_lacks_something_required_is_not_written(tmp_path):
     path = tmp_path / "a.caffemodel"
     path.write_bytes(b"old")
 
-    with pytest.raises(WeightsError, match="min"):
+    with expect_error(WeightsError, ErrorCode.MISSING, mentions="min"):
         write_binary(path, LayerParameter(clip_param={"max": 1}))
 
     assert path.read_bytes() == b"old"
@@ -204,7 +208,9 @@ def test_a_message_that_lacks_something_required_is_not_written(tmp_path):
 def test_a_message_that_lacks_something_required_is_not_read(file):
     content = LayerParameter(clip_param={"max": 1}).SerializePartialToString()
 
-    with pytest.raises(WeightsError, match=r"required fields are missing: clip_param\.min"):
+    with expect_error(
+        WeightsError, ErrorCode.MISSING, mentions="clip_param.min", field="clip_param.min"
+    ):
         read_binary(file(content), LayerParameter)
 
 
@@ -214,35 +220,37 @@ def test_a_truncated_file_names_its_size(tmp_path):
     path = tmp_path / "a.caffemodel"
     path.write_bytes(net.SerializeToString()[:-7])
 
-    with pytest.raises(WeightsError) as caught:
+    size = path.stat().st_size
+    with expect_error(
+        WeightsError,
+        ErrorCode.UNREADABLE,
+        mentions=[str(size), "NetParameter"],
+        place=str(path),
+    ):
         read_net_params_binary(path)
-
-    assert str(caught.value).startswith(
-        f"{path}: the {path.stat().st_size} bytes are not a complete"
-    )
 
 
 def test_an_enormous_claim_costs_nothing(file):
     claim = b"\xa2\x06\xff\xff\xff\xff\x07"  # a layer of two gigabytes, of which nothing follows
 
-    with pytest.raises(WeightsError, match="7 bytes are not a complete NetParameter"):
+    with expect_error(WeightsError, ErrorCode.UNREADABLE, mentions=["7", "NetParameter"]):
         read_net_params_binary(file(claim))
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "code", "mentions"),
     [
-        (b"", r"the file is empty \(0 bytes\)"),
-        (b"\x89HDF\r\n\x1a\n....", "it is an HDF5 file"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
-        (b"\n<!doctype html><html>", "it is a web page"),
-        (b"PK\x03\x04....", "it is a ZIP archive"),
-        (b"name: 'net'\nlayer { name: 'a' }", "it is text, not binary"),
-        (b"\xff\xff\xff", "3 bytes are not a complete NetParameter"),
+        (b"", "invalid", "0 bytes"),
+        (b"\x89HDF\r\n\x1a\n....", "unreadable", "HDF5"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "unreadable", "`git lfs pull`"),
+        (b"\n<!doctype html><html>", "unreadable", "web page"),
+        (b"PK\x03\x04....", "unreadable", "ZIP"),
+        (b"name: 'net'\nlayer { name: 'a' }", "unreadable", "text"),
+        (b"\xff\xff\xff", "unreadable", ["3 bytes", "NetParameter"]),
     ],
 )
-def test_files_of_another_kind_are_recognised(file, content, message):
-    with pytest.raises(WeightsError, match=message):
+def test_files_of_another_kind_are_recognised(file, content, code, mentions):
+    with expect_error(WeightsError, code, mentions=mentions):
         read_net_params_binary(file(content, "a.caffemodel"))
 
 
@@ -251,13 +259,18 @@ def test_weights_that_cannot_be_upgraded_are_bad_weights(tmp_path, read):
     net = NetParameter(input=["x"], input_dim=[1, 3])
     write_binary(tmp_path / "a.caffemodel", net)
 
-    with pytest.raises(WeightsError, match=r"a\.caffemodel: 1 inputs have 2 input_dim entries"):
+    with expect_error(
+        WeightsError,
+        ErrorCode.COUNT_MISMATCH,
+        mentions=["a.caffemodel", "1", "2", "input_dim"],
+        field="input_dim",
+    ):
         read(tmp_path / "a.caffemodel")
 
 
 @pytest.mark.parametrize("error", [WeightsError, DataError, SnapshotError])
 def test_the_caller_chooses_the_exception(tmp_path, error):
-    with pytest.raises(error, match=r"gone: No such file"):
+    with expect_error(error, ErrorCode.NOT_FOUND):
         read_binary(tmp_path / "gone", BlobProto, error)
 
 

@@ -6,7 +6,7 @@ from demitasse import load_weights
 from demitasse.io.proto import (
     NetParameter,
     SolverState,
-    mend_strings,
+    escape_invalid_utf8,
     read_binary,
     read_net_params_binary,
 )
@@ -71,5 +71,5 @@ def test_states_name_such_files(tmp_path):
 def test_what_is_utf8_is_left_alone():
     net = NetParameter(name="数据", input=["ä"])
 
-    assert mend_strings(net) == 0
+    assert escape_invalid_utf8(net) == 0
     assert (net.name, net.input[0]) == ("数据", "ä")

@@ -1,8 +1,9 @@
 """The grammar of prototxt, and what is said about texts that break it."""
 
 import pytest
+from expect_error import expect_error
 
-from demitasse.errors import PrototxtError
+from demitasse.errors import ErrorCode, PrototxtError
 from demitasse.io.proto import (
     BlobShape,
     LayerParameter,
@@ -14,7 +15,7 @@ from demitasse.io.proto import (
 
 
 def faults(text, cls=NetParameter):
-    """Every fault as (line, column, message)."""
+    """Return every fault as (line, column, message)."""
     with pytest.raises(PrototxtError) as caught:
         parse_text(text, cls, "f")
     lines = str(caught.value).splitlines()
@@ -24,16 +25,24 @@ def faults(text, cls=NetParameter):
     ]
 
 
+def check_faults(text, *expected, cls=NetParameter):
+    """Check line, column and mentioned names of every fault."""
+    found = faults(text, cls)
+    assert [fault[:2] for fault in found] == [fault[:2] for fault in expected]
+    for (_, _, message), (_, _, *names) in zip(found, expected, strict=True):
+        assert all(name in message for name in names), message
+
+
 @pytest.mark.parametrize("kind", [NetParameter, SolverParameter])
 def test_a_label_map_that_is_read_as_something_else_is_named(kind):
-    with pytest.raises(PrototxtError, match=r"has no field 'item'; a label map has it"):
+    with expect_error(PrototxtError, ErrorCode.UNKNOWN, mentions="'item'"):
         parse_text('item { name: "none" label: 0 }', kind)
 
 
 def test_a_placeholder_of_a_template_is_named():
     text = "inner_product_param { num_output: ${CLASSES} }"
 
-    with pytest.raises(PrototxtError, match=r"found \$, as in .*, which a script replaces"):
+    with expect_error(PrototxtError, ErrorCode.UNREADABLE, mentions=["num_output", "${NAME}"]):
         parse_text(text, LayerParameter)
 
 
@@ -74,21 +83,19 @@ def test_an_empty_message_is_there():
 
 
 def test_an_unknown_field_names_the_nearest():
-    assert faults("layer {\n  convolution_param { kernal_size: 3 }\n}") == [
-        (2, 23, "ConvolutionParameter has no field 'kernal_size'; did you mean 'kernel_size'?")
-    ]
+    text = "layer {\n  convolution_param { kernal_size: 3 }\n}"
+
+    check_faults(text, (2, 23, "ConvolutionParameter", "'kernal_size'", "'kernel_size'"))
 
 
 def test_a_misplaced_field_names_its_message():
-    assert faults("layer { lr_mult: 1 }") == [
-        (1, 9, "LayerParameter has no field 'lr_mult'; it belongs inside param")
-    ]
+    check_faults("layer { lr_mult: 1 }", (1, 9, "LayerParameter", "'lr_mult'", "param"))
 
 
 def test_a_field_of_the_old_format_names_its_heir():
-    assert faults("layer { blobs_lr: 1 }") == [
-        (1, 9, "LayerParameter has no field 'blobs_lr'; it is now param { lr_mult: ... }")
-    ]
+    check_faults(
+        "layer { blobs_lr: 1 }", (1, 9, "LayerParameter", "'blobs_lr'", "param { lr_mult: ... }")
+    )
 
 
 def test_all_faults_are_found_and_the_rest_is_read_on():
@@ -117,21 +124,21 @@ def test_the_exception_carries_the_first_place():
         parse_text("name: 'a'\nnam: 'b'\nnme: 'c'", NetParameter, "lenet.prototxt")
 
     assert (caught.value.source, caught.value.line, caught.value.column) == ("lenet.prototxt", 2, 1)
-    assert str(caught.value).startswith("lenet.prototxt:2:1: NetParameter has no field 'nam'")
-    assert "\nlenet.prototxt:3:1: NetParameter has no field 'nme'" in str(caught.value)
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("lenet.prototxt:2:1: NetParameter")
+    assert second.startswith("lenet.prototxt:3:1: NetParameter")
+    assert ("'nam'" in first, "'nme'" in second) == (True, True)
 
 
 def test_without_a_source_places_stand_alone():
-    with pytest.raises(PrototxtError, match=r"^1:1: NetParameter has no field 'nam'"):
+    with expect_error(PrototxtError, ErrorCode.UNKNOWN, mentions="'nam'"):
         parse_text("nam: 'b'", NetParameter)
 
 
 def test_equal_faults_are_listed_once():
     text = "layer { foo: 1 }\n" * 9
 
-    assert faults(text) == [
-        (1, 9, "LayerParameter has no field 'foo' (again on line 2, 3, 4, 5, 6 and others)")
-    ]
+    check_faults(text, (1, 9, "LayerParameter", "'foo'", "2, 3, 4, 5, 6"))
 
 
 def test_a_very_wrong_file_is_cut_short():
@@ -142,7 +149,7 @@ def test_a_very_wrong_file_is_cut_short():
 
     lines = str(caught.value).splitlines()
     assert len(lines) == 21
-    assert lines[-1] == "... and 80 more"
+    assert "80" in lines[-1]
 
 
 @pytest.mark.parametrize(
@@ -168,9 +175,7 @@ def test_messages_stay_short_whatever_they_are_about(text):
 
 
 def test_a_single_field_given_twice_names_the_first_line():
-    assert faults("name: 'a'\nname: 'b'") == [
-        (2, 1, "name takes one value and is given twice; the first is on line 1")
-    ]
+    check_faults("name: 'a'\nname: 'b'", (2, 1, "name", "line 1"))
 
 
 def test_a_message_given_twice_is_refused_and_read_for_faults():
@@ -180,36 +185,36 @@ def test_a_message_given_twice_is_refused_and_read_for_faults():
 
 
 def test_a_list_for_a_single_field_is_refused():
-    assert faults("device_id: [0, 1]\nmax_iter: x", SolverParameter) == [
-        (1, 12, "device_id takes one value, not a list"),
-        (2, 11, "max_iter: expected an integer, found 'x'"),
-    ]
+    text = "device_id: [0, 1]\nmax_iter: x"
+
+    check_faults(text, (1, 12, "device_id"), (2, 11, "max_iter", "'x'"), cls=SolverParameter)
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "message"),
+    ("text", "place", "names"),
     [
-        ("layer {\n name: 'a'", (2, 11), "the text ends before '}' closes the '{' on line 1"),
-        ("layer < }", (1, 9), "expected a field name, found }"),
-        ("name: 'a' }", (1, 11), "expected a field name, found }"),
-        ("name 'a'", (1, 6), "expected ':' after 'name', which is a string in quotes; found 'a'"),
-        ("layer 'a'", (1, 7), "expected '{' after 'layer', found 'a'"),
-        ("input_dim: [1 2]", (1, 15), "expected ',' or ']' in a list, found 2"),
-        ("input_dim: [1,]", (1, 15), "input_dim is an integer; found ]"),
-        ("input_dim: [1", (1, 14), "expected ',' or ']' in a list, found the end of the text"),
-        ("foo", (1, 1), "expected ':' or '{' after 'foo', found the end of the text"),
-        ("foo { bar: [", (1, 5), "nothing closes the '{' on line 1"),
-        ("[caffe.ext]: 1", (1, 1), "expected a field name, found ["),
-        ("// comment", (1, 1), "expected a field name, found /"),
-        ("name: ", (1, 7), "name has no value; it is a string in quotes"),
-        ("layer { foo: }", (1, 14), "foo has no value"),
-        ("foo: name: 'a'", (1, 6), "foo has no value"),
+        ("layer {\n name: 'a'", (2, 11), ["'}'", "'{'", "line 1"]),
+        ("layer < }", (1, 9), "}"),
+        ("name: 'a' }", (1, 11), "}"),
+        ("name 'a'", (1, 6), ["':'", "'name'", "'a'"]),
+        ("layer 'a'", (1, 7), ["'{'", "'layer'", "'a'"]),
+        ("input_dim: [1 2]", (1, 15), ["','", "']'", "2"]),
+        ("input_dim: [1,]", (1, 15), ["input_dim", "]"]),
+        ("input_dim: [1", (1, 14), ["','", "']'"]),
+        ("foo", (1, 1), ["':'", "'{'", "'foo'"]),
+        ("foo { bar: [", (1, 5), ["'{'", "line 1"]),
+        ("[caffe.ext]: 1", (1, 1), "["),
+        ("// comment", (1, 1), "/"),
+        ("name: ", (1, 7), ["name"]),
+        ("layer { foo: }", (1, 14), ["foo"]),
+        ("foo: name: 'a'", (1, 6), ["foo"]),
     ],
 )
-def test_broken_grammar_is_named(text, place, message):
-    first = faults(text)[0]
+def test_broken_grammar_is_named(text, place, names):
+    line, column, message = faults(text)[0]
 
-    assert first == (*place, message)
+    assert (line, column) == place
+    assert all(name in message for name in names)
 
 
 def test_a_missing_value_does_not_hide_the_next_field():
@@ -219,40 +224,44 @@ def test_a_missing_value_does_not_hide_the_next_field():
 
 
 def test_a_missing_required_field_is_named_where_its_message_opens():
-    assert faults("layer {\n  clip_param { min: 0 }\n}") == [(2, 14, "ClipParameter needs max")]
+    check_faults("layer {\n  clip_param { min: 0 }\n}", (2, 14, "ClipParameter", "max"))
 
 
 def test_the_type_of_a_layer_tells_old_and_new_apart():
     old = faults('layers { type: "Softmax" }')
     new = faults("layer { type: SOFTMAX }")
 
-    assert "write 'layer' for the current format" in old[0][2]
-    assert "belong to old files, with 'layers' instead of 'layer'" in new[0][2]
+    assert all(name in old[0][2] for name in ('"Softmax"', "'layers'", "CONVOLUTION", "'layer'"))
+    assert all(name in new[0][2] for name in ('"SOFTMAX"', "'layers'", "'layer'"))
 
 
 def test_unknown_fields_are_left_out_when_reading_leniently(caplog):
     text = "name: 'a' foo { bar: [1, {x: 2}] 'z' } baz: -1 qux: 'a' 'b' layer { name: 'b' foo: x }"
 
-    net = parse_text(text, NetParameter, "f", lenient=True)
+    net = parse_text(text, NetParameter, "f", ignore_unknown_fields=True)
 
     assert net == NetParameter(name="a", layer=[{"name": "b"}])
-    assert [record.getMessage() for record in caplog.records] == [
-        "f:1:11: NetParameter has no field 'foo'; it was left out",
-        "f:1:40: NetParameter has no field 'baz'; it was left out",
-        "f:1:48: NetParameter has no field 'qux'; it was left out",
-        "f:1:79: LayerParameter has no field 'foo'; it was left out",
+    expected = [
+        ("f:1:11: NetParameter", "'foo'"),
+        ("f:1:40: NetParameter", "'baz'"),
+        ("f:1:48: NetParameter", "'qux'"),
+        ("f:1:79: LayerParameter", "'foo'"),
     ]
+    for record, (start, field) in zip(caplog.records, expected, strict=True):
+        assert record.levelname == "WARNING"
+        assert record.getMessage().startswith(start)
+        assert field in record.getMessage()
 
 
 def test_reading_leniently_still_refuses_broken_grammar():
-    with pytest.raises(PrototxtError, match="1:10: expected a field name, found }"):
-        parse_text("foo: [1] } name: 'a'", NetParameter, lenient=True)
+    with expect_error(PrototxtError, ErrorCode.UNREADABLE, mentions="1:10"):
+        parse_text("foo: [1] } name: 'a'", NetParameter, ignore_unknown_fields=True)
 
 
 def test_deep_nesting_of_unknown_messages_is_no_danger():
     text = "foo " + "{ a " * 100_000 + "{ }" + " }" * 100_000
 
-    assert parse_text(text, NetParameter, lenient=True) == NetParameter()
+    assert parse_text(text, NetParameter, ignore_unknown_fields=True) == NetParameter()
 
 
 def test_messages_of_ours_are_read_too():

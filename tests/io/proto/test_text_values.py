@@ -3,8 +3,9 @@
 import math
 
 import pytest
+from expect_error import expect_error
 
-from demitasse.errors import PrototxtError
+from demitasse.errors import ErrorCode, PrototxtError
 from demitasse.io.proto import (
     BlobShape,
     Datum,
@@ -26,20 +27,10 @@ def test_integers(text, value):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("08", "begins with 0, so it is octal"),
-        ("1.5", "1.5 is not an integer"),
-        ("1e3", "1e3 is not an integer"),
-        ("five", "expected an integer, found 'five'"),
-        ("1_000", "expected an integer, found '1_000'"),
-        ("0b11", "expected an integer, found '0b11'"),
-        ('"3"', "an integer, without quotes"),
-        ("9223372036854775808", "out of range"),
-    ],
+    "text", ["08", "1.5", "1e3", "five", "1_000", "0b11", '"3"', "9223372036854775808"]
 )
-def test_what_is_no_integer_is_refused(text, message):
-    with pytest.raises(PrototxtError, match=message):
+def test_what_is_no_integer_is_refused(text):
+    with expect_error(PrototxtError, ErrorCode.UNREADABLE, mentions=["1:6", "dim", text]):
         parse_text(f"dim: {text}", BlobShape)
 
 
@@ -52,12 +43,12 @@ def test_what_is_no_integer_is_refused(text, message):
     ],
 )
 def test_an_integer_out_of_range_names_the_range(field, text):
-    with pytest.raises(PrototxtError, match=rf"{field}: {text} is out of range: -\d+ to \d+"):
+    with expect_error(PrototxtError, ErrorCode.UNREADABLE, mentions=[field, text]):
         parse_text(f"{field}: {text}", SolverParameter)
 
 
 def test_a_negative_number_for_an_unsigned_field_is_refused():
-    with pytest.raises(PrototxtError, match="stride: -1 is out of range: 0 to 4294967295"):
+    with expect_error(PrototxtError, ErrorCode.UNREADABLE, mentions=["-1", "0", "4294967295"]):
         parse_text("stride: -1", PoolingParameter)
 
 
@@ -105,7 +96,7 @@ def test_false(text):
 
 @pytest.mark.parametrize("text", ["TRUE", "yes", "2", "-1", "'true'"])
 def test_what_is_no_bool_is_refused(text):
-    with pytest.raises(PrototxtError, match="true or false"):
+    with expect_error(PrototxtError, ErrorCode.UNREADABLE):
         parse_text(f"global_pooling: {text}", PoolingParameter)
 
 
@@ -115,17 +106,17 @@ def test_enums_by_name_and_number(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "mentions"),
     [
-        ("MEAN", r"pool has no value MEAN \(MAX, AVE, STOCHASTIC\)"),
-        ("Max", r"pool has no value Max; did you mean 'MAX'\?"),
-        ("7", "pool has no value 7"),
-        ("-AVE", "pool has no value AVE"),
-        ('"AVE"', "one of MAX, AVE, STOCHASTIC, without quotes"),
+        ("MEAN", ["1:7", "MEAN (MAX, AVE, STOCHASTIC)"]),
+        ("Max", ["1:7", "Max", "'MAX'"]),
+        ("7", ["1:7", "7"]),
+        ("-AVE", ["1:8", "AVE"]),
+        ('"AVE"', ["1:7", "MAX, AVE, STOCHASTIC", '"AVE"']),
     ],
 )
-def test_what_is_no_value_of_an_enum_is_refused(text, message):
-    with pytest.raises(PrototxtError, match=message):
+def test_what_is_no_value_of_an_enum_is_refused(text, mentions):
+    with expect_error(PrototxtError, ErrorCode.UNREADABLE, mentions=["pool", *mentions]):
         parse_text(f"pool: {text}", PoolingParameter)
 
 
@@ -154,20 +145,22 @@ def test_bytes_may_hold_anything():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "mentions"),
     [
-        ("abc", 'needs quotes: "abc"'),
-        ('"abc', "no closing quote on its line"),
-        ('"a\nb"', "no closing quote on its line"),
-        (r'"C:\data"', r"\\d is no escape sequence; a backslash is written \\\\"),
-        (r'"\777"', "more than one byte"),
-        (r'"\uD800"', "no character"),
-        (r'"\377"', "not UTF-8"),
-        ("12", "a string in quotes; found 12"),
+        ("abc", '"abc"'),
+        ('"abc', '"abc'),
+        ('"a\nb"', '"a'),
+        (r'"C:\data"', r"\d"),
+        (r'"\777"', r"\777"),
+        (r'"\uD800"', r"\uD800"),
+        (r'"\377"', "UTF-8"),
+        ("12", "12"),
     ],
 )
-def test_what_is_no_string_is_refused(text, message):
-    with pytest.raises(PrototxtError, match=message):
+def test_what_is_no_string_is_refused(text, mentions):
+    with expect_error(
+        PrototxtError, ErrorCode.UNREADABLE, mentions=["1:12", "param_str", mentions]
+    ):
         parse_text(f"param_str: {text}", PythonParameter)
 
 
@@ -180,5 +173,5 @@ def test_comments_may_be_in_any_encoding():
 def test_strings_must_be_utf_8():
     text = b"name: 'caf\xe9'".decode("utf-8", "surrogateescape")
 
-    with pytest.raises(PrototxtError, match="name is not UTF-8 text"):
+    with expect_error(PrototxtError, ErrorCode.UNREADABLE, mentions="UTF-8"):
         parse_text(text, NetParameter)

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from google.protobuf import text_format
 
-from demitasse.errors import PrototxtError
+from demitasse.errors import ErrorCode, PrototxtError
 from demitasse.io.proto import (
     NetParameter,
     SolverParameter,
@@ -113,28 +114,31 @@ def test_padding_layers_are_folded_into_their_readers():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "code", "mentions"),
     [
         (
             "layers { layer { name: 'a' type: 'relu' } bottom: 'x' }",
-            "reads 'x', which no layer made",
+            "unknown",
+            ["'a'", "'x'"],
         ),
         (
             "input: 'x' layers { layer { name: 'p' type: 'padding' } bottom: 'x' top: 'p' }"
             "layers { layer { name: 'a' type: 'relu' } bottom: 'p' }",
-            "layer 'a' reads the padding layer 'p'; only 'conv' and 'pool'",
+            "unsupported",
+            ["'a'", "'p'", "'conv'", "'pool'"],
         ),
         (
             "input: 'x' layers { layer { name: 'p' type: 'padding' } bottom: 'x' top: 'p' }"
             "layers { layer { name: 'a' type: 'conv' } bottom: 'p' bottom: 'x' }",
-            "layer 'a' must have one bottom, it has 2",
+            "count-mismatch",
+            ["'a'", "2"],
         ),
-        ("layers { layer { name: 'a' type: 'cnv' } }", "no type 'cnv'; did you mean 'conv'"),
-        ("layers { layer { type: 'x' } }", "a layer without a name: the old format has no type"),
+        ("layers { layer { name: 'a' type: 'cnv' } }", "unknown", ["'cnv'", "'conv'"]),
+        ("layers { layer { type: 'x' } }", "unknown", "'x'"),
     ],
 )
-def test_what_caffe_cannot_upgrade_is_refused(text, message):
-    with pytest.raises(PrototxtError, match=message):
+def test_what_caffe_cannot_upgrade_is_refused(text, code, mentions):
+    with expect_error(PrototxtError, code, mentions=mentions):
         upgraded(text)
 
 
@@ -151,10 +155,9 @@ def test_fields_younger_than_the_oldest_format_are_left_out_and_named():
     net, notes = upgraded("debug_info: true layers { name: 'b' layer { name: 'a' type: 'tanh' } }")
 
     assert same(net, "layer { name: 'a' type: 'TanH' }")
-    assert [note for note in notes if isinstance(note, Problem)] == [
-        "layer 'a': name beside 'layer' was left out",
-        "debug_info does not belong into a V0 net and was left out",
-    ]
+    first, second = [note for note in notes if isinstance(note, Problem)]
+    assert "'a'" in first
+    assert "debug_info" in second
 
 
 def test_an_hdf5_output_keeps_its_message():
@@ -229,9 +232,8 @@ def test_old_and_new_layers_together_lose_the_new_ones_with_a_note():
     net, notes = upgraded("layers { name: 'a' type: RELU } layer { name: 'b' }")
 
     assert same(net, "layer { name: 'a' type: 'ReLU' }")
-    assert [note for note in notes if isinstance(note, Problem)] == [
-        "the file has both 'layers' (old) and 'layer' entries; the 1 'layer' entries were left out"
-    ]
+    (note,) = [note for note in notes if isinstance(note, Problem)]
+    assert all(name in note for name in ("'layers'", "'layer'", "1"))
 
 
 def test_parameters_are_carried_over():
@@ -315,19 +317,20 @@ def test_inputs_without_shapes_are_left_out_and_named():
     net, notes = upgraded("input: 'a' layer { name: 'x' }")
 
     assert same(net, "layer { name: 'x' }")
-    assert notes == ["inputs without a shape were left out: a"]
-    assert isinstance(notes[0], Problem)
+    (note,) = notes
+    assert isinstance(note, Problem)
+    assert note.endswith(": a")
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "field"),
     [
-        ("input: 'a' input: 'b' input_shape { dim: 1 }", "2 inputs have 1 input_shape entries"),
-        ("input: 'a' input_dim: 1", "1 inputs have 1 input_dim entries, and need four each"),
+        ("input: 'a' input: 'b' input_shape { dim: 1 }", "input_shape"),
+        ("input: 'a' input_dim: 1", "input_dim"),
     ],
 )
-def test_too_few_shapes_are_refused(text, message):
-    with pytest.raises(PrototxtError, match=message):
+def test_too_few_shapes_are_refused(text, field):
+    with expect_error(PrototxtError, ErrorCode.COUNT_MISMATCH, field=field):
         upgraded(text)
 
 

@@ -1,9 +1,8 @@
-"""CRC-32C, the checksum in LevelDB's files, of many bytes at a time.
+"""CRC-32C, the checksum of LevelDB files, computed over many bytes in parallel.
 
-A checksum without its initial value is linear over bits: that of two pieces is that of the first,
-moved on by as many zeros as the second has bytes, exclusive or that of the second. So the bytes are
-cut into lanes of equal length, all lanes go through the tables side by side, and neighbours are
-joined until one is left.
+A checksum without its initial value is linear over bits: crc(a + b) is crc(a), advanced by len(b)
+zero bytes, XOR crc(b). The bytes are split into lanes of equal length, all lanes go through the
+tables in parallel, and neighbours are combined until one checksum is left.
 
 Source: RFC 3720, appendix B.4, for the polynomial; LevelDB, ``util/crc32c.h``, for the mask.
 """
@@ -19,13 +18,13 @@ __all__ = ["crc32c", "masked"]
 POLYNOMIAL = 0x82F63B78  # bits in reverse
 ALL = 0xFFFFFFFF
 LANE = 64
-"""Bytes in a lane: so long that joining lanes costs little, so short that there are many."""
+"""Bytes per lane: long enough that combining is cheap, short enough for many lanes."""
 
 MASK = 0xA282EAD8
 
 
 def crc32c(content: bytes) -> int:
-    """Return the checksum of some bytes."""
+    """Return the checksum of ``content``."""
     if len(content) < 4:
         return _byte_by_byte(content)
     lanes = -(-len(content) // LANE)
@@ -46,19 +45,19 @@ def crc32c(content: bytes) -> int:
 
 
 def masked(checksum: int) -> int:
-    """Return a checksum as it stands in a file, so that files of files are no trap."""
+    """Return a checksum as LevelDB stores it; masking avoids checksums of checksums."""
     return ((checksum >> 15 | checksum << 17) + MASK) & ALL
 
 
 def _moved(state: np.ndarray, power: int) -> np.ndarray:
-    """Return checksums after ``2 ** power`` more bytes that are 0. Shapes: (n,), uint32."""
+    """Return checksums advanced by ``2 ** power`` zero bytes. Shapes: (n,), uint32."""
     low, high = _tables(power)
     return np.asarray(low.take(state & 0xFFFF) ^ high.take(state >> 16))
 
 
 @cache
 def _tables(power: int) -> np.ndarray:
-    """Return what each value of each half of a checksum becomes. Shape: (2, 65536), uint32."""
+    """Return the advanced value for each 16-bit half of a checksum. Shape: (2, 65536), uint32."""
     halves = np.arange(1 << 16, dtype=np.uint32) << np.array([[0], [16]], np.uint32)
     if power:
         return _moved(_moved(halves.ravel(), power - 1), power - 1).reshape(halves.shape)

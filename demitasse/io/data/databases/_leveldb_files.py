@@ -1,6 +1,6 @@
-"""Reading the files of a LevelDB: logs, manifest and tables, without the LevelDB library.
+"""Reader of LevelDB files: logs, manifest and tables, without the LevelDB library.
 
-Checksums are not verified, as LevelDB itself does not unless told to.
+Checksums are not verified; LevelDB verifies them on request only.
 
 Source: LevelDB, ``doc/log_format.md``, ``doc/table_format.md``, ``db/version_edit.cc``; Snappy,
 ``format_description.txt``.
@@ -32,11 +32,11 @@ PLAIN, SNAPPY = 0, 1
 LARGEST_BLOCK = 1 << 31
 
 Entry = tuple[bytes, int, bytes]
-"""Key, minus (sequence number * 256 + kind), contents: entries in order are newest first."""
+"""Key, minus (sequence number * 256 + kind), value; sorted entries are newest first."""
 
 
 class Table(NamedTuple):
-    """A table: its size in bytes, and its first and last key with their sequence numbers."""
+    """A table: its size in bytes, and its first and last internal key."""
 
     size: int
     first: bytes
@@ -45,12 +45,12 @@ class Table(NamedTuple):
 
 @dataclass
 class Manifest:
-    """Which files make up the database.
+    """List of the files of a database.
 
     Attributes:
-        log_number: Logs older than this have been turned into tables.
-        next_file: A number that no file has yet.
-        last_sequence: How many changes there have been.
+        log_number: Number of the oldest log that is not yet a table.
+        next_file: First unused file number.
+        last_sequence: Number of writes so far.
         tables: The tables, by level and number.
     """
 
@@ -61,7 +61,7 @@ class Manifest:
 
 
 class _Bytes:
-    """Reads one thing after another from some bytes."""
+    """Cursor over bytes that decodes varints and length-prefixed strings."""
 
     def __init__(self, content: bytes, at: int = 0) -> None:
         self.content, self.at = content, at
@@ -72,7 +72,7 @@ class _Bytes:
     def take(self, count: int) -> bytes:
         end = self.at + count
         if end > len(self.content):
-            message = f"{count} bytes are wanted where {len(self.content) - self.at} are left"
+            message = f"got {len(self.content) - self.at} bytes, expected {count}"
             raise DamagedError(message)
         part = self.content[self.at : end]
         self.at = end
@@ -98,7 +98,7 @@ class _Bytes:
 
 
 def _log_records(path: Path) -> Iterator[bytes]:
-    """Yield the records of a log; one that was being written when the writer died is left out."""
+    """Yield the records of a log, except an incomplete last record."""
     content = read_bytes(path)
     at = 0
     parts: list[bytes] = []
@@ -121,7 +121,7 @@ def _log_records(path: Path) -> Iterator[bytes]:
 
 
 def log_entries(path: Path) -> Iterator[Entry]:
-    """Yield what a log says was written or deleted, in the order it happened."""
+    """Yield the writes and deletions of a log, oldest first."""
     for record in _log_records(path):
         source = _Bytes(record)
         sequence, count = struct.unpack("<QI", source.take(12))
@@ -135,7 +135,7 @@ def log_entries(path: Path) -> Iterator[Entry]:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return which files the database is made of."""
+    """Return the manifest: the files of the database."""
     manifest = Manifest()
     for record in _log_records(path):
         source = _Bytes(record)
@@ -143,7 +143,7 @@ def read_manifest(path: Path) -> Manifest:
             match source.varint():
                 case 1:
                     if (order := source.counted()) != ORDER:
-                        message = f"its keys are in an order of their own, {order.decode()!r}"
+                        message = f"keys are sorted by another comparator, {order.decode()!r}"
                         raise DamagedError(message)
                 case 2:
                     manifest.log_number = source.varint()
@@ -153,7 +153,7 @@ def read_manifest(path: Path) -> Manifest:
                     manifest.last_sequence = source.varint()
                 case 9:  # previous log
                     source.varint()
-                case 5:  # where a compaction goes on
+                case 5:  # compaction pointer
                     source.varint()
                     source.counted()
                 case 6:
@@ -175,12 +175,12 @@ def read_manifest(path: Path) -> Manifest:
 def table_entries(path: Path) -> Iterator[Entry]:
     """Yield the entries of a table, in order.
 
-    It is not mapped to memory: another program that cuts it short would end the process.
+    The file is not memory-mapped: truncation by another program would kill the process (SIGBUS).
     """
     with regular_file(path).open("rb", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         if size < FOOTER:
-            message = f"the table {path.name} is cut short"
+            message = f"the table {path.name} is truncated"
             raise DamagedError(message)
         content = _part(file, size - FOOTER, FOOTER)
         footer = _Bytes(content)
@@ -188,7 +188,7 @@ def table_entries(path: Path) -> Iterator[Entry]:
             footer.varint()
         index = _block(file, size, footer.varint(), footer.varint())
         if int.from_bytes(content[-8:], "little") != MAGIC:
-            message = f"the table {path.name} is cut short or no table"
+            message = f"the table {path.name} is truncated or is no table"
             raise DamagedError(message)
         for _, handle in _block_entries(index):
             place = _Bytes(handle)
@@ -203,14 +203,14 @@ def _part(file: FileIO, offset: int, size: int) -> bytes:
     file.seek(offset)
     content = file.read(size)
     if len(content) < size:
-        message = "a table was cut short while it was read"
+        message = "a table was truncated while it was read"
         raise DamagedError(message)
     return content
 
 
 def _block(file: FileIO, end: int, offset: int, size: int) -> bytes:
     if offset + size + 5 > end:
-        message = "a table is cut short"
+        message = "a table is truncated"
         raise DamagedError(message)
     content = _part(file, offset, size + 1)
     block, kind = content[:-1], content[-1]
@@ -218,16 +218,16 @@ def _block(file: FileIO, end: int, offset: int, size: int) -> bytes:
         return block
     if kind == SNAPPY:
         return unsnap(block)
-    message = f"a table is compressed in an unknown way, {kind}"
+    message = f"a table has the unknown compression type {kind}"
     raise DamagedError(message)
 
 
 def _block_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield keys and contents; keys are stored without the prefix they share with the last one."""
+    """Yield keys and values; a stored key omits the prefix shared with the previous key."""
     restarts = int.from_bytes(block[-4:], "little")
     end = len(block) - 4 - 4 * restarts
     if end < 0:
-        message = "a block of a table is cut short"
+        message = "a block of a table is truncated"
         raise DamagedError(message)
     at, key = 0, b""
     while at < end:
@@ -240,18 +240,18 @@ def _block_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
             at = source.at
         begin, at = at + own, at + own + size
         if at > end:
-            message = "a block of a table is cut short"
+            message = "a block of a table is truncated"
             raise DamagedError(message)
         key = key[:shared] + block[begin - own : begin]
         yield key, block[begin:at]
 
 
 def unsnap(packed: bytes) -> bytes:
-    """Undo Snappy's compression."""
+    """Decompress a Snappy block."""
     source = _Bytes(packed)
     size = source.varint()
     if size > LARGEST_BLOCK:
-        message = f"a compressed block claims to hold {size} bytes"
+        message = f"a compressed block declares {size} bytes, more than {LARGEST_BLOCK}"
         raise DamagedError(message)
     at, end = source.at, len(packed)
     out = bytearray()
@@ -259,7 +259,7 @@ def unsnap(packed: bytes) -> bytes:
         tag = packed[at]
         at += 1
         length = (tag >> 2) + 1
-        if tag & 3 == 0:  # as it is
+        if tag & 3 == 0:  # literal
             if length > 60:
                 width = length - 60
                 length = int.from_bytes(packed[at : at + width], "little") + 1
@@ -277,13 +277,13 @@ def unsnap(packed: bytes) -> bytes:
             at += width
         start = len(out) - offset
         if start < 0 or not offset:
-            message = "a compressed block refers to what is before its beginning"
+            message = "a compressed block copies from before its beginning"
             raise DamagedError(message)
-        if offset < length:  # what is repeated overlaps what it becomes
+        if offset < length:  # source and target overlap
             out += (out[start:] * (length // offset + 1))[:length]
         else:
             out += out[start : start + length]
     if len(out) != size or at > end:
-        message = f"a compressed block does not hold the {size} bytes it claims"
+        message = f"a compressed block does not have the declared {size} bytes"
         raise DamagedError(message)
     return bytes(out)

@@ -1,8 +1,8 @@
-"""Writing the files of a LevelDB: tables, the manifest that lists them, and which manifest counts.
+"""Writer of LevelDB files: tables, manifest and CURRENT.
 
-Each commit becomes one table, which the manifest names once it is on the disk; so a database that
-was left in the middle holds the commits up to then. Tables are not compressed: images hardly
-shrink. Keys that come in order lie in the last level, where LevelDB has nothing left to sort.
+Each commit writes one table; the manifest lists the table after fsync. An interrupted database
+keeps all commits before. Tables are not compressed: images hardly shrink. Tables with increasing
+keys go to the last level, so LevelDB has nothing to compact.
 
 Source: LevelDB, ``doc/log_format.md``, ``doc/table_format.md``, ``db/version_edit.cc``.
 """
@@ -36,20 +36,20 @@ from demitasse.io.proto.zero_copy.wire import varint
 __all__ = ["LevelDbFiles"]
 
 BLOCK = 64 * 1024
-"""Bytes after which a block of a table ends, as in the databases that Caffe writes."""
+"""Bytes per block of a table, as in databases written by Caffe."""
 
 RESTART_EVERY = 16
-"""Entries of a block after which a key is written in full."""
+"""Entries between two keys that are stored in full."""
 
 LAST_LEVEL = 6
 
 
 class LevelDbFiles:
-    """The files of a LevelDB that is being written.
+    """Files of a LevelDB opened for writing.
 
     Args:
-        folder: Where they are; it must exist.
-        manifest: What is there already.
+        folder: An existing folder.
+        manifest: Manifest of the existing database, or None.
     """
 
     def __init__(self, folder: Path, manifest: Manifest | None = None) -> None:
@@ -59,10 +59,10 @@ class LevelDbFiles:
         self._records = self._begin_manifest()
 
     def add(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
-        """Add a table of records; later ones replace earlier ones of the same key.
+        """Add a table of records; later records replace earlier ones of the same key.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The table cannot be written.
         """
         first = self._manifest.last_sequence + 1
         keyed = {
@@ -81,11 +81,11 @@ class LevelDbFiles:
         self._records.add(_edit(self._manifest, [(place, table)]))
 
     def close(self) -> None:
-        """Close the manifest; all that was added is on the disk already."""
+        """Close the manifest; all added records are on disk already."""
         self._records.close()
 
     def _begin_manifest(self) -> _Log:
-        """Write a manifest of what is there, and make it the one that counts."""
+        """Write a manifest of the present files, and let CURRENT name the new manifest."""
         number = self._next_number()
         name = f"MANIFEST-{number:06d}"
         log = _Log((self._folder / name).open("xb"))
@@ -104,7 +104,7 @@ class LevelDbFiles:
 
 
 class _Log:
-    """Records in a file, each with its checksum, none across the end of a block of 32 KiB."""
+    """Log records with checksums; no fragment crosses the end of a block of 32 KiB."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -131,7 +131,7 @@ class _Log:
 
 
 class _Block:
-    """Entries in order, each key without what it shares with the one before it."""
+    """Sorted entries; each key omits the prefix shared with the previous key."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -159,7 +159,7 @@ class _Block:
 
 
 def _write_table(path: Path, entries: Iterable[tuple[bytes, bytes]]) -> int:
-    """Write entries, in order, as a table; return how many bytes it has."""
+    """Write sorted entries as a table; return the size in bytes."""
     with path.open("wb") as file:
         index, block = _Block(), _Block()
         for key, value in entries:
@@ -177,7 +177,7 @@ def _write_table(path: Path, entries: Iterable[tuple[bytes, bytes]]) -> int:
 
 
 def _write_block(file: BinaryIO, block: _Block) -> bytes:
-    """Write a block and what checks it; return its handle: where it begins, and its size."""
+    """Write a block with its checksum; return the handle: offset and size."""
     content, kind = block.content(), bytes([PLAIN])
     handle = varint(file.tell()) + varint(len(content))
     checked = content + kind
@@ -186,7 +186,7 @@ def _write_block(file: BinaryIO, block: _Block) -> bytes:
 
 
 def _edit(manifest: Manifest, tables: Iterable[tuple[tuple[int, int], Table]]) -> bytes:
-    """Return the record of a manifest that adds tables."""
+    """Return the manifest record that adds tables."""
     numbers = {2: manifest.log_number, 9: 0, 3: manifest.next_file, 4: manifest.last_sequence}
     parts = [varint(tag) + varint(number) for tag, number in numbers.items()]
     for (level, number), table in tables:
@@ -196,12 +196,12 @@ def _edit(manifest: Manifest, tables: Iterable[tuple[tuple[int, int], Table]]) -
 
 
 def _internal(key: bytes, sequence: int) -> bytes:
-    """Return a key as tables hold it, with when it was written."""
+    """Return the internal key: user key, sequence number and kind."""
     return key + (sequence << 8 | VALUE).to_bytes(8, "little")
 
 
 def _shared(one: bytes, other: bytes) -> int:
-    """Return how many bytes two keys begin with alike."""
+    """Return the length of the common prefix."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 

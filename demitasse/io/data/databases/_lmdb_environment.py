@@ -1,4 +1,4 @@
-"""Opening LMDBs for writing, which is left to the LMDB library."""
+"""Opening LMDBs for writing, through the LMDB library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases._lmdb_file import LmdbFile
 from demitasse.io.data.databases.database import what_is_there
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 __all__ = ["open_for_writing", "write_error"]
 
 LOCK_SIZE = 8192
-"""Bytes of a file of locks, as the library makes it for as many readers as it allows."""
+"""Bytes of the lock file, as the library creates it for the default number of readers."""
 
 
 def open_for_writing(path: Path, mode: Literal["write", "new"], map_size: int) -> lmdb.Environment:
-    """Return an environment that can be written to.
+    """Return a writable environment.
 
     Raises:
-        DataError: It cannot be opened; says what was found there.
-        OSError: The system refuses to write, e.g. because the disk is full.
+        DataError: The database cannot be opened; the message names what was found.
+        OSError: The system refuses to write, e.g. the disk is full.
     """
     import lmdb
 
     if mode == "new" and path.exists():
-        message = "exists already; remove it first or write somewhere else"
-        raise DataError(message, str(path))
+        message = "exists already; remove it first or write elsewhere"
+        raise DataError(message, str(path), code=ErrorCode.EXISTS)
     if mode == "write" and not path.exists():
-        raise DataError(what_is_there(path, "LMDB"), str(path))
+        raise DataError(what_is_there(path, "LMDB"), str(path), code=ErrorCode.NOT_FOUND)
     if (path / "data.mdb").exists():
-        LmdbFile(path).close()  # the library would map a damaged file to memory, and die
+        LmdbFile(path).close()  # validates: the library crashes on damaged files
     path.mkdir(parents=True, exist_ok=True)
     _reserve_locks(path / "lock.mdb")
     try:
@@ -45,33 +45,33 @@ def open_for_writing(path: Path, mode: Literal["write", "new"], map_size: int) -
 
 
 def _reserve_locks(path: Path) -> None:
-    """Give a file of locks its place on the disk.
+    """Allocate the blocks of the lock file.
 
-    The library makes it of nothing but a hole and maps it to memory. On a full disk the process
-    would die of the first write there (SIGBUS), for no call is left that could fail.
+    The library creates a sparse file and maps it. On a full disk the first write to the mapping
+    kills the process (SIGBUS), as no call can fail.
 
     Raises:
-        OSError: There is no room.
+        OSError: The disk is full.
     """
     try:
         with path.open("ab") as file:
             file.write(bytes(max(0, LOCK_SIZE - file.tell())))
     except OSError as error:
-        error.filename = str(path)  # a failed write names no file
+        error.filename = str(path)  # failed writes name no file
         raise
 
 
 def write_error(error: Exception, path: Path) -> OSError | DataError:
-    """Return what the LMDB library means: the system refused something, or it is the database.
+    """Return the exception for an error of the LMDB library: OSError or DataError.
 
     Args:
-        error: The library's error, which ends with the system's words for its own.
+        error: Error of the library; system errors end with the text of ``os.strerror``.
         path: The database.
     """
     for number in errno.errorcode:
         if str(error).endswith(os.strerror(number)):
             return OSError(number, os.strerror(number), str(path))
-    return DataError(f"cannot be written: {error}", str(path))
+    return DataError(f"cannot be written: {error}", str(path), code=ErrorCode.UNWRITABLE)
 
 
 def _size_of(folder: Path) -> int:

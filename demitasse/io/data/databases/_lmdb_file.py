@@ -1,7 +1,7 @@
-"""The file of an LMDB, read a page at a time.
+"""LMDB file, read page by page.
 
-It is read with ordinary reads: a file that is mapped to memory and cut short by another program
-would end the process.
+Pages are read with pread. A memory-mapped file that another program truncates would kill the
+process (SIGBUS).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from demitasse.core.paths import regular_file
+from demitasse.core.paths import code_of, regular_file
 from demitasse.core.threads import Uninterrupted
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases._lmdb_pages import (
     FIRST_PAGE,
     META_SIZE,
@@ -25,31 +25,31 @@ __all__ = ["LmdbFile"]
 
 
 class LmdbFile:
-    """An LMDB's file, as it was when it was opened. Any number of threads may read it.
+    """LMDB file in its state at opening time; safe for concurrent reads.
 
     Args:
-        path: The folder of the database, or its one file.
+        path: Folder of the database, or its single file.
 
     Attributes:
-        meta: Of the newest transaction; its last page is one that the file has.
-        lacks: What is missing at the end of the file, in words; "" for nothing. It may be pages
-            that were given back before they were written, where records were replaced or deleted.
+        meta: Meta page of the newest transaction; ``last_page`` is clipped to the file's size.
+        lacks: Description of pages missing at the end of the file; empty if none. Pages freed by
+            replaced or deleted records may be missing without harm.
 
     Raises:
-        DataError: It cannot be opened; says what was found there.
+        DataError: The file cannot be opened; the message names what was found.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         file = path / "data.mdb" if path.is_dir() else path
         if not file.exists():
-            raise DataError(what_is_there(path, "LMDB"), str(path))
+            raise DataError(what_is_there(path, "LMDB"), str(path), code=ErrorCode.NOT_FOUND)
         try:
-            with Uninterrupted():  # between the opening and its having a name
+            with Uninterrupted():  # no interrupt between open and assignment
                 self._file = regular_file(file).open("rb", buffering=0)
         except OSError as error:
             message = f"cannot be opened as an LMDB: {error}"
-            raise DataError(message, str(path)) from error
+            raise DataError(message, str(path), code=code_of(error)) from error
         self._lock = threading.Lock()
         self._when = self._size_and_time()
         try:
@@ -57,29 +57,29 @@ class LmdbFile:
         except (DamagedError, OSError) as error:
             self.close()
             message = f"cannot be opened as an LMDB: {error}"
-            raise DataError(message, str(path)) from error
+            raise DataError(message, str(path), code=ErrorCode.CORRUPT) from error
         self.lacks = ""
         needed = (self.meta.last_page + 1) * self.meta.page_size
         found = self._when[0]
         if found < needed:
-            self.lacks = f"it says it has {needed} bytes, the file has {found}"
+            self.lacks = f"its header declares {needed} bytes, the file has {found}"
             self.meta = replace(self.meta, last_page=found // self.meta.page_size - 1)
 
     def __del__(self) -> None:
-        """Close it where an interrupt came before anybody else could."""
+        """Close the file if an interrupt prevented ``close``."""
         if hasattr(self, "_file"):
             self._file.close()
 
     def read(self, number: int, size: int) -> bytes:
-        """Return bytes from a page on.
+        """Return ``size`` bytes from page ``number`` on.
 
         Args:
-            number: Of the page.
-            size: How many bytes.
+            number: Page number.
+            size: Number of bytes.
 
         Raises:
-            DamagedError: There are not so many.
-            DataError: The file was changed since it was opened.
+            DamagedError: The file is too short.
+            DataError: The file was changed since opening.
         """
         self.need(number, size)
         content = self._read_at(number * self.meta.page_size, size)
@@ -87,41 +87,42 @@ class LmdbFile:
         return content
 
     def read_into(self, number: int, room: memoryview) -> None:
-        """Read as many bytes as there is room for, from a page on.
+        """Fill a buffer with bytes from page ``number`` on.
 
         Args:
-            number: Of the page.
-            room: Where they go.
+            number: Page number.
+            room: The buffer.
 
         Raises:
-            DamagedError: There are not so many.
-            DataError: The file was changed since it was opened.
+            DamagedError: The file is too short.
+            DataError: The file was changed since opening.
         """
         self.need(number, len(room))
         found = self._read_into(number * self.meta.page_size, room)
         self._check(number, len(room), found)
 
     def need(self, number: int, size: int) -> None:
-        """Refuse bytes that the file does not say it has.
+        """Check that pages up to the last page hold ``size`` bytes.
 
         Args:
-            number: Of the page where they begin.
-            size: How many there are.
+            number: Page number of the first byte.
+            size: Number of bytes.
 
         Raises:
-            DamagedError: It says that it ends before.
+            DamagedError: The last page is exceeded.
         """
         last = self.meta.last_page
         if not FIRST_PAGE <= number <= last or size > (last + 1 - number) * self.meta.page_size:
-            message = f"{size} bytes from page {number} on are wanted; page {last} is last"
+            message = f"{size} bytes from page {number} exceed the last page, {last}"
             raise DamagedError(message)
 
     def damaged(self, error: Exception | str) -> DataError:
-        """Return the error to raise for what went wrong while reading."""
-        return DataError(f"the LMDB is damaged: {error}", str(self._path))
+        """Return the DataError for a failed read."""
+        message = f"the LMDB is damaged: {error}"
+        return DataError(message, str(self._path), code=ErrorCode.CORRUPT)
 
     def close(self) -> None:
-        """Close it; may be called twice."""
+        """Close the file; may be called twice."""
         self._file.close()
 
     def _newest_meta(self) -> Meta:
@@ -129,7 +130,7 @@ class LmdbFile:
         second = Meta.parse(self._read_at(first.page_size, META_SIZE))
         newest = max(first, second, key=lambda meta: meta.transaction)
         if newest.page_size != first.page_size:
-            message = f"its pages have {first.page_size} or {newest.page_size} bytes"
+            message = f"meta pages declare {first.page_size} and {newest.page_size} bytes per page"
             raise DamagedError(message)
         return newest
 
@@ -145,9 +146,9 @@ class LmdbFile:
         return bytes(room[:found])
 
     def _read_into(self, offset: int, room: memoryview) -> int:
-        """Fill the room, and return how many bytes that is: fewer at the end of the file."""
+        """Fill the buffer; return the number of bytes, fewer at the end of the file."""
         found = 0
-        while found < len(room):  # no more than 2 GiB come at once
+        while found < len(room):  # one read returns at most 2 GiB
             part = self._read_some(offset + found, room[found:])
             if not part:
                 break
@@ -155,15 +156,15 @@ class LmdbFile:
         return found
 
     def _read_some(self, offset: int, room: memoryview) -> int:
-        """Read into the beginning of the room, and return how many bytes that is."""
-        if hasattr(os, "preadv"):  # the place in the file is shared with forked processes
+        """Read into the start of the buffer; return the number of bytes."""
+        if hasattr(os, "preadv"):  # forked processes share the file offset
             return os.preadv(self._file.fileno(), [room], offset)
         with self._lock:
             self._file.seek(offset)
             return self._file.readinto(room) or 0
 
     def _check(self, number: int, size: int, found: int) -> None:
-        """Refuse what was read of a file that was changed, and too few bytes."""
+        """Refuse a short read, and any read of a changed file."""
         self._need_unchanged()
         if found < size:
             message = f"page {number} is beyond the end of the file"
@@ -176,7 +177,7 @@ class LmdbFile:
     def _need_unchanged(self) -> None:
         if self._size_and_time() != self._when:
             message = (
-                "the LMDB was changed while it was read, so that records may be mixed up; "
-                "do not write to a database that is read, start again when it is complete"
+                "the LMDB was changed while it was read, so records may be inconsistent; "
+                "do not write to an open database, restart when the writer has finished"
             )
-            raise DataError(message, str(self._path))
+            raise DataError(message, str(self._path), code=ErrorCode.BAD_STATE)

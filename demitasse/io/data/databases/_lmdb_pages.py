@@ -1,10 +1,10 @@
-"""The pages of an LMDB, taken apart without the LMDB library.
+"""LMDB pages, decoded without the LMDB library.
 
-The library trusts what a file says and ends the process when it is wrong. Here every offset, size
-and page number is checked before it is used.
+The library trusts the file and crashes on damage. Here every offset, size and page number is
+checked before its use.
 
-Source: LMDB, ``mdb.c`` (``MDB_page``, ``MDB_meta``, ``MDB_db``, ``MDB_node``), as written on 64-bit
-little-endian machines.
+Source: LMDB, ``mdb.c`` (``MDB_page``, ``MDB_meta``, ``MDB_db``, ``MDB_node``), 64-bit
+little-endian layout.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ __all__ = [
 ]
 
 HEADER = Struct("<Q2xHHH")
-"""Page number, kind, where the places of nodes end, where nodes begin."""
+"""Page number, flags, end of the node offsets, start of the nodes."""
 OVERFLOW_HEADER = Struct("<Q2xHI")
-"""Page number, kind, pages in a row."""
+"""Page number, flags, number of consecutive pages."""
 META = Struct("<II16x IHHQQQQQ IHHQQQQQ QQ")
-"""Magic, version; the database of free pages and the main one; last page, transaction.
+"""Magic, version; free-page database and main database; last page, transaction.
 
-Of a database: page size, order of keys, depth, branches, leaves, overflow pages, records, root.
+Per database: page size, flags, depth, branch, leaf and overflow pages, records, root.
 """
 NODE = Struct("<IHH")
-"""Size of the contents, kind, size of the key, which follows."""
+"""Size of the value, flags, size of the key, which follows."""
 BRANCH_NODE = Struct("<Q")
 """Page number (48 bits) and size of the key (16 bits)."""
 PAGE_NUMBER = Struct("<Q")
@@ -48,7 +48,7 @@ PAGE_SIZES = {1 << bits for bits in range(9, 16)}
 
 BRANCH, LEAF, OVERFLOW, META_PAGE = 1, 2, 4, 8
 KIND_NAMES = {BRANCH: "branch", LEAF: "leaf"}
-KINDS = 0x6F  # those and pages of duplicates; the other bits are marks of a running program
+KINDS = 0x6F  # these and pages of duplicates; other bits are set by running programs only
 ELSEWHERE, DATABASE = 1, 2
 SORTED_DUPLICATES = 4
 NO_PAGE = (1 << 64) - 1
@@ -58,22 +58,23 @@ FIRST_PAGE = 2  # after the two meta pages
 
 
 Span = tuple[int, int, int]
-"""Where a record of a leaf is, from the beginning of the page: where its contents begin and end,
-and 0; or where the number of its overflow pages is, 0, and the size of its contents. In bytes.
+"""Location of a record of a leaf, in bytes from the start of the page.
+
+(begin, end, 0) of its value; or (offset of its overflow page number, 0, size of its value).
 """
 
 
 @dataclass(frozen=True)
 class Meta:
-    """What a meta page says.
+    """Fields of a meta page.
 
     Attributes:
         page_size: In bytes.
-        transaction: Number of the transaction that wrote it.
-        last_page: Number of the last page that is in use.
-        depth: Levels of the tree of records, leaves included; 0 without records.
-        records: How many there are.
-        root: Page of the root, or None without records.
+        transaction: Number of the transaction that wrote the page.
+        last_page: Number of the last used page.
+        depth: Levels of the B+ tree, leaves included; 0 without records.
+        records: Number of records.
+        root: Page number of the root, or None without records.
     """
 
     page_size: int
@@ -85,10 +86,10 @@ class Meta:
 
     @classmethod
     def parse(cls, page: bytes) -> Meta:
-        """Read a meta page, or its first ``META_SIZE`` bytes.
+        """Parse a meta page, or its first ``META_SIZE`` bytes.
 
         Raises:
-            DamagedError: It is none, or one of a database that is not supported.
+            DamagedError: The bytes are no meta page, or of an unsupported kind of database.
         """
         if len(page) < META_SIZE:
             message = "it is shorter than any LMDB"
@@ -97,37 +98,37 @@ class Meta:
             META.unpack_from(page, PAGE_HEADER_SIZE)
         )
         if magic != MAGIC or not HEADER.unpack_from(page)[1] & META_PAGE:
-            message = "it does not begin as an LMDB of a 64-bit little-endian machine does"
+            message = "it does not begin like an LMDB of a 64-bit little-endian machine"
             raise DamagedError(message)
         if version != VERSION:
-            message = f"it is of version {version}; only version {VERSION} is known"
+            message = f"got version {version}, expected {VERSION}"
             raise DamagedError(message)
         if page_size not in PAGE_SIZES:
-            message = f"it says its pages have {page_size} bytes"
+            message = f"its header declares pages of {page_size} bytes"
             raise DamagedError(message)
         if order:
-            reason = "has several records of one key" if order & SORTED_DUPLICATES else ""
-            reason = reason or "has its keys in an order of its own"
+            reason = "has several records per key" if order & SORTED_DUPLICATES else ""
+            reason = reason or "sorts its keys with another comparator"
             message = f"it {reason} (flags {order:#x}); Caffe's databases do not"
             raise DamagedError(message)
         empty = root == NO_PAGE
         if empty != (depth == 0) or empty != (records == 0) or depth > DEEPEST:
-            message = f"it says its {records} records are {depth} levels below page {root}"
+            message = f"its header declares {records} records {depth} levels below page {root}"
             raise DamagedError(message)
         return cls(page_size, transaction, last, depth, records, None if empty else root)
 
 
 def branch_children(content: bytes, at: int, size: int, number: int) -> list[int]:
-    """Return the numbers of the pages below a branch page, in order of their keys.
+    """Return the child page numbers of a branch page, in key order.
 
     Args:
-        content: Bytes that hold the page.
-        at: Where in them it begins.
-        size: Of the page, in bytes.
-        number: Of the page.
+        content: Bytes that contain the page.
+        at: Offset of the page.
+        size: Size of the page, in bytes.
+        number: Page number.
 
     Raises:
-        DamagedError: This is no such page.
+        DamagedError: The bytes are not this branch page.
     """
     places = _places(content, at, size, number, BRANCH)
     unpack = BRANCH_NODE.unpack_from
@@ -135,20 +136,20 @@ def branch_children(content: bytes, at: int, size: int, number: int) -> list[int
 
 
 class LeafLayout:
-    """Where the records of a leaf page are; nearly all leaves of most databases have the same.
+    """Record locations of a leaf page; nearly all leaves of a database share one layout.
 
     Args:
-        content: Bytes that hold the page.
-        at: Where in them it begins.
-        size: Of the page, in bytes.
-        number: Of the page.
+        content: Bytes that contain the page.
+        at: Offset of the page.
+        size: Size of the page, in bytes.
+        number: Page number.
 
     Attributes:
-        keys: The keys of this page.
-        spans: Where its records are.
+        keys: Keys of this page.
+        spans: Locations of its records.
 
     Raises:
-        DamagedError: This is no such page.
+        DamagedError: The bytes are not this leaf page.
     """
 
     def __init__(self, content: bytes, at: int, size: int, number: int) -> None:
@@ -156,7 +157,7 @@ class LeafLayout:
         self.spans: list[Span] = []
         places = _places(content, at, size, number, LEAF)
         self._marks = content[at + 8 : at + PAGE_HEADER_SIZE + 2 * len(places)]
-        nodes: list[tuple[int, int, bytes]] = []  # place, size of the key, header
+        nodes: list[tuple[int, int, bytes]] = []  # offset, size of the key, header
         for place in places:
             length, kind, key_size = NODE.unpack_from(content, at + place)
             begin = place + NODE.size + key_size
@@ -171,7 +172,7 @@ class LeafLayout:
         for index in in_order:
             place, key_size, _ = nodes[index]
             if place < reached:
-                message = f"page {number} has nodes one inside the other"
+                message = f"page {number} has overlapping nodes"
                 raise DamagedError(message)
             parts.append(f"{place - reached}x{NODE.size}s{key_size}s")
             reached = place + NODE.size + key_size
@@ -180,10 +181,10 @@ class LeafLayout:
         self._order = sorted(range(len(nodes)), key=in_order.__getitem__)
 
     def keys_of(self, content: bytes, at: int, number: int) -> list[bytes] | None:
-        """Return the keys of another leaf page, or None where its records are in other places.
+        """Return the keys of another leaf page, or None if its layout differs.
 
         Raises:
-            DamagedError: The page has another number.
+            DamagedError: The page has another page number.
         """
         if not content.startswith(self._marks, at + PAGE_NUMBER.size):
             return None
@@ -197,47 +198,47 @@ class LeafLayout:
 
 
 def page_number(content: Raw, at: int) -> int:
-    """Return the page number that is stored at a place."""
+    """Return the page number stored at an offset."""
     number: int = PAGE_NUMBER.unpack_from(content, at)[0]
     return number
 
 
 def check_record_header(content: Raw, at: int, number: int, pages: int) -> None:
-    """Check that the overflow pages of a record of ``pages`` pages begin here.
+    """Check the header of the overflow pages of a record.
 
     Raises:
-        DamagedError: They do not.
+        DamagedError: This is not the first of ``pages`` overflow pages.
     """
     found, kind, count = OVERFLOW_HEADER.unpack_from(content, at)
     if found != number or kind & KINDS != OVERFLOW or count < pages:
-        message = f"page {number} is not the first of the {pages} of a record"
+        message = f"page {number} is not the first of {pages} overflow pages"
         raise DamagedError(message)
 
 
 def _places(content: bytes, at: int, size: int, number: int, wanted: int) -> tuple[int, ...]:
-    """Return where the nodes of a page are, from its beginning."""
+    """Return the node offsets of a page."""
     found, kind, low, high = HEADER.unpack_from(content, at)
     if found != number or kind & KINDS != wanted:
         raise _other_page(number, wanted)
     count = (low - PAGE_HEADER_SIZE) // 2
     if count < 1 or low % 2 or not low <= high <= size:
-        message = f"page {number} has places of nodes up to byte {low} and nodes from byte {high}"
+        message = f"page {number} has node offsets up to byte {low} and nodes from byte {high}"
         raise DamagedError(message)
     places: tuple[int, ...] = unpack_from(f"<{count}H", content, at + PAGE_HEADER_SIZE)
     if min(places) < high or max(places) + NODE.size > size:
-        message = f"page {number} has nodes at the bytes {min(places)} to {max(places)}"
+        message = f"page {number} has nodes at bytes {min(places)} to {max(places)}"
         raise DamagedError(message)
     return places
 
 
 def _other_page(number: int, wanted: int) -> DamagedError:
-    return DamagedError(f"page {number} is not the {KIND_NAMES[wanted]} it should be")
+    return DamagedError(f"page {number} is not a {KIND_NAMES[wanted]} page")
 
 
 def _node_fault(content: bytes, at: int, number: int) -> DamagedError:
-    """Say what is wrong with a node of a leaf."""
+    """Return the error for an invalid node of a leaf."""
     length, kind, key_size = NODE.unpack_from(content, at)
     if kind == DATABASE:
         name = content[at + 8 : at + 8 + key_size]
-        return DamagedError(f"it holds a database named {name!r}; Caffe's databases have no names")
-    return DamagedError(f"page {number} has a node of kind {kind} with {key_size} + {length} bytes")
+        return DamagedError(f"it has a database named {name!r}; Caffe's databases are unnamed")
+    return DamagedError(f"page {number} has a node of kind {kind}, {key_size} + {length} bytes")

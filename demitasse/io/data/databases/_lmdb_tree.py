@@ -1,4 +1,4 @@
-"""The tree of an LMDB's records, walked from its first leaf to its last."""
+"""B+ tree of an LMDB: iteration over leaves and records."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from demitasse.io.data.databases.rooms import Rooms
 __all__ = ["Leaf", "LmdbTree"]
 
 AHEAD = 1 << 16
-"""Bytes that are read at once where pages are wanted one after the other."""
+"""Read-ahead in bytes for consecutive pages."""
 
 TOGETHER = 1 << 18
-"""Bytes of records that are read at once where they lie one behind the other."""
+"""Largest read in bytes for consecutive overflow records."""
 
 
 Elsewhere = tuple[int, int, int]
-"""A record outside its leaf: its first page, the size of its contents in bytes, its pages."""
+"""A record in overflow pages: first page, size of its value in bytes, number of pages."""
 
 
 class Leaf(NamedTuple):
     """A leaf page.
 
     Attributes:
-        content: Bytes that hold it.
-        at: Where in them it begins.
-        keys: The keys of its records, growing.
-        spans: Where they are; see ``LeafLayout``.
+        content: Bytes that contain the page.
+        at: Offset of the page.
+        keys: Keys of its records, increasing.
+        spans: Locations of its records; see ``LeafLayout``.
     """
 
     content: memoryview
@@ -48,10 +48,10 @@ class Leaf(NamedTuple):
 
 
 class LmdbTree:
-    """Reads the leaves and records of an LMDB, ahead where that helps; for one thread.
+    """Reader of leaves and records, with read-ahead; for one thread.
 
     Args:
-        file: Where they are.
+        file: The LMDB file.
     """
 
     def __init__(self, file: LmdbFile) -> None:
@@ -60,14 +60,14 @@ class LmdbTree:
         self._layout: LeafLayout | None = None
 
     def leaves(self) -> Generator[Leaf]:
-        """Yield all leaves. Keys must grow from one to the next, which no ring of pages can do.
+        """Yield all leaves. Keys must increase from leaf to leaf, which excludes cycles.
 
         Raises:
-            DamagedError: A page does not hold what it should.
+            DamagedError: A page is invalid.
             DataError: The file was changed.
         """
         meta, pages = self._file.meta, self._pages
-        levels = [iter([] if meta.root is None else [meta.root])]  # pages to come, by depth
+        levels = [iter([] if meta.root is None else [meta.root])]  # pending pages, by depth
         last_key, found = b"", 0
         while levels:
             number = next(levels[-1], None)
@@ -86,14 +86,14 @@ class LmdbTree:
             found += len(keys)
             yield Leaf(pages.view, at, keys, spans)
         if found != meta.records:
-            message = f"it says it holds {meta.records} records, but these are {found}"
+            message = f"its header declares {meta.records} records, but it has {found}"
             raise DamagedError(message)
 
     def last_key(self) -> bytes | None:
         """Return the key of the last record, or None without records.
 
         Raises:
-            DamagedError: A page does not hold what it should.
+            DamagedError: A page is invalid.
             DataError: The file was changed.
         """
         number, pages, size = self._file.meta.root, self._pages, self._page_size
@@ -106,16 +106,16 @@ class LmdbTree:
         return LeafLayout(pages.content, at, size, number).keys[-1]
 
     def contents(self, leaf: Leaf, begin: int, end: int, rooms: Rooms) -> list[Raw]:
-        """Return the contents of some records of a leaf.
+        """Return the values of a range of records of a leaf.
 
         Args:
             leaf: The leaf.
-            begin: The first record.
-            end: The record after the last one.
-            rooms: Memory for those that are not in the leaf.
+            begin: Index of the first record.
+            end: Index after the last record.
+            rooms: Buffers for records in overflow pages.
 
         Raises:
-            DamagedError: A page does not hold what it should.
+            DamagedError: A page is invalid.
             DataError: The file was changed.
         """
         overflowing = self._overflowing(self._elsewhere(leaf, begin, end), rooms)
@@ -125,10 +125,10 @@ class LmdbTree:
         ]
 
     def need_all(self) -> None:
-        """See that the file has every page that records need; reads all leaves.
+        """Check that the file has every page that records need; reads all leaves.
 
         Raises:
-            DamagedError: It has not, or a page does not hold what it should.
+            DamagedError: A page is missing or invalid.
             DataError: The file was changed.
         """
         for leaf in self.leaves():
@@ -144,17 +144,17 @@ class LmdbTree:
         ]
 
     def _overflowing(self, records: list[Elsewhere], rooms: Rooms) -> Iterator[Raw]:
-        """Yield the contents of records that have pages of their own; neighbours are read at once.
+        """Yield the values of records in overflow pages; consecutive records are read at once.
 
         Args:
-            records: Where they are.
-            rooms: Memory for them.
+            records: Locations of the records.
+            rooms: Buffers for their values.
         """
         page_size = self._page_size
         for run in self._neighbours(records):
             first, (last, size, _) = run[0][0], run[-1]
             whole = (last - first) * page_size + RECORD_HEADER_SIZE + size
-            self._file.need(first, whole)  # before there is memory for it
+            self._file.need(first, whole)  # before allocation
             room = rooms.next(whole)
             self._file.read_into(first, room)
             contents = room.toreadonly()
@@ -165,7 +165,7 @@ class LmdbTree:
                 yield contents[at : at + size]
 
     def _neighbours(self, records: list[Elsewhere]) -> Iterator[list[Elsewhere]]:
-        """Yield records that lie one behind the other, not too many at once."""
+        """Yield runs of consecutive records, of limited size."""
         most = TOGETHER // self._page_size
         run: list[Elsewhere] = []
         behind = 0
@@ -180,7 +180,7 @@ class LmdbTree:
             yield run
 
     def _records_of(self, content: bytes, at: int, number: int) -> tuple[list[bytes], list[Span]]:
-        """Return the keys of a leaf and where its records are."""
+        """Return the keys of a leaf and the locations of its records."""
         layout = self._layout
         keys = None if layout is None else layout.keys_of(content, at, number)
         if layout is None or keys is None:
@@ -190,25 +190,25 @@ class LmdbTree:
 
 
 class _Window:
-    """Pages that were read together.
+    """Read-ahead buffer of consecutive pages.
 
     Attributes:
-        content: Their bytes.
-        view: The same.
+        content: The bytes.
+        view: A memoryview of ``content``.
     """
 
     def __init__(self, file: LmdbFile) -> None:
         self._file, self._page_size = file, file.meta.page_size
-        self._begin = 0  # the place of the pages in the file, in bytes
+        self._begin = 0  # file offset of the buffer
         self._keep(b"")
 
     def find(self, number: int, size: int) -> int:
-        """Return where in the content the ``size`` bytes of a page are."""
+        """Return the offset of a page in ``content``; read the page if needed."""
         place = number * self._page_size
         at, held = place - self._begin, len(self.content)
         if 0 <= at <= held - size:
             return at
-        if 0 <= at <= held + AHEAD:  # a little further on, as in most databases
+        if 0 <= at <= held + AHEAD:  # sequential access, as in most databases
             left = (self._file.meta.last_page + 1 - number) * self._page_size
             size = max(size, min(AHEAD, left))
         self._keep(self._file.read(number, size))

@@ -1,4 +1,4 @@
-"""AnnotatedDatum: an image and the objects in it, in a database.
+"""AnnotatedDatum: an image with labelled boxes, as a database record.
 
 Source: SSD (weiliu89/caffe), ``AnnotatedDatum`` in ``src/caffe/proto/caffe.proto``.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.errors import DataError, ShapeError
+from demitasse.errors import DataError, ErrorCode, ShapeError
 from demitasse.io.data.databases.datum import array_to_datum
 from demitasse.io.data.databases.writing import write_records
 from demitasse.io.proto import AnnotatedDatum, Datum
@@ -18,44 +18,45 @@ from demitasse.io.proto import AnnotatedDatum, Datum
 __all__ = ["COLUMNS", "add_object", "annotated_datum", "objects_in", "write_annotations"]
 
 COLUMNS = ("label", "instance", "xmin", "ymin", "xmax", "ymax", "difficult")
-"""What a row says about an object: its class, its number, its box in units of the image."""
+"""Columns of an object: class, instance number, box relative to the image, difficult flag."""
 
 
 def annotated_datum(
     image: np.ndarray | Datum, objects: Sequence[Sequence[float]]
 ) -> AnnotatedDatum:
-    """Return a record with boxes, as SSD's tools write it: by class, in ascending order.
+    """Return a record with boxes, classes ascending, as SSD's tools write it.
 
     Args:
-        image: Pixels (C, H, W), blue first, or a record that holds an encoded image.
-        objects: Rows of class, xmin, ymin, xmax and ymax, in units of the image, and, if there
-            is a sixth number, whether it is difficult. Shape: (G, 5) or (G, 6).
+        image: Pixels (C, H, W), BGR, or a Datum with an encoded image.
+        objects: Rows of class, xmin, ymin, xmax, ymax (relative to the image) and optionally
+            difficult. Shape: (G, 5) or (G, 6).
 
     Raises:
         ShapeError: Rows or pixels have another shape.
-        DataError: A box is not inside the image, or the wrong way round; a class is no number.
+        DataError: A box leaves the image or has negative size; a class is no 32-bit integer.
     """
     datum = image if isinstance(image, Datum) else array_to_datum(image)
     record = AnnotatedDatum(datum=datum, type="BBOX")
     try:
         rows = np.asarray(objects, np.float64)
     except ValueError as error:
-        message = f"objects are (G, 5) or (G, 6) numbers: {error}"
-        raise ShapeError(message) from None
+        message = f"objects must be (G, 5) or (G, 6) numbers: {error}"
+        raise ShapeError(message, code=ErrorCode.INVALID) from None
     if rows.shape != (0,) and (rows.ndim != 2 or rows.shape[1] not in {5, 6}):
-        message = f"objects are (G, 5) or (G, 6), these are {rows.shape}"
-        raise ShapeError(message)
+        message = f"got objects of shape {rows.shape}, expected (G, 5) or (G, 6)"
+        raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, got=rows.shape)
     for label in rows[:, 0].tolist() if len(rows) else ():
-        if not abs(label) < 1 << 31:  # also where it is not a number
-            message = f"a class is a whole number of 32 bits, not {label:g}"
-            raise DataError(message)
+        if not abs(label) < 1 << 31:  # also refuses NaN
+            message = f"got the class {label:g}, expected a 32-bit integer"
+            raise DataError(message, code=ErrorCode.OUT_OF_RANGE, field="label", got=label)
     for label in sorted({int(row[0]) for row in rows}):
         group = record.annotation_group.add(group_label=label)
         for number, row in enumerate(rows[rows[:, 0] == label]):
             xmin, ymin, xmax, ymax = row[1:5].tolist()
             if not (0 <= xmin <= xmax <= 1 and 0 <= ymin <= ymax <= 1):
-                message = f"a box is xmin, ymin, xmax, ymax from 0 to 1, not {row[1:5].tolist()}"
-                raise DataError(message)
+                box = row[1:5].tolist()
+                message = f"got the box {box}, expected xmin, ymin, xmax, ymax from 0 to 1"
+                raise DataError(message, code=ErrorCode.OUT_OF_RANGE, field="bbox", got=box)
             box = group.annotation.add(instance_id=number).bbox
             box.xmin, box.ymin, box.xmax, box.ymax = xmin, ymin, xmax, ymax
             box.difficult = bool(row[5]) if len(row) > 5 else False
@@ -65,13 +66,13 @@ def annotated_datum(
 def add_object(
     record: AnnotatedDatum, label: int, box: tuple[float, float, float, float], *, difficult: bool
 ) -> None:
-    """Add an object to those of its class; classes stand in the order in which they come.
+    """Add an object to the group of its class; a new class is appended.
 
     Args:
-        record: What to add it to.
-        label: Its class.
-        box: xmin, ymin, xmax, ymax, in units of the image.
-        difficult: Whether it is hard to find, or a crowd.
+        record: The record to extend.
+        label: The class.
+        box: xmin, ymin, xmax, ymax, relative to the image.
+        difficult: True if the object is hard to find, or a crowd.
     """
     groups = (group for group in record.annotation_group if group.group_label == label)
     group = next(groups, None) or record.annotation_group.add(group_label=label)
@@ -98,22 +99,21 @@ def write_annotations(
     overwrite: bool = False,
     backend: str = "LMDB",
 ) -> int:
-    """Write images and their objects as a database, with the keys 00000000, 00000001, ...
+    """Write images with objects as a database, with the keys 00000000, 00000001, ...
 
     Args:
-        path: The folder to make.
-        records: What ``annotated_datum`` takes.
-        overwrite: Whether to replace what is there.
+        path: Folder to create.
+        records: Arguments of ``annotated_datum``.
+        overwrite: Replace an existing database.
         backend: ``"LMDB"`` or ``"LEVELDB"``.
 
     Returns:
-        How many records were written.
+        Number of records written.
 
     Raises:
-        ConfigError: There is no such backend.
+        ConfigError: The backend is unknown.
         ShapeError: See ``annotated_datum``.
-        DataError: See ``annotated_datum``; or there is something at ``path``, or it cannot be
-            written.
+        DataError: See ``annotated_datum``; or ``path`` exists or cannot be written.
     """
     numbered = (
         (b"%08d" % number, annotated_datum(image, objects))

@@ -1,4 +1,4 @@
-"""Files that say which objects are in an image, and where: of VOC, of COCO, and plain text.
+"""Annotation files of VOC (XML), COCO (JSON) and plain text.
 
 Source: SSD (weiliu89/caffe), ``src/caffe/util/io.cpp`` (``ReadXMLToAnnotatedDatum``, ...).
 """
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from demitasse.core.log import get_logger
-from demitasse.core.paths import read_bytes
-from demitasse.errors import ConfigError, DataError
+from demitasse.core.paths import code_of, read_bytes
+from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.proto import LabelMap
 from demitasse.io.proto.read import read_text
 
@@ -27,20 +27,20 @@ DAMAGE = (
     ElementTree.ParseError, ArithmeticError, AttributeError, LookupError, RecursionError,
     TypeError, ValueError,
 )  # fmt: skip
-"""What damaged files, and those of another kind, raise."""
+"""Exceptions that damaged files, or files of another format, raise."""
 
 
 LONGEST_SIDE = 1 << 31
-"""Pixels that an image has at most on a side."""
+"""Largest height or width of an image, in pixels."""
 
 
 class Object(NamedTuple):
     """An object in an image.
 
     Attributes:
-        label: Its class.
-        box: xmin, ymin, xmax, ymax, in units of the image.
-        difficult: Whether it is hard to find, or a crowd.
+        label: The class.
+        box: xmin, ymin, xmax, ymax, relative to the image.
+        difficult: True if the object is hard to find, or a crowd.
     """
 
     label: int
@@ -48,23 +48,23 @@ class Object(NamedTuple):
     difficult: bool = False
 
 
-class _Found(NamedTuple):
-    """What a file says: the image's height and width, if it does, and objects in pixels."""
+class _Annotation(NamedTuple):
+    """Contents of a file: height and width of the image or None, and objects in pixels."""
 
     size: tuple[int, int] | None
     objects: list[tuple[str, tuple[float, float, float, float], bool]]
 
 
 def read_labels(path: Path, *, check: bool = False) -> dict[str, int]:
-    """Read the classes' names and numbers from a LabelMap, a prototxt.
+    """Read class names and numbers from a LabelMap prototxt.
 
     Args:
         path: The file.
-        check: Whether to refuse names that are there twice; otherwise the last one counts.
+        check: Refuse duplicate names; otherwise the last entry counts.
 
     Raises:
-        PrototxtError: It cannot be read.
-        ConfigError: A name is there twice.
+        PrototxtError: The file cannot be read.
+        ConfigError: A name occurs twice.
     """
     items = read_text(path, LabelMap).item
     labels = {item.name: item.label for item in items}
@@ -72,7 +72,9 @@ def read_labels(path: Path, *, check: bool = False) -> dict[str, int]:
         counts = Counter(item.name for item in items)
         twice = sorted(name for name, count in counts.items() if count > 1)
         message = f"{path} has more than one class called {', '.join(twice)}; rename all but one"
-        raise ConfigError(message)
+        raise ConfigError(
+            message, code=ErrorCode.DUPLICATE, field="name", file=str(path), got=", ".join(twice)
+        )
     return labels
 
 
@@ -81,38 +83,38 @@ def read_objects(
 ) -> list[Object]:
     """Read the objects in an image.
 
-    Boxes that reach beyond the image, or are the wrong way round, are kept, with a warning.
+    Boxes that leave the image or have negative size are kept, with a warning.
 
     Args:
         path: The file.
         kind: One of ``LABEL_TYPES``.
-        labels: Numbers of the classes' names; text files hold numbers already.
-        size: Height and width of the image, for where the file does not tell them, in pixels.
+        labels: Number of each class name; text files contain numbers.
+        size: Height and width of the image in pixels, for files without a size.
 
     Raises:
-        ConfigError: A class has no number.
+        ConfigError: A class is not in ``labels``.
         DataError: The file cannot be read.
     """
     try:
         content = read_bytes(path)
         found = LABEL_TYPES[kind](content)
     except OSError as error:
-        raise DataError(error.strerror or str(error), str(path)) from error
+        raise DataError(error.strerror or str(error), str(path), code=code_of(error)) from error
     except DAMAGE as error:
-        message = f"is no {kind} file of objects as VOC, COCO or SSD has them: {error!r}"
-        raise DataError(message, str(path)) from error
+        message = f"is no {kind} annotation file of VOC, COCO or SSD: {error!r}"
+        raise DataError(message, str(path), code=ErrorCode.UNREADABLE, kind=kind) from error
     height, width = found.size or size
     if found.size not in {None, size}:
         log.warning("%s: the image is %d x %d pixels, not %d x %d", path, *size, height, width)
     if min(height, width) < 1 or max(height, width) > LONGEST_SIDE:
-        message = f"says that the image has {height} x {width} pixels"
-        raise DataError(message, str(path))
+        message = f"got an image of {height} x {width} pixels, expected 1 to {LONGEST_SIDE}"
+        raise DataError(message, str(path), code=ErrorCode.OUT_OF_RANGE, got=(height, width))
     objects = []
     for name, (xmin, ymin, xmax, ymax), difficult in found.objects:
         inside = 0 <= xmin <= xmax <= width and 0 <= ymin <= ymax <= height
         if not inside:
             box = (xmin, ymin, xmax, ymax)
-            log.warning("%s: the box %s does not lie in %d x %d", path, box, height, width)
+            log.warning("%s: the box %s leaves the image of %d x %d", path, box, height, width)
         label = int(name) if kind == "txt" else _label(name, labels, path)
         box = (xmin / width, ymin / height, xmax / width, ymax / height)
         objects.append(Object(label, box, difficult))
@@ -122,27 +124,27 @@ def read_objects(
 def _label(name: str, labels: Mapping[str, int], path: Path) -> int:
     if name not in labels:
         message = f"{path} has an object of class {name!r}, which is not in the label map"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.UNKNOWN, file=str(path), got=name)
     return labels[name]
 
 
 class _Elements(ElementTree.TreeBuilder):
-    """Elements of a document without a type: what that declares may be of any size, and anywhere.
+    """Elements of a document without a DTD, whose entities could expand to any size.
 
-    The parser knows one in every encoding, and says so before it reads what it declares.
+    The parser reports a doctype before it reads any declaration.
     """
 
     def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
-        message = f"it declares a type of document, {name!r}, which such files do not"
+        message = f"it declares the document type {name!r}; annotation files have none"
         raise ValueError(message)
 
 
-def _xml(content: bytes) -> _Found:
+def _xml(content: bytes) -> _Annotation:
     """Read a file of VOC or ILSVRC."""
     root = ElementTree.fromstring(content, ElementTree.XMLParser(target=_Elements()))
     sides = [root.findtext(f"size/{side}") for side in ("height", "width")]
     size = None if None in sides else (int(sides[0] or 0), int(sides[1] or 0))
-    return _Found(size, list(map(_voc_object, root.findall("object"))))
+    return _Annotation(size, list(map(_voc_object, root.findall("object"))))
 
 
 def _voc_object(
@@ -159,8 +161,8 @@ def _voc_object(
     return name.strip(), (xmin, ymin, xmax, ymax), difficult
 
 
-def _json(content: bytes) -> _Found:
-    """Read what COCO says about one image."""
+def _json(content: bytes) -> _Annotation:
+    """Read the COCO annotations of one image."""
     root: dict[str, Any] = json.loads(content)
     image = root.get("image", {})
     has_size = "height" in image and "width" in image
@@ -169,19 +171,19 @@ def _json(content: bytes) -> _Found:
         x, y, width, height = map(float, one["bbox"])
         crowd = bool(int(one.get("iscrowd", 0)))
         objects.append((str(one["category_id"]), (x, y, x + width, y + height), crowd))
-    return _Found((int(image["height"]), int(image["width"])) if has_size else None, objects)
+    return _Annotation((int(image["height"]), int(image["width"])) if has_size else None, objects)
 
 
-def _text(content: bytes) -> _Found:
-    """Read numbers: class, xmin, ymin, xmax, ymax, and so on, as far as there are five."""
+def _text(content: bytes) -> _Annotation:
+    """Read groups of five numbers: class, xmin, ymin, xmax, ymax; drop an incomplete rest."""
     words = iter(content.decode().split())
     rows: Iterator[tuple[str, ...]] = zip(words, words, words, words, words, strict=False)
     objects = []
     for name, *edges in rows:
         xmin, ymin, xmax, ymax = map(float, edges)
         objects.append((str(int(name)), (xmin, ymin, xmax, ymax), False))
-    return _Found(None, objects)
+    return _Annotation(None, objects)
 
 
-LABEL_TYPES: dict[str, Callable[[bytes], _Found]] = {"xml": _xml, "json": _json, "txt": _text}
-"""Kind of file -> what reads its content."""
+LABEL_TYPES: dict[str, Callable[[bytes], _Annotation]] = {"xml": _xml, "json": _json, "txt": _text}
+"""File type -> parser."""

@@ -1,6 +1,6 @@
-"""CIFAR-10's own files, and the databases that Caffe's example makes of them.
+"""CIFAR-10 files, and the databases that Caffe's example makes of them.
 
-A record of a file is its label, one byte, and an image of 3 x 32 x 32 bytes: red, green, blue.
+A record is a label (one byte) and an image of 3 x 32 x 32 bytes: red, green, blue.
 
 Source: Caffe, ``examples/cifar10/convert_cifar_data.cpp``; the format is described at
 https://www.cs.toronto.edu/~kriz/cifar.html.
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.core.paths import read_bytes
-from demitasse.errors import DataError
+from demitasse.core.paths import code_of, read_bytes
+from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.datum import array_to_datum
 from demitasse.io.data.databases.writing import write_records
 from demitasse.io.proto import Datum
@@ -25,7 +25,7 @@ FILES = {
     "train": [f"data_batch_{number}.bin" for number in range(1, 6)],
     "test": ["test_batch.bin"],
 }
-"""Database -> the files it is made of, in order."""
+"""Database -> its files, in order."""
 
 SHAPE = (3, 32, 32)
 RECORD = 1 + 3 * 32 * 32
@@ -38,16 +38,16 @@ def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
         Images (N, 3, 32, 32) and labels (N,), uint8.
 
     Raises:
-        DataError: It cannot be read, or does not hold whole records.
+        DataError: The file cannot be read, or has an incomplete record.
     """
     try:
         content = read_bytes(path)
     except OSError as error:
         message = f"cannot be read: {error.strerror}"
-        raise DataError(message, str(path)) from error
+        raise DataError(message, str(path), code=code_of(error)) from error
     if not content or len(content) % RECORD:
-        message = f"CIFAR-10's files hold records of {RECORD} bytes; this one has {len(content)}"
-        raise DataError(message, str(path))
+        message = f"got {len(content)} bytes, expected a multiple of {RECORD}, the size of a record"
+        raise DataError(message, str(path), code=ErrorCode.CORRUPT, got=len(content))
     records = np.frombuffer(content, np.uint8).reshape(-1, RECORD)
     return records[:, 1:].reshape(-1, *SHAPE), records[:, 0]
 
@@ -55,19 +55,19 @@ def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
 def convert(
     folder: Path, out: Path, backend: str = "LMDB", *, overwrite: bool = False
 ) -> dict[Path, int]:
-    """Make ``cifar10_train_lmdb`` and ``cifar10_test_lmdb``, or the same as LevelDBs.
+    """Write ``cifar10_train_lmdb`` and ``cifar10_test_lmdb``, or the same as LevelDBs.
 
     Args:
-        folder: Where the six files are.
+        folder: Folder of the six files.
         out: Folder to write to.
         backend: ``"LMDB"`` or ``"LEVELDB"``.
-        overwrite: Whether to replace databases that are there.
+        overwrite: Replace existing databases.
 
     Returns:
-        For each database that was written, how many records it holds.
+        Number of records of each database written.
 
     Raises:
-        DataError: A file is missing or damaged, or a database is there already.
+        DataError: A file is missing or damaged, or a database exists.
     """
     return {
         path: write_records(path, _records(folder, split), overwrite=overwrite, backend=backend)

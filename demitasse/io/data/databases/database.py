@@ -1,4 +1,4 @@
-"""Databases of records: what the data layers and tools need of one, and how one is opened.
+"""Interface of record databases, and ``open_db``.
 
 Source: Caffe, ``include/caffe/util/db.hpp``.
 """
@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 from demitasse.core.paths import similar_file
 from demitasse.core.text import suggestion
-from demitasse.errors import ConfigError, DataError
+from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.data.databases.rooms import Rooms
 
 __all__ = [
@@ -30,60 +30,60 @@ __all__ = [
 ]
 
 Raw = bytes | memoryview
-"""The contents of a record as a database gives them."""
+"""Value of a record."""
 
 Mode = Literal["read", "write", "new"]
-"""``read``, ``write`` (add to what is there) or ``new`` (refused when something is there)."""
+"""``read``, ``write`` (append), or ``new`` (refuse an existing path)."""
 
 BACKENDS = {
     "LMDB": "demitasse.io.data.databases.lmdb",
     "LEVELDB": "demitasse.io.data.databases.leveldb",
 }
-"""Backend of ``data_param`` -> the module whose ``open_database`` opens it."""
+"""Backend of ``data_param`` -> module with its ``open_database``."""
 
 
 class DamagedError(ValueError):
-    """A file does not hold what its format says."""
+    """A file contradicts its format."""
 
 
 class Cursor(Protocol):
-    """A place in a database, whose records are in the order of their keys' bytes."""
+    """Position in a database; records are sorted by the bytes of their keys."""
 
     def seek_to_first(self) -> None:
-        """Go to the first record."""
+        """Move to the first record."""
 
     def next(self) -> None:
-        """Go to the next record; beyond the last one the cursor is not valid."""
+        """Move to the next record; after the last record the cursor is invalid."""
 
     def key(self) -> bytes:
         """Return the key of the current record."""
 
     def value(self) -> Raw:
-        """Return the contents of the current record."""
+        """Return the value of the current record."""
 
     def take(self, count: int, rooms: Rooms) -> list[Raw]:
-        """Return the contents of the next records, fewer at the end, and go behind them.
+        """Return the values of the next records, fewer at the end, and move behind them.
 
         Args:
-            count: How many are wanted.
-            rooms: Memory for them, if the database has use for it.
+            count: Number of records.
+            rooms: Buffers that a database may use for the values.
         """
 
     def valid(self) -> bool:
-        """Whether there is a current record."""
+        """Return True if there is a current record."""
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Release the database."""
 
 
 class Transaction(Protocol):
     """Records that are written together."""
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Add a record, or replace the one of that key."""
+        """Add a record, or replace the record of the same key."""
 
     def commit(self) -> None:
-        """Write what was put since the last commit."""
+        """Write the records put since the last commit."""
 
 
 class Database(Protocol):
@@ -95,48 +95,48 @@ class Database(Protocol):
         """Return a cursor at the first record."""
 
     def new_transaction(self) -> Transaction:
-        """Return a way to add records."""
+        """Return a transaction that adds records."""
 
     def last_key(self) -> bytes | None:
-        """Return the key of the last record when it was opened, or None where there was none."""
+        """Return the last key at opening time, or None without records."""
 
     def close(self) -> None:
-        """Close it; its cursors are dead then."""
+        """Close the database; its cursors become invalid."""
 
 
 def open_db(source: str | Path, backend: str = "LMDB", mode: Mode = "read") -> Database:
     """Open the database at ``source``.
 
     Args:
-        source: Its folder (or, for an LMDB, its one file).
+        source: Folder of the database; for an LMDB also its single file.
         backend: ``"LMDB"`` or ``"LEVELDB"``.
-        mode: What it is opened for.
+        mode: ``"read"``, ``"write"`` or ``"new"``.
 
     Raises:
-        ConfigError: There is no such backend, or it cannot do that.
-        DataError: It cannot be opened; says what was found there.
+        ConfigError: The backend is unknown, or does not support the mode.
+        DataError: The database cannot be opened; the message names what was found.
     """
     if backend not in BACKENDS:
         near = suggestion(backend, BACKENDS)
-        message = f"unknown database backend {backend!r}{near}; known are {', '.join(BACKENDS)}"
-        raise ConfigError(message)
+        message = f"unknown database backend {backend!r}{near}; expected {', '.join(BACKENDS)}"
+        raise ConfigError(message, code=ErrorCode.UNKNOWN, field="backend", got=backend)
     path = Path(source)
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        pass  # the backend says what there is instead
-    except (OSError, ValueError) as error:  # no folder can be called so
-        message = f"there can be no database of this name: {error}"
-        raise DataError(message, str(path)) from error
+        pass  # the backend names what was found instead
+    except (OSError, ValueError) as error:  # an impossible file name
+        message = f"no database can have this name: {error}"
+        raise DataError(message, str(path), code=ErrorCode.INVALID) from error
     database: Database = import_module(BACKENDS[backend]).open_database(path, mode)
     return database
 
 
 def what_is_there(path: Path, wanted: str) -> str:
-    """Say why ``path`` cannot be opened as a database of the backend ``wanted``."""
+    """Return the reason why ``path`` is no database of the backend ``wanted``."""
     if not path.exists():
         near = similar_file(path)
-        return f"there is no such database (looked for in {Path.cwd()}){near}"
+        return f"there is no such database (relative to {Path.cwd()}){near}"
     marks = {"data.mdb": "LMDB", "CURRENT": "LEVELDB"}
     for mark, backend in marks.items():
         if backend != wanted and (path / mark).exists():
@@ -149,7 +149,7 @@ def what_is_there(path: Path, wanted: str) -> str:
 
 
 def records(cursor: Cursor) -> Iterator[tuple[bytes, Raw]]:
-    """Yield (key, value) of every record from the first to the last."""
+    """Yield (key, value) of every record, in key order."""
     cursor.seek_to_first()
     while cursor.valid():
         yield cursor.key(), cursor.value()
@@ -157,5 +157,5 @@ def records(cursor: Cursor) -> Iterator[tuple[bytes, Raw]]:
 
 
 def printable(key: bytes) -> str:
-    """Return a key as messages show it."""
+    """Return a key as text, for messages."""
     return key.decode("utf-8", "backslashreplace")

@@ -1,4 +1,4 @@
-"""HDF5 files: rows of the data sets of one, and a place to put rows.
+"""HDF5 files: rows of data sets, and a writer that appends rows.
 
 h5py is imported when the first file is opened.
 
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from demitasse.core.paths import read_failure, read_text, regular_file
-from demitasse.errors import DataError, DemitasseError
+from demitasse.core.paths import code_of, read_failure, read_text, regular_file
+from demitasse.errors import DataError, DemitasseError, ErrorCode
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -38,31 +38,31 @@ __all__ = [
 ]
 
 BLOCK = 64 << 20
-"""How much of a file that is read in order is held at once, in bytes."""
+"""Bytes of a block for sequential reading."""
 
 DEFLATES = 1032
-"""How many bytes one byte of a compressed file can be at most."""
+"""Largest ratio of DEFLATE compression: bytes per compressed byte."""
 
 LINKS = 16
-"""How many links may follow one another on the way to a data set."""
+"""Largest number of soft links on the way to a data set."""
 
 
 def read_list(source: Path) -> list[str]:
     """Return the file names in a list, separated by white space.
 
     Raises:
-        DataError: It cannot be read, or names no file.
+        DataError: The list cannot be read, or names no file.
     """
     try:
         names = read_text(source).split()
     except OSError as error:
         message = f"the list of HDF5 files cannot be read: {read_failure(error, source)}"
-        raise DataError(message, str(source)) from error
+        raise DataError(message, str(source), code=code_of(error)) from error
     except ValueError as error:
-        raise DataError(str(error), str(source)) from error
+        raise DataError(str(error), str(source), code=ErrorCode.INVALID) from error
     if not names:
-        message = "the list names no HDF5 file; it needs the path of one in every line"
-        raise DataError(message, str(source))
+        message = "the list names no HDF5 file; write one path per line"
+        raise DataError(message, str(source), code=ErrorCode.MISSING)
     return names
 
 
@@ -70,14 +70,14 @@ def open_file(path: Path) -> Any:
     """Open an HDF5 file for reading.
 
     Raises:
-        DataError: h5py is not installed, or this is no HDF5 file.
+        DataError: h5py is not installed, or the file is no HDF5 file.
     """
     h5py = _h5py(path)
     try:
         return h5py.File(regular_file(path), "r")
     except OSError as error:
         message = f"cannot be opened as an HDF5 file: {error}"
-        raise DataError(message, str(path)) from error
+        raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error
 
 
 def _h5py(path: Path) -> ModuleType:
@@ -85,17 +85,17 @@ def _h5py(path: Path) -> ModuleType:
         import h5py
     except ImportError:
         message = "HDF5 files need h5py; run: pip install 'demitasse[hdf5]'"
-        raise DataError(message, str(path)) from None
+        raise DataError(message, str(path), code=ErrorCode.UNAVAILABLE, extra="hdf5") from None
     return h5py  # type: ignore[no-any-return]
 
 
 class SteadyFile(io.RawIOBase):
-    """An open file for the HDF5 library, which may end the process where a write fails.
+    """File object for the HDF5 library, which may abort the process if a write fails.
 
-    The library is told that all went well; ``check`` tells what did not.
+    The library sees no write error; ``check`` raises the first error.
 
     Args:
-        file: Open for writing and reading; it is closed with this one.
+        file: Open for reading and writing; closed along with this object.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -103,45 +103,45 @@ class SteadyFile(io.RawIOBase):
         self._error: OSError | None = None
 
     def check(self) -> None:
-        """Raise the first error of a write; what is in the file then is of no use.
+        """Raise the first error of a write; the file is unusable then.
 
         Raises:
-            OSError: As the system said it.
+            OSError: The system's error.
         """
         if self._error is not None:
             raise self._error
 
     def write(self, content: ReadableBuffer) -> int:
-        """Write bytes where the file stands."""
+        """Write bytes at the current position."""
         with self._going_on():
             self._file.write(content)
         return memoryview(content).nbytes
 
     def truncate(self, size: int | None = None) -> int:
-        """Cut the file off, or fill it up with zeros."""
+        """Truncate the file, or extend it with zeros."""
         with self._going_on():
             self._file.truncate(size)
         return self.tell() if size is None else size
 
     def flush(self) -> None:
-        """Hand everything to the system; of a file that is closed, nothing is left."""
-        if self._file.closed:  # the interpreter flushes once more what it throws away
+        """Flush written bytes to the system; a no-op for a closed file."""
+        if self._file.closed:  # the interpreter flushes deleted files once more
             return
         with self._going_on():
             self._file.flush()
 
     def seek(self, place: int, whence: int = os.SEEK_SET) -> int:
-        """Go to another place; what was written before may come to be written now."""
+        """Set the position; buffered bytes may be written first."""
         with self._going_on():
             return self._file.seek(place, whence)
         return place
 
     def tell(self) -> int:
-        """Return where the file stands, in bytes."""
+        """Return the current position, in bytes."""
         return self._file.tell()
 
     def readinto(self, into: WriteableBuffer) -> int:
-        """Read bytes from where the file stands."""
+        """Read bytes at the current position."""
         content = self._file.read(memoryview(into).nbytes)
         memoryview(into).cast("B")[: len(content)] = content
         return len(content)
@@ -150,7 +150,7 @@ class SteadyFile(io.RawIOBase):
         """Close the file.
 
         Raises:
-            OSError: What was left cannot be written.
+            OSError: Buffered bytes cannot be written.
         """
         super().close()
         self._file.close()
@@ -163,9 +163,13 @@ class SteadyFile(io.RawIOBase):
             self._error = self._error or error
 
 
+class _OtherFileError(ValueError):
+    """A path or data set leads to another file."""
+
+
 @contextmanager
 def damage(path: Path, error: type[DemitasseError] = DataError) -> Iterator[None]:
-    """Turn what h5py raises for a damaged file into an error of ours that names the file."""
+    """Convert exceptions of h5py for a damaged file to a DemitasseError that names the file."""
     try:
         yield
     except DemitasseError:
@@ -180,16 +184,18 @@ def damage(path: Path, error: type[DemitasseError] = DataError) -> Iterator[None
         DecodeError,
     ) as fault:
         message = f"the HDF5 file is damaged: {fault}"
-        raise error(message).at(str(path)) from fault
+        other = isinstance(fault, _OtherFileError)
+        code = ErrorCode.UNTRUSTED if other else ErrorCode.CORRUPT
+        raise error(message, code=code).at(str(path)) from fault
 
 
 def member(group: Any, name: str, *, links: int = LINKS) -> Any:
-    """Return what a path inside an HDF5 file leads to, or None; no other file is opened.
+    """Return the object at a path inside an HDF5 file, or None; never opens another file.
 
     Args:
-        group: Where the path begins, unless with ``/``.
+        group: Start of the path, unless the path begins with ``/``.
         name: The path.
-        links: How many soft links may be followed.
+        links: Number of soft links that may be followed.
 
     Raises:
         ValueError: The path leads to another file, or through too many links.
@@ -202,7 +208,7 @@ def member(group: Any, name: str, *, links: int = LINKS) -> Any:
                 f"{here.name.rstrip('/')}/{part} is a link to the file {link.filename!r}; "
                 "store the array itself"
             )
-            raise ValueError(message)
+            raise _OtherFileError(message)
         if hasattr(link, "path"):
             if not links:
                 message = f"{name} leads through more than {LINKS} links"
@@ -217,52 +223,52 @@ def array_of(dataset: Any) -> np.ndarray:
     """Return all values of a data set.
 
     Raises:
-        ValueError: It is no data set, is kept in other files, or says it has more values than its
-            file has room for.
+        ValueError: The object is no data set, is stored in other files, or declares more values
+            than its file can hold.
     """
     need_room(dataset)
     return np.asarray(dataset[()])
 
 
 def need_room(dataset: Any) -> None:
-    """Refuse a data set that is kept in other files, or has more values than its file has room for.
+    """Refuse a data set that is stored in other files, or is larger than its file can hold.
 
     Raises:
-        ValueError: Says which of them.
+        ValueError: The reason.
     """
     if not hasattr(dataset, "chunks"):
         message = f"{dataset.name} is no data set"
         raise ValueError(message)
-    if dataset.is_virtual or dataset.external:  # before its shape, which may depend on those files
+    if dataset.is_virtual or dataset.external:  # first: the shape may depend on those files
         message = (
             f"{dataset.name} takes its values from other files, "
             f"{'as a virtual data set' if dataset.is_virtual else 'by external storage'}; "
             "store the array itself"
         )
-        raise ValueError(message)
+        raise _OtherFileError(message)
     room = dataset.file.id.get_filesize() * (1 if dataset.chunks is None else DEFLATES)
     if dataset.nbytes > room:
         message = f"{dataset.name} {dataset.shape} has more values than the file has room for"
         raise ValueError(message)
     chunk = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
-    if chunk > max(room, BLOCK):  # a value alone needs a whole one in memory
+    if chunk > max(room, BLOCK):  # one value needs its whole chunk in memory
         message = f"{dataset.name} is in chunks of {chunk} bytes, which the file has no room for"
         raise ValueError(message)
 
 
 class Hdf5File:
-    """The rows of the data sets of one file.
+    """Rows of the data sets of one file.
 
     Args:
         path: The file.
-        names: Data sets wanted, one for each top.
-        whole: Whether to read them completely, for visits in any order.
+        names: Names of the data sets, one per top.
+        whole: Read whole data sets, for random access.
 
     Attributes:
-        rows: How many there are.
+        rows: Number of rows.
 
     Raises:
-        DataError: A data set is missing, is no array of rows, or has not as many as the first.
+        DataError: A data set is missing, is no array of rows, or differs in its number of rows.
     """
 
     def __init__(self, path: Path, names: Sequence[str], *, whole: bool = False) -> None:
@@ -274,10 +280,17 @@ class Hdf5File:
             for name, one in zip(names, self._sets, strict=True):
                 if one.shape[0] != self.rows:
                     message = f"{name!r} has {one.shape[0]} rows, {names[0]!r} has {self.rows}"
-                    raise DataError(message, str(path))
+                    raise DataError(
+                        message,
+                        str(path),
+                        code=ErrorCode.COUNT_MISMATCH,
+                        field=name,
+                        got=one.shape[0],
+                        expected=self.rows,
+                    )
             if not self.rows:
                 message = f"{names[0]!r} has no rows"
-                raise DataError(message, str(path))
+                raise DataError(message, str(path), code=ErrorCode.MISSING, field=names[0])
             self.shapes = [one.shape[1:] for one in self._sets]
             row = sum(one.dtype.itemsize * int(np.prod(one.shape[1:])) for one in self._sets)
             self._block = self.rows if whole else max(1, BLOCK // max(1, row))
@@ -290,19 +303,19 @@ class Hdf5File:
         """Return one row of every data set.
 
         Raises:
-            DataError: The file is damaged there.
+            DataError: The file is damaged.
         """
         first, held = self.block(index)
         return [array[index - first] for array in held]
 
     def block(self, index: int) -> tuple[int, list[np.ndarray]]:
-        """Return the rows that are read together with one.
+        """Return the block of rows that contains a row.
 
         Returns:
-            The number of the first of them, and the rows of every data set.
+            The number of its first row, and the rows of every data set.
 
         Raises:
-            DataError: The file is damaged there.
+            DataError: The file is damaged.
         """
         if not self._held or not 0 <= index - self._begin < len(self._held[0]):
             self._begin = index - index % self._block
@@ -319,23 +332,29 @@ class Hdf5File:
     def _numbers(self, name: str) -> Any:
         one = member(self._file, name)
         if one is None or not hasattr(one, "dtype"):
-            message = f"there is no data set {name!r}; there are {', '.join(self._file) or 'none'}"
-            raise DataError(message, str(self.path))
+            message = f"there is no data set {name!r}; found {', '.join(self._file) or 'none'}"
+            raise DataError(message, str(self.path), code=ErrorCode.NOT_FOUND, field=name)
         need_room(one)
         if one.dtype.kind not in "fiub" or not one.shape:
-            message = f"data set {name!r} {one.shape} of {one.dtype} is not made of rows of numbers"
-            raise DataError(message, str(self.path))
+            message = f"data set {name!r} {one.shape} of {one.dtype} has no rows of numbers"
+            raise DataError(
+                message,
+                str(self.path),
+                code=ErrorCode.DTYPE_MISMATCH,
+                field=name,
+                got=str(one.dtype),
+            )
         return one
 
 
 class Hdf5Writer:
-    """Appends rows to the data sets of a new file; goes on after ``close`` where it was.
+    """Append rows to the data sets of a new file; reopens the file after ``close``.
 
     Args:
-        path: The file; one that is there is replaced.
+        path: The file; an existing file is replaced.
 
     Raises:
-        DataError: It cannot be made.
+        DataError: The file cannot be created.
     """
 
     def __init__(self, path: Path) -> None:
@@ -344,7 +363,7 @@ class Hdf5Writer:
             self._open("w")
         except OSError as error:
             message = f"cannot be opened as an HDF5 file: {error.strerror or error}"
-            raise DataError(message, str(path)) from error
+            raise DataError(message, str(path), code=ErrorCode.UNWRITABLE) from error
 
     def _open(self, mode: Literal["w", "r+"]) -> None:
         h5py = _h5py(self.path)
@@ -354,11 +373,11 @@ class Hdf5Writer:
         self._file = h5py.File(self._steady, mode)
 
     def append(self, **batches: np.ndarray) -> None:
-        """Append rows to data sets, and make sure that they are in the file.
+        """Append rows to data sets, and flush the file.
 
         Raises:
-            DataError: Rows have another shape than those before.
-            OSError: They cannot be written, e.g. because the disk is full.
+            DataError: The rows have another shape than the rows before.
+            OSError: The rows cannot be written, e.g. the disk is full.
         """
         if not self._file:  # closed
             self._open("r+")
@@ -377,8 +396,15 @@ class Hdf5Writer:
             return
         stored = self._file[name]
         if stored.shape[1:] != batch.shape[1:]:
-            message = f"rows of {name!r} are {stored.shape[1:]}, these are {batch.shape[1:]}"
-            raise DataError(message, str(self.path))
+            message = f"got rows of {name!r} {batch.shape[1:]}, expected {stored.shape[1:]}"
+            raise DataError(
+                message,
+                str(self.path),
+                code=ErrorCode.SHAPE_MISMATCH,
+                field=name,
+                got=batch.shape[1:],
+                expected=stored.shape[1:],
+            )
         begin = stored.shape[0]
         stored.resize(begin + batch.shape[0], axis=0)
         stored[begin:] = batch
@@ -387,7 +413,7 @@ class Hdf5Writer:
         """Close the file.
 
         Raises:
-            OSError: The last rows cannot be written.
+            OSError: Buffered rows cannot be written.
         """
         self._file.close()
         self._steady.close()

@@ -1,7 +1,7 @@
-"""LevelDB: read and written without its library, and without its lock.
+"""LevelDB: read and written without the LevelDB library and its lock.
 
-Old databases of Caffe are LevelDBs. They can be read while another program has them open, from
-read-only media too. Do not write to one that another program has open.
+Old databases of Caffe are LevelDBs. They can be read from read-only media, and while another
+program has them open. Do not write to a database that another program has open.
 
 Source: Caffe, ``src/caffe/util/db_leveldb.cpp``; the format is LevelDB's.
 """
@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 
 from demitasse.core.paths import read_text
-from demitasse.errors import ConfigError, DataError
+from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.data.databases._leveldb_files import (
     VALUE,
     Entry,
@@ -30,14 +30,14 @@ __all__ = ["LevelDbCursor", "LevelDbDatabase", "LevelDbTransaction", "open_datab
 
 
 class LevelDbDatabase:
-    """An open LevelDB: the files that made it up when it was opened, or since then by us.
+    """An open LevelDB: its files at opening time, and files written since by this object.
 
     Args:
-        path: Its folder.
+        path: Folder of the database.
         mode: ``"read"``, ``"write"`` or ``"new"``.
 
     Raises:
-        DataError: It cannot be opened; says what was found there.
+        DataError: The database cannot be opened; the message names what was found.
     """
 
     def __init__(self, path: Path, mode: Mode = "read") -> None:
@@ -48,64 +48,64 @@ class LevelDbDatabase:
         self._look()
         if mode == "write":
             if self._logged:
-                message = "has records in a log; open it once with LevelDB before adding to it"
-                raise DataError(message, str(path))
+                message = "has records in a log; open it once with LevelDB before appending"
+                raise DataError(message, str(path), code=ErrorCode.UNSUPPORTED)
             self._writer = LevelDbFiles(path, self._manifest)
 
     def new_cursor(self) -> LevelDbCursor:
         """Return a cursor at the first record."""
         if self._writer is not None:
-            self._look()  # there may be more than when it was opened
+            self._look()  # includes records written since
         return LevelDbCursor(self)
 
     def new_transaction(self) -> LevelDbTransaction:
-        """Return a way to add records.
+        """Return a transaction that adds records.
 
         Raises:
             ConfigError: The database was opened for reading.
         """
         if self._writer is None:
-            message = f"{self.path} was opened for reading; open it with mode 'write' to add to it"
-            raise ConfigError(message)
+            message = f"{self.path} was opened for reading; open it with mode 'write'"
+            raise ConfigError(message, code=ErrorCode.READ_ONLY, field="mode", file=str(self.path))
         return LevelDbTransaction(self)
 
     def add(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
-        """Write records, later ones in place of earlier ones of the same key.
+        """Write records; later records replace earlier ones of the same key.
 
         Raises:
-            OSError: They cannot be written.
+            OSError: The records cannot be written.
         """
         if self._writer is None or not entries:
             return
         try:
             self._writer.add(entries)
         except OSError as error:
-            error.filename = error.filename or str(self.path)  # a failed write names no file
+            error.filename = error.filename or str(self.path)  # failed writes name no file
             raise
 
     def last_key(self) -> bytes | None:
-        """Return the key of the last record when it was opened, or None where there was none."""
+        """Return the last key at opening time, or None without records."""
         keys = [key for key, _, _ in self._logged]
         keys += [table.last[:-8] for table in self._manifest.tables.values()]
         return max(keys, default=None)
 
     def close(self) -> None:
-        """Close it; a cursor opens the files it reads itself."""
+        """Close the database; cursors open their own files."""
         if self._writer is not None:
             self._writer.close()
 
     def _begin(self) -> LevelDbFiles:
         if self.path.exists():
-            message = "exists already; remove it first or write somewhere else"
-            raise DataError(message, str(self.path))
+            message = "exists already; remove it first or write elsewhere"
+            raise DataError(message, str(self.path), code=ErrorCode.EXISTS)
         self.path.mkdir(parents=True)
         return LevelDbFiles(self.path)
 
     def _look(self) -> None:
-        """Find out which files make up the database."""
+        """Read the manifest and the logs."""
         path = self.path
         if not (path / "CURRENT").is_file():
-            raise DataError(what_is_there(path, "LEVELDB"), str(path))
+            raise DataError(what_is_there(path, "LEVELDB"), str(path), code=ErrorCode.NOT_FOUND)
         try:
             name = read_text(path / "CURRENT").strip()
             if Path(name).name in {"", ".."}:
@@ -119,11 +119,12 @@ class LevelDbDatabase:
             raise self.damaged(error) from error
 
     def damaged(self, error: Exception) -> DataError:
-        """Return the error to raise for what went wrong while reading."""
-        return DataError(f"the LevelDB cannot be read: {error}", str(self.path))
+        """Return the DataError for a failed read."""
+        message = f"the LevelDB cannot be read: {error}"
+        return DataError(message, str(self.path), code=ErrorCode.CORRUPT)
 
     def newest(self) -> Generator[tuple[bytes, bytes]]:
-        """Yield keys and contents of all records, in order of their keys."""
+        """Yield keys and values of all records, in key order."""
         runs = [chain.from_iterable(map(table_entries, run)) for run in self._runs]
         last: bytes | None = None
         for key, place, value in heapq.merge(self._logged, *runs):
@@ -133,7 +134,7 @@ class LevelDbDatabase:
                     yield key, value
 
     def _read_logs(self) -> list[Entry]:
-        """Return what has not become part of a table yet, in order."""
+        """Return the sorted entries of logs that are not yet tables."""
         logs = sorted(
             (int(Path(name).stem), file)
             for name, file in self._files.items()
@@ -143,7 +144,7 @@ class LevelDbDatabase:
         return sorted(e for number, file in logs if number >= oldest for e in log_entries(file))
 
     def _sorted_runs(self) -> list[list[Path]]:
-        """Return groups of tables; going through the tables of a group gives entries in order."""
+        """Return lists of tables; the concatenated tables of a list are sorted."""
         levels: dict[int, list[tuple[bytes, Path]]] = {}
         runs = []
         for (level, number), table in self._manifest.tables.items():
@@ -152,7 +153,7 @@ class LevelDbDatabase:
             if found is None:
                 message = f"its table {names[0]} is missing"
                 raise DamagedError(message)
-            if level == 0:  # these may overlap
+            if level == 0:  # tables of level 0 may overlap
                 runs.append([found])
             else:
                 levels.setdefault(level, []).append((table.first[:-8], found))
@@ -160,7 +161,7 @@ class LevelDbDatabase:
 
 
 class LevelDbCursor:
-    """A place in a LevelDB."""
+    """Position in a LevelDB."""
 
     def __init__(self, database: LevelDbDatabase) -> None:
         self._database = database
@@ -183,11 +184,11 @@ class LevelDbCursor:
         return self._record()[0]
 
     def value(self) -> bytes:
-        """Return the contents of the current record."""
+        """Return the value of the current record."""
         return self._record()[1]
 
     def take(self, count: int, rooms: Rooms) -> list[Raw]:
-        """Return the contents of the next records, fewer at the end, and go behind them."""
+        """Return the values of the next records, fewer at the end, and move behind them."""
         taken: list[Raw] = []
         while len(taken) < count and self._current is not None:
             taken.append(self._current[1])
@@ -195,7 +196,7 @@ class LevelDbCursor:
         return taken
 
     def valid(self) -> bool:
-        """Whether there is a current record."""
+        """Return True if there is a current record."""
         return self._current is not None
 
     def close(self) -> None:
@@ -205,27 +206,27 @@ class LevelDbCursor:
 
     def _record(self) -> tuple[bytes, bytes]:
         if self._current is None:
-            message = "the cursor is beyond the last record"
-            raise DataError(message, str(self._database.path))
+            message = "the cursor is behind the last record"
+            raise DataError(message, str(self._database.path), code=ErrorCode.OUT_OF_RANGE)
         return self._current
 
 
 class LevelDbTransaction:
-    """Records that are written together; each commit becomes a file."""
+    """Records that are written together; each commit writes one table."""
 
     def __init__(self, database: LevelDbDatabase) -> None:
         self._database = database
         self._pending: list[tuple[bytes, bytes]] = []
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Add a record, or replace the one of that key."""
+        """Add a record, or replace the record of the same key."""
         self._pending.append((key, value))
 
     def commit(self) -> None:
-        """Write what was put since the last commit.
+        """Write the records put since the last commit.
 
         Raises:
-            OSError: It cannot be written, e.g. because the disk is full.
+            OSError: The records cannot be written, e.g. the disk is full.
         """
         self._database.add(self._pending)
         self._pending.clear()

@@ -1,8 +1,8 @@
-"""LMDB: the database Caffe's data layers read most.
+"""LMDB, the database that Caffe's data layers use most.
 
-Reading is done by us, read-only and without the lock file, so that databases on read-only media and
-network drives work and a damaged one is an error; do not write to a database while it is read.
-Writing is done by the LMDB library.
+Reading needs neither the LMDB library nor the lock file: databases on read-only media and network
+drives work, and a damaged database raises an error. Do not write to a database while it is read.
+Writing uses the LMDB library.
 
 Source: Caffe, ``src/caffe/util/db_lmdb.cpp``.
 """
@@ -16,7 +16,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from demitasse.errors import ConfigError, DataError
+from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.data.databases._lmdb_environment import open_for_writing, write_error
 from demitasse.io.data.databases._lmdb_file import LmdbFile
 from demitasse.io.data.databases._lmdb_tree import Leaf, LmdbTree
@@ -34,26 +34,26 @@ __all__ = [
 ]
 
 FIRST_MAP_SIZE = 1 << 24
-"""Room a database that is written starts with, in bytes; it is doubled as often as needed."""
+"""Initial map size of a database opened for writing, in bytes; doubled when full."""
 
 NO_LEAF = Leaf(memoryview(b""), 0, [], [])
 
 
 class LmdbDatabase:
-    """An open LMDB. Any number of these may read one file at the same time.
+    """An open LMDB; several objects may read one file concurrently.
 
     Args:
-        path: The folder of the database, or its one file.
+        path: Folder of the database, or its single file.
         mode: ``"read"``, ``"write"`` or ``"new"``.
-        map_size: Room to start with when writing, in bytes.
+        map_size: Initial map size for writing, in bytes.
 
     Raises:
-        DataError: It cannot be opened; says what was found there.
+        DataError: The database cannot be opened; the message names what was found.
     """
 
     def __init__(self, path: Path, mode: Mode = "read", map_size: int = FIRST_MAP_SIZE) -> None:
         self.path, self.mode = path, mode
-        self._key = (os.getpid(), path.resolve())  # a forked child has its own
+        self._key = (os.getpid(), path.resolve())  # differs in a forked child
         self._open: LmdbFile | lmdb.Environment
         if mode == "read":
             self._open = LmdbFile(path)
@@ -61,7 +61,7 @@ class LmdbDatabase:
         else:
             if any(other._key == self._key for other in list(_databases)):
                 message = "is open in this process already; close it before writing to it"
-                raise DataError(message, str(path))
+                raise DataError(message, str(path), code=ErrorCode.BAD_STATE)
             self._open = open_for_writing(path, mode, map_size)
         self._release = weakref.finalize(self, self._open.close)
         _databases.add(self)
@@ -75,58 +75,58 @@ class LmdbDatabase:
         """Return a cursor at the first record."""
         if isinstance(self._open, LmdbFile):
             return LmdbCursor(self, self._open)
-        return LmdbDatabase(self.path).new_cursor()  # of what has been committed
+        return LmdbDatabase(self.path).new_cursor()  # reads committed records
 
     def new_transaction(self) -> LmdbTransaction:
-        """Return a way to add records.
+        """Return a transaction that adds records.
 
         Raises:
             ConfigError: The database was opened for reading.
         """
         if isinstance(self._open, LmdbFile):
-            message = f"{self.path} was opened for reading; open it with mode 'write' to add to it"
-            raise ConfigError(message)
+            message = f"{self.path} was opened for reading; open it with mode 'write'"
+            raise ConfigError(message, code=ErrorCode.READ_ONLY, field="mode", file=str(self.path))
         return LmdbTransaction(self.path, self._open)
 
     def last_key(self) -> bytes | None:
-        """Return the key of the last record, or None where there is none."""
+        """Return the key of the last record, or None without records."""
         if not isinstance(self._open, LmdbFile):
-            return LmdbDatabase(self.path).last_key()  # of what has been committed
+            return LmdbDatabase(self.path).last_key()  # reads committed records
         try:
             return LmdbTree(self._open).last_key()
         except (DamagedError, OSError) as error:
             raise self._open.damaged(error) from error
 
     def close(self) -> None:
-        """Close it; may be called twice."""
+        """Close the database; may be called twice."""
         self._release()
         _databases.discard(self)
 
 
 def _need_whole(file: LmdbFile, path: Path) -> None:
-    """Refuse a file whose end is missing, unless no record has anything there."""
+    """Refuse a truncated file, unless no record lies in its missing pages."""
     if not file.lacks:
         return
     try:
         LmdbTree(file).need_all()
     except (DamagedError, OSError) as error:
         file.close()
-        message = f"the LMDB is cut short: {file.lacks}"
-        raise DataError(message, str(path)) from error
+        message = f"the LMDB is truncated: {file.lacks}"
+        raise DataError(message, str(path), code=ErrorCode.TRUNCATED) from error
     except BaseException:
         file.close()
         raise
 
 
 _databases: weakref.WeakSet[LmdbDatabase] = weakref.WeakSet()
-"""Those that are open."""
+"""Open databases of this process."""
 
 
 class LmdbCursor:
-    """A place in an LMDB: a record of one of its leaf pages."""
+    """Position in an LMDB: a record of a leaf page."""
 
     def __init__(self, database: LmdbDatabase, file: LmdbFile) -> None:
-        self._database = database  # stays open as long as we live
+        self._database = database  # keeps the file open
         self._file, self._tree = file, LmdbTree(file)
         self._at = self._count = 0
         self.seek_to_first()
@@ -148,12 +148,12 @@ class LmdbCursor:
         return self._leaf.keys[self._at]
 
     def value(self) -> Raw:
-        """Return the contents of the current record."""
+        """Return the value of the current record."""
         self._need_record()
         return self._contents(self._at + 1, Rooms())[0]
 
     def take(self, count: int, rooms: Rooms) -> list[Raw]:
-        """Return the contents of the next records, fewer at the end, and go behind them."""
+        """Return the values of the next records, fewer at the end, and move behind them."""
         taken: list[Raw] = []
         while len(taken) < count and self.valid():
             end = min(self._at + count - len(taken), self._count)
@@ -163,16 +163,16 @@ class LmdbCursor:
         return taken
 
     def valid(self) -> bool:
-        """Whether there is a current record."""
+        """Return True if there is a current record."""
         return self._at < self._count
 
     def close(self) -> None:
-        """Let go of what was read."""
+        """Release the read buffers."""
         self._leaves.close()
         self._go_to(NO_LEAF)
 
     def _contents(self, end: int, rooms: Rooms) -> list[Raw]:
-        """Return the contents of the records of this leaf from the current one to ``end``."""
+        """Return the values of this leaf's records from the current one to ``end``."""
         try:
             return self._tree.contents(self._leaf, self._at, end, rooms)
         except (DamagedError, OSError) as error:
@@ -180,12 +180,12 @@ class LmdbCursor:
 
     def _need_record(self) -> None:
         if self._at >= self._count:
-            message = "the cursor is beyond the last record"
-            raise DataError(message, str(self._database.path))
+            message = "the cursor is behind the last record"
+            raise DataError(message, str(self._database.path), code=ErrorCode.OUT_OF_RANGE)
 
     def _next_leaf(self) -> None:
-        """Go to the first record of the next leaf."""
-        self._go_to(NO_LEAF)  # should there be an error
+        """Move to the first record of the next leaf."""
+        self._go_to(NO_LEAF)  # remains if the next leaf is damaged
         try:
             self._go_to(next(self._leaves, NO_LEAF))
         except (DamagedError, OSError) as error:
@@ -196,7 +196,7 @@ class LmdbCursor:
 
 
 class LmdbTransaction:
-    """Records that are written together; the database is given more room when it is full."""
+    """Records that are written together; the map size grows when the database is full."""
 
     def __init__(self, path: Path, env: lmdb.Environment) -> None:
         self._path, self._env = path, env
@@ -204,22 +204,29 @@ class LmdbTransaction:
         self._longest_key = env.max_key_size()
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Add a record, or replace the one of that key.
+        """Add a record, or replace the record of the same key.
 
         Raises:
-            DataError: The key is empty or longer than LMDB takes.
+            DataError: The key is empty or too long for LMDB.
         """
         if not 0 < len(key) <= self._longest_key:
-            message = f"a key has 1 to {self._longest_key} bytes; this one has {len(key)}"
-            raise DataError(message, str(self._path), printable(key))
+            message = f"got a key of {len(key)} bytes, expected 1 to {self._longest_key}"
+            raise DataError(
+                message,
+                str(self._path),
+                printable(key),
+                code=ErrorCode.OUT_OF_RANGE,
+                got=len(key),
+                expected=self._longest_key,
+            )
         self._pending.append((key, value))
 
     def commit(self) -> None:
-        """Write what was put since the last commit.
+        """Write the records put since the last commit.
 
         Raises:
             DataError: The database is damaged.
-            OSError: The system refuses to write, e.g. because the disk is full.
+            OSError: The system refuses to write, e.g. the disk is full.
         """
         import lmdb
 
@@ -233,7 +240,7 @@ class LmdbTransaction:
             except lmdb.MapFullError:
                 env.set_mapsize(2 * env.info()["map_size"])
             except lmdb.Error as error:
-                if self._disk_is_full():  # LMDB may call that an input/output error
+                if self._disk_is_full():  # LMDB may report EIO instead
                     number = errno.ENOSPC
                     raise OSError(number, os.strerror(number), str(self._path)) from error
                 raise write_error(error, self._path) from error

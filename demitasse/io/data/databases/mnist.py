@@ -1,4 +1,4 @@
-"""MNIST's own files, and the databases that Caffe's examples make of them.
+"""MNIST files, and the databases that Caffe's examples make of them.
 
 Source: Caffe, ``examples/mnist/convert_mnist_data.cpp`` and
 ``examples/siamese/convert_mnist_siamese_data.cpp``; the format is described at
@@ -17,28 +17,28 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.core.paths import regular_file
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.writing import write_database
 
 __all__ = ["SPLITS", "convert", "convert_files", "convert_pairs", "read_idx", "read_mnist"]
 
 SPLITS = {"train": "train", "test": "t10k"}
-"""Database -> what the names of its two files begin with."""
+"""Database -> prefix of its two file names."""
 
 KINDS = (("images-idx3-ubyte", "images.idx3-ubyte"), ("labels-idx1-ubyte", "labels.idx1-ubyte"))
 UBYTE = 8
 DEFLATES = 1032
-"""How many bytes one byte of a gzipped file can be at most."""
+"""Largest ratio of gzip compression: bytes per compressed byte."""
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """Read an idx-ubyte file, gzipped or not.
+    """Read an idx-ubyte file, gzipped or plain.
 
     Returns:
-        Its contents, uint8. Shape: as the file says, e.g. (60000, 28, 28) or (60000,).
+        Contents of the file, uint8. Shape: as declared, e.g. (60000, 28, 28) or (60000,).
 
     Raises:
-        DataError: It cannot be read, or is not such a file.
+        DataError: The file cannot be read, or is no idx-ubyte file.
     """
     try:
         with regular_file(path).open("rb") as file:
@@ -47,39 +47,39 @@ def read_idx(path: Path) -> np.ndarray:
             zeros, kind, axes = struct.unpack(">HBB", file.read(4))
             if zeros or kind != UBYTE or not axes:
                 message = "this is not an idx file of unsigned bytes"
-                raise DataError(message, str(path))
+                raise DataError(message, str(path), code=ErrorCode.UNREADABLE)
             shape = struct.unpack(f">{axes}I", file.read(4 * axes))
             size = math.prod(shape)
             room = path.stat().st_size * (DEFLATES if gzipped else 1)
             if size > room:
-                message = f"the file says it holds {shape} = {size} bytes; it is too short for that"
-                raise DataError(message, str(path))
+                message = f"the file declares {shape} = {size} bytes; it is too short"
+                raise DataError(message, str(path), code=ErrorCode.TRUNCATED, expected=size)
             content = file.read(size + 1)
     except (OSError, EOFError, struct.error, zlib.error) as error:
         message = f"cannot be read as an idx file: {error}"
-        raise DataError(message, str(path)) from error
+        raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error
     if len(content) != size:
         more = "more than that" if len(content) > size else str(len(content))
-        message = f"the file says it holds {shape} = {size} bytes, but holds {more}"
-        raise DataError(message, str(path))
+        message = f"the file declares {shape} = {size} bytes, but has {more}"
+        raise DataError(message, str(path), code=ErrorCode.COUNT_MISMATCH, expected=size)
     try:
         return np.frombuffer(content, np.uint8).reshape(shape)
-    except ValueError as error:  # no values, but axes too long all the same
-        raise DataError(str(error), str(path)) from error
+    except ValueError as error:  # an axis of 0, and another that is too long
+        raise DataError(str(error), str(path), code=ErrorCode.CORRUPT) from error
 
 
 def read_mnist(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Read the images and labels of one split.
 
     Args:
-        folder: Where the four files are, under their usual names.
+        folder: Folder of the four files, under their usual names.
         split: ``"train"`` or ``"test"``.
 
     Returns:
         Images (N, 28, 28) and labels (N,), uint8.
 
     Raises:
-        DataError: A file is missing or damaged, or the two do not belong together.
+        DataError: A file is missing or damaged, or the two differ in length.
     """
     return _read_pair(*(_find(folder, SPLITS[split], names) for names in KINDS))
 
@@ -87,20 +87,20 @@ def read_mnist(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
 def convert_files(
     images: Path, labels: Path, out: Path, *, overwrite: bool = False, backend: str = "LMDB"
 ) -> int:
-    """Make a database of a file of images and one of labels.
+    """Write a database of a file of images and a file of labels.
 
     Args:
-        images: The images, gzipped or not.
+        images: The images, gzipped or plain.
         labels: The labels.
-        out: The folder to make.
-        overwrite: Whether to replace a database that is there.
+        out: Folder to create.
+        overwrite: Replace an existing database.
         backend: ``"LMDB"`` or ``"LEVELDB"``.
 
     Returns:
-        How many records it holds.
+        Number of records.
 
     Raises:
-        DataError: A file is missing or damaged, or a database is there already.
+        DataError: A file is missing or damaged, or a database exists.
     """
     records = _records(*_read_pair(images, labels))
     return write_database(out, records, overwrite=overwrite, backend=backend)
@@ -115,23 +115,23 @@ def convert_pairs(
     overwrite: bool = False,
     backend: str = "LEVELDB",
 ) -> int:
-    """Make a database of pairs of images, as many as there are images, drawn at random.
+    """Write a database of random pairs of images, as many as there are images.
 
-    The two images of a pair are its channels; its label is 1 where theirs are the same, else 0.
+    The two images of a pair are its channels; its label is 1 if their labels agree, else 0.
 
     Args:
-        images: The images, gzipped or not.
+        images: The images, gzipped or plain.
         labels: The labels.
-        out: The folder to make.
-        seed: What the pairs depend on.
-        overwrite: Whether to replace a database that is there.
+        out: Folder to create.
+        seed: Seed of the random pairs.
+        overwrite: Replace an existing database.
         backend: ``"LMDB"`` or ``"LEVELDB"``.
 
     Returns:
-        How many records it holds.
+        Number of records.
 
     Raises:
-        DataError: A file is missing or damaged, or a database is there already.
+        DataError: A file is missing or damaged, or a database exists.
     """
     pixels, classes = _read_pair(images, labels)
     drawn = np.random.default_rng(seed).integers(len(pixels), size=(len(pixels), 2))
@@ -143,7 +143,13 @@ def _read_pair(image_file: Path, label_file: Path) -> tuple[np.ndarray, np.ndarr
     images, labels = read_idx(image_file), read_idx(label_file)
     if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
         message = f"{images.shape} images and {labels.shape} labels do not belong together"
-        raise DataError(message, str(image_file.parent))
+        raise DataError(
+            message,
+            str(image_file.parent),
+            code=ErrorCode.COUNT_MISMATCH,
+            got=labels.shape,
+            expected=images.shape,
+        )
     return images, labels
 
 
@@ -154,19 +160,19 @@ def convert(
     overwrite: bool = False,
     backend: str = "LMDB",
 ) -> dict[Path, int]:
-    """Make ``mnist_train_lmdb`` and ``mnist_test_lmdb``, or the same as LevelDBs.
+    """Write ``mnist_train_lmdb`` and ``mnist_test_lmdb``, or the same as LevelDBs.
 
     Args:
-        folder: Where the four files are, gzipped or not.
-        out: Folder to write to; the same one by default.
-        overwrite: Whether to replace databases that are there.
+        folder: Folder of the four files, gzipped or plain.
+        out: Folder to write to; by default ``folder``.
+        overwrite: Replace existing databases.
         backend: ``"LMDB"`` or ``"LEVELDB"``.
 
     Returns:
-        For each database that was written, how many records it holds.
+        Number of records of each database written.
 
     Raises:
-        DataError: A file is missing or damaged, or a database is there already.
+        DataError: A file is missing or damaged, or a database exists.
     """
     folder = Path(folder)
     out = folder if out is None else Path(out)
@@ -188,5 +194,5 @@ def _find(folder: Path, split: str, kinds: tuple[str, ...]) -> Path:
     for name in names:
         if (folder / name).is_file():
             return folder / name
-    message = f"there is none of {', '.join(names)} in this folder"
-    raise DataError(message, str(folder))
+    message = f"the folder has none of {', '.join(names)}"
+    raise DataError(message, str(folder), code=ErrorCode.NOT_FOUND)

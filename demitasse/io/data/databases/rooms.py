@@ -1,4 +1,4 @@
-"""Memory for the records of a batch."""
+"""Reusable buffers for the records of a batch."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ __all__ = ["Rooms"]
 
 
 class Rooms:
-    """Memory that records are read into, used again for those of the next batch.
+    """Buffers that records are read into, reused for the next batch.
 
-    New memory costs more time than what is read into it: the system clears it first.
+    New memory costs more time than the read: the system clears it first.
     """
 
     def __init__(self) -> None:
@@ -16,11 +16,11 @@ class Rooms:
         self._used = 0
 
     def clear(self) -> None:
-        """Use all of it again; what was read before is dead."""
+        """Reuse all buffers; records in them become invalid."""
         self._used = 0
 
     def next(self, size: int) -> memoryview:
-        """Return some memory.
+        """Return a buffer.
 
         Args:
             size: In bytes.

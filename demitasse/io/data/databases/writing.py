@@ -1,4 +1,4 @@
-"""Databases that appear under their name only when they are complete."""
+"""Writers of databases; a database appears at its path when it is complete."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from google.protobuf.message import Message
 
 from demitasse.core.atomic import atomic_write, partial_name, put_in_place
 from demitasse.core.paths import read_bytes, real_path
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.database import Database, Mode, open_db
 from demitasse.io.data.databases.datum import array_to_datum
 
 __all__ = ["Records", "new_database", "resumable_database", "write_database", "write_records"]
 
 COMMIT_EVERY = 1000
-"""Records that are written together."""
+"""Records per transaction."""
 
 SETTINGS = "settings.json"
-"""File beside an incomplete database: what it is made of, and how."""
+"""File beside an incomplete database: the settings of its records."""
 
 
 def write_database(
@@ -36,18 +36,18 @@ def write_database(
     """Write arrays and their labels as a database, with the keys 00000000, 00000001, ...
 
     Args:
-        path: The folder to make.
+        path: Folder to create.
         records: Arrays (C, H, W), uint8 or float32, and labels.
-        overwrite: Whether to replace what is there.
+        overwrite: Replace an existing database.
         backend: ``"LMDB"`` or ``"LEVELDB"``.
 
     Returns:
-        How many records were written.
+        Number of records written.
 
     Raises:
-        ConfigError: There is no such backend.
-        DataError: There is something at ``path``, or it cannot be written.
-        OSError: It cannot be written, e.g. because the disk is full.
+        ConfigError: The backend is unknown.
+        DataError: ``path`` exists or cannot be written.
+        OSError: The database cannot be written, e.g. the disk is full.
     """
     numbered = (
         (b"%08d" % number, array_to_datum(array, label))
@@ -63,21 +63,21 @@ def write_records(
     overwrite: bool = False,
     backend: str = "LMDB",
 ) -> int:
-    """Write records as a database; it appears at ``path`` only when it is complete.
+    """Write records as a database; the database appears at ``path`` when it is complete.
 
     Args:
-        path: The folder to make.
+        path: Folder to create.
         records: Keys and records.
-        overwrite: Whether to replace what is there.
+        overwrite: Replace an existing database.
         backend: ``"LMDB"`` or ``"LEVELDB"``.
 
     Returns:
-        How many records were written.
+        Number of records written.
 
     Raises:
-        ConfigError: There is no such backend.
-        DataError: There is something at ``path``, or it cannot be written.
-        OSError: It cannot be written, e.g. because the disk is full.
+        ConfigError: The backend is unknown.
+        DataError: ``path`` exists or cannot be written.
+        OSError: The database cannot be written, e.g. the disk is full.
     """
     with new_database(Path(path), backend, overwrite=overwrite) as database:
         written = Records(database)
@@ -88,10 +88,10 @@ def write_records(
 
 
 class Records:
-    """Puts records into a database, and commits from time to time.
+    """Adds records to a database, and commits regularly.
 
     Attributes:
-        count: How many there were.
+        count: Number of records added.
     """
 
     def __init__(self, database: Database) -> None:
@@ -99,7 +99,7 @@ class Records:
         self.count = 0
 
     def add(self, key: bytes, record: Message) -> bool:
-        """Add a record; return whether it was committed, and all before it."""
+        """Add a record; return True if all records so far were committed."""
         self._transaction.put(key, record.SerializeToString())
         self.count += 1
         if self.count % COMMIT_EVERY:
@@ -108,28 +108,28 @@ class Records:
         return True
 
     def commit(self) -> None:
-        """Write what was added since the last commit."""
+        """Write the records added since the last commit."""
         self._transaction.commit()
 
 
 @contextmanager
 def new_database(path: Path, backend: str, *, overwrite: bool = False) -> Iterator[Database]:
-    """Open a database for writing that appears at ``path`` when the block ends well.
+    """Open a database for writing that appears at ``path`` when the block succeeds.
 
-    When the block raises, nothing is left of it.
+    If the block raises, nothing remains.
 
     Args:
-        path: The folder to make.
+        path: Folder to create.
         backend: ``"LMDB"`` or ``"LEVELDB"``.
-        overwrite: Whether to replace what is at ``path``.
+        overwrite: Replace the database at ``path``.
 
     Yields:
-        The database, empty.
+        An empty database.
 
     Raises:
-        ConfigError: There is no such backend.
-        DataError: There is something at ``path``, or it cannot be written.
-        OSError: It cannot be written, e.g. because the disk is full.
+        ConfigError: The backend is unknown.
+        DataError: ``path`` exists or cannot be written.
+        OSError: The database cannot be written, e.g. the disk is full.
     """
     _need_room(path, overwrite=overwrite)
     path = _followed(path)
@@ -151,25 +151,25 @@ def resumable_database(
     overwrite: bool = False,
     resume: bool = False,
 ) -> Iterator[Database]:
-    """Open a database for writing that appears at ``path`` when the block ends well.
+    """Open a database for writing that appears at ``path`` when the block succeeds.
 
-    When the block raises, or the process dies, what was committed stays in ``.NAME.partial`` beside
-    it, and a later call with ``resume`` goes on there.
+    If the block raises, or the process dies, committed records remain in ``.NAME.partial`` beside
+    ``path``; a later call with ``resume`` continues there.
 
     Args:
-        path: The folder to make.
+        path: Folder to create.
         backend: ``"LMDB"`` or ``"LEVELDB"``.
-        settings: What the records depend on; a call that goes on must be given the same.
-        overwrite: Whether to replace what is at ``path``.
-        resume: Whether to go on with what an earlier call left, if it left anything.
+        settings: Settings of the records; must be equal when resuming.
+        overwrite: Replace the database at ``path``.
+        resume: Continue an interrupted call, if there is one.
 
     Yields:
-        The database, empty or with what is there.
+        The database, empty or with the committed records.
 
     Raises:
-        ConfigError: There is no such backend.
-        DataError: There is something at ``path``, or what an earlier call left was made otherwise.
-        OSError: It cannot be written, e.g. because the disk is full.
+        ConfigError: The backend is unknown.
+        DataError: ``path`` exists, or the interrupted call had other settings.
+        OSError: The database cannot be written, e.g. the disk is full.
     """
     _need_room(path, overwrite=overwrite)
     path = _followed(path)
@@ -183,7 +183,7 @@ def resumable_database(
         folder.mkdir(parents=True)
     mode: Mode = "write" if begun else "new"
     with closing(open_db(folder / "database", backend, mode)) as database:
-        if not begun:  # from here on there is something to go on with
+        if not begun:  # resumable from here on
             with atomic_write(folder / SETTINGS) as file:
                 file.write(json.dumps(settings).encode())
         yield database
@@ -192,36 +192,34 @@ def resumable_database(
 
 
 def _need_same(settings: Mapping[str, object], folder: Path) -> None:
-    """Refuse to go on with a database that was begun with other settings."""
+    """Refuse to resume a database with other settings."""
     try:
         before = dict(json.loads(read_bytes(folder / SETTINGS)))
     except (OSError, RecursionError, TypeError, ValueError) as error:
-        message = f"what is here cannot be gone on with: {error}; begin anew, without resume"
-        raise DataError(message, str(folder)) from error
+        message = f"cannot be resumed: {error}; start again without resume"
+        raise DataError(message, str(folder), code=ErrorCode.UNREADABLE) from error
     others = [name for name, value in settings.items() if before.get(name) != value]
     if others:
-        message = (
-            f"was begun with another {', '.join(others)}; go on with what it was begun with, or "
-            "begin anew, without resume"
-        )
-        raise DataError(message, str(folder))
+        names = ", ".join(others)
+        message = f"was started with another {names}; use the same, or start without resume"
+        raise DataError(message, str(folder), code=ErrorCode.INCOMPATIBLE, field=names)
 
 
 def _followed(path: Path) -> Path:
-    """Return what a link leads to, so that it keeps leading there."""
+    """Return the target of a link, so that the link remains."""
     return real_path(path) if path.is_symlink() else path
 
 
 def _need_room(path: Path, *, overwrite: bool) -> None:
-    """Refuse to write where something is that may not be, or should not be, replaced."""
+    """Refuse to replace a path that is no database, or without ``overwrite``."""
     if not path.exists():
         return
     if not overwrite:
-        message = "exists already; remove it first, allow it to be overwritten or write elsewhere"
-        raise DataError(message, str(path))
+        message = "exists already; remove it first, overwrite it or write elsewhere"
+        raise DataError(message, str(path), code=ErrorCode.EXISTS)
     if not path.is_dir() or not all(_of_a_database(file.name) for file in path.iterdir()):
-        message = "is not a folder with nothing but a database in it, so it is not overwritten"
-        raise DataError(message, str(path))
+        message = "is no folder with a database alone, so it is not overwritten"
+        raise DataError(message, str(path), code=ErrorCode.EXISTS)
 
 
 def _of_a_database(name: str) -> bool:

@@ -1,1 +1,1 @@
-"""Images as arrays (C, H, W): decoding, sizes, colours."""
+"""Images as arrays (C, H, W): decoding, encoding, sizes, colours."""

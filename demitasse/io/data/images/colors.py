@@ -1,6 +1,6 @@
-"""Colours in other terms than blue, green and red, rounded as OpenCV rounds them.
+"""Colour spaces of 8-bit BGR images, rounded as by OpenCV.
 
-Compared with OpenCV: within one level, Lab within half a unit (OpenCV interpolates in a table).
+Agrees with OpenCV within one level; Lab within half a unit (OpenCV interpolates in a table).
 
 Source: OpenCV, ``modules/imgproc/src/color_hsv``, ``color_yuv`` and ``color_lab``, 8-bit pixels.
 """
@@ -22,18 +22,18 @@ __all__ = [
 
 BITS = 14
 GRAY = (1868, 9617, 4899)
-"""Shares of blue, green and red in brightness, in units of 1 / 16384."""
+"""Luma weights of blue, green and red, in units of 1 / 16384."""
 
 HUES = 180
-"""Hues go round in so many steps."""
+"""Number of hues; OpenCV halves degrees."""
 
 PER_VALUE = np.rint((255 << 12) / np.maximum(np.arange(256), 1)).astype(np.int32)
 PER_SPREAD = np.rint((HUES << 12) / (6 * np.maximum(np.arange(256), 1))).astype(np.int32)
-"""Saturation for each level of value, and hue for each level of spread, in units of 1 / 4096."""
+"""Saturation per level of value, and hue per level of spread, in units of 1 / 4096."""
 
 FROM_TURN = (np.arange(256) * (6 / HUES) + np.array([[1], [3], [5]])) % 6
 LACK = np.clip(np.minimum(FROM_TURN, 4 - FROM_TURN), 0, 1).astype(np.float32)
-"""What share of the spread blue, green and red lack for each hue. Shape: (3, 256)."""
+"""Share of the spread that blue, green and red lack, per hue. Shape: (3, 256)."""
 
 XYZ = np.array(
     [
@@ -43,18 +43,18 @@ XYZ = np.array(
     ],
     np.float32,
 )
-"""X, Y and Z of blue, green and red light (sRGB, white D65)."""
+"""XYZ of blue, green and red (sRGB, white D65)."""
 
 WHITE = np.array([0.950456, 1.0, 1.088754], np.float32)
 
 
 def bgr_to_gray(image: np.ndarray) -> np.ndarray:
-    """Return brightness. Shapes: (3, H, W) uint8 -> (H, W) uint8."""
+    """Return the luma. Shapes: (3, H, W) uint8 -> (H, W) uint8."""
     return _shifted(np.tensordot(np.array(GRAY, np.int32), image.astype(np.int32), 1))
 
 
 def bgr_to_ycrcb(image: np.ndarray) -> np.ndarray:
-    """Return brightness and the distances of red and blue from it. Shapes: (3, H, W), uint8."""
+    """Return luma Y and the chroma Cr and Cb. Shapes: (3, H, W), uint8."""
     blue, _, red = image.astype(np.int32)
     gray = bgr_to_gray(image).astype(np.int32)
     middle = 128 << BITS
@@ -63,7 +63,7 @@ def bgr_to_ycrcb(image: np.ndarray) -> np.ndarray:
 
 
 def ycrcb_to_bgr(image: np.ndarray) -> np.ndarray:
-    """Undo ``bgr_to_ycrcb``. Shapes: (3, H, W), uint8."""
+    """Invert ``bgr_to_ycrcb``. Shapes: (3, H, W), uint8."""
     gray, red, blue = image.astype(np.int32)
     red, blue, gray = red - 128, blue - 128, gray << BITS
     planes = (29049 * blue, -5636 * blue - 11698 * red, 22987 * red)
@@ -85,7 +85,7 @@ def bgr_to_hsv(image: np.ndarray) -> np.ndarray:
 
 
 def hsv_to_bgr(image: np.ndarray) -> np.ndarray:
-    """Undo ``bgr_to_hsv``; hues from 180 on begin anew. Shapes: (3, H, W), uint8."""
+    """Invert ``bgr_to_hsv``; hues from 180 on wrap around. Shapes: (3, H, W), uint8."""
     hue, saturation, value = image
     most = value.astype(np.float32)
     spread = most * saturation / np.float32(255)
@@ -103,5 +103,5 @@ def bgr_to_lab(image: np.ndarray) -> np.ndarray:
 
 
 def _shifted(values: np.ndarray) -> np.ndarray:
-    """Return values in units of 1 / 16384 as pixels."""
+    """Convert values in units of 1 / 16384 to pixels."""
     return rounded((values + (1 << (BITS - 1))) >> BITS)

@@ -1,7 +1,7 @@
-"""Images: JPEG, PNG and other files, decoded to the arrays OpenCV would give Caffe.
+"""Image decoding: JPEG, PNG and other files to the arrays of OpenCV's ``imdecode``.
 
-Pillow does the decoding; it is imported when the first image is met. A JPEG decoder is free to
-round as it likes, so single grey levels can differ from what another one gives.
+Pillow decodes; it is imported at the first image. JPEG decoders may round differently, so single
+levels can differ between libraries.
 
 Source: Caffe, ``src/caffe/util/io.cpp`` (``DecodeDatumToCVMat``) and OpenCV's ``imdecode``.
 """
@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from demitasse.core.paths import read_bytes
-from demitasse.errors import DataError
+from demitasse.core.paths import code_of, read_bytes
+from demitasse.errors import DataError, ErrorCode
+from demitasse.io.data.broken import located
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,47 +28,48 @@ if TYPE_CHECKING:
 __all__ = ["Color", "decode_frames", "decode_image", "opened", "read_image"]
 
 FORMATS = ("BMP", "DIB", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "SUN", "TIFF", "WEBP")
-"""What OpenCV reads. Pillow knows more, among them EPS, for which it would start Ghostscript."""
+"""Formats of OpenCV. Pillow reads more, among them EPS, for which it would start Ghostscript."""
 
 ROOM, GROWTH = 1 << 26, 256
-"""An image may take so many bytes, and where its file is large so many for each of its bytes."""
+"""Largest image in bytes; for large files, largest number of bytes per byte of the file."""
 
 Color = Literal["native", "color", "gray", "indices"]
-"""Channels to decode to: those of the file, always BGR, always one, or the numbers of a palette's
-colours, which is how label images are stored (one channel where there is no palette).
+"""Channels to decode to: those of the file, always BGR, always gray, or palette indices.
+
+Label images store classes as palette indices; files without a palette decode to gray.
 """
 
 
 def decode_image(content: bytes | memoryview, color: Color = "native") -> np.ndarray:
     """Decode the bytes of an image file.
 
-    Images in colour come in the order blue, green, red (and alpha, where a file has it and
-    ``color`` is native). Unless it is native, the image is turned upright as its EXIF says.
+    Colour images are BGR (BGRA for ``native``, if the file has alpha). Unless ``color`` is
+    ``native``, the image is rotated according to EXIF.
 
     Args:
-        content: The file's bytes.
-        color: Which channels are wanted.
+        content: Bytes of the file.
+        color: Channels to decode to.
 
     Returns:
         The pixels, uint8. Shape: (C, H, W).
 
     Raises:
-        DataError: Pillow is not installed, or this is not an image it can decode, or one far
-            larger than its file.
+        DataError: Pillow is not installed, the image cannot be decoded, or is far larger than its
+            file.
     """
     with opened(content) as image:
         if color == "gray":
-            # A JPEG stores brightness as a channel of its own; other files ignore this.
+            # JPEG stores luma separately; other formats ignore draft mode.
             image.draft("L", image.size)
         return _decoded(image, color)
 
 
 def decode_frames(content: bytes | memoryview, color: Color = "color") -> Iterator[np.ndarray]:
-    """Yield every frame of an animation or page of a file, or the one image of any other file.
+    """Yield every frame of an animation, every page, or the single image of a file.
 
     Args:
-        content: The file's bytes.
-        color: Which channels are wanted; see ``decode_image``.
+        content: Bytes of the file.
+        color: Channels to decode to; see ``decode_image``.
 
     Yields:
         The pixels, uint8. Shape: (C, H, W).
@@ -79,12 +81,12 @@ def decode_frames(content: bytes | memoryview, color: Color = "color") -> Iterat
         for number in range(getattr(image, "n_frames", 1)):
             image.seek(number)
             _need_room(image, len(content))  # pages may differ in size
-            image.load()  # what a frame adds to those before decides on its channels
+            image.load()  # a frame may change the channels of the composed image
             yield _decoded(image, color)
 
 
 def _decoded(image: Image, color: Color) -> np.ndarray:
-    """Return the pixels of an opened image, turned upright unless ``color`` is native."""
+    """Return the pixels of an opened image, rotated by EXIF unless ``color`` is native."""
     upright = image
     if color != "native" and "exif" in image.info:
         import PIL.ImageOps
@@ -96,7 +98,7 @@ def _decoded(image: Image, color: Color) -> np.ndarray:
 
 @contextmanager
 def opened(content: bytes | memoryview) -> Iterator[Image]:
-    """Open the bytes of an image file with Pillow; what then fails in the block is told, too.
+    """Open an image with Pillow; failures inside the block become DataErrors.
 
     Raises:
         DataError: As for ``decode_image``.
@@ -105,7 +107,7 @@ def opened(content: bytes | memoryview) -> Iterator[Image]:
         import PIL.Image
     except ImportError:
         message = "decoding images needs Pillow; run: pip install 'demitasse[image]'"
-        raise DataError(message) from None
+        raise DataError(message, code=ErrorCode.UNAVAILABLE, extra="image") from None
     try:
         PIL.Image.init()
         known = [name for name in FORMATS if name in PIL.Image.OPEN]
@@ -114,46 +116,46 @@ def opened(content: bytes | memoryview) -> Iterator[Image]:
             yield image
     except (*DAMAGE, PIL.Image.DecompressionBombError) as error:
         message = f"cannot be decoded as an image: {error}"
-        raise DataError(message) from error
+        raise DataError(message, code=ErrorCode.UNREADABLE) from error
 
 
 def read_image(path: Path, color: Color = "native") -> np.ndarray:
     """Decode an image file; see ``decode_image``. Shape: (C, H, W), uint8.
 
     Raises:
-        DataError: It cannot be read or decoded.
+        DataError: The file cannot be read or decoded.
     """
     try:
         return decode_image(read_bytes(path), color)
     except OSError as error:
-        raise DataError(error.strerror or str(error), str(path)) from error
+        raise DataError(error.strerror or str(error), str(path), code=code_of(error)) from error
     except DataError as error:
-        raise DataError(error.message, str(path)) from error
+        raise located(error, str(path)) from error
 
 
 DAMAGE = (OSError, EOFError, ValueError, SyntaxError, TypeError, LookupError, struct.error, Warning)
-"""What Pillow raises for damaged files; warnings only where Python is told to raise them."""
+"""Exceptions of Pillow for damaged files; warnings only if Python raises them as errors."""
 
 
 def _need_room(image: Image, size: int) -> None:
-    """Refuse an image that a file of so many bytes cannot hold, before it is decoded."""
+    """Refuse an image that is too large for its file, before decoding."""
     most = max(ROOM, GROWTH * size) // 4
     if image.width * image.height > most:
         message = (
-            f"{image.width} x {image.height} pixels in {size} bytes cannot be; of a file of that "
-            f"size at most {most} pixels are decoded"
+            f"got {image.width} x {image.height} pixels in {size} bytes, "
+            f"expected at most {most} pixels for a file of this size"
         )
         raise ValueError(message)
 
 
 def _mode(image: Image, color: Color) -> str:
-    """Return the Pillow mode whose channels OpenCV would give."""
+    """Return the Pillow mode with OpenCV's channels."""
     if color == "gray":
         return "L"
     if color == "color":
         return "RGB"
     if image.mode.startswith(("I", "F")):
-        message = f"an image of type {image.mode} has no 8-bit pixels; only those can be used"
+        message = f"an image of mode {image.mode} has no 8-bit pixels; convert it to 8 bits"
         raise ValueError(message)
     if color == "indices" and image.mode == "P":
         return "P"
@@ -174,8 +176,8 @@ def _planes(image: Image) -> np.ndarray:
 def _pixels(image: Image) -> np.ndarray:
     """Return the pixels of an image. Shape: (H, W) or (H, W, C), uint8.
 
-    They are packed in one piece. ``np.asarray`` lets Pillow pack 64 KB at a time and join them,
-    which takes as long as decoding does.
+    One call packs all pixels. ``np.asarray`` packs 64 KB at a time and joins the parts, which takes
+    as long as decoding.
     """
     from PIL.Image import _getencoder
 

@@ -1,4 +1,4 @@
-"""Images as the bytes of JPEG, PNG and other files, with the settings of OpenCV's ``imencode``.
+"""Image encoding: arrays to JPEG, PNG and other files, with the settings of OpenCV's ``imencode``.
 
 Source: OpenCV, ``modules/imgcodecs/src`` (defaults of ``imencode``).
 """
@@ -9,7 +9,7 @@ import io
 
 import numpy as np
 
-from demitasse.errors import ConfigError, DataError
+from demitasse.errors import ConfigError, DataError, ErrorCode
 
 __all__ = ["encode_image", "need_encoder"]
 
@@ -23,7 +23,7 @@ FORMATS = {
     "tiff": "TIFF",
     "webp": "WEBP",
 }
-"""End of a file's name -> Pillow's name of the format."""
+"""File name extension -> Pillow's format name."""
 
 OPTIONS: dict[str, dict[str, int]] = {
     "JPEG": {"quality": 95},
@@ -36,19 +36,19 @@ def encode_image(image: np.ndarray, ending: str) -> bytes:
     """Return the bytes of an image file.
 
     Args:
-        image: Its pixels, uint8, one channel or blue, green, red. Shape: (C, H, W).
-        ending: How the names of such files end, without the dot: jpg, png, ...
+        image: Pixels, uint8, gray or BGR. Shape: (C, H, W).
+        ending: File name extension without the dot: jpg, png, ...
 
     Raises:
-        ConfigError: There is no such format.
-        DataError: Pillow is not installed, or cannot encode this.
+        ConfigError: The format is unknown.
+        DataError: Pillow is not installed, or cannot encode the image.
     """
     need_encoder(ending)
     try:
         import PIL.Image
     except ImportError:
         message = "encoding images needs Pillow; run: pip install 'demitasse[image]'"
-        raise DataError(message) from None
+        raise DataError(message, code=ErrorCode.UNAVAILABLE, extra="image") from None
     kind = FORMATS[ending.lower()]
     pixels = image[0] if len(image) == 1 else image[::-1].transpose(1, 2, 0)
     file = io.BytesIO()
@@ -57,16 +57,16 @@ def encode_image(image: np.ndarray, ending: str) -> bytes:
         picture.save(file, kind, **OPTIONS.get(kind, {}))
     except (OSError, ValueError) as error:
         message = f"cannot be encoded as {kind}: {error}"
-        raise DataError(message) from error
+        raise DataError(message, code=ErrorCode.UNSUPPORTED, kind=kind) from error
     return file.getvalue()
 
 
 def need_encoder(ending: str) -> None:
-    """Refuse a format that there is no encoder for.
+    """Refuse an unknown image format.
 
     Raises:
-        ConfigError: There is none; names those there are.
+        ConfigError: The format is unknown; the message lists the known formats.
     """
     if ending.lower() not in FORMATS:
-        message = f"images cannot be encoded as {ending!r}; known are {', '.join(FORMATS)}"
-        raise ConfigError(message)
+        message = f"images cannot be encoded as {ending!r}; expected one of {', '.join(FORMATS)}"
+        raise ConfigError(message, code=ErrorCode.UNKNOWN, field="encode_type", got=ending)

@@ -1,4 +1,4 @@
-"""Which files of a folder are images or videos, by the endings of their names."""
+"""Image and video files of a folder, by file name extension."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ IMAGES = {
 VIDEOS = {
     *(".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv"),
 }
-"""Endings of names, in small letters."""
+"""File name extensions, in lower case."""
 
 
 def files_in(folder: Path, endings: Collection[str]) -> Iterator[Path]:
-    """Yield the files of a folder in order, hidden ones and linked folders left out.
+    """Yield the files of a folder and its subfolders in order, without hidden files and links.
 
     Args:
-        folder: The folder; those in it are walked through, too.
-        endings: Which files are wanted, in small letters.
+        folder: The folder.
+        endings: Wanted file name extensions, in lower case.
 
     Raises:
         OSError: A folder cannot be read.

@@ -1,6 +1,6 @@
-"""Histogram equalisation of a grey image, over all of it or within parts of it.
+"""Histogram equalisation of a gray image, global or local (CLAHE).
 
-Compared with OpenCV: ``equalize`` exactly, ``equalize_parts`` within one level.
+Agrees with OpenCV: ``equalize`` exactly, ``equalize_parts`` within one level.
 
 Source: OpenCV, ``modules/imgproc/src/histogram.cpp`` (``equalizeHist``) and ``clahe.cpp``.
 """
@@ -15,7 +15,7 @@ __all__ = ["equalize", "equalize_parts"]
 
 LEVELS = 256
 PARTS = 8
-"""Parts in each direction."""
+"""Tiles per direction."""
 
 
 def equalize(image: np.ndarray) -> np.ndarray:
@@ -32,11 +32,11 @@ def equalize(image: np.ndarray) -> np.ndarray:
 
 
 def equalize_parts(image: np.ndarray, limit: float) -> np.ndarray:
-    """Equalise the histograms of 8 x 8 parts, and interpolate between neighbouring parts.
+    """Equalise the histograms of 8 x 8 tiles, and interpolate between tiles (CLAHE).
 
     Args:
         image: Shape: (H, W), uint8.
-        limit: How much more often than on average a level may count (CLAHE's clip limit).
+        limit: Clip limit: largest count of a level, relative to the mean count.
 
     Returns:
         Shape: (H, W), uint8.
@@ -60,7 +60,7 @@ def equalize_parts(image: np.ndarray, limit: float) -> np.ndarray:
 
 
 def _table(part: np.ndarray, limit: float) -> np.ndarray:
-    """Return the new level of each old one in a part. Shapes: (n,) -> (256,), float32."""
+    """Return the new level of each old level of a tile. Shapes: (n,) -> (256,), float32."""
     counts = np.bincount(part, minlength=LEVELS)
     most = max(int(limit * part.size / LEVELS), 1)
     beyond = int(np.maximum(counts - most, 0).sum())
@@ -74,7 +74,7 @@ def _table(part: np.ndarray, limit: float) -> np.ndarray:
 
 
 def _neighbours(size: int, part: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return for each pixel the two parts whose middles it lies between, and the second's share."""
+    """Return per pixel the two neighbouring tiles and the weight of the second."""
     place = np.arange(size, dtype=np.float32) * np.float32(1 / part) - np.float32(0.5)
     first = np.floor(place).astype(np.intp)
     share = place - first.astype(np.float32)

@@ -1,9 +1,9 @@
-"""Resize images in the five ways that ``interp_mode`` names, as OpenCV does.
+"""Image interpolation by the five modes of ``interp_mode``, as by OpenCV.
 
-Each is a weighted sum of old pixels in both directions. Unlike Pillow's, all but AREA take the same
-few neighbours however much an image shrinks.
+Each mode is a separable weighted sum. Unlike Pillow, all modes but AREA use a fixed number of
+neighbours, even when an image shrinks.
 
-Compared with OpenCV, within one level. LINEAR is exact, see ``demitasse.io.data.images.resize``.
+Agrees with OpenCV within one level; LINEAR exactly, see ``resize_image``.
 
 Source: OpenCV, ``modules/imgproc/src/resize.cpp``.
 """
@@ -23,16 +23,16 @@ MODES = ("LINEAR", "AREA", "NEAREST", "CUBIC", "LANCZOS4")
 """Values of ``interp_mode``."""
 
 SHARPNESS = -0.75
-"""Second derivative of the cubic at its outer end."""
+"""Derivative parameter of the bicubic kernel."""
 
 
 def interpolate(image: np.ndarray, height: int, width: int, mode: str) -> np.ndarray:
-    """Return an image in another size.
+    """Resize an image.
 
     Args:
-        image: Its pixels, uint8. Shape: (C, H, W).
-        height: Wanted height, above 0, in pixels.
-        width: Wanted width, above 0, in pixels.
+        image: Pixels, uint8. Shape: (C, H, W).
+        height: New height, above 0, in pixels.
+        width: New width, above 0, in pixels.
         mode: One of ``MODES``.
 
     Returns:
@@ -46,28 +46,28 @@ def interpolate(image: np.ndarray, height: int, width: int, mode: str) -> np.nda
     if mode == "NEAREST":
         return image[:, _nearest(H, height)][:, :, _nearest(W, width)]
     if mode == "AREA" and (height > H or width > W):
-        mode = "SPREAD"  # there is no area to average
+        mode = "SPREAD"  # no area to average
     rows, columns = _weights(H, height, mode), _weights(W, width, mode)
     result = np.matmul(np.matmul(rows, image.astype(np.float32)), columns.T)
     return rounded(result)
 
 
 def _nearest(size: int, wanted: int) -> np.ndarray:
-    """Return the old pixel for each new one. Shape: (wanted,)."""
-    scale = 1.0 / (wanted / size)  # rounded as OpenCV rounds it
+    """Return the source pixel of each new pixel. Shape: (wanted,)."""
+    scale = 1.0 / (wanted / size)  # OpenCV's rounding
     return np.asarray(np.minimum(np.arange(wanted) * scale, size - 1), np.intp)
 
 
 @lru_cache(64)
 def _weights(size: int, wanted: int, mode: str) -> np.ndarray:
-    """Return the share of each old pixel in each new one. Shape: (wanted, size), float32."""
+    """Return the weight of each old pixel in each new pixel. Shape: (wanted, size), float32."""
     scale = 1.0 / (wanted / size)
     new = np.arange(wanted)
-    if mode == "AREA":  # what of each old pixel lies under a new one
+    if mode == "AREA":  # overlap of each old pixel with each new pixel
         begin, old = new[:, None] * scale, np.arange(size)
         under = np.minimum(begin + scale, old + 1) - np.maximum(begin, old)
         return np.asarray(np.clip(under, 0, 1) / scale, np.float32)
-    if mode == "SPREAD":  # linear, but only where a new pixel lies on two old ones
+    if mode == "SPREAD":  # linear where a new pixel overlaps two old pixels
         first = np.floor(new * scale).astype(np.intp)
         share = ((new + 1) - (first + 1) * (wanted / size)).astype(np.float32)
         share = np.maximum(share, 0) % 1
@@ -80,12 +80,12 @@ def _weights(size: int, wanted: int, mode: str) -> np.ndarray:
 
 
 def _spread(first: np.ndarray, taps: np.ndarray, before: int, size: int) -> np.ndarray:
-    """Scatter the weights of neighbours to their pixels; the outermost pixels stand for all beyond.
+    """Scatter the weights of neighbours to their pixels; edge pixels repeat outside the image.
 
     Args:
-        first: The old pixel at or before each new one. Shape: (wanted,).
+        first: Old pixel at or before each new pixel. Shape: (wanted,).
         taps: Weights of its neighbours. Shape: (wanted, n).
-        before: How many of them lie before it.
+        before: Number of neighbours before ``first``.
         size: Number of old pixels.
     """
     weights = np.zeros((len(first), size))
@@ -95,7 +95,7 @@ def _spread(first: np.ndarray, taps: np.ndarray, before: int, size: int) -> np.n
 
 
 def _cubic(share: np.ndarray) -> np.ndarray:
-    """Return weights of four neighbours. Shapes: (n,) -> (n, 4)."""
+    """Return the weights of four neighbours. Shapes: (n,) -> (n, 4)."""
     t = np.abs(share[:, None] - np.arange(-1, 3))
     near = ((SHARPNESS + 2) * t - (SHARPNESS + 3)) * t * t + 1
     far = ((SHARPNESS * t - 5 * SHARPNESS) * t + 8 * SHARPNESS) * t - 4 * SHARPNESS
@@ -103,7 +103,7 @@ def _cubic(share: np.ndarray) -> np.ndarray:
 
 
 def _lanczos(share: np.ndarray) -> np.ndarray:
-    """Return weights of eight neighbours, which add up to 1. Shapes: (n,) -> (n, 8)."""
+    """Return the weights of eight neighbours, normalized to 1. Shapes: (n,) -> (n, 8)."""
     t = share[:, None] - np.arange(-3, 5)
     taps: np.ndarray = np.sinc(t) * np.sinc(t / 4)
     taps /= taps.sum(1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Rounding of numbers to the levels of 8-bit pixels."""
+"""Rounding to 8-bit pixels."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ __all__ = ["rounded"]
 
 
 def rounded(values: np.ndarray) -> np.ndarray:
-    """Return values as whole levels from 0 to 255. Shapes: any, the same, uint8."""
+    """Round values and clip them to 0 to 255. Shapes: any, the same, uint8."""
     return np.asarray(np.clip(np.rint(values), 0, 255), np.uint8)

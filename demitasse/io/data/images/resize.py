@@ -1,7 +1,7 @@
-"""Resize images as OpenCV's ``cv::resize`` does by default: bilinear, in 11-bit fixed point.
+"""Bilinear resizing as by OpenCV's ``cv::resize``, in 11-bit fixed point.
 
-Shrinking does not average what lies between the sampled pixels, unlike in Pillow; nets were trained
-on images made like this.
+Unlike Pillow, shrinking does not average the pixels between samples; published nets were trained
+on such images.
 
 Source: OpenCV, ``modules/imgproc/src/resize.cpp`` (``INTER_LINEAR`` on 8-bit pixels).
 """
@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from demitasse.backends.kernels.language import status
-from demitasse.errors import ShapeError
+from demitasse.errors import ErrorCode, ShapeError
 from demitasse.io.data.images.samples import ONE, samples, shares
 
 __all__ = ["portable", "resize_image", "resize_values"]
@@ -22,24 +22,23 @@ __all__ = ["portable", "resize_image", "resize_values"]
 def resize_image(
     image: np.ndarray, height: int, width: int, step: float | None = None
 ) -> np.ndarray:
-    """Return an image in another size.
+    """Resize an image bilinearly.
 
     Args:
-        image: Its pixels, uint8. Shape: (C, H, W).
-        height: Wanted height, above 0, in pixels.
-        width: Wanted width, above 0, in pixels.
-        step: How many old pixels a new one stands for, in both directions; None works it out from
-            the sizes.
+        image: Pixels, uint8. Shape: (C, H, W).
+        height: New height, above 0, in pixels.
+        width: New width, above 0, in pixels.
+        step: Old pixels per new pixel, in both directions; None: from the sizes.
 
     Returns:
         The pixels, uint8. Shape: (C, height, width).
 
     Raises:
-        ShapeError: The image does not have three axes, or one of the sizes is none.
+        ShapeError: The image does not have three axes, or a size is 0.
     """
     if image.ndim != 3 or min(*image.shape[1:], height, width) < 1:
-        message = f"an image (C, H, W) of {image.shape} cannot become {height} x {width} pixels"
-        raise ShapeError(message)
+        message = f"cannot resize an image (C, H, W) of {image.shape} to {height} x {width} pixels"
+        raise ShapeError(message, code=ErrorCode.INVALID, got=image.shape, expected=(height, width))
     if image.shape[1:] == (height, width):
         return image
     if image.dtype == np.uint8 and _has_kernels():
@@ -51,16 +50,16 @@ def resize_image(
 
 @cache
 def _has_kernels() -> bool:
-    """Whether kernels can be made; asked once, since every image would ask again."""
+    """Return True if JIT kernels are available; cached, as each image asks."""
     return status().ready
 
 
 def portable(image: np.ndarray, height: int, width: int, step: float | None = None) -> np.ndarray:
-    """As ``resize_image``, which gives the same bits where a kernel can be made for it."""
+    """Resize an image in numpy, with the same bits as the kernel of ``resize_image``."""
     _, H, W = image.shape
     rows, columns = shares(H, height, step, clamp=False), shares(W, width, step)
     needed, place = np.unique(np.concatenate([rows.first, rows.second]), return_inverse=True)
-    # The layout of decoded images, and of what numpy's indexing makes of them, is slow here.
+    # numpy is slow on the memory layout of decoded images.
     planes = np.ascontiguousarray(image if len(needed) == H else image[:, needed])
     squeezed = planes.take(columns.first, axis=2) * (ONE - columns.share)
     squeezed += planes.take(columns.second, axis=2) * columns.share
@@ -75,10 +74,7 @@ def portable(image: np.ndarray, height: int, width: int, step: float | None = No
 def resize_values(
     image: np.ndarray, height: int, width: int, step: float | None = None
 ) -> np.ndarray:
-    """Return an image of float32 in another size; see ``resize_image``.
-
-    Shapes: (C, H, W) -> (C, height, width).
-    """
+    """Resize a float32 image; see ``resize_image``. Shapes: (C, H, W) -> (C, height, width)."""
     _, H, W = image.shape
     left, right, across = samples(W, width, step)
     rows = image[:, :, left] * (1 - across) + image[:, :, right] * across

@@ -1,4 +1,4 @@
-"""Resize images with a kernel of our own; ``resize.py`` has the same in numpy."""
+"""Resize images with the JIT kernel; ``portable`` in ``resize.py`` is the numpy version."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def _columns(
     *,
     side_by_side: bool,
 ) -> Values:
-    """Return how rows are resized sideways: their old and new number of pixels, and so on."""
+    """Return the kernel's arguments for columns: sizes, source offsets and weights."""
     first, _, share = shares(size, wanted, step)
-    # The last pixel has no right neighbour: it is the one of that before it, with all of the share.
+    # The last pixel has no right neighbour: use the pixel before, with full weight on the last.
     left = np.minimum(first, max(size - 2, 0)).astype(np.int64)
     both = np.empty((wanted, 4, 2), np.uint16)
     both[:, :, 1] = np.where(left < first, ONE, share)[:, None]
@@ -50,7 +50,7 @@ def _columns(
 
 @lru_cache(256)
 def _rows(size: int, wanted: int, step: float | None) -> tuple[Values, int]:
-    """Return how rows are made, and how many old ones are needed."""
+    """Return the kernel's arguments for rows, and the number of source rows needed."""
     first, second, share = shares(size, wanted, step, clamp=False)
     used = np.zeros(size, np.int64)
     used[first] = used[second] = 1
@@ -68,10 +68,7 @@ def _rows(size: int, wanted: int, step: float | None) -> tuple[Values, int]:
 
 
 def resized(image: np.ndarray, height: int, width: int, step: float | None) -> np.ndarray:
-    """Return an image in another size; see ``resize_image``.
-
-    Shapes: (C, H, W), uint8, in any layout -> (C, height, width).
-    """
+    """Resize an image; see ``resize_image``. Shapes: (C, H, W), uint8, any layout -> (C, h, w)."""
     channels, H, W = image.shape
     plane_bytes, row_bytes, pixel_bytes = image.strides
     planes = COLOURS if channels == COLOURS else 1

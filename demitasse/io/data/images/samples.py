@@ -1,4 +1,4 @@
-"""Which old pixels new ones are made of when an image is resized.
+"""Source pixels and weights of bilinear resizing.
 
 Source: OpenCV, ``modules/imgproc/src/resize.cpp`` (``INTER_LINEAR``).
 """
@@ -13,16 +13,16 @@ import numpy as np
 __all__ = ["ONE", "Shares", "samples", "shares"]
 
 ONE = 1 << 11
-"""The sum of the shares of two neighbours."""
+"""Sum of the weights of two neighbours."""
 
 
 class Shares(NamedTuple):
-    """What the new pixels of a row, or of a column, are made of.
+    """Source pixels of new pixels along one axis.
 
     Attributes:
-        first: The one old neighbour of each, int32. Shape: (wanted,).
-        second: The other one.
-        share: The second's, in units of 1 / 2048, int32; the first has the rest.
+        first: First neighbour, int32. Shape: (wanted,).
+        second: Second neighbour.
+        share: Weight of the second neighbour, in units of 1 / 2048, int32.
     """
 
     first: np.ndarray
@@ -32,7 +32,7 @@ class Shares(NamedTuple):
 
 @lru_cache(256)
 def shares(size: int, wanted: int, step: float | None, *, clamp: bool = True) -> Shares:
-    """As ``samples``, with whole shares. The arrays are kept, and only read."""
+    """Return ``samples`` with fixed-point weights. Cached arrays: do not modify."""
     first, second, fraction = samples(size, wanted, step, clamp=clamp)
     return Shares(first, second, np.rint(fraction * np.float32(ONE)).astype(np.int32))
 
@@ -40,16 +40,16 @@ def shares(size: int, wanted: int, step: float | None, *, clamp: bool = True) ->
 def samples(
     size: int, wanted: int, step: float | None, *, clamp: bool = True
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return for each new pixel its two old neighbours and the share of the second one.
+    """Return per new pixel its two source pixels and the weight of the second.
 
     Args:
         size: Old number of pixels.
         wanted: New number of pixels.
-        step: How many old pixels a new one stands for; None works it out.
-        clamp: Whether a pixel beyond an end is that end alone.
+        step: Old pixels per new pixel; None: from the sizes.
+        clamp: Use an edge pixel alone for positions outside the image.
 
     Returns:
-        Two arrays of indices, int32, and one of shares, float32. Shapes: (wanted,).
+        Two arrays of indices, int32, and the weights, float32. Shapes: (wanted,).
     """
     scale = 1.0 / (wanted / size) if step is None else step
     place = ((np.arange(wanted) + 0.5) * scale - 0.5).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The middle of an image, as a square of a wanted size.
+"""Center crops to a square.
 
 Source: Caffe, ``tools/extra/resize_and_crop_images.py``.
 """
@@ -16,13 +16,13 @@ __all__ = ["middle_square", "smooth_square"]
 
 
 def middle_square(image: np.ndarray, side: int) -> np.ndarray:
-    """Resize an image so that its shorter side fits, and cut off both ends of the longer one.
+    """Resize an image so that its shorter side fits, and crop the longer side to the center.
 
-    This is how the original does it with OpenCV.
+    Matches the OpenCV variant of Caffe's tool.
 
     Args:
-        image: Its pixels, uint8. Shape: (C, H, W).
-        side: Wanted height and width, in pixels.
+        image: Pixels, uint8. Shape: (C, H, W).
+        side: New height and width, in pixels.
 
     Returns:
         The pixels, uint8. Shape: (C, side, side).
@@ -35,21 +35,21 @@ def middle_square(image: np.ndarray, side: int) -> np.ndarray:
 
 
 def smooth_square(content: bytes, side: int) -> bytes:
-    """Return the middle of an image as the original makes it with PIL, which averages pixels.
+    """Return the center square of an image, averaged, as by the PIL variant of Caffe's tool.
 
-    First every other pixel is left out, again and again, until the image is at most twice as wide
-    as wanted, or not higher. Nothing is enlarged: so squares of wide images may come out smaller.
+    Nearest-neighbour subsampling by powers of 2 comes first, while the image is more than twice as
+    large as wanted. Images are never enlarged, so squares may be smaller than ``side``.
 
     Args:
-        content: The bytes of an image file.
-        side: Wanted height and width, in pixels.
+        content: Bytes of an image file.
+        side: New height and width, in pixels.
 
     Returns:
-        The bytes of a JPEG of quality 75.
+        Bytes of a JPEG of quality 75.
 
     Raises:
-        DataError: Pillow is not installed, this is not an image, or one that no JPEG can be, as
-            those with transparency.
+        DataError: Pillow is not installed, the image cannot be decoded, or JPEG cannot store it
+            (e.g. transparency).
     """
     with opened(content) as image:
         from PIL.Image import Resampling
@@ -68,7 +68,7 @@ def smooth_square(content: bytes, side: int) -> bytes:
 
 
 def _middle(width: int, height: int) -> tuple[int, int, int, int]:
-    """Return the square in the middle: left, top, right, bottom, in pixels."""
+    """Return the center square: left, top, right, bottom, in pixels."""
     half = min(width, height) / 2
     if height > width:
         return 0, int(height // 2 - half), width, int(height // 2 + half)

@@ -1,4 +1,4 @@
-"""Cut a window out of an image, with some of what surrounds it, and resize it.
+"""Crops of windows with context, for detectors of the R-CNN kind.
 
 Source: Caffe, ``src/caffe/layers/window_data_layer.cpp``.
 """
@@ -10,22 +10,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.images.resize import resize_image
 
 __all__ = ["Cut", "cut_window"]
 
-FLOAT = np.float32  # what Caffe computes in, which decides where pixels lie between two places
+FLOAT = np.float32  # Caffe's precision, which decides the rounding of pixel positions
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How windows are cut out.
+    """Options of window crops.
 
     Attributes:
         size: Height and width of the result, in pixels.
-        context_pad: Pixels of the result that lie around the window, on each side.
-        square: Whether to cut out the square around the window, not the window itself.
+        context_pad: Context around the window on each side, in pixels of the result.
+        square: Crop the square around the window instead of the window.
     """
 
     size: int
@@ -36,20 +36,20 @@ class Cut:
 def cut_window(
     image: np.ndarray, box: tuple[int, int, int, int], cut: Cut, *, mirror: bool
 ) -> tuple[np.ndarray, int, int]:
-    """Cut a window out of an image and resize it.
+    """Crop a window of an image and resize it.
 
     Args:
         image: The image, uint8. Shape: (C, H, W).
-        box: x1, y1, x2, y2, corners included, in pixels.
-        cut: How to do it.
-        mirror: Whether to turn it left to right.
+        box: x1, y1, x2, y2, inclusive, in pixels.
+        cut: Options of the crop.
+        mirror: Flip left to right.
 
     Returns:
-        The part of the result that lies inside the image, uint8, and where it begins: (C, h, w),
-        rows above it, columns left of it.
+        The part of the result inside the image, uint8, (C, h, w), and its offset in the result:
+        rows above, columns left.
 
     Raises:
-        DataError: No pixel of the window lies in the image.
+        DataError: The window does not overlap the image.
     """
     x1, y1, x2, y2 = box
     H, W = image.shape[1:]
@@ -70,14 +70,14 @@ def cut_window(
     inside = 0 <= x1 <= x2 < W and 0 <= y1 <= y2 < H
     if not inside or min(height, width) < 1:
         message = f"window {box} does not lie in its image of {W} x {H} pixels"
-        raise DataError(message)
+        raise DataError(message, code=ErrorCode.OUT_OF_RANGE, field="box", got=box, expected=(W, H))
     part = image[:, y1 : y2 + 1, x1 : x2 + 1]
     part = resize_image(part, height, width)
     return (part[:, :, ::-1] if mirror else part), above, beside
 
 
 def _widened(box: tuple[int, int, int, int], cut: Cut) -> tuple[int, int, int, int]:
-    """Return the window with its surroundings, which may lie outside of the image."""
+    """Return the window with its context, which may leave the image."""
     x1, y1, x2, y2 = box
     scale = FLOAT(cut.size) / FLOAT(cut.size - 2 * cut.context_pad)
     half_h, half_w = FLOAT(y2 - y1 + 1) / FLOAT(2), FLOAT(x2 - x1 + 1) / FLOAT(2)
@@ -93,5 +93,5 @@ def _widened(box: tuple[int, int, int, int], cut: Cut) -> tuple[int, int, int, i
 
 
 def _round(value: np.float32) -> int:
-    """Round to the nearest whole number, halves away from 0, as C's ``round`` does."""
+    """Round to the nearest integer, halves away from 0, like C's ``round``."""
     return int(math.copysign(math.floor(abs(float(value)) + 0.5), value))

@@ -1,1 +1,1 @@
-"""Where batches come from: databases, lists of images, HDF5 files, windows, memory."""
+"""Sources of batches: databases, image lists, HDF5 files, windows, memory."""

@@ -1,4 +1,4 @@
-"""Makes batches of AnnotatedDatum records: transformed pixels, and the objects in them.
+"""Batches of AnnotatedDatum records: transformed pixels, and the objects in them.
 
 Not compared with the original.
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from demitasse.errors import DataError, DemitasseError
+from demitasse.errors import DataError, DemitasseError, ErrorCode
 from demitasse.io.data.broken import RecordError
 from demitasse.io.data.databases.annotated import COLUMNS, objects_in
 from demitasse.io.data.databases.database import Raw
@@ -31,7 +31,7 @@ __all__ = ["AnnotatedMaker"]
 
 
 class Scene(NamedTuple):
-    """A record: pixels (C, H, W) before cropping, and the objects that will show, or a label."""
+    """A record: pixels (C, H, W) before cropping, and its visible objects or its label."""
 
     pixels: np.ndarray
     objects: np.ndarray | None
@@ -41,16 +41,16 @@ class Scene(NamedTuple):
 class AnnotatedMaker:
     """Makes data (N, C, h, w), and objects (1, 1, G, 8) of all images or labels (N,).
 
-    A row is: place in the batch, class, instance, xmin, ymin, xmax, ymax, difficult. Without any
-    object there is one row of -1.
+    A row is: index in the batch, class, instance, xmin, ymin, xmax, ymax, difficult. A batch
+    without objects has one row of -1.
 
     Args:
-        augmenter: What is done to each record before cropping.
-        transformer: What is done then.
-        keeping: Which objects stay when a part of their image is shown.
+        augmenter: Augmentation before cropping.
+        transformer: Crop, mirror, mean and scale.
+        keeping: Filter of objects in a part of an image.
         random: Random words by record, for the augmenter.
-        labels: Whether objects are wanted.
-        boxes: Whether records have boxes even if they do not say so.
+        labels: Make the second array.
+        boxes: Treat records without a type as records with boxes.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class AnnotatedMaker:
         self._threads = Threads("annotate")
 
     def look(self, raw: Raw, number: int, count: int) -> list[Shape]:
-        """Return the shapes of a batch of records like this one; see ``Maker``."""
+        """Return the shapes of a batch of records like this record; see ``Maker``."""
         scene = self._read(raw, number)
         data: Shape = (count, *self._transformer.infer_shape(scene.pixels.shape))
         if scene.objects is None:
@@ -84,7 +84,7 @@ class AnnotatedMaker:
             try:
                 return self._read(records[index], first + step * places[index])
             except DemitasseError as error:
-                raise RecordError(error.message, index) from error
+                raise RecordError.of(error, index) from error
 
         scenes = self._threads.map(read, range(len(records)))
         shapes: list[Shape] = []
@@ -99,24 +99,24 @@ class AnnotatedMaker:
             batch.array(1, made.shape)[...] = made
 
     def close(self) -> None:
-        """Let go of threads."""
+        """Stop the threads."""
         self._threads.close()
         self._transformer.close()
 
     def _read(self, raw: Raw, number: int) -> Scene:
-        """Return a record, its objects where they will be.
+        """Return a record, with its objects after augmentation, crop and mirror.
 
         Raises:
-            DemitasseError: It is broken.
+            DemitasseError: The record is bad.
         """
         try:
             record = AnnotatedDatum.FromString(bytes(raw))
         except DecodeError:
-            message = "the record is damaged: it does not hold an AnnotatedDatum"
-            raise DataError(message) from None
+            message = "the record is damaged: it is no AnnotatedDatum"
+            raise DataError(message, code=ErrorCode.UNREADABLE) from None
         if not record.HasField("datum"):
-            message = "the record holds no image; is this a database of Datum, for a Data layer?"
-            raise DataError(message)
+            message = "the record has no image; is this a database of Datum, for a Data layer?"
+            raise DataError(message, code=ErrorCode.MISSING, field="datum")
         image = datum_to_array(record.datum, self._transformer.color)
         image, rows = self._augmenter(image, objects_in(record), self._random(number, 1)[0])
         if not (self._boxes or record.HasField("type")):
@@ -139,7 +139,9 @@ def _labels(scenes: Sequence[Scene]) -> np.ndarray:
                 "some records of this batch have boxes and others do not; set "
                 "annotated_data_param.anno_type: BBOX"
             )
-            raise RecordError(message, index, broken=False)
+            raise RecordError(
+                message, index, broken=False, code=ErrorCode.CONFLICT, field="anno_type"
+            )
     if first:
         return stacked_labels([scene.label for scene in scenes])
     rows = [

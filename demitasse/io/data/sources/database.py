@@ -1,6 +1,6 @@
-"""Batches of the records of a database.
+"""Batches of database records, for one process or several.
 
-Source: Caffe, ``src/caffe/layers/data_layer.cpp`` (``load_batch``).
+Source: Caffe, ``src/caffe/layers/data_layer.cpp`` (``load_batch``, ``Next``, ``Skip``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from demitasse.errors import DataError, DemitasseError
-from demitasse.io.data.broken import RecordError, nothing_left
+from demitasse.io.data.broken import RecordError, located, nothing_left
 from demitasse.io.data.databases.database import Raw, open_db
 from demitasse.io.data.sources.reader import RecordReader
 from demitasse.io.data.sources.source import Batch, Reading, Shape
@@ -20,18 +20,18 @@ __all__ = ["DatabaseBatches", "Maker"]
 
 
 class Maker(Protocol):
-    """Turns records of a database into batches, in the thread that fills them."""
+    """Converts database records to batches, in the prefetching thread."""
 
     def look(self, raw: Raw, number: int, count: int) -> list[Shape]:
-        """Return the shapes of a batch of so many records like this one.
+        """Return the shapes of a batch of ``count`` records like this record.
 
         Args:
             raw: The record.
-            number: What its random numbers depend on.
-            count: How many records there are in the batch.
+            number: Record number, for random numbers.
+            count: Number of records in the batch.
 
         Raises:
-            DemitasseError: It is broken.
+            DemitasseError: The record is bad.
         """
 
     def make(
@@ -41,17 +41,17 @@ class Maker(Protocol):
 
         Args:
             batch: Its arrays are overwritten.
-            records: What goes into it.
-            first: Number of the record in place 0.
-            step: Distance from one place's number to the next one's.
-            places: The place of each record.
+            records: The records.
+            first: Record number at index 0.
+            step: Difference of record numbers of neighbouring indices.
+            places: Index of each record.
 
         Raises:
-            RecordError: A record is broken; says which.
+            RecordError: A record is bad; has its index.
         """
 
     def close(self) -> None:
-        """Let go of threads."""
+        """Stop the threads."""
 
 
 class Loaded(NamedTuple):
@@ -65,14 +65,14 @@ class DatabaseBatches:
     """Fills batches with the records of a database, in order, in an endless loop.
 
     Args:
-        path: Where the database is.
+        path: The database.
         backend: ``"LMDB"`` or ``"LEVELDB"``.
-        maker: What makes batches of the records.
-        batch_size: Records in a batch.
-        reading: Where to begin, and which share of the records to take.
+        maker: Converts records to batches.
+        batch_size: Records per batch.
+        reading: Start position, shard and policy for bad records.
 
     Raises:
-        DataError: The database cannot be opened or is empty.
+        DataError: The database cannot be opened, or is empty.
     """
 
     def __init__(
@@ -95,11 +95,11 @@ class DatabaseBatches:
 
     @property
     def position(self) -> int:
-        """Records before the next batch."""
+        """Records used before the next batch."""
         return self._position
 
     def shapes(self) -> list[Shape]:
-        """Return the shapes of a batch, one for each top."""
+        """Return the shapes of a batch, one per top."""
         slot = self._reader.number
         own = self._reader.record(slot)
         first = self._broken.find_one(
@@ -111,10 +111,10 @@ class DatabaseBatches:
         """Make the next batch.
 
         Raises:
-            DataError: A record cannot be read or transformed; names it.
+            DataError: A record cannot be read or transformed; names the record.
         """
         made = False
-        while not made:  # all records of a batch may be broken
+        while not made:  # all records of a batch may be bad
             first = self._reader.number
             records = self._reader.take(self._batch_size, to_end=self._whole_epochs)
             self._position += len(records) * self._step
@@ -123,28 +123,28 @@ class DatabaseBatches:
         self._note(batch)
 
     def leave_out(self, batch: Batch) -> None:
-        """Go on to the batch after the next one."""
+        """Skip the next batch."""
         count = self._reader.skip(self._batch_size, to_end=self._whole_epochs)
         self._position += count * self._step
         self._note(batch)
 
     def key_of(self, number: int) -> str:
-        """Return the key of a record, counted through all rounds, for messages."""
+        """Return the key of a record, numbered over all epochs, for messages."""
         return self._reader.key_of(number)
 
     def close(self) -> None:
-        """Let go of the database and of threads."""
+        """Close the database and stop the threads."""
         self._maker.close()
         self._reader.close()
         self._database.close()
 
     def _note(self, batch: Batch) -> None:
-        """Tell a batch where it ends."""
+        """Write the position behind the batch into the batch."""
         batch.position, batch.last = self._position, self._whole_epochs and self._reader.at_start
         batch.skipped = self._broken.count
 
     def _fill(self, batch: Batch, records: list[Raw], slots: range) -> bool:
-        """Make a batch of some records, or of good ones for them; tell whether there are any."""
+        """Make a batch of records, or of their replacements; return False if none is good."""
         try:
             self._maker.make(batch, records, slots.start, self._step, range(len(slots)))
             return True
@@ -164,7 +164,7 @@ class DatabaseBatches:
         return bool(good)
 
     def _without_broken(self, records: list[Raw], slots: range) -> dict[int, Loaded]:
-        """Return the good records for a batch by their places, and count the broken ones."""
+        """Return the good records of a batch by index, and count the bad ones."""
         good: dict[int, Loaded] = {}
         for place, (slot, raw) in enumerate(zip(slots, records, strict=True)):
             one, fault = self._find(slot, raw)
@@ -179,14 +179,14 @@ class DatabaseBatches:
         return good
 
     def _find(self, slot: int, own: Raw) -> tuple[Loaded | None, DataError | None]:
-        """Return the record for a slot, and the error of its own record where that is broken."""
+        """Return the record for a slot, and the error of the slot's own record if that is bad."""
         candidates = self._round_from(slot, own)
         if self._whole_epochs:
             candidates = islice(candidates, 1)
         return self._broken.find(lambda one: self._load(*one, slot), candidates)
 
     def _round_from(self, slot: int, own: Raw) -> Iterator[tuple[int, Raw]]:
-        """Yield all records of the database with their numbers, the first of them ``slot``."""
+        """Yield (number, value) of all records of the database, beginning with ``slot``."""
         yield slot, own
         number = slot + 1
         while self._reader.size is None or number - slot < self._reader.size:
@@ -194,10 +194,10 @@ class DatabaseBatches:
             number += 1
 
     def _load(self, number: int, raw: Raw, slot: int) -> Loaded:
-        """Return a record, with the random changes of a slot.
+        """Return a record, checked with the random numbers of a slot.
 
         Raises:
-            DataError: It is broken; names it.
+            DataError: The record is bad; names the record.
         """
         try:
             self._maker.look(raw, slot, 1)
@@ -206,5 +206,5 @@ class DatabaseBatches:
         return Loaded(number, raw)
 
     def _placed(self, error: DemitasseError, number: int) -> DataError:
-        """Return an error that names the database and the record."""
-        return DataError(error.message, self._source, self.key_of(number))
+        """Return the error with the names of the database and the record."""
+        return located(error, self._source, self.key_of(number))

@@ -1,4 +1,4 @@
-"""Makes batches of Datum records: transformed pixels, and labels.
+"""Batches of Datum records: parsed pixels and labels, transformed and stacked.
 
 Source: Caffe, ``src/caffe/layers/data_layer.cpp`` (``load_batch``).
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from demitasse.errors import DemitasseError
+from demitasse.errors import DemitasseError, ErrorCode
 from demitasse.io.data.broken import RecordError
 from demitasse.io.data.databases.database import Raw
 from demitasse.io.data.databases.datum import Label
@@ -21,11 +21,11 @@ __all__ = ["DatumMaker", "need_like_first", "stacked_labels"]
 
 
 class DatumMaker:
-    """Makes data (N, C, h, w) and, if wanted, labels (N,) or (N, labels).
+    """Makes data (N, C, h, w) and optionally labels (N,) or (N, labels).
 
     Args:
-        transformer: What is done to each record.
-        labels: Whether labels are wanted.
+        transformer: Transformation of each record.
+        labels: Make the second array.
     """
 
     def __init__(self, transformer: DataTransformer, *, labels: bool = True) -> None:
@@ -33,7 +33,7 @@ class DatumMaker:
         self._labels = labels
 
     def look(self, raw: Raw, number: int, count: int) -> list[Shape]:
-        """Return the shapes of a batch of records like this one; see ``Maker``."""
+        """Return the shapes of a batch of records like this record; see ``Maker``."""
         images, labels = self._stacker.stack([raw])
         shape = self._shape_of(self._transformer.augment(images, first=number))
         return [(count, *shape), (count, *np.shape(labels[0]))][: 1 + self._labels]
@@ -52,39 +52,46 @@ class DatumMaker:
             batch.array(1, stacked.shape)[...] = stacked
 
     def close(self) -> None:
-        """Let go of threads."""
+        """Stop the threads."""
         self._stacker.close()
         self._transformer.close()
 
     def _shape_of(self, images: Images) -> Shape:
-        """Return what the records of a batch become; they must agree."""
+        """Return the common shape of transformed records."""
         shapes: list[Shape] = []
         alike = isinstance(images, np.ndarray)
         for index, image in enumerate(images[:1] if alike else images):
             try:
                 shapes.append(self._transformer.infer_shape(image.shape))
             except DemitasseError as error:
-                raise RecordError(error.message, index) from error
+                raise RecordError.of(error, index) from error
             need_like_first(shapes, index)
         return shapes[0]
 
 
 def need_like_first(shapes: Sequence[Shape], index: int) -> None:
-    """Refuse a record of a batch that becomes another shape than the first one.
+    """Refuse a record whose shape differs from the first record of its batch.
 
     Raises:
-        RecordError: It does.
+        RecordError: The shapes differ.
     """
     if shapes[index] != shapes[0]:
-        message = f"this record becomes {shapes[index]}, the first of its batch {shapes[0]}"
-        raise RecordError(message, index, broken=False)
+        message = f"got a record of {shapes[index]}, expected {shapes[0]} as in the whole batch"
+        raise RecordError(
+            message,
+            index,
+            broken=False,
+            code=ErrorCode.SHAPE_MISMATCH,
+            got=shapes[index],
+            expected=shapes[0],
+        )
 
 
 def stacked_labels(labels: Sequence[Label]) -> np.ndarray:
     """Return the labels of a batch as an array: (N,), or (N, labels).
 
     Raises:
-        RecordError: A record has another number of them than the first one.
+        RecordError: A record has another number of labels than the first.
     """
     if {*map(type, labels)} <= {int, float}:
         return np.asarray(labels)
@@ -92,8 +99,16 @@ def stacked_labels(labels: Sequence[Label]) -> np.ndarray:
     for index, label in enumerate(labels):
         if np.shape(label) != shape:
             message = (
-                f"this record has {np.size(label)} labels, the first of its batch "
-                f"{np.size(labels[0])}"
+                f"got a record of {np.size(label)} labels, expected {np.size(labels[0])} "
+                "as in the whole batch"
             )
-            raise RecordError(message, index, broken=False)
+            raise RecordError(
+                message,
+                index,
+                broken=False,
+                code=ErrorCode.COUNT_MISMATCH,
+                field="labels",
+                got=np.size(label),
+                expected=np.size(labels[0]),
+            )
     return np.asarray(labels)

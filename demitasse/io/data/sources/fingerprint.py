@@ -1,4 +1,4 @@
-"""What tells one set of records from another without reading all of it."""
+"""Fingerprints of record sets, computed without reading all records."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["Fingerprint", "database_fingerprint", "list_fingerprint"]
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What is known of a set of records.
+    """Identity of a set of records.
 
     Attributes:
-        path: Where it is.
-        records: How many there are; 0 where counting would mean reading them.
-        digest: SHA-256 of what was looked at: the first record, or the list of them.
+        path: Path of the set.
+        records: Number of records; 0 if counting would need a full read.
+        digest: SHA-256 of the first record, or of the list of records.
     """
 
     path: Path
@@ -33,32 +33,32 @@ def database_fingerprint(path: Path, backend: str) -> Fingerprint:
     """Return the number of records of a database and a digest of the first.
 
     Args:
-        path: Where it is.
+        path: The database.
         backend: ``"LMDB"`` or ``"LEVELDB"``.
 
     Raises:
-        DataError: It cannot be read.
+        DataError: The database cannot be read.
     """
     with closing(open_db(path, backend)) as database, closing(database.new_cursor()) as cursor:
         digest = sha256()
         if cursor.valid():
             digest.update(repr(cursor.key()).encode())
             digest.update(cursor.value())
-        # a LevelDB would have to be read from one end to the other to be counted
+        # counting the records of a LevelDB needs a full read
         records = len(database) if isinstance(database, Sized) else 0
         return Fingerprint(path.resolve(), records, digest.digest())
 
 
 def list_fingerprint(path: Path, records: int = 0, files: Sequence[Path] = ()) -> Fingerprint:
-    """Return a digest of a text file that lists records, and of the sizes of the files it names.
+    """Return a digest of a list file, and of the sizes of files that it names.
 
     Args:
         path: The list.
-        records: How many records there are; 0 where that is not known.
-        files: Those of the files whose sizes count.
+        records: Number of records; 0 if unknown.
+        files: Files whose sizes are part of the digest.
 
     Raises:
-        OSError: The list or a file is not there.
+        OSError: The list or a file does not exist.
     """
     digest = sha256(read_bytes(path))
     for file in files:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.errors import DataError
+from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.hdf5 import Hdf5File
 from demitasse.io.data.sources.order import Order
 from demitasse.io.data.sources.source import Batch, Reading, Shape
@@ -20,16 +20,16 @@ __all__ = ["Hdf5Batches"]
 
 
 class Hdf5Batches:
-    """Fills batches with rows of the files of a list, in an endless loop.
+    """Fills batches with rows of listed HDF5 files, in an endless loop.
 
     Args:
         paths: The files.
-        names: Data sets wanted, one for each top.
-        batch_size: Rows in a batch.
-        shuffle: Whether the files, and the rows in each, come in an order of their own every round.
-        seed: Key of all random numbers of the net.
-        name: The layer's name.
-        reading: Where to begin, and which share of the records to take.
+        names: Names of the data sets, one per top.
+        batch_size: Rows per batch.
+        shuffle: Shuffle the files, and the rows of each file, in every epoch.
+        seed: Random seed of the net.
+        name: Name of the layer.
+        reading: Start position, shard and policy for bad records.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class Hdf5Batches:
         self._files = Order(len(paths), seed, f"{name}/files", shuffle=shuffle)
         reading = reading or Reading()
         self._position, self._step = reading.position, reading.shard.ranks
-        self._visit = 0  # files opened since the first round began
+        self._visit = 0  # files opened since the first epoch began
         self._row = 0  # row in this visit
-        self._sizes: dict[int, int] = {}  # rows of each file that was opened
+        self._sizes: dict[int, int] = {}  # rows of each opened file
         self._file: Hdf5File | None = None
         self._shapes: list[Shape] = []
         self._whole_epochs = reading.whole_epochs
@@ -61,11 +61,11 @@ class Hdf5Batches:
 
     @property
     def position(self) -> int:
-        """Rows before the next batch."""
+        """Rows used before the next batch."""
         return self._position
 
     def shapes(self) -> list[Shape]:
-        """Return the shapes of a batch, one for each top."""
+        """Return the shapes of a batch, one per top."""
         shapes = self._open().shapes
         return [(self._batch_size, *shape) for shape in shapes]
 
@@ -73,7 +73,7 @@ class Hdf5Batches:
         """Make the next batch: rows of every data set.
 
         Raises:
-            DataError: A file cannot be read, or its rows have another shape than those before.
+            DataError: A file cannot be read, or its rows have another shape.
         """
         size = self._next_size()
         arrays = [batch.array(i, (size, *shape[1:])) for i, shape in enumerate(self.shapes())]
@@ -84,32 +84,36 @@ class Hdf5Batches:
             count = len(picked[0])
             for array, values in zip(arrays, picked, strict=True):
                 if values.shape[1:] != array.shape[1:]:
-                    message = (
-                        f"its rows are {values.shape[1:]}, those of the batch it comes into are "
-                        f"{array.shape[1:]}"
+                    got, expected = values.shape[1:], array.shape[1:]
+                    message = f"got rows of {got}, expected {expected} as in the rows before"
+                    raise DataError(
+                        message,
+                        str(file.path),
+                        code=ErrorCode.SHAPE_MISMATCH,
+                        got=got,
+                        expected=expected,
                     )
-                    raise DataError(message, str(file.path))
                 array[place : place + count] = values
             place += count
             self._skip(count * self._step)
         self._go_on(size, batch)
 
     def leave_out(self, batch: Batch) -> None:
-        """Go on to the batch after the next one."""
+        """Skip the next batch."""
         size = self._next_size()
         self._skip(size * self._step)
         self._go_on(size, batch)
 
     def close(self) -> None:
-        """Close the file that is open."""
+        """Close the open file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _rows_of(self, file: Hdf5File, most: int) -> list[np.ndarray]:
-        """Return the next rows of every data set of a file: those at hand, and one at least."""
+        """Return the next rows of every data set: the buffered rows, at least one."""
         behind = self._row + most * self._step
-        if self._shuffle:  # all rows of the file are at hand
+        if self._shuffle:  # the whole file is buffered
             round_ = self._visit // len(self._paths)
             numbers = self._rows.of_round(round_)[self._row : behind : self._step]
             return [array[numbers] for array in file.block(0)[1]]
@@ -117,7 +121,7 @@ class Hdf5Batches:
         return [array[self._row - first : behind - first : self._step] for array in held]
 
     def _next_size(self) -> int:
-        """Return how many rows the next batch has."""
+        """Return the number of rows of the next batch."""
         if self._whole_epochs:
             return min(self._batch_size, self._rows_in_all - self._position % self._rows_in_all)
         return self._batch_size
@@ -128,13 +132,13 @@ class Hdf5Batches:
         batch.last = self._whole_epochs and self._position % self._rows_in_all == 0
 
     def _skip(self, rows: int) -> None:
-        """Go on by some rows, into the files that follow."""
+        """Advance by some rows, into the files that follow."""
         self._row += rows
         while self._row >= self._size():
             if len(self._sizes) == len(self._paths) and not self._visit % len(self._paths):
                 rounds, self._row = divmod(self._row, sum(self._sizes.values()))
                 self._visit += rounds * len(self._paths)
-                if rounds:  # each has an order of its own
+                if rounds:  # the order differs per epoch
                     self.close()
                     continue
             self._row -= self._size()
@@ -150,14 +154,14 @@ class Hdf5Batches:
         return sum(self._sizes.values())
 
     def _size(self) -> int:
-        """Return the number of rows of this visit's file."""
+        """Return the number of rows of the current file."""
         which = self._files[self._visit]
         if which not in self._sizes:
             self._sizes[which] = self._open().rows
         return self._sizes[which]
 
     def _open(self) -> Hdf5File:
-        """Return the file of this visit."""
+        """Return the current file, opened."""
         if self._file is None:
             which = self._files[self._visit]
             file = Hdf5File(self._paths[which], self._names, whole=self._shuffle)

@@ -1,7 +1,7 @@
-"""Lists of image files with labels, and batches of what is in them.
+"""Lists of image files with labels, and batches of these images.
 
-Source: Caffe, ``src/caffe/layers/image_data_layer.cpp``; several labels for an image, and labels
-that are not whole numbers, are ours.
+Source: Caffe, ``src/caffe/layers/image_data_layer.cpp``. Several labels per image and real-valued
+labels are extensions of Demitasse.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.core.paths import read_failure, read_text
-from demitasse.errors import ConfigError, DataError, DemitasseError
+from demitasse.core.paths import code_of, read_failure, read_text
+from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
+from demitasse.io.data.broken import located
 from demitasse.io.data.images.decode import Color, read_image
 from demitasse.io.data.images.resize import resize_image
 from demitasse.io.data.quoting import quoted
@@ -28,19 +29,19 @@ from demitasse.io.data.transform.transformer import DataTransformer
 __all__ = ["Entry", "ImageListBatches", "read_image_list"]
 
 Find = Callable[[str], Path]
-"""Where an image of that name is."""
+"""Returns the path of an image name."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a list: the name of an image as written, and its labels."""
+    """A line of a list: the name of an image as written, and its labels."""
 
     name: str
     labels: tuple[float, ...]
 
 
 class Image(NamedTuple):
-    """An image of a batch: its number, its entry's, and its pixels (C, H, W) before cropping."""
+    """An image of a batch: record number, index of its entry, pixels (C, H, W) before cropping."""
 
     number: int
     entry: int
@@ -48,14 +49,14 @@ class Image(NamedTuple):
 
 
 def read_image_list(source: Path, find: Find) -> list[Entry]:
-    """Read lines ``name label``, or ``name label label ...``; names may hold spaces.
+    """Read lines ``name label``, or ``name label label ...``; names may contain spaces.
 
-    The first line says how many labels there are: as many numbers at its end as leave the name of a
-    file that is there, one if in doubt.
+    The first line determines the number of labels: the fewest trailing numbers that leave the name
+    of an existing file, else one.
 
     Args:
         source: The list.
-        find: Where an image is.
+        find: Returns the path of an image name.
 
     Raises:
         DataError: The list cannot be read or is empty, or a line has too few labels.
@@ -64,19 +65,26 @@ def read_image_list(source: Path, find: Find) -> list[Entry]:
         text = read_text(source)
     except OSError as error:
         message = f"the list of images cannot be read: {read_failure(error, source)}"
-        raise DataError(message, str(source)) from error
+        raise DataError(message, str(source), code=code_of(error)) from error
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     if not lines:
-        message = "the list of images is empty; it needs lines 'path label'"
-        raise DataError(message, str(source))
+        message = "the list of images is empty; write lines 'path label'"
+        raise DataError(message, str(source), code=ErrorCode.MISSING)
     count = _count_labels(lines[0], find)
     entries = []
     for line in lines:
         name, *labels = line.rsplit(maxsplit=count)
         if len(labels) < count:
             if count > 1:
-                message = f"this line has fewer than {count} labels, the first one has {count}"
-                raise DataError(message, str(source), line)
+                message = f"got {len(labels)} labels, expected {count} as in the first line"
+                raise DataError(
+                    message,
+                    str(source),
+                    line,
+                    code=ErrorCode.COUNT_MISMATCH,
+                    got=len(labels),
+                    expected=count,
+                )
             name, labels = line, [line]
         entries.append(Entry(name, tuple(_number(label) for label in labels)))
     return entries
@@ -88,7 +96,7 @@ def _count_labels(line: str, find: Find) -> int:
     while numbers < len(words) - 1 and _is_number(words[-1 - numbers]):
         numbers += 1
     for count in range(1, numbers + 1):
-        with suppress(OSError, ConfigError):  # a name that no file can have
+        with suppress(OSError, ConfigError):  # an impossible file name
             if find(line.rsplit(maxsplit=count)[0]).is_file():
                 return count
     return 1
@@ -103,7 +111,7 @@ def _is_number(text: str) -> bool:
 
 
 def _number(text: str) -> float:
-    """Return a label: 0 where there is no number, as C's ``atoi`` has it."""
+    """Return a label; 0 for other text, like C's ``atoi``."""
     if _is_number(text):
         return float(text)
     found = re.match(r"[+-]?\d+", text)
@@ -116,13 +124,13 @@ class ImageListBatches:
     Args:
         source: The list, for messages.
         entries: Its lines.
-        find: Where an image is.
-        transformer: What is done to each image.
-        batch_size: Images in a batch.
-        order: In which order they come.
+        find: Returns the path of an image name.
+        transformer: Transformation of each image.
+        batch_size: Images per batch.
+        order: Order of the images.
         color: Channels to decode to.
-        size: (height, width) in pixels that images are resized to, or None.
-        reading: Where to begin, and which share of the records to take.
+        size: (height, width) in pixels to resize to, or None.
+        reading: Start position, shard and policy for bad records.
     """
 
     def __init__(
@@ -153,24 +161,24 @@ class ImageListBatches:
 
     @property
     def position(self) -> int:
-        """Images before the next batch."""
+        """Images used before the next batch."""
         return self._walk.position
 
     def shapes(self) -> list[Shape]:
         """Return the shapes of a batch: data (N, C, h, w) and labels (N,) or (N, labels).
 
         Raises:
-            DataError: The first image cannot be used; names it.
+            DataError: The first image cannot be used; names the image.
         """
         image = self._walk.first()
         shape = self._transformer.infer_shape(image.pixels.shape)
         return [(self._batch_size, *shape), (self._batch_size, *self._label_shape)]
 
     def fill(self, batch: Batch) -> None:
-        """Make the next batch: data (N, C, h, w) and labels (N,), or (N, labels).
+        """Make the next batch: data (N, C, h, w) and labels (N,) or (N, labels).
 
         Raises:
-            DataError: An image cannot be read, or becomes another size than the first; names it.
+            DataError: An image cannot be read, or differs in size from the first; names the image.
         """
         images = self._walk.take(batch)
         labels = batch.array(1, (len(images), *self._label_shape))
@@ -187,15 +195,15 @@ class ImageListBatches:
                 raise self._placed(error, entry) from error
 
     def leave_out(self, batch: Batch) -> None:
-        """Go on to the batch after the next one."""
+        """Skip the next batch."""
         self._walk.leave_out(batch)
 
     def close(self) -> None:
-        """Let go of threads; no file is kept open."""
+        """Stop the threads; no file stays open."""
         self._walk.close()
 
     def _read(self, at: int, number: int) -> Image:
-        """Return image ``at`` of the order, with the random changes of record ``number``."""
+        """Return image ``at`` of the order, with the random numbers of record ``number``."""
         index = self._order[at]
         entry = self._entries[index]
         try:
@@ -211,6 +219,7 @@ class ImageListBatches:
     def _placed(self, error: DemitasseError, index: int) -> DataError:
         name = self._entries[index].name
         path: Path | None = None
-        with suppress(DemitasseError):  # a name that no file can have
+        with suppress(DemitasseError):  # an impossible file name
             path = self._find(name)
-        return DataError(error.message, str(self._source), quoted(name, index + 1, path))
+        shown = quoted(name, index + 1, path)
+        return located(error, str(self._source), shown)

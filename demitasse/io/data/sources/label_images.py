@@ -1,4 +1,4 @@
-"""Lists of images whose labels are images, too: a class for every pixel.
+"""Lists of images with label images: a class per pixel.
 
 Not compared with the original.
 
@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.core.paths import read_failure, read_text
-from demitasse.errors import DataError, DemitasseError, ShapeError
+from demitasse.core.paths import code_of, read_failure, read_text
+from demitasse.errors import DataError, DemitasseError, ErrorCode, ShapeError
+from demitasse.io.data.broken import located
 from demitasse.io.data.images.decode import Color, read_image
 from demitasse.io.data.images.interpolate import interpolate
 from demitasse.io.data.images.resize import resize_image
@@ -31,7 +32,7 @@ __all__ = ["LabelImageBatches", "Look", "Pair", "read_pairs"]
 
 
 class Pair(NamedTuple):
-    """One line of a list: the name of an image, and that of its labels or a class."""
+    """A line of a list: the name of an image, and the name of its label image or a class."""
 
     image: str
     label: str
@@ -39,19 +40,19 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Look:
-    """What is done to images and to their labels.
+    """Options of images and label images.
 
     Attributes:
         color: Channels to decode to.
-        size: (height, width) that both are resized to, or None.
-        factors: Both are then resized by one of these, drawn at random; by none if there are none.
-        crop: (height, width) of what is cut out, or None.
-        anywhere: Whether the crop is at a random position, or else in the middle.
-        mirror: Whether half of them, drawn at random, are mirrored left to right.
-        mean: What is subtracted: one value, or one for each channel.
-        scale: What the difference is multiplied by.
+        size: (height, width) to resize to, or None.
+        factors: Random scale factors applied after ``size``; empty: none.
+        crop: (height, width) of the crop, or None.
+        anywhere: Crop at a random position; otherwise at the center.
+        mirror: Flip half of the images, at random.
+        mean: Mean to subtract: one value, or one per channel.
+        scale: Factor after the subtraction.
         label_type: ``"PIXEL"``, ``"IMAGE"`` or ``"NONE"``.
-        ignore_label: The class of pixels that have none.
+        ignore_label: Class of unlabelled pixels.
     """
 
     color: Color
@@ -66,8 +67,8 @@ class Look:
     ignore_label: int
 
 
-class Found(NamedTuple):
-    """An image and its labels, (C, H, W) and (H, W), and its number."""
+class LabelledImage(NamedTuple):
+    """Record number, line, pixels (C, H, W) and labels (H, W) of an image."""
 
     number: int
     pair: Pair
@@ -76,7 +77,7 @@ class Found(NamedTuple):
 
 
 def read_pairs(source: Path, label_type: str) -> list[Pair]:
-    """Read lines ``image label``; without labels, lines ``image``.
+    """Read lines ``image label``; for ``"NONE"``, lines ``image``.
 
     Args:
         source: The list.
@@ -89,39 +90,40 @@ def read_pairs(source: Path, label_type: str) -> list[Pair]:
         text = read_text(source)
     except OSError as error:
         message = f"the list of images cannot be read: {read_failure(error, source)}"
-        raise DataError(message, str(source)) from error
+        raise DataError(message, str(source), code=code_of(error)) from error
     wanted = 1 if label_type == "NONE" else 2
     pairs: list[Pair] = []
     for line in text.split("\n"):
         words = line.split()
         if words and len(words) < wanted:
-            message = f"this line names no label, which label_type {label_type} needs"
-            raise DataError(message, str(source), quoted(words[0], len(pairs) + 1))
+            message = f"the line has no label, which label_type {label_type} needs"
+            shown = quoted(words[0], len(pairs) + 1)
+            raise DataError(message, str(source), shown, code=ErrorCode.MISSING, field="label")
         if words:
             pairs.append(Pair(words[0], words[1] if wanted == 2 else ""))
     if not pairs:
         message = "the list of images is empty"
-        raise DataError(message, str(source))
+        raise DataError(message, str(source), code=ErrorCode.MISSING)
     return pairs
 
 
 class LabelImageBatches:
-    """Fills batches with images and their labels, in an endless loop.
+    """Fills batches with images and their label images, in an endless loop.
 
-    Both are cut out and mirrored alike. Where an image is smaller than what is cut out, it is
-    filled up on the right and below: with the mean, and the labels with ``ignore_label``.
+    Crop and mirror apply to both alike. An image smaller than the crop is padded on the right and
+    below: with the mean, its labels with ``ignore_label``.
 
     Args:
         source: The list, for messages.
         pairs: Its lines.
-        find: Where an image is.
-        look: What is done to them.
-        augmenter: What changes the colours of images before that.
-        batch_size: Images in a batch.
-        order: In which order they come.
-        random: Random words by record, for cropping and mirroring.
+        find: Returns the path of an image name.
+        look: Options.
+        augmenter: Augmentation of the colours, before the crop.
+        batch_size: Images per batch.
+        order: Order of the images.
+        random: Random words by record, for crop and mirror.
         augment_random: Random words by record, for the augmenter.
-        reading: Where to begin, and which share of the records to take.
+        reading: Start position, shard and policy for bad records.
     """
 
     def __init__(
@@ -151,14 +153,14 @@ class LabelImageBatches:
 
     @property
     def position(self) -> int:
-        """Images before the next batch."""
+        """Images used before the next batch."""
         return self._walk.position
 
     def shapes(self) -> list[Shape]:
         """Return the shapes of a batch: data (N, C, h, w), labels (N, 1, h, w), sizes (N, 1, 1, 2).
 
         Raises:
-            DataError: The first image cannot be used; names it.
+            DataError: The first image cannot be used; names the image.
         """
         pixels, N = self._walk.first().pixels, self._batch_size
         h, w = self._look.crop or pixels.shape[1:]
@@ -170,7 +172,7 @@ class LabelImageBatches:
         Sizes are height and width of each image, at most h and w.
 
         Raises:
-            DataError: An image cannot be read, or becomes another size than the first; names it.
+            DataError: An image cannot be read, or differs in size from the first; names the image.
         """
         found = self._walk.take(batch)
         N, C = len(found), len(found[0].pixels)
@@ -183,21 +185,28 @@ class LabelImageBatches:
         for index, one in enumerate(found):
             becomes = (len(one.pixels), *(self._look.crop or one.labels.shape))
             if becomes != (C, h, w):
-                message = f"this image becomes {becomes}, the first of its batch {(C, h, w)}"
-                raise DataError(message, str(self._source), one.pair.image)
+                message = f"got an image of {becomes}, expected {(C, h, w)} as in the whole batch"
+                raise DataError(
+                    message,
+                    str(self._source),
+                    one.pair.image,
+                    code=ErrorCode.SHAPE_MISMATCH,
+                    got=becomes,
+                    expected=(C, h, w),
+                )
             sizes[index] = np.minimum(one.labels.shape, (h, w))
             self._put(one, data[index], labels[index, 0])
 
     def leave_out(self, batch: Batch) -> None:
-        """Go on to the batch after the next one."""
+        """Skip the next batch."""
         self._walk.leave_out(batch)
 
     def close(self) -> None:
-        """Let go of threads; no file is kept open."""
+        """Stop the threads; no file stays open."""
         self._walk.close()
 
-    def _put(self, one: Found, data: np.ndarray, labels: np.ndarray) -> None:
-        """Cut out, mirror, centre and scale one image. Shapes: (C, h, w), (h, w)."""
+    def _put(self, one: LabelledImage, data: np.ndarray, labels: np.ndarray) -> None:
+        """Crop, mirror, center and scale one image. Shapes: (C, h, w), (h, w)."""
         look = self._look
         H, W = one.labels.shape
         h, w = min(H, labels.shape[0]), min(W, labels.shape[1])
@@ -212,8 +221,8 @@ class LabelImageBatches:
         data[:, :h, :w] = (part - mean) * data.dtype.type(look.scale)
         labels[:h, :w] = one.labels[top : top + h, left : left + w]
 
-    def _read(self, at: int, number: int) -> Found:
-        """Return image ``at`` of the order, with the random changes of record ``number``."""
+    def _read(self, at: int, number: int) -> LabelledImage:
+        """Return image ``at`` of the order, with the random numbers of record ``number``."""
         index = self._order[at]
         pair, look = self._pairs[index], self._look
         try:
@@ -225,15 +234,21 @@ class LabelImageBatches:
             if self._augmenter:
                 pixels = self._augmenter(pixels, self._augment_random(number, 1)[0])
             if len(look.mean) not in {1, len(pixels)}:
-                message = f"mean_value is given {len(look.mean)} times for {len(pixels)} channels"
-                raise ShapeError(message)
+                message = f"got {len(look.mean)} mean_value, expected 1 or {len(pixels)} (channels)"
+                raise ShapeError(
+                    message,
+                    code=ErrorCode.COUNT_MISMATCH,
+                    field="mean_value",
+                    got=len(look.mean),
+                    expected=len(pixels),
+                )
         except DemitasseError as error:
             shown = quoted(pair.image, index + 1)
-            raise DataError(error.message, str(self._source), shown) from error
-        return Found(number, pair, pixels, labels)
+            raise located(error, str(self._source), shown) from error
+        return LabelledImage(number, pair, pixels, labels)
 
     def _size(self, number: int, H: int, W: int) -> tuple[int, int]:
-        """Return what an image of H x W pixels is resized to: (height, width), in pixels."""
+        """Return the new size of an image of H x W pixels: (height, width), in pixels."""
         look = self._look
         height, width = look.size or (H, W)
         if not look.factors:
@@ -242,7 +257,7 @@ class LabelImageBatches:
         return max(1, int(height * factor)), max(1, int(width * factor))
 
     def _labels(self, pair: Pair, size: tuple[int, ...]) -> np.ndarray:
-        """Return the labels of an image of some size. Shape: (H, W)."""
+        """Return the labels of an image of a size. Shape: (H, W)."""
         if self._look.label_type != "PIXEL":
             label = self._look.ignore_label
             if self._look.label_type == "IMAGE":
@@ -251,7 +266,9 @@ class LabelImageBatches:
         labels: np.ndarray = read_image(self._find(pair.label), "indices")[0]
         if labels.shape != size:
             message = f"the image is {size}, its labels {pair.label} are {labels.shape}"
-            raise ShapeError(message)
+            raise ShapeError(
+                message, code=ErrorCode.SHAPE_MISMATCH, got=labels.shape, expected=size
+            )
         return labels
 
 
@@ -259,5 +276,5 @@ def _class(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        message = f"the label {text!r} is no whole number; for an image, set label_type: PIXEL"
-        raise DataError(message) from None
+        message = f"got the label {text!r}, expected an integer; for images set label_type: PIXEL"
+        raise DataError(message, code=ErrorCode.INVALID, field="label", got=text) from None

@@ -1,6 +1,6 @@
-"""ListWalk: the items of a list in an endless loop, as one of several ranks takes them.
+"""Sampling from lists: the order of items per epoch, and the items of a process.
 
-Items are numbered consecutively through all rounds; see ``Broken`` for what becomes of broken ones.
+Items are numbered consecutively over all epochs; see ``Broken`` for bad items.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ Item = TypeVar("Item")
 
 
 class ListWalk(Generic[Item]):
-    """Takes the items of a batch at a time.
+    """Takes the items of a list batch by batch, in an endless loop, for one process of several.
 
     Args:
         source: The list, for messages.
-        size: Items in it.
-        read: Load item ``index`` for position ``slot``; randomness comes from ``slot``. Raises
-            DataError for a broken one. Several threads call it at once.
-        batch_size: Items in a batch.
-        reading: Where to begin, and which share to take.
+        size: Number of items.
+        read: Loads item ``index`` with the random numbers of position ``slot``; raises DataError
+            for a bad item. Called from several threads.
+        batch_size: Items per batch.
+        reading: Start position, shard and policy for bad records.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class ListWalk(Generic[Item]):
 
     @property
     def position(self) -> int:
-        """Items before the next batch."""
+        """Items used before the next batch."""
         return self._position
 
     def first(self) -> Item:
-        """Return the first item there will be, without going on.
+        """Return the next item, without advancing.
 
         Raises:
-            DataError: It is broken, or all of them are.
+            DataError: The item is bad; with ``skip``, all items are bad.
         """
         (slot,) = self._shard.numbers(self._position, 1)
         return self._broken.find_one(
@@ -62,14 +62,14 @@ class ListWalk(Generic[Item]):
         )
 
     def take(self, batch: Batch) -> list[Item]:
-        """Return the items of the next batch, at least one, and tell the batch where that is.
+        """Return the items of the next batch, at least one, and set the batch's position.
 
         Raises:
-            DataError: One is broken; or where they are skipped, all in the list or all in the last
-                batch of a round are.
+            DataError: An item is bad; with ``skip``, all items of the list, or all items of an
+                epoch's last batch.
         """
         items: list[Item] = []
-        while not items:  # all of a batch may be broken
+        while not items:  # all items of a batch may be bad
             slots = self._shard.numbers(self._position, self._next_size())
             found = self._threads.map(self._find, slots)
             for slot, (item, fault) in zip(slots, found, strict=True):
@@ -85,15 +85,15 @@ class ListWalk(Generic[Item]):
         return items
 
     def leave_out(self, batch: Batch) -> None:
-        """Go on to the batch after the next one, and tell the batch where that is."""
+        """Skip the next batch, and set the batch's position."""
         self._go_on(self._next_size(), batch)
 
     def close(self) -> None:
-        """Let go of threads."""
+        """Stop the threads."""
         self._threads.close()
 
     def _next_size(self) -> int:
-        """Return how many items the next batch is made of."""
+        """Return the number of items of the next batch."""
         if self._whole_epochs:
             return min(self._batch_size, self._size - self._position % self._size)
         return self._batch_size
@@ -104,6 +104,6 @@ class ListWalk(Generic[Item]):
         batch.last = self._whole_epochs and self._position % self._size == 0
 
     def _find(self, slot: int) -> tuple[Item | None, DataError | None]:
-        """Return the item for a slot, and the error of its own item where that is broken."""
+        """Return the item for a slot, and the error of the slot's own item if that is bad."""
         candidates = range(slot, slot + (1 if self._whole_epochs else self._size))
         return self._broken.find(lambda index: self._read(index, slot), candidates)

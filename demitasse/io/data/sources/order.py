@@ -1,7 +1,7 @@
-"""In which order numbered items are visited, round after round.
+"""Order of numbered items, epoch by epoch.
 
-The order of a round depends on a seed, a name and the round alone, so that a resumed run and every
-rank find it again.
+The order of an epoch depends on a seed, a name and the number of the epoch only. So a resumed run
+and every process compute the same order.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ __all__ = ["Order"]
 
 
 class Order:
-    """Visits ``size`` items again and again.
+    """Permutation of ``size`` items per epoch.
 
     Args:
-        size: How many there are, at least 1.
-        seed: Key of all random numbers of the net.
-        name: Which order, e.g. the layer's name.
-        shuffle: Whether each round has an order of its own.
+        size: Number of items, at least 1.
+        seed: Random seed of the net.
+        name: Name of the order, e.g. the layer's name.
+        shuffle: Permute the items in each epoch; otherwise keep their order.
     """
 
     def __init__(self, size: int, seed: int, name: str, *, shuffle: bool) -> None:
@@ -32,17 +32,17 @@ class Order:
         self._rounds: dict[int, np.ndarray] = {}
 
     def __getitem__(self, number: int) -> int:
-        """Return the item that comes at ``number``, counted from 0 through all rounds."""
+        """Return the item at position ``number``, counted from 0 over all epochs."""
         round_, place = divmod(number, self.size)
         return int(self.of_round(round_)[place]) if self.shuffle else place
 
     def of_round(self, round_: int) -> np.ndarray:
-        """Return the items of one round in order. Shape: (size,)."""
+        """Return the items of one epoch in order. Shape: (size,)."""
         if not self.shuffle:
             return np.arange(self.size)
         with self._lock:
             if round_ not in self._rounds:
-                if len(self._rounds) > 1:  # two, since a batch may lie across the end of a round
+                if len(self._rounds) > 1:  # a batch may span two epochs
                     del self._rounds[min(self._rounds)]
                 keys = bits(self._seed, self._stream, round_, self.size)
                 self._rounds[round_] = np.argsort(keys, kind="stable")

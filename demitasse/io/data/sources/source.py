@@ -1,8 +1,8 @@
-"""What every source of batches is, and where in its records it begins.
+"""Interface of batch sources; shards, start positions and batches.
 
-A source is made anew for a position and goes on from there; it is closed when another position is
-wanted. It runs ahead of the net, so how far the *net* has come is not asked of the source: it is
-written in each batch, and a snapshot takes it from the batch in use.
+A source starts at a given position; another position needs a new source. It runs ahead of the net.
+Therefore each batch stores the position behind its records, and a snapshot reads the position of
+the batch in use.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ __all__ = ["ALONE", "Batch", "BatchSource", "Reading", "Shape", "Shard"]
 Shape = tuple[int, ...]
 
 HostMemory = Callable[[int, str], np.ndarray]
-"""``empty_host`` of a backend: one-dimensional host memory by size and dtype."""
+"""``empty_host`` of a backend: returns one-dimensional host memory of a size and dtype."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The share of one rank in the records: of ``ranks`` in a row, that at position ``rank``.
+    """Records of one process: of each ``ranks`` consecutive records, the one at index ``rank``.
 
     Attributes:
-        rank: From 0.
-        ranks: How many there are.
+        rank: Index of the process, from 0.
+        ranks: Number of processes.
     """
 
     rank: int = 0
     ranks: int = 1
 
     def numbers(self, position: int, count: int) -> range:
-        """Return the numbers of this rank's next records after all ranks have used ``position``."""
+        """Return the numbers of the next records, after all processes have used ``position``."""
         first = position + self.rank
         return range(first, first + count * self.ranks, self.ranks)
 
 
 ALONE = Shard()
-"""The share of one that reads every record."""
+"""Shard of a single process: every record."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Where a source begins, which share of the records it takes, and what it leaves out.
+    """Start position, shard and policy for bad records of a source.
 
     Attributes:
-        position: Records that all ranks together have used before.
-        shard: The share of this rank.
-        whole_epochs: Whether to begin with the first record, and to end a batch with the last one.
-        broken: What becomes of records that cannot be used.
+        position: Records used by all processes before.
+        shard: The shard of this process.
+        whole_epochs: Start at the first record, and end a batch at the last record.
+        broken: Policy for bad records.
     """
 
     position: int = 0
@@ -66,21 +66,20 @@ class Reading:
 
 
 class Batch:
-    """Host memory for one batch, used again and again.
+    """Host memory of one batch, reused.
 
     Args:
-        memory: Where memory comes from.
-        dtype: Of all its arrays.
-        takes_bytes: Whether images may come as bytes that are not centred yet.
+        memory: Allocates host memory.
+        dtype: Element type of all arrays.
+        takes_bytes: Allow images as bytes; a device subtracts the mean later.
 
     Attributes:
-        arrays: What goes to each top.
-        pixels: What goes to the first top, if these are bytes; its array then has them.
-        position: Records consumed by all ranks up to and including this batch.
-        skipped: Broken records that were skipped until then.
-        last: Whether the last record of all is the last one of this batch, for sources that end a
-            batch there.
-        left_out: Whether it holds nothing, since another reader makes it (``Turns``).
+        arrays: Arrays of the tops.
+        pixels: Bytes for the first top, or None; also in its array.
+        position: Records used by all processes, this batch included.
+        skipped: Bad records skipped so far.
+        last: True if the batch ends with the last record, for sources with whole epochs.
+        left_out: True if the batch is empty, as another reader makes it (``Turns``).
     """
 
     def __init__(self, memory: HostMemory, dtype: str, *, takes_bytes: bool = False) -> None:
@@ -96,12 +95,12 @@ class Batch:
     def images(
         self, shape: Shape, records: Iterable[np.ndarray], centring: Centring
     ) -> np.ndarray | Pixels:
-        """Return what is for the first top, to be overwritten completely.
+        """Return memory for the first top, to be overwritten completely.
 
         Args:
             shape: (N, C, h, w).
-            records: What it is made of; where all are bytes, and bytes are taken, it holds bytes.
-            centring: What is done with bytes later.
+            records: The images; if all are bytes and the batch takes bytes, returns ``Pixels``.
+            centring: Mean and scale, applied later to bytes.
         """
         self.pixels = None
         if not self._takes_bytes or any(record.dtype != np.uint8 for record in records):
@@ -132,39 +131,35 @@ class Batch:
 
 
 class BatchSource(Protocol):
-    """What makes batches of records, one after the other and without end.
-
-    The thread that fills batches is the only one that uses it.
-    """
+    """Endless source of batches; used by one thread."""
 
     @property
     def position(self) -> int:
-        """Records that all ranks have used before the next batch."""
+        """Records used by all processes before the next batch."""
 
     def shapes(self) -> list[Shape]:
-        """Return the shapes of the next batch, one for each top; nothing moves on.
+        """Return the shapes of the next batch, one per top, without advancing.
 
         Raises:
-            DataError: The record they are taken from cannot be used.
+            DataError: The first record cannot be used.
         """
 
     def fill(self, batch: Batch) -> None:
-        """Make the next batch, and note in it how many records have been used.
+        """Make the next batch.
 
         Args:
-            batch: Its ``array``s are overwritten, in the dtype it has; ``position``, ``skipped``
-                and ``last`` are set.
+            batch: Its ``array``s are overwritten; ``position``, ``skipped`` and ``last`` are set.
 
         Raises:
-            DataError: A record cannot be used; names it.
+            DataError: A record cannot be used; names the record.
         """
 
     def leave_out(self, batch: Batch) -> None:
-        """Go on as ``fill`` does, without reading the records where that can be helped.
+        """Advance like ``fill``, without reading records if possible.
 
         Args:
             batch: Its ``position``, ``skipped`` and ``last`` are set.
         """
 
     def close(self) -> None:
-        """Let go of files and threads."""
+        """Close files and stop threads."""

@@ -1,8 +1,7 @@
-"""Turns the records of a batch into pixels and labels.
+"""Parses the records of a batch to pixels and labels.
 
-Nearly every database holds records of one size, written by one program: they begin with the same
-bytes, and a batch of them is taken apart without parsing each message. Encoded images, which take
-far longer, are decoded by several threads.
+Records of most databases have one size and begin with the same bytes; such batches are sliced
+without parsing each message. Encoded images are decoded by several threads.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from demitasse.errors import DemitasseError
+from demitasse.errors import DemitasseError, ErrorCode
 from demitasse.io.data.broken import RecordError
 from demitasse.io.data.databases.database import Raw
 from demitasse.io.data.databases.datum import Label, datum_to_array, label_of
@@ -27,37 +26,37 @@ __all__ = ["RecordError", "Stacker"]
 
 DATA_TAG = Datum.DATA_FIELD_NUMBER << 3 | 2
 MOST_TAILS = 1 << 16
-"""How many different ends of records are remembered."""
+"""Largest number of cached record ends."""
 
 LARGE = 1 << 15
-"""Images of this size on, in bytes, are used where they are instead of being copied together."""
+"""Images from this size on, in bytes, are returned as views instead of one copied array."""
 
 
 class Stacker:
-    """Parses records a batch at a time.
+    """Parses records batch by batch.
 
     Args:
-        color: The channels that encoded images are decoded to.
+        color: Channels to decode encoded images to.
     """
 
     def __init__(self, color: Color = "native") -> None:
         self._color = color
-        self._encoded = False  # whether the last record that was parsed was an image file
+        self._encoded = False  # True if the last parsed record was an image file
         self._threads = Threads("decode")
         self._shape: tuple[int, ...] = (0, 0, 0)
-        self._head = b""  # what records of that shape begin with, up to their pixels
+        self._head = b""  # bytes before the pixels in records of that shape
         self._labels = _Tails()
 
     def stack(self, records: Sequence[Raw]) -> tuple[Images, list[Label]]:
-        """Return the pixels and labels of some records.
+        """Return the pixels and labels of records.
 
         Returns:
-            One uint8 array (N, C, H, W) where all records are plain bytes of one size, and small,
-            otherwise N arrays (C, H, W), perhaps of the memory of the records; and N labels, 0
-            where there is none, tuples where there are several.
+            One uint8 array (N, C, H, W) for small plain records of one size, otherwise N arrays
+            (C, H, W), perhaps views of the records; and N labels, 0 without a label, tuples for
+            several labels.
 
         Raises:
-            RecordError: A record is damaged; says which.
+            RecordError: A record is damaged; has its index.
         """
         plain = self._plain(records)
         if plain is not None:
@@ -72,7 +71,7 @@ class Stacker:
         return [array for array, _ in parsed], [label for _, label in parsed]
 
     def close(self) -> None:
-        """Let go of threads."""
+        """Stop the threads."""
         self._threads.close()
 
     def _parse(self, record: Raw, index: int) -> tuple[np.ndarray, Label]:
@@ -81,13 +80,13 @@ class Stacker:
             self._encoded = datum.encoded
             return datum_to_array(datum, self._color), label_of(datum)
         except DecodeError:
-            message = "the record is damaged: it does not hold a Datum"
-            raise RecordError(message, index) from None
+            message = "the record is damaged: it is no Datum"
+            raise RecordError(message, index, code=ErrorCode.UNREADABLE) from None
         except DemitasseError as error:
-            raise RecordError(error.message, index) from error
+            raise RecordError.of(error, index) from error
 
     def _expect(self, array: np.ndarray) -> None:
-        """Prepare for records of bytes like this one."""
+        """Cache the bytes before the pixels, for further records of this shape."""
         if array.dtype == np.uint8 and array.shape != self._shape:
             C, H, W = self._shape = array.shape
             size = array.size
@@ -95,7 +94,7 @@ class Stacker:
             self._head = head + bytes([DATA_TAG, *varint(size)])
 
     def _plain(self, records: Sequence[Raw]) -> tuple[Images, list[Label]] | None:
-        """Take the batch apart by cutting, or return None when some record is of another kind."""
+        """Slice the records of a batch, or return None if a record is of another kind."""
         begin = len(self._head)
         size = math.prod(self._shape)
         if not size:
@@ -109,7 +108,7 @@ class Stacker:
         return None if images is None else (images, known)
 
     def _copies(self, records: Sequence[Raw], end: int) -> np.ndarray | None:
-        """Return the pixels of records that are small, in one array, or None."""
+        """Return the pixels of small records in one array, or None."""
         fronts = b"".join([record[:end] for record in records])
         if len(fronts) < len(records) * end:
             return None
@@ -120,7 +119,7 @@ class Stacker:
         return rows[:, begin:].reshape(len(records), *self._shape)
 
     def _views(self, records: Sequence[Raw]) -> list[np.ndarray] | None:
-        """Return the pixels of records that would take long to be copied, or None."""
+        """Return the pixels of large records as views, or None."""
         begin, size = len(self._head), math.prod(self._shape)
         if any(len(record) < begin + size or record[:begin] != self._head for record in records):
             return None
@@ -130,7 +129,7 @@ class Stacker:
 
 
 class _Tails(dict[bytes, "Label | None"]):
-    """The labels in what follows the pixels; None where there is more than a label."""
+    """Cache of labels by the bytes after the pixels; None if these contain other fields."""
 
     def __missing__(self, tail: bytes) -> Label | None:
         if len(self) == MOST_TAILS:

@@ -1,4 +1,4 @@
-"""Batches of which several readers make one each in turn, and leave out the others'."""
+"""Batches that several readers make in turn; each reader skips the batches of the others."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ __all__ = ["EVERY", "Turn", "Turns"]
 
 @dataclass(frozen=True)
 class Turn:
-    """Which batches are a reader's: of ``readers`` in a row, that at position ``reader``.
+    """Batches of one reader: of each ``readers`` consecutive batches, the one at index ``reader``.
 
-    Whose a batch is depends on how many records come before it alone, so that all agree.
+    The owner of a batch depends only on the number of records before, so all readers agree.
 
     Attributes:
-        reader: From 0.
-        readers: How many there are.
+        reader: Index of the reader, from 0.
+        readers: Number of readers.
     """
 
     reader: int = 0
     readers: int = 1
 
     def has(self, position: int, batch_size: int) -> bool:
-        """Whether the batch after so many records is this reader's."""
+        """Return True if this reader makes the batch after so many records."""
         return position // batch_size % self.readers == self.reader
 
 
 EVERY = Turn()
-"""The turn of a reader that makes all batches."""
+"""Shard of a reader that makes all batches."""
 
 
 class Turns:
-    """Leaves out the batches of others.
+    """Skips the batches of other readers.
 
     Args:
-        source: What makes batches.
-        turn: Whose batches it is to make.
-        batch_size: Records in a batch.
+        source: Source of batches.
+        turn: Batches of this reader.
+        batch_size: Records per batch.
     """
 
     def __init__(self, source: BatchSource, turn: Turn, batch_size: int) -> None:
         self._source, self._turn, self._batch_size = source, turn, batch_size
 
     def others(self) -> Iterator[Batch]:
-        """Bring the source to the next batch that is to be made.
+        """Advance the source to the next batch of this reader.
 
         Yields:
-            For each batch on the way one that holds nothing, and tells where it ends.
+            An empty batch, with its position, for each skipped batch.
         """
         while not self._turn.has(self._source.position, self._batch_size):
             batch = Batch(np.empty, "float32")

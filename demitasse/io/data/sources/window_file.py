@@ -1,4 +1,4 @@
-"""Window files: images, and rectangles in them that overlap an object more or less.
+"""Window files: images with rectangles, and their overlap with objects.
 
 For each image::
 
@@ -19,15 +19,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from demitasse.core.paths import read_failure, read_text
-from demitasse.errors import DataError
+from demitasse.core.paths import code_of, read_failure, read_text
+from demitasse.errors import DataError, ErrorCode
 
 __all__ = ["Window", "WindowFile", "read_window_file"]
 
 
 @dataclass(frozen=True)
 class Window:
-    """A rectangle in an image, its corners included.
+    """A rectangle in an image, corners inclusive.
 
     Attributes:
         image: Path of the image, as written.
@@ -42,12 +42,12 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowFile:
-    """What a window file holds.
+    """Contents of a window file.
 
     Attributes:
-        channels: Of its images.
-        foreground: Windows that show an object.
-        background: Windows that show none.
+        channels: Channels of its images.
+        foreground: Windows with an object.
+        background: Windows without an object.
     """
 
     channels: int
@@ -60,47 +60,54 @@ def read_window_file(source: Path, fg_threshold: float, bg_threshold: float) -> 
 
     Args:
         source: The file.
-        fg_threshold: Overlap from which a window is foreground.
-        bg_threshold: Overlap below which one is background; those between are left out.
+        fg_threshold: Least overlap of foreground windows.
+        bg_threshold: Background windows have less overlap; windows in between are dropped.
 
     Raises:
-        DataError: It cannot be read, is not of this form, or a foreground window has no class.
+        DataError: The file cannot be read or is malformed, or a foreground window has no class.
     """
     try:
         words = iter(read_text(source).split())
     except OSError as error:
         message = f"the window file cannot be read: {read_failure(error, source)}"
-        raise DataError(message, str(source)) from error
+        raise DataError(message, str(source), code=code_of(error)) from error
     channels, index = 0, ""
     foreground: list[Window] = []
     background: list[Window] = []
     try:
         for mark in words:
             if mark != "#":
-                after = f"the one after number {index} does not" if index else "the first does not"
-                message = f"an image begins with '# index', {after}; is this a window file?"
-                raise DataError(message, str(source))
+                after = f"after image number {index}" if index else "at its beginning"
+                message = f"expected '# index' {after}; is this a window file?"
+                raise DataError(message, str(source), code=ErrorCode.UNREADABLE)
             index = str(int(next(words)))
             image = next(words)
             channels = int(next(words))
-            for _ in range(2):  # height and width: the image itself says them
+            for _ in range(2):  # height and width: unused, the image has them
                 int(next(words))
             for label, overlap, box in _windows(words):
                 if overlap >= fg_threshold:
                     if label < 1:
                         message = f"a foreground window (overlap {overlap:g}) has class {label}"
-                        raise DataError(message, str(source), index)
+                        raise DataError(
+                            message,
+                            str(source),
+                            index,
+                            code=ErrorCode.OUT_OF_RANGE,
+                            field="class",
+                            got=label,
+                        )
                     foreground.append(Window(image, label, box))
                 elif overlap < bg_threshold:
                     background.append(Window(image, 0, box))
     except DataError:
         raise
-    except (ValueError, StopIteration, RuntimeError) as error:  # the last: from the generator
-        message = "the window file breaks off or holds something else than a number here"
-        raise DataError(message, str(source), index) from error
+    except (ValueError, StopIteration, RuntimeError) as error:  # RuntimeError: of the generator
+        message = "the window file ends early, or has other text in place of a number"
+        raise DataError(message, str(source), index, code=ErrorCode.UNREADABLE) from error
     if not channels:
         message = "the window file is empty"
-        raise DataError(message, str(source))
+        raise DataError(message, str(source), code=ErrorCode.MISSING)
     return WindowFile(channels, foreground, background)
 
 

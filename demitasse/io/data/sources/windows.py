@@ -1,4 +1,4 @@
-"""Batches of windows cut out of images, for detectors of the R-CNN kind.
+"""Batches of windows cropped from images, for detectors of the R-CNN kind.
 
 Source: Caffe, ``src/caffe/layers/window_data_layer.cpp``.
 """
@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.core.paths import read_bytes
-from demitasse.errors import ConfigError, DataError, DemitasseError, ShapeError
+from demitasse.core.paths import code_of, read_bytes
+from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode, ShapeError
+from demitasse.io.data.broken import located
 from demitasse.io.data.images.decode import decode_image
 from demitasse.io.data.images.window import Cut, cut_window
 from demitasse.io.data.sources.source import Batch, Reading, Shape
@@ -25,58 +26,71 @@ __all__ = ["WindowBatches", "window_mean"]
 def window_mean(
     file: Path | None, values: Sequence[float], channels: int, size: int
 ) -> np.ndarray | None:
-    """Return what is subtracted from windows.
+    """Return the mean of windows.
 
     Args:
-        file: A mean file, whose middle is used, or None.
-        values: One value, one for each channel, or none.
-        channels: Of the images.
+        file: A mean file, whose center is used, or None.
+        values: One value, one per channel, or none.
+        channels: Channels of the images.
         size: Height and width of a window, in pixels.
 
     Returns:
-        Shape (C, size, size), (C, 1, 1) or (1, 1, 1); None where there is nothing to subtract.
+        Shape (C, size, size), (C, 1, 1) or (1, 1, 1); None without a mean.
 
     Raises:
         ConfigError: Both are given.
         DataError: The file cannot be read.
-        ShapeError: The file is smaller than a window, or there are other numbers of channels.
+        ShapeError: The file is smaller than a window, or the number of channels differs.
     """
     if file is not None and values:
         message = "mean_file and mean_value are both given; give one of them"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.CONFLICT, field="mean_value")
     if values and len(values) not in {1, channels}:
-        message = f"mean_value is given {len(values)} times for {channels} channels"
-        raise ShapeError(message)
+        message = f"got {len(values)} mean_value, expected 1 or {channels} (channels)"
+        raise ShapeError(
+            message,
+            code=ErrorCode.COUNT_MISMATCH,
+            field="mean_value",
+            got=len(values),
+            expected=channels,
+        )
     if file is None:
         return np.array(values, np.float32).reshape(-1, 1, 1) if values else None
     mean = read_mean(file)
-    begin = (mean.shape[2] - size) // 2  # by the width, in both directions
+    begin = (mean.shape[2] - size) // 2  # Caffe uses the width for both directions
     middle = mean[:, begin : begin + size, begin : begin + size]
     if begin < 0 or middle.shape != (channels, size, size):
-        message = f"the mean {mean.shape} has no middle of ({channels}, {size}, {size})"
-        raise ShapeError(message)
+        expected = (channels, size, size)
+        message = f"got a mean of {mean.shape}, expected at least {expected}"
+        raise ShapeError(
+            message,
+            code=ErrorCode.SHAPE_MISMATCH,
+            field="mean_file",
+            got=mean.shape,
+            expected=expected,
+        )
     return middle
 
 
 class WindowBatches:
-    """Fills batches with windows drawn at random, background first.
+    """Fills batches with random windows, background first.
 
     Args:
         source: The window file, for messages.
-        windows: What is in it.
-        find: Where an image is.
-        cut: How windows are cut out.
-        batch_size: Windows in a batch.
-        fraction: What share of them shows an object.
-        mirror: Whether half of them, drawn at random, are mirrored left to right.
-        mean: What is subtracted from the pixels; shape (C, size, size), or (C, 1, 1), or None.
-        scale: What the difference is multiplied by.
+        windows: Its windows.
+        find: Returns the path of an image name.
+        cut: Options of the crops.
+        batch_size: Windows per batch.
+        fraction: Share of foreground windows.
+        mirror: Flip half of the windows, at random.
+        mean: Mean of shape (C, size, size) or (C, 1, 1), or None.
+        scale: Factor after the subtraction.
         random: Random words by record.
-        cache: Whether to keep the files of all images in memory.
-        reading: Where to begin, and which share of the records to take.
+        cache: Keep all image files in memory.
+        reading: Start position, shard and policy for bad records.
 
     Raises:
-        DataError: There are no windows of a kind that is needed.
+        DataError: The file has no windows of a needed kind.
     """
 
     def __init__(
@@ -99,19 +113,19 @@ class WindowBatches:
         self._broken, self._position, self._shard = reading.broken, reading.position, reading.shard
         self._source, self._windows, self._find = source, windows, find
         self._cut, self._mirror, self._mean, self._scale = cut, mirror, mean, scale
-        shown = int(np.float32(batch_size) * np.float32(fraction))  # as Caffe rounds it
+        shown = int(np.float32(batch_size) * np.float32(fraction))  # Caffe's rounding
         self._counts = (batch_size - shown, shown)
         self._random, self._cache = random, cache
         self._files: dict[str, bytes] = {}
         kinds = (("background", windows.background), ("foreground", windows.foreground))
         for (kind, found), count in zip(kinds, self._counts, strict=True):
             if count and not found:
-                message = f"a batch has {count} {kind} windows, but the window file has none"
-                raise DataError(message, str(source))
+                message = f"a batch needs {count} {kind} windows, but the window file has none"
+                raise DataError(message, str(source), code=ErrorCode.MISSING, kind=kind)
 
     @property
     def position(self) -> int:
-        """Windows before the next batch."""
+        """Windows used before the next batch."""
         return self._position
 
     def shapes(self) -> list[Shape]:
@@ -123,7 +137,7 @@ class WindowBatches:
         """Make the next batch: data (N, C, size, size) and labels (N,).
 
         Raises:
-            DataError: An image cannot be read or a window does not lie in it; names the image.
+            DataError: An image cannot be read, or a window lies outside; names the image.
         """
         data, labels = (batch.array(i, shape) for i, shape in enumerate(self.shapes()))
         count, ranks = len(labels), self._shard.ranks
@@ -137,11 +151,11 @@ class WindowBatches:
         self._go_on(batch)
 
     def leave_out(self, batch: Batch) -> None:
-        """Go on to the batch after the next one."""
+        """Skip the next batch."""
         self._go_on(batch)
 
     def close(self) -> None:
-        """Let go of cached images."""
+        """Drop cached images."""
         self._files.clear()
 
     def _go_on(self, batch: Batch) -> None:
@@ -149,7 +163,7 @@ class WindowBatches:
         batch.position, batch.skipped = self._position, self._broken.count
 
     def _draw(self, choice: list[Window], word: int, out: np.ndarray, *, mirror: bool) -> int:
-        """Put one window of some, the next good one from a random one on; return its label."""
+        """Write a random window, or the next good one, to ``out``; return its label."""
 
         def put(number: int) -> int:
             window = choice[number % len(choice)]
@@ -159,15 +173,21 @@ class WindowBatches:
         return self._broken.find_one(put, range(word, word + len(choice)), pass_=0)
 
     def _put(self, window: Window, out: np.ndarray, *, mirror: bool) -> None:
-        """Put one window into ``out``; what lies outside of the image stays 0."""
+        """Write one window to ``out``; pixels outside the image stay 0."""
         try:
             image = self._read(window.image)
             if image.shape[0] != len(out):
-                message = f"the image has {image.shape[0]} channels, the file says {len(out)}"
-                raise DataError(message)
+                message = f"got an image of {image.shape[0]} channels, expected {len(out)}"
+                raise DataError(
+                    message,
+                    code=ErrorCode.COUNT_MISMATCH,
+                    field="channels",
+                    got=image.shape[0],
+                    expected=len(out),
+                )
             part, top, left = cut_window(image, window.box, self._cut, mirror=mirror)
         except DemitasseError as error:
-            raise DataError(error.message, str(self._source), window.image) from error
+            raise located(error, str(self._source), window.image) from error
         place = (..., slice(top, top + part.shape[1]), slice(left, left + part.shape[2]))
         target = out[place]
         if self._mean is None:
@@ -184,7 +204,9 @@ class WindowBatches:
             try:
                 content = read_bytes(path)
             except OSError as error:
-                raise DataError(error.strerror or str(error), str(path)) from error
+                raise DataError(
+                    error.strerror or str(error), str(path), code=code_of(error)
+                ) from error
             if self._cache:
                 self._files[name] = content
         return decode_image(content, "color")

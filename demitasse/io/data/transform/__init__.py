@@ -1,1 +1,1 @@
-"""What is done to records on their way into a net."""
+"""Transformations of records for a net: crop, mirror, mean, scale and SSD's augmentation."""

@@ -1,7 +1,7 @@
-"""What becomes of the boxes of an image when another part of it is shown.
+"""Boxes of an image after a crop or another change of its visible region.
 
-A region is (xmin, ymin, xmax, ymax) of the new image, in units of the old one; it may reach
-beyond it. Boxes are in units of their image.
+A region is (xmin, ymin, xmax, ymax) of the new image, relative to the old image; it may extend
+beyond the old image. Boxes are relative to their image.
 
 Source: SSD (weiliu89/caffe), ``ProjectBBox`` and ``MeetEmitConstraint`` in
 ``src/caffe/util/bbox_util.cpp``.
@@ -20,19 +20,19 @@ __all__ = ["BOX", "WHOLE", "Keeping", "Region", "coverage", "mirrored"]
 Region = tuple[float, float, float, float]
 
 WHOLE: Region = (0.0, 0.0, 1.0, 1.0)
-"""The region of an image that shows what it showed before."""
+"""Region of an unchanged image."""
 
 BOX = slice(2, 6)
-"""Where the box is in a row of ``demitasse.io.data.databases.annotated``."""
+"""Columns of the box in a row of objects; see ``demitasse.io.data.databases.datum``."""
 
 
 @dataclass(frozen=True)
 class Keeping:
-    """Which objects stay when a part of their image is shown.
+    """Filter of objects in a part of an image (``emit_constraint``).
 
     Attributes:
-        emit: "CENTER" (those whose centre is shown), "MIN_OVERLAP" (those of which more than
-            ``share`` is shown), or empty: all of which something is shown.
+        emit: "CENTER" (the centre is visible), "MIN_OVERLAP" (more than ``share`` of the box is
+            visible), or empty: any part is visible.
         share: See ``emit``.
     """
 
@@ -41,11 +41,11 @@ class Keeping:
 
     @classmethod
     def of(cls, param: EmitConstraint) -> Keeping:
-        """Read a message."""
+        """Return the filter of a message."""
         return cls(EmitConstraint.EmitType.Name(param.emit_type), param.emit_overlap)
 
     def project(self, rows: np.ndarray, region: Region) -> np.ndarray:
-        """Return the objects that stay, their boxes cut off at the edges of the new image.
+        """Return the objects that remain, their boxes clipped to the new image.
 
         Shapes: (G, 7) -> (kept, 7).
         """
@@ -68,14 +68,14 @@ class Keeping:
 
 
 def mirrored(rows: np.ndarray) -> np.ndarray:
-    """Return the objects of an image that is turned left to right. Shapes: (G, 7) -> the same."""
+    """Return the objects of a horizontally flipped image. Shapes: (G, 7) -> the same."""
     turned = rows.copy()
     turned[:, 2], turned[:, 4] = 1 - rows[:, 4], 1 - rows[:, 2]
     return turned
 
 
 def coverage(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return which share of the area of each box another one covers.
+    """Return the share of each box's area that another box covers.
 
     Shapes: (G, 4) and (G, 4), of which one may be (1, 4) -> (G,).
     """

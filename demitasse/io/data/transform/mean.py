@@ -1,4 +1,4 @@
-"""The mean of many records: read from a file, or computed from a database.
+"""Mean of records: read from a mean file, or computed from a database.
 
 Source: Caffe, ``tools/compute_image_mean.cpp``.
 """
@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from demitasse.core.paths import read_bytes, read_failure
-from demitasse.errors import DataError, DemitasseError, WeightsError
+from demitasse.core.paths import code_of, read_bytes, read_failure
+from demitasse.errors import DataError, DemitasseError, ErrorCode, WeightsError
+from demitasse.io.data.broken import located
 from demitasse.io.data.databases.database import open_db, printable, records
 from demitasse.io.data.databases.datum import datum_to_array
 from demitasse.io.proto import BlobProto, Datum, floats, set_floats, stored_shape
@@ -24,35 +25,35 @@ def read_mean(path: Path) -> np.ndarray:
     """Read a mean file (``.binaryproto``).
 
     Returns:
-        The mean, float32 or, where the file has that, float64. Shape: (C, H, W).
+        The mean, float32, or float64 if stored so. Shape: (C, H, W).
 
     Raises:
-        DataError: There is no such file, or it does not hold one array (C, H, W).
+        DataError: The file does not exist, or is no array (C, H, W).
     """
     try:
         proto = BlobProto.FromString(read_bytes(path))
     except OSError as error:
         message = f"the mean file cannot be read: {read_failure(error, path)}"
-        raise DataError(message, str(path)) from error
+        raise DataError(message, str(path), code=code_of(error)) from error
     except DecodeError as error:
-        message = "this is not a mean file: it does not hold a BlobProto"
-        raise DataError(message, str(path)) from error
+        message = "this is no mean file: it is no BlobProto"
+        raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error
     try:
         values, dims = floats(proto), stored_shape(proto)
     except WeightsError as error:
-        raise DataError(error.message, str(path)) from error
+        raise located(error, str(path)) from error
     if len(dims) == 4 and dims[0] == 1:
         dims = dims[1:]
     if len(dims) != 3 or min(dims) < 1 or values.size != np.prod(dims, dtype=object):
         message = (
-            f"a mean is one array (C, H, W); this file says {dims} and has {values.size} values"
+            f"got a mean of shape {dims} with {values.size} values, expected one array (C, H, W)"
         )
-        raise DataError(message, str(path))
+        raise DataError(message, str(path), code=ErrorCode.SHAPE_MISMATCH, got=dims)
     return values.reshape(dims)
 
 
 def compute_mean(source: str | Path, backend: str = "LMDB") -> BlobProto:
-    """Return the mean of all records of a database, as Caffe's mean files hold it.
+    """Return the mean of all records of a database, as stored in Caffe's mean files.
 
     Raises:
         DataError: The database is empty or cannot be read, or its records differ in size.
@@ -63,18 +64,30 @@ def compute_mean(source: str | Path, backend: str = "LMDB") -> BlobProto:
         for key, value in records(cursor):
             try:
                 array = datum_to_array(Datum.FromString(bytes(value)))
-            except (DemitasseError, DecodeError) as error:
-                raise DataError(str(error), str(source), printable(key)) from error
+            except DecodeError as error:
+                message = "the record is damaged: it is no Datum"
+                raise DataError(
+                    message, str(source), printable(key), code=ErrorCode.UNREADABLE
+                ) from error
+            except DemitasseError as error:
+                raise located(error, str(source), printable(key)) from error
             if not count:
                 total = np.zeros(array.shape)
             if array.shape != total.shape:
-                message = f"this record is {array.shape}, the ones before it are {total.shape}"
-                raise DataError(message, str(source), printable(key))
+                message = f"got a record of {array.shape}, expected {total.shape} as before"
+                raise DataError(
+                    message,
+                    str(source),
+                    printable(key),
+                    code=ErrorCode.SHAPE_MISMATCH,
+                    got=array.shape,
+                    expected=total.shape,
+                )
             total += array
             count += 1
     if not count:
-        message = "the database holds no records"
-        raise DataError(message, str(source))
+        message = "the database has no records"
+        raise DataError(message, str(source), code=ErrorCode.NOT_FOUND)
     mean = BlobProto(num=1)
     mean.channels, mean.height, mean.width = total.shape
     set_floats(mean, (total / count).astype(np.float32))

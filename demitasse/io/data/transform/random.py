@@ -1,7 +1,6 @@
-"""Random numbers of the data path: each record has its own, whoever reads it and when.
+"""Random numbers of records: a function of seed, layer name and record number.
 
-What happens to record k depends on the seed, the layer's name and k alone. So prefetching, threads,
-the number of ranks and a resumed run change nothing.
+Therefore prefetching, threads, the number of processes and resuming do not change them.
 """
 
 from __future__ import annotations
@@ -16,24 +15,24 @@ from demitasse.backends.random import bits, stream_of
 __all__ = ["WORDS", "RandomWords", "RecordRandom", "words_of"]
 
 WORDS = 4
-"""Random words of each record for cropping and mirroring."""
+"""Random words per record for crop and mirror."""
 
 
 class RandomWords(Protocol):
-    """Where random numbers come from: a ``RecordRandom``, or what a test makes up."""
+    """Returns random words of records: a ``RecordRandom``, or a substitute in tests."""
 
     def __call__(self, first: int, count: int, step: int = 1) -> np.ndarray:
         """Return the words of records first, first + step, ... Shape: (count, words), uint32."""
 
 
 class RecordRandom:
-    """The random words of the records that one layer reads.
+    """Random words of the records of one layer.
 
     Args:
-        seed: Key of all random numbers of the net, or what to ask for it.
-        name: The layer's name.
-        purpose: What the words are for; each purpose has words of its own.
-        words: How many words a record has.
+        seed: Random seed of the net, or a function that returns the seed.
+        name: Name of the layer.
+        purpose: Purpose of the words; each purpose has its own words.
+        words: Words per record.
     """
 
     def __init__(
@@ -56,14 +55,14 @@ class RecordRandom:
 def words_of(
     random: RandomWords, count: int, first: int, step: int, places: Sequence[int] | None
 ) -> np.ndarray:
-    """Return the words of some records.
+    """Return the words of records.
 
     Args:
-        random: Where they come from.
-        count: How many records there are.
-        first: Number of the first one.
-        step: Distance from one record's number to the next one's.
-        places: Which of the records from ``first`` on are meant; None for 0, 1, 2, ...
+        random: Returns words by record number.
+        count: Number of records.
+        first: Number of the first record.
+        step: Difference of neighbouring record numbers.
+        places: Indices of the records, counted from ``first``; None for 0, 1, 2, ...
 
     Returns:
         Shape: (count, words), uint32.

@@ -1,4 +1,4 @@
-"""What a transformer takes: arrays, messages or a blob, seen as arrays."""
+"""Inputs of a transformer: arrays, messages or a blob, converted to arrays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from demitasse.blob import Blob
-from demitasse.errors import ShapeError
+from demitasse.errors import ErrorCode, ShapeError
 from demitasse.io.data.databases.datum import datum_to_array
 from demitasse.io.data.images.decode import Color
 from demitasse.io.proto import Datum
@@ -19,10 +19,10 @@ Images = np.ndarray | Sequence[np.ndarray]
 
 
 def as_batch(images: Images | Datum | Sequence[Datum] | Blob, color: Color) -> tuple[Images, bool]:
-    """Return some records as arrays (C, H, W), and whether it was a single one.
+    """Return records as arrays (C, H, W), and True if there was a single record.
 
     Raises:
-        ShapeError: There are none, or they have other axes.
+        ShapeError: There are no records, or the number of axes is wrong.
     """
     if isinstance(images, Datum):
         return [datum_to_array(images, color)], True
@@ -30,21 +30,21 @@ def as_batch(images: Images | Datum | Sequence[Datum] | Blob, color: Color) -> t
         images = images.cpu_data()
     if isinstance(images, np.ndarray):
         if images.ndim not in {3, 4} or not len(images):
-            message = f"records are (C, H, W) or (N, C, H, W), N above 0; this is {images.shape}"
-            raise ShapeError(message)
+            message = f"got records of {images.shape}, expected (C, H, W) or (N, C, H, W)"
+            raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, got=images.shape)
         return (images[None], True) if images.ndim == 3 else (images, False)
     if not images:
         message = "there are no records to transform"
-        raise ShapeError(message)
+        raise ShapeError(message, code=ErrorCode.MISSING)
     return [datum_to_array(one, color) if isinstance(one, Datum) else one for one in images], False
 
 
 def need_shape(what: str, shape: tuple[int, ...], room: tuple[int, ...]) -> None:
-    """Refuse a result that does not fit where it should go.
+    """Refuse a result that does not fit its destination.
 
     Raises:
         ShapeError: The shapes differ.
     """
     if shape != room:
-        message = f"{what} {shape}, but there is room for {room}"
-        raise ShapeError(message)
+        message = f"{what} {shape}, expected {room}"
+        raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, got=shape, expected=room)

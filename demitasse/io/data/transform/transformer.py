@@ -1,12 +1,11 @@
-"""DataTransformer: what ``transform_param`` does to the records on their way into a net.
+"""DataTransformer: crop, mirror, mean and scale, as ``transform_param`` says.
 
-A record is cut out (anywhere in phase TRAIN, the centre in phase TEST), the mean is subtracted, the
-result is scaled and, with ``mirror``, half of the records, drawn at random, are mirrored left to
-right: in **both** phases, as in Caffe. Before all that come SSD's fields:
-``demitasse.io.data.transform.augment``.
+The crop is random in phase TRAIN and central in phase TEST. The mean is subtracted, then the result
+is scaled. ``mirror`` flips half of the records at random, in **both** phases, as in Caffe. SSD's
+augmentation comes first: ``demitasse.io.data.transform.augment``.
 
-Source: Caffe, ``src/caffe/data_transformer.cpp``. Which records are mirrored and where they are cut
-is ours: see ``demitasse.io.data.transform.random``.
+Source: Caffe, ``src/caffe/data_transformer.cpp``. The random numbers differ from Caffe's: see
+``demitasse.io.data.transform.random``.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from demitasse.backends.pixels import Pixels
 from demitasse.blob import Blob
 from demitasse.core.paths import resolve_path
-from demitasse.errors import ConfigError, DemitasseError, ShapeError
+from demitasse.errors import ConfigError, DemitasseError, ErrorCode, ShapeError
 from demitasse.io.data.broken import RecordError
 from demitasse.io.data.images.decode import Color
 from demitasse.io.data.threads import Threads
@@ -36,15 +35,14 @@ from demitasse.io.proto import Datum, TransformationParameter
 __all__ = ["Centring", "DataTransformer", "Images", "RandomWords", "crop_of"]
 
 SMALL = 4096
-"""Records of so many values are cut out all at once; copying larger ones costs more than it saves.
-"""
+"""Records of up to so many values are cropped in one copy; copying larger ones does not pay."""
 
 
 class Centring(NamedTuple):
-    """What is subtracted from records, and what the result is multiplied with.
+    """Mean to subtract, and factor to multiply with.
 
     Attributes:
-        mean: Shape: (C, H, W), (C, 1, 1) or (1, 1, 1); None for nothing.
+        mean: Shape: (C, H, W), (C, 1, 1) or (1, 1, 1); None for no mean.
         scale: The factor.
     """
 
@@ -53,18 +51,18 @@ class Centring(NamedTuple):
 
 
 class DataTransformer:
-    """Crops, mirrors, centres and scales records.
+    """Crops, mirrors, centers and scales records.
 
     Args:
         param: The layer's ``transform_param``.
         phase: "TRAIN" or "TEST".
-        base_dir: Folder of the prototxt, where the mean file is looked for too; or None.
-        random: Random words by record, four of them, for cropping and mirroring.
-        augment_random: Random words by record, 24 of them, for SSD's fields.
-        dtype: What to compute in.
+        base_dir: Folder of the prototxt, a second place of the mean file, or None.
+        random: Random words by record, four each, for crop and mirror.
+        augment_random: Random words by record, 24 each, for SSD's fields.
+        dtype: Element type of the results.
 
     Attributes:
-        color: The channels that encoded images are decoded to.
+        color: Channels to decode encoded images to.
 
     Raises:
         ConfigError: Fields contradict each other.
@@ -89,14 +87,14 @@ class DataTransformer:
         self._threads = Threads("augment")
         self._seen = 0
         if param.scale_factors:
-            message = "scale_factors, of DeepLab, is for ImageSegData; leave it out"
-            raise ConfigError(message)
+            message = "scale_factors, of DeepLab, is for ImageSegData layers; remove it"
+            raise ConfigError(message, code=ErrorCode.UNSUPPORTED, field="scale_factors")
         self._crop, self._mirror = crop_of(param), param.mirror
         self._crops_anywhere = self._crop is not None and phase == "TRAIN"
         self._scale = self.dtype.type(param.scale)
         if param.mean_file and param.mean_value:
             message = "mean_file and mean_value are both given; give one of them"
-            raise ConfigError(message)
+            raise ConfigError(message, code=ErrorCode.CONFLICT, field="mean_value")
         self._mean_file = param.mean_file
         self._mean: np.ndarray | None = None  # (C, H, W), (C, 1, 1) or (1, 1, 1)
         if param.mean_file:
@@ -105,35 +103,46 @@ class DataTransformer:
             self._mean = np.array(param.mean_value, self.dtype).reshape(-1, 1, 1)
 
     def infer_shape(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
-        """Return what a record becomes by ``finish``, after checking that it may.
+        """Return the shape of a record after ``finish``.
 
         Args:
             shape: (C, H, W), after ``augment``.
 
         Raises:
-            ShapeError: It is smaller than the crop, or does not fit the mean.
+            ShapeError: The record is smaller than the crop, or does not fit the mean.
         """
         C, H, W = shape
         if min(shape) < 1:
-            message = f"a record has (channels, height, width) {shape}; each must be above 0"
-            raise ShapeError(message)
+            message = f"got a record of {shape} (channels, height, width), expected all above 0"
+            raise ShapeError(message, code=ErrorCode.OUT_OF_RANGE, got=shape)
         h, w = self._crop or (H, W)
         if h > H or w > W:
             size = h if h == w else f"{h} x {w}"
             message = f"crop_size {size} is larger than a record of {H} x {W} pixels"
-            raise ShapeError(message)
+            raise ShapeError(
+                message, code=ErrorCode.OUT_OF_RANGE, field="crop_size", got=(h, w), expected=(H, W)
+            )
         if self._mean_file and self._mean is not None and self._mean.shape != shape:
             message = (
-                f"mean_file {self._mean_file!r} is {self._mean.shape}, but a record is {shape} "
-                "before it is cropped; they must be the same"
+                f"got mean_file {self._mean_file!r} of {self._mean.shape}, expected {shape}, the "
+                "shape of a record before the crop"
             )
-            raise ShapeError(message)
+            raise ShapeError(
+                message,
+                code=ErrorCode.SHAPE_MISMATCH,
+                field="mean_file",
+                got=self._mean.shape,
+                expected=shape,
+            )
         if not self._mean_file and self._mean is not None and len(self._mean) not in {1, C}:
-            message = (
-                f"mean_value is given {len(self._mean)} times, but a record has {C} channels; "
-                "give it once, or once for each channel"
+            message = f"got {len(self._mean)} mean_value, expected 1 or {C} (channels)"
+            raise ShapeError(
+                message,
+                code=ErrorCode.COUNT_MISMATCH,
+                field="mean_value",
+                got=len(self._mean),
+                expected=C,
             )
-            raise ShapeError(message)
         return C, h, w
 
     def transform(
@@ -144,22 +153,22 @@ class DataTransformer:
         first: int | None = None,
         step: int = 1,
     ) -> np.ndarray:
-        """Transform some records at once.
+        """Transform a batch of records.
 
         Args:
-            images: An array (C, H, W) or (N, C, H, W), several arrays (C, H, W), which need one
-                size only after cropping, one or several messages, or a blob (N, C, H, W).
-            out: Where to put the result, or None for a new array.
-            first: Number of the first record, which its random numbers depend on; by default the
-                numbers go on from call to call.
-            step: Distance from one record's number to the next one's.
+            images: An array (C, H, W) or (N, C, H, W), several arrays (C, H, W) of one size after
+                cropping, one or several messages, or a blob (N, C, H, W).
+            out: Array for the result, or None for a new array.
+            first: Number of the first record, for random numbers; by default numbers continue from
+                call to call.
+            step: Difference of neighbouring record numbers.
 
         Returns:
             Shape: (N, C, h, w), where h and w are the crop size or H and W; (C, h, w) for one array
             (C, H, W) or one message.
 
         Raises:
-            ShapeError: A record has a size that cannot be transformed, or ``out`` has another.
+            ShapeError: A record has an unsuitable size, or ``out`` has another shape.
         """
         batch, single = as_batch(images, self.color)
         if first is None:
@@ -174,16 +183,16 @@ class DataTransformer:
     def augment(
         self, images: Images, *, first: int, step: int = 1, places: Sequence[int] | None = None
     ) -> Images:
-        """Do what comes before cropping: what SSD's fields ask for. It may change sizes.
+        """Apply SSD's augmentation, the step before the crop; may change sizes.
 
         Args:
-            images: Some records, N of them.
+            images: N records.
             first: Number of the first record.
-            step: Distance from one record's number to the next one's.
-            places: Which of the records from ``first`` on these are; None for 0, 1, 2, ...
+            step: Difference of neighbouring record numbers.
+            places: Indices of the records, counted from ``first``; None for 0, 1, 2, ...
 
         Raises:
-            RecordError: A record cannot be changed so; says which.
+            RecordError: A record cannot be augmented; has its index.
         """
         if not self._augmenter:
             return images
@@ -193,7 +202,7 @@ class DataTransformer:
             try:
                 return self._augmenter(images[index], words[index])
             except DemitasseError as error:
-                raise RecordError(error.message, index) from error
+                raise RecordError.of(error, index) from error
 
         return self._threads.map(augmented, range(len(images)))
 
@@ -206,18 +215,18 @@ class DataTransformer:
         step: int = 1,
         places: Sequence[int] | None = None,
     ) -> None:
-        """Crop, mirror, centre and scale; the arguments are those of ``augment``.
+        """Crop, mirror, center and scale.
 
         Args:
-            images: What ``augment`` returned.
-            out: Where to put the result. Shape: (N, C, h, w). As bytes it is cut out only, and the
-                rest is noted there.
-            first: As there.
-            step: As there.
-            places: As there.
+            images: Result of ``augment``.
+            out: Array for the result, (N, C, h, w); or bytes, which are cropped only: mirror, mean
+                and scale are noted for the device.
+            first: As for ``augment``.
+            step: As for ``augment``.
+            places: As for ``augment``.
 
         Raises:
-            ShapeError: A record has a size that cannot be transformed, or ``out`` has another.
+            ShapeError: A record has an unsuitable size, or ``out`` has another shape.
         """
         shape = (len(images), *self.infer_shape(images[0].shape))
         need_shape("the records become", shape, out.shape)
@@ -243,18 +252,18 @@ class DataTransformer:
 
     @property
     def centring(self) -> Centring:
-        """What ``finish`` subtracts and multiplies with."""
+        """Mean and scale of ``finish``."""
         return Centring(self._mean, float(self._scale))
 
     def shown(self, shape: tuple[int, ...], number: int) -> tuple[Region, bool]:
-        """Return which part of a record ``finish`` shows, and whether it turns it left to right.
+        """Return the visible region of a record after ``finish``, and True if it is flipped.
 
         Args:
             shape: (C, H, W), after ``augment``.
-            number: The record's.
+            number: Number of the record.
 
         Raises:
-            ShapeError: The record has a size that cannot be transformed.
+            ShapeError: The record has an unsuitable size.
         """
         (_, h, w), (H, W) = self.infer_shape(shape), shape[1:]
         words = None
@@ -264,17 +273,17 @@ class DataTransformer:
         return (left / W, top / H, (left + w) / W, (top + h) / H), turned
 
     def close(self) -> None:
-        """Let go of threads; a later use starts others."""
+        """Stop the threads; a later use starts new ones."""
         self._threads.close()
 
     def _centred(self, images: np.ndarray, out: np.ndarray) -> None:
-        """Transform records of one size, all cut in the same place. Shapes: (N, C, ...)."""
+        """Transform records of one size with one crop position. Shapes: (N, C, ...)."""
         h, w = out.shape[2:]
         top, left = (images.shape[2] - h) // 2, (images.shape[3] - w) // 2
         self._compute(images, top, left, out)
 
     def _together(self, images: np.ndarray, out: np.ndarray, words: np.ndarray) -> None:
-        """Transform small records of one size, cut anywhere. Shapes: (N, C, ...)."""
+        """Transform small records of one size with random crops. Shapes: (N, C, ...)."""
         windows = sliding_window_view(images, out.shape[2:], axis=(2, 3))
         rows, columns = windows.shape[2:4]
         top, left = words[:, 1] % rows, words[:, 2] % columns
@@ -285,7 +294,7 @@ class DataTransformer:
         self._compute(cut, 0, 0, out)
 
     def _cut(self, images: Images, out: Pixels, words: np.ndarray | None) -> None:
-        """Cut records out, and note where, and which of them are to be turned."""
+        """Crop records of bytes, and note positions and flips."""
         for i, (image, top, left, turned) in enumerate(self._places(images, out.shape, words)):
             h, w = out.shape[2:]
             out.bytes[i] = image[:, top : top + h, left : left + w]
@@ -294,10 +303,10 @@ class DataTransformer:
     def _places(
         self, images: Images, shape: tuple[int, ...], words: np.ndarray | None
     ) -> Iterator[tuple[np.ndarray, int, int, bool]]:
-        """Yield each record, where it is cut out, and whether it is turned left to right.
+        """Yield each record, its crop position, and True if the record is flipped.
 
         Raises:
-            ShapeError: A record becomes another shape than (C, h, w) of ``shape``, (N, C, h, w).
+            ShapeError: A record has another shape than (C, h, w) of ``shape``, (N, C, h, w).
         """
         h, w = shape[2:]
         checked: tuple[int, ...] = ()
@@ -309,7 +318,7 @@ class DataTransformer:
             yield image, *self._placed(*room, None if words is None else words[i])
 
     def _one_by_one(self, images: Images, out: np.ndarray, words: np.ndarray | None) -> None:
-        """Transform records that are of many sizes or cut in many places."""
+        """Transform records of different sizes or crop positions."""
         for i, (image, top, left, turned) in enumerate(self._places(images, out.shape, words)):
             result = out[i]
             if turned:
@@ -317,12 +326,12 @@ class DataTransformer:
             self._compute(image, top, left, result)
 
     def _placed(self, rows: int, columns: int, words: np.ndarray | None) -> tuple[int, int, bool]:
-        """Return where to cut a record out, and whether to turn it left to right.
+        """Return the crop position of a record, and True if the record is flipped.
 
         Args:
-            rows: How many of them are cut off.
-            columns: How many of them are.
-            words: The record's random words. Shape: (4,), uint32.
+            rows: Number of rows to remove.
+            columns: Number of columns to remove.
+            words: Random words of the record. Shape: (4,), uint32.
         """
         turned = words is not None and self._mirror and bool(words[0] & 1)
         if words is not None and self._crops_anywhere:
@@ -330,7 +339,7 @@ class DataTransformer:
         return rows // 2, columns // 2, turned
 
     def _compute(self, images: np.ndarray, top: int, left: int, out: np.ndarray) -> None:
-        """Put (pixel - mean) * scale of one window of some images into ``out``."""
+        """Write (pixel - mean) * scale of one window of images to ``out``."""
         h, w = out.shape[-2:]
         window = (..., slice(top, top + h), slice(left, left + w))
         if self._mean is None:
@@ -343,18 +352,18 @@ class DataTransformer:
 
 
 def crop_of(param: TransformationParameter) -> tuple[int, int] | None:
-    """Return height and width of what is cut out, or None.
+    """Return height and width of the crop, or None.
 
     Raises:
-        ConfigError: ``crop_size``, ``crop_h`` and ``crop_w`` do not go together.
+        ConfigError: ``crop_size``, ``crop_h`` and ``crop_w`` are inconsistent.
     """
     square, sides = param.crop_size, (param.crop_h, param.crop_w)
     if bool(sides[0]) != bool(sides[1]) or (square and max(sides)):
         message = (
-            f"crop_size, crop_h and crop_w are {square}, {sides[0]} and {sides[1]}; "
-            "give crop_size, or both of the others"
+            f"got crop_size {square}, crop_h {sides[0]} and crop_w {sides[1]}; "
+            "give crop_size, or both crop_h and crop_w"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.CONFLICT, field="crop_size")
     if square:
         return square, square
     return sides if sides[0] else None
@@ -363,7 +372,7 @@ def crop_of(param: TransformationParameter) -> tuple[int, int] | None:
 def _color(param: TransformationParameter) -> Color:
     if param.force_color and param.force_gray:
         message = "force_color and force_gray are both set; set one of them"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.CONFLICT, field="force_color")
     if param.force_color:
         return "color"
     return "gray" if param.force_gray else "native"

@@ -1,6 +1,6 @@
-"""Our own reader of prototxt: it finds every fault of a file, with its place.
+"""Parser of prototxt that finds every fault of a file, with its position.
 
-Source: the protobuf text format's language specification.
+Source: protobuf, "Text Format Language Specification".
 """
 
 from typing import Generic, TypeVar
@@ -16,13 +16,13 @@ M = TypeVar("M", bound=Message)
 
 
 class Parsed(Generic[M]):
-    """What a text holds.
+    """A parsed text.
 
     Attributes:
         message: The message.
-        warnings: Fields that were left out, or read as another one; equal ones together.
-        layer_lines: Of a net, the line that each entry of ``layer`` or ``layers`` begins on.
-        input_line: Of a net, the line of its first ``input``, or None.
+        warnings: Fields that were skipped, or read as another field; equal warnings are grouped.
+        layer_lines: For a net, the line of each entry of ``layer`` or ``layers``.
+        input_line: For a net, the line of its first ``input``, or None.
     """
 
     def __init__(self, message: M, parser: Parser) -> None:
@@ -32,19 +32,21 @@ class Parsed(Generic[M]):
         self.input_line = parser.input_line
 
 
-def parse(text: str, cls: type[M], source: str | None = None, lenient: bool = False) -> Parsed[M]:
-    """Read prototxt.
+def parse(
+    text: str, cls: type[M], source: str | None = None, ignore_unknown_fields: bool = False
+) -> Parsed[M]:
+    """Parse prototxt.
 
     Args:
-        text: The prototxt; an empty one is an empty message.
+        text: The prototxt; empty text is an empty message.
         cls: The message class.
-        source: Where the text is from, for messages.
-        lenient: Leave unknown fields out with a warning instead of refusing them.
+        source: Name of the text's origin, for messages.
+        ignore_unknown_fields: Skip unknown fields with a warning instead of raising an error.
 
     Raises:
-        PrototxtError: The text is not a message of this class; all faults are listed.
+        PrototxtError: The text is no message of this class; the error lists all faults.
     """
-    parser = Parser(text, lenient)
+    parser = Parser(text, ignore_unknown_fields)
     message = cls()
     parser.parse(message)
     if parser.faults:

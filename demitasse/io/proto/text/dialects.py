@@ -1,6 +1,6 @@
-"""What is known of the fields and layer types that other Caffes added; the data is in a table.
+"""Fields and layer types of Caffe forks, from a table.
 
-Source: the ``caffe.proto`` files of those Caffes, and files written for them.
+Source: ``caffe.proto`` of these forks, and files written for them.
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ class Entry(NamedTuple):
     """A field that Caffe does not have.
 
     Attributes:
-        forks: Who has it, as messages show it.
-        harmless: Whether a net computes the same without it.
-        target: The field of Caffe's that means the same, or an empty string.
-        values: That field's text for each text of this one; empty where they are the same.
+        forks: Forks with this field, as text.
+        harmless: True if a net computes the same without the field.
+        target: The equivalent field of Caffe, or an empty string.
+        values: Text of the target for each text of this field; empty if equal.
     """
 
     forks: str
@@ -34,17 +34,17 @@ class Entry(NamedTuple):
     values: Mapping[str, str] = {}
 
     def apply(self, message: Message, value: Token | None) -> str:
-        """Do what can be done about the field.
+        """Skip the field if harmless, or set its target.
 
         Args:
-            message: The message it stands in.
-            value: Its value if that is a single token.
+            message: The message that contains the field.
+            value: Value of the field if it is a single token.
 
         Returns:
-            What was done, or an empty string where nothing could be.
+            Description of the action, or an empty string if impossible.
         """
         if self.harmless:
-            return "left out, it does not change what is computed"
+            return "skipped, it does not change results"
         if not self.target or value is None:
             return ""
         field = schema(message.DESCRIPTOR).fields[self.target]
@@ -61,23 +61,23 @@ class Entry(NamedTuple):
 
 
 def lookup(message: str, field: str) -> Entry | None:
-    """What is known of a field of a message that Caffe does not have there."""
+    """Return the entry of a field that Caffe does not have."""
     return _entries().get(f"{message}.{field}")
 
 
 def forks_of_field(message: str, field: str) -> str:
-    """Who has a field that Caffe does not have; an empty string where nobody is known."""
+    """Return the forks with a field that Caffe does not have, or an empty string."""
     entry = lookup(message, field)
     return entry.forks if entry else ""
 
 
 def fork_of_type(name: str) -> str:
-    """Who has a layer type that Caffe does not have; an empty string where nobody is known."""
+    """Return the forks with a layer type that Caffe does not have, or an empty string."""
     return _named(_owners("types").get(name, []))
 
 
 def fork_of_v1_type(name: str) -> str:
-    """Who has a layer type of the old format that Caffe does not have."""
+    """Return the forks with a V1 layer type that Caffe does not have."""
     return _named(_owners("v1_types").get(name, []))
 
 
@@ -91,7 +91,7 @@ def _table() -> dict[str, Any]:
 @cache
 def _entries() -> dict[str, Entry]:
     entries: dict[str, Entry] = {}
-    for part in ("harmless", "fields"):  # what matters to one of two forks matters
+    for part in ("harmless", "fields"):  # "fields" overrides: one fork may depend on the value
         owners: dict[str, list[str]] = {}
         for fork, messages in _table()[part].items():
             for message, names in messages.items():

@@ -1,25 +1,31 @@
-"""What is wrong with a text, where, and what was probably meant."""
+"""Faults of a text: message, position and grouping into one error."""
 
 from typing import Literal, NamedTuple
 
-from demitasse.errors import PrototxtError
+from demitasse.errors import ErrorCode, PrototxtError
 
 __all__ = ["Fault", "FaultKind", "error_of", "grouped", "short", "shown"]
 
 FaultKind = Literal["syntax", "unknown-field", "foreign-field"]
-"""A foreign field is one that only a fork of Caffe knows."""
+"""A foreign field is known to a fork of Caffe only."""
 
-MOST = 20  # different faults that one message lists
+CODES = {
+    "syntax": ErrorCode.UNREADABLE,
+    "unknown-field": ErrorCode.UNKNOWN,
+    "foreign-field": ErrorCode.UNSUPPORTED,
+}
+
+MOST = 20  # faults in one error message
 
 
 class Fault(NamedTuple):
-    """One finding.
+    """A fault or warning.
 
     Attributes:
         line: From 1.
         column: From 1.
-        message: What is wrong and what would be right.
-        kind: What kind of fault it is.
+        message: The fault, and the correction.
+        kind: Kind of the fault.
     """
 
     line: int
@@ -29,7 +35,7 @@ class Fault(NamedTuple):
 
 
 def grouped(faults: list[Fault]) -> list[Fault]:
-    """The faults in the order of the text; equal ones become one that names the other lines."""
+    """Return the faults in the order of the text, equal ones grouped with their lines."""
     places: dict[str, list[Fault]] = {}
     for fault in sorted(faults):
         places.setdefault(fault.message, []).append(fault)
@@ -39,14 +45,16 @@ def grouped(faults: list[Fault]) -> list[Fault]:
 
 
 def error_of(faults: list[Fault], source: str | None) -> PrototxtError:
-    """One exception for all faults."""
+    """Return one exception for all faults."""
     first, *rest = grouped(faults)
     where = f"{source}:" if source else ""
     lines = [first.message]
     lines += [f"{where}{one.line}:{one.column}: {one.message}" for one in rest[: MOST - 1]]
     if len(rest) >= MOST:
         lines.append(f"... and {len(rest) - MOST + 1} more")
-    return PrototxtError("\n".join(lines), source, first.line, first.column)
+    code = CODES[first.kind]
+    message = "\n".join(lines)
+    return PrototxtError(message, source, first.line, first.column, code=code, faults=len(faults))
 
 
 def _also(again: list[Fault]) -> str:
@@ -57,12 +65,12 @@ def _also(again: list[Fault]) -> str:
 
 
 def shown(kind: str, text: str) -> str:
-    """A token as a message names it."""
+    """Return a token as text, for messages."""
     if kind == "end":
         return "the end of the text"
     return short(text)
 
 
 def short(text: str) -> str:
-    """As much of a piece of text as a message can hold."""
+    """Shorten a text for messages."""
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,4 +1,4 @@
-"""Guesses at what was meant, from what people often write."""
+"""Corrections of common mistakes."""
 
 from demitasse.io.proto.text.faults import shown
 from demitasse.io.proto.text.schema import BYTES, MESSAGE, STRING, Field, Schema
@@ -7,7 +7,7 @@ from demitasse.io.proto.text.tokens import STRING as QUOTED
 
 __all__ = ["placed_elsewhere", "wrong_kind"]
 
-# Fields of old formats that people carry over, and where they live now.
+# Fields of old formats, and their present place.
 MOVED = {
     "blobs_lr": "param { lr_mult: ... }",
     "weight_decay": "param { decay_mult: ... }",
@@ -18,7 +18,7 @@ MOVED = {
     "cropsize": "transform_param { crop_size: ... }",
 }
 
-# What only the one kind of file begins with, by the message that it is.
+# Fields that only one kind of file begins with, by message.
 WRONG_FILE = {
     "NetParameter": {"layer", "layers", "name", "input", "input_dim", "input_shape"},
     "SolverParameter": {"net", "train_net", "test_net", "base_lr", "lr_policy", "max_iter"},
@@ -28,7 +28,7 @@ FILES = {"NetParameter": "a net", "SolverParameter": "a solver", "LabelMap": "a 
 
 
 def placed_elsewhere(name: str, shape: Schema) -> str:
-    """Where a misplaced field belongs, if one of the message's own messages has it."""
+    """Return a hint where a misplaced field belongs."""
     for other, fields in WRONG_FILE.items():
         if shape.name != other and name in fields and shape.name in WRONG_FILE:
             what, kind = FILES[other], FILES[shape.name]
@@ -45,7 +45,7 @@ def placed_elsewhere(name: str, shape: Schema) -> str:
 
 
 def wrong_kind(field: Field, token: Token, begins_field: bool) -> str:
-    """Why a token is no value of a field."""
+    """Return the reason why a token is no value of a field."""
     if begins_field or token.text in {"}", ">", ""}:
         return f"{field.name} has no value; it is {field.wants}"
     found = shown(token.kind, token.text)
@@ -54,18 +54,18 @@ def wrong_kind(field: Field, token: Token, begins_field: bool) -> str:
     if field.type in {STRING, BYTES} and token.kind == NAME:
         hint = ""
         if field.name == "type" and token.text.isupper():
-            hint = " (names in capitals belong to old files, with 'layers' instead of 'layer')"
+            hint = " (names in capitals belong to the V1 format, with 'layers' instead of 'layer')"
         return f'{field.name} is a string and needs quotes: "{found}"{hint}'
     if field.name == "type" and token.kind == QUOTED and field.values:
         return (
-            f"type is {found}, but an entry of 'layers' (the old format) takes a name in capitals "
+            f"type is {found}, but an entry of 'layers' (V1 format) takes a name in capitals "
             "without quotes, such as CONVOLUTION; write 'layer' for the current format"
         )
     if field.type != MESSAGE and token.kind == QUOTED:
         return f"{field.name} is {field.wants}, without quotes; found {found}"
     if token.text == "$":
         return (
-            f"{field.name} is {field.wants}; found $, as in ${{NAME}}, which a script replaces: "
-            "read the file that it writes"
+            f"{field.name} is {field.wants}; found $, as in ${{NAME}} of templates: "
+            "read the file with the values filled in"
         )
     return f"{field.name} is {field.wants}; found {found}"

@@ -1,7 +1,7 @@
-"""Read prototxt into a message, and go on after a fault, so that all of them are found.
+"""Parse prototxt into a message, and continue after faults, so that all are found.
 
-What protobuf's own parser accepts, this one reads as the same message; what it refuses, this one
-refuses too, unless the dialect table knows what another Caffe means by it.
+The parser accepts what protobuf's own parser accepts, with the same result, and refuses the rest,
+except for fields of forks in the dialect table.
 """
 
 from contextlib import suppress
@@ -24,26 +24,26 @@ __all__ = ["Parser"]
 CLOSERS = {"{": "}", "<": ">"}
 
 MOST_FAULTS = 10_000
-"""After so many the rest of a text is not read, and no more warnings are kept."""
+"""Faults after which parsing stops; also the largest number of warnings."""
 
 
 class _Enough(Exception):  # noqa: N818 - it never leaves the parser
-    """There are so many faults that reading ends."""
+    """Parsing stops after too many faults."""
 
 
 class Parser:
-    """One run over one text.
+    """Parser of one text.
 
     Attributes:
-        faults: What makes the text unreadable.
-        warnings: What was left out or read in another way than written.
-        layer_lines: The line of each ``layer`` and each ``layers`` entry of the outermost message.
-        input_line: The line of the first ``input`` of the outermost message, or None.
+        faults: Faults of the text.
+        warnings: Fields that were skipped or reinterpreted.
+        layer_lines: Line of each ``layer`` and each ``layers`` entry of the outermost message.
+        input_line: Line of the first ``input`` of the outermost message, or None.
     """
 
-    def __init__(self, text: str, lenient: bool = False) -> None:
+    def __init__(self, text: str, ignore_unknown_fields: bool = False) -> None:
         self.cursor = Cursor(text)
-        self.lenient = lenient
+        self.ignore_unknown_fields = ignore_unknown_fields
         self.faults: list[Fault] = []
         self.warnings: list[Fault] = []
         self.layer_lines: dict[str, list[int]] = {"layer": [], "layers": []}
@@ -51,14 +51,14 @@ class Parser:
         self._depth = 0
 
     def parse(self, message: Message) -> None:
-        """Read the whole text into a message; see ``faults`` for how it went."""
+        """Parse the whole text into a message; sets ``faults``."""
         with suppress(_Enough):
             self._fields(message, None)
 
     # -- messages ------------------------------------------------------------------------------
 
     def _fields(self, message: Message, opened: Token | None) -> None:
-        """Read fields up to the end of the message that ``opened`` began."""
+        """Parse fields up to the closing bracket of ``opened``."""
         cursor, shape = self.cursor, schema(message.DESCRIPTOR)
         closer = CLOSERS[opened.text] if opened else None
         first: dict[str, Token] = {}
@@ -90,7 +90,7 @@ class Parser:
             earlier = first.setdefault(token.text, token)
             if earlier is not token and not field.repeated:
                 self._fault(token, _twice(token.text, cursor.line(earlier)))
-                message = type(message)()  # read on, for the faults inside it
+                message = type(message)()  # continue, for faults inside the value
             if self._depth == 0 and token.text == "input" and self.input_line is None:
                 self.input_line = cursor.line(token)
             self._known(message, field, token)
@@ -109,7 +109,7 @@ class Parser:
         bracket = cursor.advance()
         if not field.repeated:
             cursor.skip_rest_of(bracket)
-            self._fault(bracket, f"{field.name} takes one value, not a list")
+            self._fault(bracket, f"{field.name} takes one value, got a list")
             return
         if cursor.take("]"):
             return
@@ -121,7 +121,7 @@ class Parser:
                 raise Skip(cursor.next, f"expected ',' or ']' in a list, found {cursor.shown()}")
 
     def _one(self, message: Any, field: Field, name: Token) -> None:
-        """Read one value of a field into a message."""
+        """Parse one value of a field into a message."""
         if field.type != MESSAGE:
             value = self._scalar(field)
             if field.repeated:
@@ -199,7 +199,7 @@ class Parser:
             message += f" ({', '.join(field.values)})"
         raise Skip(token, message)
 
-    # -- what Caffe does not know --------------------------------------------------------------
+    # -- unknown fields ------------------------------------------------------------------------
 
     def _unknown(self, message: Message, shape: Schema, name: Token) -> None:
         value = self.cursor.skip_value(name)
@@ -214,15 +214,15 @@ class Parser:
             text = f"{name.text} is not known to Caffe, but to {entry.forks}"
         else:
             text += placed_elsewhere(name.text, shape) or suggestion(name.text, shape.fields)
-        if self.lenient:
-            self._warn(name, f"{text}; it was left out", kind)
+        if self.ignore_unknown_fields:
+            self._warn(name, f"{text}; skipped", kind)
         else:
             self._fault(name, text, kind)
 
     def _fault(self, token: Token, message: str, kind: FaultKind = "syntax") -> None:
         self.faults.append(self.cursor.fault(token, message, kind))
         if len(self.faults) == MOST_FAULTS:
-            enough = f"there are {MOST_FAULTS} faults before here; what follows was not read"
+            enough = f"there are {MOST_FAULTS} faults before; parsing stops here"
             self.faults.append(self.cursor.fault(self.cursor.next, enough, kind))
             raise _Enough
 
@@ -232,4 +232,4 @@ class Parser:
 
 
 def _twice(name: str, line: int) -> str:
-    return f"{name} takes one value and is given twice; the first is on line {line}"
+    return f"{name} takes one value, got two; the first is on line {line}"

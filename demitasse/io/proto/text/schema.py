@@ -1,4 +1,4 @@
-"""What the parser needs to know of a message, looked up once per message type."""
+"""Field types of messages, cached per message type."""
 
 from collections.abc import Callable
 from functools import cache
@@ -31,16 +31,16 @@ WORDS = {
 
 
 class Field:
-    """One field of a message.
+    """A field of a message.
 
     Attributes:
-        name: Its name.
-        type: Protobuf's number for its type.
-        repeated: Whether it may be given more than once.
-        required: Whether it must be given.
-        values: Of an enum, the number of each name; else empty.
-        known: Of an enum, its numbers.
-        convert: Of a number or a bool, from text and sign to its value.
+        name: Name of the field.
+        type: Protobuf's number of the type.
+        repeated: True if the field may occur more than once.
+        required: True if the field must occur.
+        values: For an enum, its numbers by name; else empty.
+        known: For an enum, its numbers.
+        convert: For a number or a bool, converts text and sign to a value.
     """
 
     def __init__(self, field: FieldDescriptor) -> None:
@@ -54,7 +54,7 @@ class Field:
 
     @property
     def wants(self) -> str:
-        """What a value of this field looks like, for a message."""
+        """Return the expected value as text, for messages."""
         if self.values:
             names = list(self.values)
             return f"one of {', '.join(names)}" if len(names) <= 8 else "one of its names"
@@ -62,13 +62,13 @@ class Field:
 
 
 class Schema:
-    """One message type.
+    """A message type.
 
     Attributes:
-        name: Its name without package.
-        fields: Its fields by name.
-        required: Names of the fields that must be given.
-        inner: For each field that is a message, the names of that message's fields.
+        name: Name without package.
+        fields: Fields by name.
+        required: Names of required fields.
+        inner: For each message field, the names of its fields.
     """
 
     def __init__(self, descriptor: Descriptor) -> None:
@@ -84,12 +84,12 @@ class Schema:
 
 @cache
 def schema(descriptor: Descriptor) -> Schema:
-    """The schema of a message type."""
+    """Return the schema of a message type."""
     return Schema(descriptor)
 
 
 def _label(field: Any) -> tuple[bool, bool]:
-    """Repeated, required. Protobuf 6 renamed what protobuf 5 has."""
+    """Return (repeated, required); protobuf 5 and 6 name these differently."""
     if hasattr(field, "is_repeated"):
         return bool(field.is_repeated), bool(field.is_required)
     return field.label == field.LABEL_REPEATED, field.label == field.LABEL_REQUIRED

@@ -1,6 +1,6 @@
-"""Cut prototxt into tokens.
+"""Tokens of prototxt.
 
-Source: the protobuf text format's language specification.
+Source: protobuf, "Text Format Language Specification".
 """
 
 import re
@@ -13,9 +13,9 @@ __all__ = ["END", "NAME", "NUMBER", "OTHER", "STRING", "SYMBOL", "Places", "Toke
 
 NAME, NUMBER, STRING, SYMBOL, OTHER, END = "name", "number", "string", "symbol", "other", "end"
 
-# A string ends on its line; what begins one and does not end falls to `other`, as do stray marks.
-# Repetitions are possessive: they remember no places to go back to, which would take hundreds of
-# bytes for each character.
+# A string ends on its line; an unterminated string and stray characters match `other`.
+# Possessive quantifiers store no backtracking positions, which would take hundreds of bytes per
+# character.
 TOKEN = re.compile(
     r"""
     (?P<skip>   (?: [ \t\r\n\f\v]++ | \#[^\n]*+ )++ )
@@ -30,12 +30,12 @@ TOKEN = re.compile(
 
 
 class Token(NamedTuple):
-    """A piece of text.
+    """A token.
 
     Attributes:
-        kind: ``NAME``, ``NUMBER``, ``STRING``, ``SYMBOL``, ``OTHER`` (nothing legal) or ``END``.
+        kind: ``NAME``, ``NUMBER``, ``STRING``, ``SYMBOL``, ``OTHER`` (illegal) or ``END``.
         text: The characters, quotes included.
-        offset: Where it begins, in characters.
+        offset: Start, in characters.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Token(NamedTuple):
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Every token that is neither space nor comment, and an ``END`` last."""
+    """Yield every token without spaces and comments, and ``END`` last."""
     for match in TOKEN.finditer(text):
         kind = match.lastgroup
         if kind is not None and kind != "skip":
@@ -53,17 +53,17 @@ def tokens(text: str) -> Iterator[Token]:
 
 
 class Places:
-    """Lines and columns, counted from 1, of offsets into a text."""
+    """Lines and columns, from 1, of offsets into a text."""
 
     def __init__(self, text: str) -> None:
-        # an array: a list of numbers is five times as large, and may be the largest part of all
+        # a list of numbers would take five times the memory, perhaps the largest part of all
         self._starts = array("q", [0])
         self._starts.extend(match.end() for match in re.finditer("\n", text))
 
     def line(self, offset: int) -> int:
-        """The line that holds an offset."""
+        """Return the line of an offset."""
         return bisect_right(self._starts, offset)
 
     def column(self, offset: int) -> int:
-        """The column of an offset; a tab counts as one."""
+        """Return the column of an offset; a tab counts as one."""
         return offset - self._starts[self.line(offset) - 1] + 1

@@ -1,6 +1,6 @@
-"""Turn the text of one value into a number, a bool or a string, as protobuf does.
+"""Conversion of text to numbers, bools and strings, as by protobuf.
 
-Each function raises ValueError with a sentence that says what would be right.
+Each function raises ValueError with the expected form.
 """
 
 import math
@@ -23,21 +23,19 @@ WORDS = {"true": True, "True": True, "t": True, "false": False, "False": False, 
 
 
 def integer(text: str, negative: bool, low: int, high: int) -> int:
-    """Decimal, hexadecimal (0x1F) or octal (017), within its bounds."""
+    """Parse a decimal, hexadecimal (0x1F) or octal (017) integer within bounds."""
     if not INTEGER.fullmatch(text):
         if DECIMAL.fullmatch(text):
             message = f"{short(text)} is not an integer"
         elif text.isdigit():
-            message = (
-                f"{short(text)} begins with 0, so it is octal, and 8 and 9 are no octal digits"
-            )
+            message = f"{short(text)} begins with 0, so it is octal; 8 and 9 are no octal digits"
         else:
             message = f"expected an integer, found {short(text)!r}"
         raise ValueError(message)
     octal = text[0] == "0" and text.isdigit()
     try:
         value = int(text, 8 if octal else 0) * (-1 if negative else 1)
-    except ValueError:  # Python reads no more than some thousand digits
+    except ValueError:  # Python limits the number of digits
         value = high + 1
     if not low <= value <= high:
         message = f"{'-' if negative else ''}{short(text)} is out of range: {low} to {high}"
@@ -46,7 +44,7 @@ def integer(text: str, negative: bool, low: int, high: int) -> int:
 
 
 def real(text: str, negative: bool) -> float:
-    """A decimal number, perhaps with an f at its end, or inf, infinity or nan in any case."""
+    """Parse a decimal number, optionally with suffix f, or inf, infinity or nan in any case."""
     word = text.lower()
     if word in {"inf", "infinity", "nan"}:
         value = math.nan if word == "nan" else math.inf
@@ -59,7 +57,7 @@ def real(text: str, negative: bool) -> float:
 
 
 def boolean(text: str) -> bool:
-    """One of true, True, t, 1, false, False, f, 0."""
+    """Parse true, True, t, 1, false, False, f or 0."""
     if text in WORDS:
         return WORDS[text]
     if INTEGER.fullmatch(text) and set(text.lower()) <= set("0x1"):
@@ -71,7 +69,7 @@ def boolean(text: str) -> bool:
 
 
 def unescape(quoted: str) -> bytes:
-    """The bytes of a string in quotes; text outside escapes is UTF-8."""
+    """Return the bytes of a quoted string; text outside escapes is encoded as UTF-8."""
     body = quoted[1:-1]
     if "\\" not in body:
         return body.encode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""The numbers inside a BlobProto, to and from numpy, a block of memory at a time.
+"""Values of BlobProto as numpy arrays, copied in blocks.
 
 Source: Caffe, ``src/caffe/blob.cpp`` (FromProto, ToProto).
 """
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.internal.containers import RepeatedScalarFieldContainer as Scalars
 
-from demitasse.errors import WeightsError
+from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.proto.caffe_pb2 import BlobProto
 from demitasse.io.proto.zero_copy.wire import length_prefix, payloads
 
@@ -22,18 +22,18 @@ RAW_TYPES = {BlobProto.DOUBLE: "<f8", BlobProto.FLOAT: "<f4", BlobProto.FLOAT16:
 
 
 def floats(source: BlobProto | Scalars[float], diff: bool = False) -> Floats:
-    """The values of a blob message, flat.
+    """Return the values of a blob message, flat.
 
     Args:
-        source: A blob message, or one of the number fields of any message.
-        diff: The gradient instead of the data.
+        source: A blob message, or a field of numbers of any message.
+        diff: Return the gradient instead of the data.
 
     Returns:
-        Shape (count,); float64 where the message holds doubles, else float32; empty where it holds
-        nothing. Not to be written to.
+        Shape (count,); float64 if stored as doubles, else float32; empty without values.
+        Read-only.
 
     Raises:
-        WeightsError: The message holds raw data of a type that has no floats.
+        WeightsError: Raw data has a type other than float.
     """
     if not isinstance(source, BlobProto):
         return _numbers(source)
@@ -46,10 +46,10 @@ def floats(source: BlobProto | Scalars[float], diff: bool = False) -> Floats:
 
 
 def count_floats(blob: BlobProto, diff: bool = False) -> int:
-    """How many values ``floats`` would return.
+    """Return the number of values of ``floats``.
 
     Raises:
-        WeightsError: The message holds raw data of a type that has no floats.
+        WeightsError: Raw data has a type other than float.
     """
     singles, doubles = ("diff", "double_diff") if diff else ("data", "double_data")
     for name in (doubles, singles):
@@ -60,12 +60,12 @@ def count_floats(blob: BlobProto, diff: bool = False) -> int:
 
 
 def set_floats(blob: BlobProto, values: Floats, diff: bool = False) -> None:
-    """Put values into a blob message, in place of those it has; its shape is left alone.
+    """Replace the values of a blob message; its shape is not changed.
 
     Args:
         blob: The message to fill.
-        values: Any shape, read in C order; float64 is stored as doubles, all else as float32.
-        diff: The gradient instead of the data.
+        values: Any shape, read in C order; float64 is stored as doubles, others as float32.
+        diff: Replace the gradient instead of the data.
     """
     names = ("diff", "double_diff", "raw_diff") if diff else ("data", "double_data", "raw_data")
     for name in names:
@@ -79,21 +79,22 @@ def set_floats(blob: BlobProto, values: Floats, diff: bool = False) -> None:
 
 
 def stored_shape(blob: BlobProto) -> tuple[int, ...]:
-    """The shape of a blob message; old files have four numbers instead.
+    """Return the shape of a blob message; old files have four numbers instead.
 
     Raises:
-        WeightsError: It has more axes than a blob can have.
+        WeightsError: The shape has too many axes.
     """
     if any(blob.HasField(name) for name in ("num", "channels", "height", "width")):
         return (blob.num, blob.channels, blob.height, blob.width)
     if len(blob.shape.dim) > MAX_AXES:
-        message = f"a blob has {len(blob.shape.dim)} axes; no more than {MAX_AXES} are possible"
-        raise WeightsError(message)
+        axes = len(blob.shape.dim)
+        message = f"got a blob of {axes} axes, expected at most {MAX_AXES}"
+        raise WeightsError(message, code=ErrorCode.LIMIT, got=axes, expected=MAX_AXES)
     return tuple(blob.shape.dim)
 
 
 def has_blocks(field: Scalars[float]) -> bool:
-    """Whether numpy can copy a field in one block, as from protobuf 7 on."""
+    """Return True if numpy can copy a field in one block (protobuf 7 and later)."""
     return hasattr(field, "__array__")
 
 
@@ -104,7 +105,7 @@ def _numbers(field: Scalars[float]) -> Floats:
 
 
 def _packed(blob: BlobProto, name: str) -> Floats:
-    """Before protobuf 7 the quickest way to a block is the message's own bytes."""
+    """Return values from the serialized message, the fastest way before protobuf 7."""
     number = BlobProto.DESCRIPTOR.fields_by_name[name].number
     width = "<f8" if name.startswith("double") else "<f4"
     encoded = blob.SerializePartialToString()
@@ -113,17 +114,18 @@ def _packed(blob: BlobProto, name: str) -> Floats:
 
 
 def _raw(blob: BlobProto, name: str) -> Floats:
-    """Values as NVCaffe stores them; half floats become float32."""
+    """Return values stored by NVCaffe; half floats become float32."""
     raw: bytes = getattr(blob, name)
     if not raw:
         return np.empty(0, np.float32)
     kind = getattr(blob, f"{name}_type")
     if kind not in RAW_TYPES:
-        message = f"a blob holds {name} of type {BlobProto.RawType.Name(kind)}, which is no float"
-        raise WeightsError(message)
+        name_of_type = BlobProto.RawType.Name(kind)
+        message = f"got {name} of type {name_of_type}, expected floats"
+        raise WeightsError(message, code=ErrorCode.DTYPE_MISMATCH, field=name, got=name_of_type)
     width = np.dtype(RAW_TYPES[kind])
     if len(raw) % width.itemsize:
-        message = f"{name} has {len(raw)} bytes, no multiple of {width.itemsize}"
-        raise WeightsError(message)
+        message = f"got {len(raw)} bytes of {name}, expected a multiple of {width.itemsize}"
+        raise WeightsError(message, code=ErrorCode.CORRUPT, field=name, got=len(raw))
     block = np.frombuffer(raw, width)
     return block.astype(np.float32) if kind == BlobProto.FLOAT16 else block

@@ -1,8 +1,7 @@
-"""Read messages whose large arrays stay where they are in the file's bytes.
+"""Reading of messages without copying their large arrays.
 
-protobuf would copy every array into memory of its own. Here the arrays are cut out first, what is
-left is parsed as usual, and a mark in each blob says which array belongs to it. The file is mapped:
-what is read of it is read from the system's cache.
+protobuf would copy every array. Here large arrays are cut out of the mapped file, the rest is
+parsed as usual, and a marker in each blob identifies its array.
 """
 
 import mmap
@@ -31,7 +30,7 @@ M = TypeVar("M", bound=Message)
 Array = npt.NDArray[Any]
 
 LARGE = 1 << 16
-"""Arrays of so many bytes are cut out."""
+"""Least size in bytes of arrays that are cut out."""
 
 BLOB: dict[int, Any] = {}
 PLACES: dict[type[Message], dict[int, Any]] = {
@@ -41,7 +40,7 @@ PLACES: dict[type[Message], dict[int, Any]] = {
     },
     SolverState: {SolverState.HISTORY_FIELD_NUMBER: BLOB},
 }
-"""Where blobs are in a message: fields inside fields."""
+"""Nesting of blobs in messages, by field number."""
 
 KINDS = {
     BlobProto.DATA_FIELD_NUMBER: ("<f4", BlobProto.RAW_DATA_FIELD_NUMBER),
@@ -49,45 +48,45 @@ KINDS = {
     BlobProto.DOUBLE_DATA_FIELD_NUMBER: ("<f8", BlobProto.RAW_DATA_FIELD_NUMBER),
     BlobProto.DOUBLE_DIFF_FIELD_NUMBER: ("<f8", BlobProto.RAW_DIFF_FIELD_NUMBER),
 }
-"""Fields with arrays: what they hold, and the field that holds the mark instead."""
+"""Array field -> its dtype, and the field that stores the marker."""
 
 
 class Arrays:
-    """The arrays that were cut out of a message.
+    """Arrays cut out of a message.
 
     Args:
-        contents: Of the file that they are in.
+        contents: Contents of the file.
     """
 
     def __init__(self, contents: mmap.mmap | bytes = b"") -> None:
         self._contents = contents
-        self._mark = os.urandom(16)  # no file can know it
+        self._mark = os.urandom(16)  # unpredictable: no file can fake a marker
         self._arrays: list[Array] = []
 
     def add(self, array: Array) -> bytes:
-        """Take an array and return what marks its blob."""
+        """Store an array and return the marker of its blob."""
         self._arrays.append(array)
         return self._mark + b"%d" % (len(self._arrays) - 1)
 
     def floats(self, blob: BlobProto, diff: bool = False) -> Array:
-        """As ``floats`` of a blob message; perhaps at no whole multiple of a float's size."""
+        """Return the values like ``floats`` of a blob message; may be unaligned."""
         array = self._of(blob, diff)
         return floats(blob, diff) if array is None else array
 
     def count(self, blob: BlobProto, diff: bool = False) -> int:
-        """How many values that are."""
+        """Return the number of values."""
         array = self._of(blob, diff)
         return count_floats(blob, diff) if array is None else array.size
 
     def put_back(self, blob: BlobProto) -> None:
-        """Make a blob one that needs nothing but itself."""
+        """Copy the arrays of a blob back into its message."""
         for diff in (False, True):
             array = self._of(blob, diff)
             if array is not None:
                 set_floats(blob, array, diff)
 
     def let_go(self) -> None:
-        """Give back the memory that the file takes; what is read again comes back."""
+        """Release the file's pages; later reads load them again."""
         if isinstance(self._contents, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
             self._contents.madvise(mmap.MADV_DONTNEED)
 
@@ -101,21 +100,22 @@ class Arrays:
 def read_cut(
     path: str | os.PathLike[str], cls: type[M], error: type[DemitasseError] = WeightsError
 ) -> tuple[M, Arrays]:
-    """Read a message as ``read_binary`` does, and the large arrays of its blobs.
+    """Read a message like ``read_binary``, with the large arrays of its blobs separate.
 
     Args:
         path: The file.
         cls: NetParameter or SolverState.
-        error: The exception class to raise.
+        error: Class of raised errors.
 
     Raises:
-        DemitasseError: As ``error``: the file is not there, empty, damaged or not such a message.
+        DemitasseError: As ``error``: the file does not exist, or is empty, damaged or no such
+            message.
     """
     contents = mapped_file(path, error)
     arrays = Arrays(contents)
     try:
         parts = _rest(memoryview(contents), PLACES[cls], arrays)
-    except ValueError:  # protobuf will say what is wrong
+    except ValueError:  # protobuf reports the fault
         return parsed(bytes(contents), cls, path, error), Arrays()
     return parsed(b"".join(parts), cls, path, error, whole=contents), arrays
 
@@ -124,7 +124,7 @@ def _rest(view: memoryview, places: dict[int, Any], arrays: Arrays) -> list[byte
     """Return the parts of a message without the large arrays of its blobs.
 
     Raises:
-        ValueError: It is not well-formed.
+        ValueError: The message is malformed.
     """
     parts: list[bytes | memoryview] = []
     begin = 0
@@ -141,7 +141,7 @@ def _rest(view: memoryview, places: dict[int, Any], arrays: Arrays) -> list[byte
 
 
 def _blob(view: memoryview, arrays: Arrays) -> list[bytes | memoryview]:
-    """Return the parts of a blob without its large arrays, and with marks for them."""
+    """Return the parts of a blob, its large arrays replaced by markers."""
     found = list(fields(view))
     parts: list[bytes | memoryview] = []
     begin = 0
@@ -151,7 +151,7 @@ def _blob(view: memoryview, arrays: Arrays) -> list[bytes | memoryview]:
         plain = kind == LENGTH and end - body >= LARGE and numbers.count(number) == 1
         others = {other for other, (_, same) in KINDS.items() if same == mark and other != number}
         if not dtype or not plain or others & set(numbers) or mark in numbers:
-            continue  # in pieces, or given twice in two ways: protobuf knows what counts
+            continue  # split or duplicate fields: left to protobuf
         if (end - body) % np.dtype(dtype).itemsize:
             message = "an array ends inside a number"
             raise ValueError(message)

@@ -1,22 +1,22 @@
-"""The few rules of protobuf's binary encoding that block copies and file checks need; no numpy."""
+"""Protobuf's binary encoding, as far as block copies and file checks need it; no numpy."""
 
 from collections.abc import Iterator
 
 __all__ = ["LARGEST", "LENGTH", "fields", "length_prefix", "payloads", "varint"]
 
 LARGEST = 2**31 - 1
-"""Bytes of the longest message that protobuf reads."""
+"""Largest message that protobuf reads, in bytes."""
 
 VARINT, FIXED64, LENGTH, GROUP, GROUP_END, FIXED32 = range(6)
 
 
 def length_prefix(number: int, length: int) -> bytes:
-    """What stands before the bytes of field ``number`` when they are ``length`` long."""
+    """Return the bytes before the contents of a length-delimited field."""
     return varint(number << 3 | LENGTH) + varint(length)
 
 
 def payloads(encoded: bytes, wanted: int) -> Iterator[memoryview]:
-    """The bytes of each occurrence of a length-delimited field, in a well-formed message."""
+    """Yield each occurrence of a length-delimited field of a well-formed message."""
     view = memoryview(encoded)
     at = depth = 0
     while at < len(view):
@@ -36,10 +36,10 @@ def payloads(encoded: bytes, wanted: int) -> Iterator[memoryview]:
 
 
 def fields(view: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
-    """Each field: number, wire type, and where it, its contents and what follows begin.
+    """Yield each field: number, wire type, and offsets of its tag, its contents and its end.
 
     Raises:
-        ValueError: The message is not well-formed, or holds groups.
+        ValueError: The message is malformed, or has groups.
     """
     at = 0
     while at < len(view):
@@ -56,18 +56,18 @@ def fields(view: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
             elif kind in (FIXED64, FIXED32):
                 at += 8 if kind == FIXED64 else 4
             else:
-                message = f"wire type {kind}"
+                message = f"unsupported wire type {kind}"
                 raise ValueError(message)
         except IndexError:
             at = len(view) + 1
         if at > len(view) or not number:
-            message = "a field reaches beyond the end"
+            message = "a field exceeds the end of the message"
             raise ValueError(message)
         yield number, kind, start, body, at
 
 
 def varint(value: int) -> bytes:
-    """A number of at least 0 in groups of seven bits, the lowest first; LevelDB writes it, too."""
+    """Encode a number of at least 0 as varint; LevelDB uses varints, too."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

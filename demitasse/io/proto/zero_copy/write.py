@@ -1,6 +1,6 @@
-"""Write messages that hold large arrays piece by piece: the arrays go into the file uncopied.
+"""Writing of messages with large arrays, without copying the arrays.
 
-The bytes are those that protobuf itself would write: fields in the order of their numbers.
+The bytes equal protobuf's own: fields in the order of their numbers.
 """
 
 import os
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from google.protobuf.message import Message
 
 from demitasse.core.atomic import atomic_write
-from demitasse.errors import WeightsError
+from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.proto.caffe_pb2 import BlobProto, BlobShape
 from demitasse.io.proto.zero_copy.wire import LARGEST, length_prefix
 
@@ -25,10 +25,10 @@ DOUBLE = (BlobProto.DOUBLE_DATA_FIELD_NUMBER, BlobProto.DOUBLE_DIFF_FIELD_NUMBER
 
 
 def blob_pieces(data: npt.NDArray[Any], diff: npt.NDArray[Any] | None = None) -> Pieces:
-    """A blob message.
+    """Return a blob message.
 
     Args:
-        data: float64 is stored as doubles, all else as float32. Any shape, which is stored, too.
+        data: Any shape; float64 is stored as doubles, others as float32.
         diff: The gradient, of the same shape, or None.
     """
     double = data.dtype == np.float64
@@ -47,18 +47,18 @@ def blob_pieces(data: npt.NDArray[Any], diff: npt.NDArray[Any] | None = None) ->
 
 
 def field_pieces(number: int, pieces: Pieces) -> Pieces:
-    """A message as field ``number`` of the one it is in."""
+    """Return a message as field ``number`` of an outer message."""
     return [length_prefix(number, sum(map(_size, pieces))), *pieces]
 
 
 def with_field(message: Message, number: int, values: Sequence[Pieces]) -> Pieces:
-    """A message with further values of a repeated field ``number``, of which it has none itself."""
+    """Return a message with values of its empty repeated field ``number``."""
     low, high = type(message)(), type(message)()
     low.CopyFrom(message)
     high.CopyFrom(message)
     for field, _ in message.ListFields():
         (high if field.number < number else low).ClearField(field.name)
-    low.DiscardUnknownFields()  # those come last
+    low.DiscardUnknownFields()  # unknown fields come last
     pieces: Pieces = [low.SerializePartialToString()]
     for value in values:
         pieces += field_pieces(number, value)
@@ -69,14 +69,14 @@ def write_pieces(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryvi
     """Write the pieces of a message, atomically.
 
     Raises:
-        OSError: The file cannot be written; an old one is kept.
-        WeightsError: They are larger than 2 GiB together.
+        OSError: The file cannot be written; an old file is kept.
+        WeightsError: The pieces exceed 2 GiB.
     """
     parts = list(pieces)
     size = sum(map(_size, parts))
     if size > LARGEST:
-        reason = f"{size} bytes do not fit a protobuf file (2 GiB); write HDF5 instead"
-        raise WeightsError(reason).at(os.fspath(path))
+        reason = f"got {size} bytes, expected at most 2 GiB (protobuf); write HDF5 instead"
+        raise WeightsError(reason, code=ErrorCode.LIMIT, got=size).at(os.fspath(path))
     with atomic_write(path) as file:
         for part in parts:
             file.write(part)

@@ -1,4 +1,9 @@
-"""The parameters of a net or of a caffemodel to a state_dict, and a state_dict to a net's."""
+"""Conversion between Caffe's parameters and state_dicts of PyTorch.
+
+A map file has a line per module: ``conv1 = features.0``, or ``bn1 + scale1 = features.1`` for a
+BatchNorm and its Scale. ``#`` begins a comment. A name with ``=``, ``+`` or ``#`` is written in
+double quotes, as in JSON.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.core.text import suggestion
-from demitasse.errors import ShapeError, WeightsError
+from demitasse.errors import ErrorCode, ShapeError, WeightsError
 from demitasse.graph import listed
 from demitasse.io.proto import LayerParameter
 from demitasse.io.weights.formats import Parameters
@@ -30,12 +35,12 @@ def to_state_dict(
     """Return the state_dict of a file's parameters.
 
     Args:
-        layers: Those of the file that have parameters.
+        layers: Layers of the file with parameters.
         weights: Their parameters.
-        path: A map; None: every module is called as its layer is.
+        path: A map file; None: modules have the names of their layers.
 
     Returns:
-        The state_dict, and which layers are which modules.
+        The state_dict, and the pairs of layers and modules.
 
     Raises:
         ConfigError: The map does not fit.
@@ -56,17 +61,17 @@ def pairs_for(
     arrays: Mapping[str, np.ndarray],
     path: Path | None,
 ) -> Pairs:
-    """Return which layers of a net are which modules of a state_dict.
+    """Return the pairs of a net's layers and the modules of a state_dict.
 
     Args:
-        layers: Those of the net that have parameters.
-        shapes: The shapes of their parameters, by the layers' names.
+        layers: Layers of the net with parameters.
+        shapes: Shapes of their parameters, by layer name.
         arrays: The state_dict.
-        path: A map; None: found by order and shape.
+        path: A map file; None: match by order and shape.
 
     Raises:
         ConfigError: The map does not fit.
-        WeightsError: For some layer no module is found.
+        WeightsError: A layer has no matching module.
     """
     if path is not None:
         return read_map(path, layers)
@@ -84,10 +89,10 @@ def to_parameters(
     shapes: Mapping[str, Sequence[tuple[int, ...]]],
     arrays: Mapping[str, np.ndarray],
 ) -> tuple[Parameters, list[str]]:
-    """Return a net's parameters, and the modules that no layer takes.
+    """Return a net's parameters, and the unused modules.
 
     Raises:
-        WeightsError: A module or a layer is missing, or does not fit; all faults are named.
+        WeightsError: A module or a layer is missing or does not fit; the error lists all faults.
     """
     modules, faults, found = modules_of(arrays), list[str](), Parameters()
     for unit, module in pairs:
@@ -102,10 +107,10 @@ def to_parameters(
             continue
         for name, layer in zip(unit.names, blobs, strict=True):
             found[name] = dict(enumerate(np.ascontiguousarray(one) for one in layer))
-    faults += [f"no module is given for {name!r}" for name in _missing(pairs, shapes)]
+    faults += [f"{name!r} has no module" for name in _missing(pairs, shapes)]
     if faults:
         message = f"the state_dict does not fit the net:\n{listed(faults)}"
-        raise WeightsError(message)
+        raise WeightsError(message, code=ErrorCode.INCOMPATIBLE, faults=len(faults))
     taken = {module for _, module in pairs}
     return found, [name for name in modules if name not in taken]
 

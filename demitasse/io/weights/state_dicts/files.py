@@ -1,4 +1,4 @@
-"""State_dicts in files: safetensors, and what PyTorch itself loads and saves."""
+"""Files of state_dicts: safetensors, and PyTorch's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.core.atomic import atomic_write
-from demitasse.errors import DemitasseError, WeightsError
+from demitasse.errors import DemitasseError, ErrorCode, WeightsError
 from demitasse.io.weights.safetensors import read_safetensors, write_safetensors
 
 __all__ = ["ENDINGS", "read_state_dict", "write_state_dict"]
@@ -17,24 +17,24 @@ __all__ = ["ENDINGS", "read_state_dict", "write_state_dict"]
 PICKLED = {".pt", ".pth"}
 
 ENDINGS = {*PICKLED, ".safetensors"}
-"""How files of state_dicts end."""
+"""Extensions of files of state_dicts."""
 
 WRAPPED = ("state_dict", "model_state_dict", "model")
-"""Under which key a checkpoint has its state_dict."""
+"""Keys of the state_dict in a checkpoint."""
 
 PARALLEL = "module."
-"""What every name begins with that DataParallel saved."""
+"""Prefix of names saved by DataParallel."""
 
 
 def read_state_dict(path: Path) -> dict[str, np.ndarray]:
-    """Read a state_dict; floats of 16 bits become ones of 32.
+    """Read a state_dict; 16-bit floats become float32.
 
-    Of ``.pt`` and ``.pth`` files PyTorch reads tensors alone (``weights_only``): a file that would
-    run code is refused.
+    PyTorch reads ``.pt`` and ``.pth`` files with ``weights_only``: files that would run code are
+    refused.
 
     Raises:
-        WeightsError: The file is not there, or holds something else.
-        DemitasseError: PyTorch is not installed, and the file needs it.
+        WeightsError: The file does not exist, or is no state_dict.
+        DemitasseError: The file needs PyTorch, which is not installed.
     """
     arrays = _unpickled(path) if path.suffix in PICKLED else read_safetensors(path)
     if arrays and all(name.startswith(PARALLEL) for name in arrays):
@@ -49,13 +49,13 @@ def write_state_dict(path: Path, arrays: dict[str, np.ndarray], dtype: str | Non
     """Write a state_dict, atomically.
 
     Args:
-        path: Ends in one of ``ENDINGS``.
-        arrays: Name -> array.
-        dtype: What it is stored as: "float32", "float16", "bfloat16"; None: as it is.
+        path: Has one of the extensions ``ENDINGS``.
+        arrays: Arrays by name.
+        dtype: Storage type: "float32", "float16" or "bfloat16"; None: unchanged.
 
     Raises:
-        DemitasseError: PyTorch is not installed, and the file needs it.
-        OSError: The file cannot be written; an old one is kept.
+        DemitasseError: The file needs PyTorch, which is not installed.
+        OSError: The file cannot be written; an old file is kept.
     """
     if path.suffix not in PICKLED:
         write_safetensors(path, arrays, "pt", dtype)
@@ -72,9 +72,9 @@ def _unpickled(path: Path) -> dict[str, np.ndarray]:
     torch = _torch()
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # what damaged files raise has no common base
+    except Exception as error:  # exceptions for damaged files have no common base
         message = f"{path} cannot be read as a state_dict: {error}"
-        raise WeightsError(message) from error
+        raise WeightsError(message, code=ErrorCode.UNREADABLE, file=str(path)) from error
     for key in WRAPPED:
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]
@@ -82,10 +82,10 @@ def _unpickled(path: Path) -> dict[str, np.ndarray]:
         isinstance(name, str) and torch.is_tensor(one) for name, one in found.items()
     ):
         message = (
-            f"{path} holds no state_dict, a dictionary of tensors; save one with "
+            f"{path} is no state_dict, a dictionary of tensors; save one with "
             "torch.save(net.state_dict(), ...)"
         )
-        raise WeightsError(message)
+        raise WeightsError(message, code=ErrorCode.UNREADABLE, file=str(path))
     return {name: _array(torch, one) for name, one in found.items()}
 
 
@@ -102,6 +102,6 @@ def _torch() -> Any:
     except ImportError as error:
         message = (
             f".pt and .pth files need PyTorch ({error}); run: pip install 'demitasse[torch]', or "
-            "take .safetensors"
+            "use .safetensors"
         )
-        raise DemitasseError(message) from None
+        raise DemitasseError(message, code=ErrorCode.UNAVAILABLE, extra="torch") from None

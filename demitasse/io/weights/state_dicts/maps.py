@@ -1,9 +1,4 @@
-"""Which layers are which modules: a map in a file, or one that is found by order and shape.
-
-A map has a line for each module: ``conv1 = features.0``, or ``bn1 + scale1 = features.1`` for a
-BatchNorm and its Scale. Behind ``#`` are remarks. A name with ``=``, ``+`` or ``#`` in it is
-written in double quotes, as JSON writes it.
-"""
+"""Maps from layers to modules: read from a file, or matched by order and shape."""
 
 from __future__ import annotations
 
@@ -15,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.core.axes import shape_string
+from demitasse.core.paths import code_of
 from demitasse.core.text import suggestion
-from demitasse.errors import ConfigError, WeightsError
+from demitasse.errors import ConfigError, ErrorCode, WeightsError
 from demitasse.graph import listed
 from demitasse.io.proto import LayerParameter
 from demitasse.io.weights.state_dicts.units import Tensors, Unit
@@ -27,7 +23,7 @@ Pairs = list[tuple[Unit, str]]
 """Units with the names of their modules."""
 
 UNREAD = "num_batches_tracked"
-"""What a module counts and a net does not need."""
+"""Counter of PyTorch's BatchNorm, which Caffe does not have."""
 
 TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[=+#]|[^\s=+#"]+)')
 
@@ -43,20 +39,21 @@ def modules_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensors]:
 
 
 def read_map(path: Path, layers: Sequence[LayerParameter]) -> Pairs:
-    """Read a map.
+    """Read a map file.
 
     Args:
         path: The file.
-        layers: Those that have parameters.
+        layers: Layers with parameters.
 
     Raises:
-        ConfigError: It cannot be read, or names a layer that there is not; all lines are named.
+        ConfigError: The file cannot be read, or names unknown layers; the error lists all lines.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         message = f"{path} cannot be read as a map of names: {error}"
-        raise ConfigError(message) from error
+        code = code_of(error) if isinstance(error, OSError) else ErrorCode.UNREADABLE
+        raise ConfigError(message, code=code, file=str(path)) from error
     known = {layer.name: layer for layer in layers}
     pairs: Pairs = []
     faults: list[str] = []
@@ -78,12 +75,12 @@ def read_map(path: Path, layers: Sequence[LayerParameter]) -> Pairs:
             pairs.append((Unit(tuple(known[name] for name in names)), module))
     if faults:
         message = f"{path} is no map of this net:\n{listed(faults)}"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.INVALID, file=str(path), faults=len(faults))
     return pairs
 
 
 def _words(line: str) -> list[str]:
-    """Return the names and signs of a line, without the remark."""
+    """Return the names and operators of a line, without the comment."""
     found: list[str] = []
     for token in TOKEN.findall(line):
         if token == "#":
@@ -93,7 +90,7 @@ def _words(line: str) -> list[str]:
 
 
 def map_text(pairs: Pairs) -> str:
-    """Return a map as it is read."""
+    """Return the text of a map file."""
 
     def shown(name: str) -> str:
         return name if re.fullmatch(r'[^\s=+#"]+', name) else json.dumps(name)
@@ -104,40 +101,40 @@ def map_text(pairs: Pairs) -> str:
 
 
 def by_own_name(units: Sequence[Unit]) -> Pairs:
-    """Let every module be called as its layer is; a BatchNorm with its Scale as the BatchNorm."""
+    """Name modules like their layers; a BatchNorm with its Scale like the BatchNorm."""
     return [(unit, unit.names[0]) for unit in units]
 
 
 def by_order(
     units: Sequence[Unit], wanted: Sequence[Tensors], modules: Mapping[str, Tensors]
 ) -> Pairs:
-    """Give each unit the first module that is left and has tensors of the same shapes.
+    """Pair each unit with the first unused module with tensors of the same shapes.
 
     Args:
         units: In the order of the net.
-        wanted: Tensors of each as PyTorch has them.
+        wanted: Expected tensors of each unit.
         modules: In the order of the state_dict.
 
     Raises:
-        WeightsError: For some unit none is left; all are named.
+        WeightsError: A unit has no matching module; the error lists all units.
     """
     left, pairs, faults = dict(modules), list[tuple[Unit, str]](), list[str]()
     for unit, tensors in zip(units, wanted, strict=True):
         same = [name for name, theirs in left.items() if _shapes(theirs) == _shapes(tensors)]
         if not same:
             near = suggestion(unit.names[0], left)
-            faults.append(f"{unit}, which needs {_told(tensors)}{near}")
+            faults.append(f"{unit}, which needs {_shapes_text(tensors)}{near}")
             continue
         best = unit.names[0] if unit.names[0] in same else same[0]
         pairs.append((unit, best))
         del left[best]
     if faults:
-        there = [f"{name}: {_told(tensors)}" for name, tensors in left.items()]
+        there = [f"{name}: {_shapes_text(tensors)}" for name, tensors in left.items()]
         message = (
-            f"by order and shape no module is found for\n{listed(faults)}\n"
-            f"left over are\n{listed(there or ['none'])}\nSay which is which with --map"
+            f"by order and shape no module matches\n{listed(faults)}\n"
+            f"unused modules are\n{listed(there or ['none'])}\nGive the pairs with --map"
         )
-        raise WeightsError(message)
+        raise WeightsError(message, code=ErrorCode.INCOMPATIBLE, faults=len(faults))
     return pairs
 
 
@@ -145,5 +142,5 @@ def _shapes(tensors: Tensors) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in tensors.items()}
 
 
-def _told(tensors: Tensors) -> str:
+def _shapes_text(tensors: Tensors) -> str:
     return ", ".join(f"{name} {shape_string(array.shape)}" for name, array in tensors.items())

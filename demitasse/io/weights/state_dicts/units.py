@@ -1,4 +1,4 @@
-"""What one module of PyTorch holds: the parameters of a layer, or of a BatchNorm and its Scale."""
+"""Modules of PyTorch: the parameters of a layer, or of a BatchNorm and its Scale."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from dataclasses import dataclass
 import numpy as np
 
 from demitasse.core.axes import shape_string
-from demitasse.errors import ShapeError, WeightsError
+from demitasse.errors import ErrorCode, ShapeError, WeightsError
 from demitasse.io.proto import LayerParameter
 from demitasse.io.weights.running_averages import running_averages
 
 __all__ = ["Tensors", "Unit", "units_of"]
 
 Tensors = dict[str, np.ndarray]
-"""Name in a module (weight, bias, running_mean, ...) -> array."""
+"""Tensors of a module by name (weight, bias, running_mean, ...)."""
 
 NAMES: Mapping[str, tuple[str, ...]] = {"Bias": ("bias",), "Parameter": ("value",)}
-"""Type of layer -> what its parameters are called in PyTorch, where not weight and bias."""
+"""Layer type -> PyTorch's names of its parameters, if not weight and bias."""
 
 AVERAGES = ("running_mean", "running_var")
 
 LSTM_NAMES = ("weight_ih_l0", "bias_ih_l0", "weight_hh_l0", "bias_hh_l0")
 
 GATES = (0, 1, 3, 2)
-"""Caffe's gates are i, f, o, g, PyTorch's i, f, g, o; the same exchange leads back."""
+"""Caffe's gates are i, f, o, g, PyTorch's i, f, g, o; the permutation is its own inverse."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """The layers whose parameters are one module's.
+    """The layers of one module.
 
     Attributes:
-        layers: One, or a BatchNorm and the Scale behind it.
+        layers: One layer, or a BatchNorm and its Scale.
     """
 
     layers: tuple[LayerParameter, ...]
@@ -44,14 +44,14 @@ class Unit:
         return tuple(layer.name for layer in self.layers)
 
     def __str__(self) -> str:
-        """Return the names as a map has them."""
+        """Return the names as written in a map file."""
         return " + ".join(self.names)
 
     def to_torch(self, blobs: Sequence[Sequence[np.ndarray]]) -> Tensors:
         """Return the module's tensors.
 
         Args:
-            blobs: The parameters of each layer.
+            blobs: Parameters of each layer.
 
         Raises:
             WeightsError: PyTorch has no module with such parameters.
@@ -67,10 +67,10 @@ class Unit:
         names = NAMES.get(first.type, ("weight", "bias"))
         if len(own) > len(names):
             message = (
-                f"layer {first.name!r} ({first.type}) has {len(own)} parameters, and no module of "
-                "PyTorch has them; leave it out of the map"
+                f"layer {first.name!r} ({first.type}) has {len(own)} parameters; PyTorch has no "
+                "such module, remove the layer from the map"
             )
-            raise WeightsError(message)
+            raise WeightsError(message, code=ErrorCode.UNSUPPORTED, layer=first.name, got=len(own))
         found = dict(zip(names, own, strict=False))
         for name, array in found.items():
             if name == "bias" or first.type == "PReLU":
@@ -87,12 +87,12 @@ class Unit:
         """Return the parameters of each layer.
 
         Args:
-            tensors: The module's.
-            shapes: Those of the parameters of each layer.
+            tensors: Tensors of the module.
+            shapes: Shapes of the parameters of each layer.
 
         Raises:
-            WeightsError: A tensor is missing or has no place.
-            ShapeError: One has another shape.
+            WeightsError: A tensor is missing or unexpected.
+            ShapeError: The shape of a tensor differs.
         """
         wanted = self.to_torch([[np.broadcast_to(np.float32(1), one) for one in layer]
                                 for layer in shapes])  # fmt: skip
@@ -122,9 +122,9 @@ class Unit:
 
 
 def units_of(layers: Sequence[LayerParameter]) -> list[Unit]:
-    """Return units of layers that have parameters; a Scale behind a BatchNorm belongs to it."""
+    """Return units of layers with parameters; a Scale behind a BatchNorm joins its unit."""
     found: list[Unit] = []
-    normed: dict[str, int] = {}  # blob -> the unit that ends with a BatchNorm there
+    normed: dict[str, int] = {}  # blob -> unit that ends with the BatchNorm making the blob
     for layer in layers:
         place = normed.pop(layer.bottom[0], None) if layer.bottom else None
         if layer.type == "Scale" and place is not None and len(layer.bottom) == 1:
@@ -139,7 +139,7 @@ def units_of(layers: Sequence[LayerParameter]) -> list[Unit]:
 
 
 def _affine(blobs: Sequence[np.ndarray], unit: Unit) -> Tensors:
-    """Return weight and bias of a normalisation, which PyTorch has both or neither."""
+    """Return weight and bias of a normalization; PyTorch has both or neither."""
     if len(unit.layers) == 1 and len(blobs) != 2:
         return {}
     weight = blobs[0].reshape(-1)
@@ -150,14 +150,16 @@ def _affine(blobs: Sequence[np.ndarray], unit: Unit) -> Tensors:
 def _need_no_bias(unit: Unit, bias: np.ndarray) -> None:
     if bias.any():
         message = (
-            f"the module for {unit} has a bias other than 0, and the Scale has none; give it "
+            f"the module of {unit} has a bias other than 0, but the Scale has none; set "
             "bias_term: true"
         )
-        raise WeightsError(message)
+        raise WeightsError(
+            message, code=ErrorCode.INCOMPATIBLE, layer=unit.names[-1], field="bias_term"
+        )
 
 
 def _exchanged(array: np.ndarray) -> np.ndarray:
-    """Return an array with the last two of its four gates exchanged. Shapes: (4 H, ...)."""
+    """Return an array with the last two of four gates swapped. Shapes: (4 H, ...)."""
     gates = array.reshape(4, -1, *array.shape[1:])
     return gates[list(GATES)].reshape(array.shape)
 
@@ -167,16 +169,25 @@ def _need(unit: Unit, tensors: Tensors, wanted: Tensors) -> None:
     extra = [name for name in tensors if name not in wanted]
     if missing or extra:
         parts = [f"lacks {', '.join(missing)}"] if missing else []
-        parts += [f"has {', '.join(extra)}, which have no place there"] if extra else []
-        message = f"the module for {unit} ({_types(unit)}) {' and '.join(parts)}"
-        raise WeightsError(message)
+        parts += [f"has the unexpected {', '.join(extra)}"] if extra else []
+        message = f"the module of {unit} ({_types(unit)}) {' and '.join(parts)}"
+        code = ErrorCode.MISSING if missing else ErrorCode.UNKNOWN
+        raise WeightsError(message, code=code, layer=unit.names[0])
     for name, array in wanted.items():
         if array.shape != tensors[name].shape:
+            got = tensors[name].shape
             message = (
-                f"{name} of the module for {unit} ({_types(unit)}) is "
-                f"{shape_string(tensors[name].shape)}, the net needs {shape_string(array.shape)}"
+                f"got {name} of the module of {unit} ({_types(unit)}) of {shape_string(got)}, "
+                f"expected {shape_string(array.shape)}"
             )
-            raise ShapeError(message)
+            raise ShapeError(
+                message,
+                code=ErrorCode.SHAPE_MISMATCH,
+                layer=unit.names[0],
+                param=name,
+                got=got,
+                expected=array.shape,
+            )
 
 
 def _types(unit: Unit) -> str:

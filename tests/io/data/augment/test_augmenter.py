@@ -4,9 +4,10 @@ import logging
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from google.protobuf import text_format
 
-from demitasse.errors import ConfigError, ShapeError
+from demitasse.errors import ConfigError, ErrorCode, ShapeError
 from demitasse.io.data.broken import RecordError
 from demitasse.io.data.databases.datum import array_to_datum
 from demitasse.io.data.images.colors import bgr_to_hsv
@@ -339,70 +340,118 @@ def test_boxes_are_not_there(caplog):
     with caplog.at_level(logging.WARNING):
         assert not Augmenter(param("emit_constraint { emit_type: CENTER }"))
 
-    assert "emit_constraint is left out" in caplog.text
+    (record,) = caplog.records
+    assert (record.levelname, "emit_constraint" in record.getMessage()) == ("WARNING", True)
 
 
 # -- refusals ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "code", "field"),
     [
-        ("resize_param { height: 5 }", "needs height and width above 0, they are 5 and 0"),
-        ("resize_param { height: 5 width: 5 prob: 0.5 }", "prob below 1 images have many sizes"),
-        ("mean_file: 'm' crop_size: 2 resize_param { height: 5 width: 5 prob: 0.5 }", "mean_file"),
-        ("expand_param { max_expand_ratio: 4 }", "many sizes; add a resize_param"),
-        ("expand_param { max_expand_ratio: 0.5 }", "is 0.5; it must be 1 to 100"),
-        ("mean_file: 'm' crop_size: 5 expand_param { max_expand_ratio: 4 }", "give mean_value"),
-        ("distort_param { brightness_delta: -1 }", "brightness_delta is -1"),
-        ("distort_param { contrast_lower: 2 contrast_upper: 1 }", "contrast_upper are 2 and 1"),
-        ("noise_param { saltpepper: true }", "needs a saltpepper_param with a value"),
-        ("noise_param { convert_to_hsv: true convert_to_lab: true }", "are both set"),
+        ("resize_param { height: 5 }", "out-of-range", "resize_param.height"),
+        ("resize_param { height: 5 width: 5 prob: 0.5 }", "conflict", "resize_param.prob"),
+        (
+            "mean_file: 'm' crop_size: 2 resize_param { height: 5 width: 5 prob: 0.5 }",
+            "conflict",
+            "mean_file",
+        ),
+        ("expand_param { max_expand_ratio: 4 }", "conflict", "expand_param"),
+        (
+            "expand_param { max_expand_ratio: 0.5 }",
+            "out-of-range",
+            "expand_param.max_expand_ratio",
+        ),
+        (
+            "mean_file: 'm' crop_size: 5 expand_param { max_expand_ratio: 4 }",
+            "conflict",
+            "mean_file",
+        ),
+        (
+            "distort_param { brightness_delta: -1 }",
+            "out-of-range",
+            "distort_param.brightness_delta",
+        ),
+        (
+            "distort_param { contrast_lower: 2 contrast_upper: 1 }",
+            "out-of-range",
+            "distort_param.contrast_lower",
+        ),
+        ("noise_param { saltpepper: true }", "invalid", "noise_param.saltpepper"),
+        (
+            "noise_param { convert_to_hsv: true convert_to_lab: true }",
+            "conflict",
+            "noise_param.convert_to_hsv",
+        ),
     ],
 )
-def test_fields_that_cannot_be_used_are_refused(text, message):
-    with pytest.raises(ConfigError, match=message):
+def test_fields_that_cannot_be_used_are_refused(text, code, field):
+    with expect_error(ConfigError, code, field=field):
         Augmenter(param(text))
 
 
 @pytest.mark.parametrize("text", ["crop_h: 4", "crop_size: 4 crop_h: 4 crop_w: 4", "crop_w: 3"])
 def test_half_a_crop_or_two_crops_are_refused(text):
-    with pytest.raises(ConfigError, match="give crop_size, or both of the others"):
+    with expect_error(ConfigError, ErrorCode.CONFLICT, mentions="crop_size", field="crop_size"):
         transformer(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "image", "message"),
+    ("text", "image", "code", "mentions"),
     [
-        ("noise_param { inverse: true }", random_image().astype(np.float32), "float32 in 3"),
-        ("noise_param { inverse: true }", random_image(channels=4), "uint8 in 4"),
-        ("noise_param { convert_to_hsv: true }", random_image(channels=1), "cannot be converted"),
-        ("distort_param { hue_prob: 1 }", random_image(channels=1), "set force_color"),
+        (
+            "noise_param { inverse: true }",
+            random_image().astype(np.float32),
+            "dtype-mismatch",
+            ["float32", "3"],
+        ),
+        (
+            "noise_param { inverse: true }",
+            random_image(channels=4),
+            "dtype-mismatch",
+            ["uint8", "4"],
+        ),
+        (
+            "noise_param { convert_to_hsv: true }",
+            random_image(channels=1),
+            "count-mismatch",
+            ["1", "3"],
+        ),
+        (
+            "distort_param { hue_prob: 1 }",
+            random_image(channels=1),
+            "count-mismatch",
+            "force_color",
+        ),
         (
             "resize_param { height: 5 width: 5 resize_mode: FIT_LARGE_SIZE_AND_PAD "
             "pad_value: 1 pad_value: 2 }",
             random_image(),
-            "pad_value is given 2 times for 3 channels",
+            "count-mismatch",
+            ["2", "resize_param.pad_value", "3"],
         ),
         (
             "resize_param { height: 2 width: 2 resize_mode: FIT_LARGE_SIZE_AND_PAD }",
             random_image(1, 40),
-            "too narrow",
+            "out-of-range",
+            ["1 x 40", "resize_param", "(2, 2)"],
         ),
         (
             "noise_param { saltpepper: true saltpepper_param { value: 1 value: 2 } }",
             random_image(),
-            "2 values for 3 channels",
+            "count-mismatch",
+            ["2", "saltpepper_param.value", "3"],
         ),
     ],
 )
-def test_records_that_are_no_such_images_are_refused(text, image, message):
-    with pytest.raises(ShapeError, match=message):
+def test_records_that_are_no_such_images_are_refused(text, image, code, mentions):
+    with expect_error(ShapeError, code, mentions=mentions):
         augment(text, image)
 
 
 def test_the_record_at_fault_is_named():
-    with pytest.raises(RecordError, match="float32") as caught:
+    with expect_error(RecordError, ErrorCode.DTYPE_MISMATCH, mentions="float32") as caught:
         transformer("noise_param { inverse: true }").transform(
             [random_image(), random_image().astype(np.float32)]
         )

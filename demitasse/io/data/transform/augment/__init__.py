@@ -1,1 +1,1 @@
-"""What SSD's fields of ``transform_param`` do to images before they are cut out and centred."""
+"""SSD's augmentation fields of ``transform_param``."""

@@ -1,6 +1,6 @@
-"""What SSD's fields do to an image and the objects in it.
+"""Augmentation of an image and the objects in it, by SSD's fields.
 
-First ``distort_param`` and ``expand_param``, then ``batch_sampler`` cuts a part out, then
+``distort_param`` and ``expand_param`` come first, then the random crop of ``batch_sampler``, then
 ``resize_param`` and ``noise_param``.
 
 Not compared with the original.
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.data.transform.augment.augmenter import Augmenter, Step, need_bytes
 from demitasse.io.data.transform.augment.distort import Distort
 from demitasse.io.data.transform.augment.draws import Draws
@@ -28,16 +28,15 @@ __all__ = ["AnnotatedAugmenter"]
 
 
 class AnnotatedAugmenter:
-    """Changes images and where their objects are.
+    """Augments images and their objects.
 
     Args:
-        param: The layer's ``transform_param``; ``emit_constraint`` is not looked at.
-        samplers: Its ``batch_sampler``.
-        keeping: Which objects stay when a part of their image is shown.
+        param: The layer's ``transform_param``; ``emit_constraint`` is ignored here.
+        samplers: The layer's ``batch_sampler``.
+        keeping: Filter of objects in a part of an image.
 
     Raises:
-        ConfigError: A field has a value that cannot be used, or the images would come out in
-            sizes that do not fit what follows.
+        ConfigError: A field is invalid, or images would have different sizes without a crop.
     """
 
     def __init__(
@@ -55,20 +54,20 @@ class AnnotatedAugmenter:
                 "batch_sampler makes images of many sizes; add a resize_param to one size, or "
                 "crop_size"
             )
-            raise ConfigError(message)
+            raise ConfigError(message, code=ErrorCode.CONFLICT, field="batch_sampler")
 
     def __call__(
         self, image: np.ndarray, rows: np.ndarray, words: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return an image and its objects changed.
+        """Return an augmented image and its objects.
 
         Args:
             image: Shape: (C, H, W).
-            rows: Shape: (G, 7); see ``demitasse.io.data.databases.annotated``.
-            words: The record's random words. Shape: (24,), uint32.
+            rows: Shape: (G, 7); see ``demitasse.io.data.databases.datum``.
+            words: Random words of the record. Shape: (24,), uint32.
 
         Raises:
-            ShapeError: There is something to change, but this is no image of bytes.
+            ShapeError: The image does not consist of bytes.
         """
         if self._before or self._after:
             need_bytes(image)

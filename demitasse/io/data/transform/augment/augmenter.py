@@ -1,9 +1,9 @@
-"""Augmenter: what SSD's fields of ``transform_param`` do to an image, one after the other.
+"""Augmentation by SSD's fields of ``transform_param``.
 
-First ``distort_param``, then ``expand_param``, ``resize_param`` and ``noise_param``, in **both**
-phases, as in SSD: a net for testing leaves out what it does not want. What follows (crop, mirror,
-mean, scale) is the transformer's. In SSD the first two work in AnnotatedData layers only; images
-with objects have an augmenter of their own.
+``distort_param`` comes first, then ``expand_param``, ``resize_param`` and ``noise_param``, in
+**both** phases, as in SSD: a test net omits unwanted fields. The transformer crops, mirrors and
+scales afterwards. In SSD the first two fields work in AnnotatedData layers only; images with
+objects have their own augmenter.
 
 Not compared with the original.
 
@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from demitasse.errors import ConfigError, ShapeError
+from demitasse.errors import ConfigError, ErrorCode, ShapeError
 from demitasse.io.data.transform.augment.distort import Distort
 from demitasse.io.data.transform.augment.draws import Draws
 from demitasse.io.data.transform.augment.expand import Expand
@@ -35,23 +35,22 @@ logger = logging.getLogger(__name__)
 
 
 class Augmenter:
-    """Changes images as a ``transform_param`` says, before they are cut out.
+    """Augments images as ``transform_param`` says, before the crop.
 
     Args:
         param: The layer's ``transform_param``.
 
     Attributes:
-        steps: What is done, in order.
+        steps: The steps, in order.
 
     Raises:
-        ConfigError: A field has a value that cannot be used, or the images would come out in
-            sizes that do not fit what follows.
+        ConfigError: A field is invalid, or images would have different sizes without a crop.
     """
 
     def __init__(self, param: TransformationParameter) -> None:
         self.steps: list[Step] = []
         if param.HasField("emit_constraint"):
-            logger.warning("emit_constraint is left out: it is about boxes, and there are none")
+            logger.warning("emit_constraint is ignored: the records have no boxes")
         crops = bool(param.crop_size or param.crop_h)
         if param.HasField("distort_param"):
             self.steps.append(Distort(param.distort_param))
@@ -60,34 +59,34 @@ class Augmenter:
             self._expand(param, resize, crops=crops)
         if resize is not None:
             if param.mean_file and not resize.always:
-                message = "mean_file needs images of one size; leave out resize_param.prob"
-                raise ConfigError(message)
+                message = "mean_file needs images of one size; remove resize_param.prob"
+                raise ConfigError(message, code=ErrorCode.CONFLICT, field="mean_file")
             if not (resize.always or crops):
                 message = (
                     "with resize_param.prob below 1 images have many sizes; set crop_size, or "
-                    "leave prob out"
+                    "remove prob"
                 )
-                raise ConfigError(message)
+                raise ConfigError(message, code=ErrorCode.CONFLICT, field="resize_param.prob")
             self.steps.append(resize)
         if param.HasField("noise_param"):
             self.steps.append(Noise(param.noise_param))
 
     def __bool__(self) -> bool:
-        """Whether there is anything to do."""
+        """Return True if there are any steps."""
         return bool(self.steps)
 
     def __call__(self, image: np.ndarray, words: np.ndarray) -> np.ndarray:
-        """Return an image changed.
+        """Return an augmented image.
 
         Args:
             image: Shape: (C, H, W), uint8.
-            words: The record's random words. Shape: (24,), uint32.
+            words: Random words of the record. Shape: (24,), uint32.
 
         Returns:
             Shape: (C, h, w), uint8, or float32 with ``convert_to_lab``.
 
         Raises:
-            ShapeError: This is not an image of bytes in one channel or three.
+            ShapeError: The image does not consist of bytes in 1 or 3 channels.
         """
         need_bytes(image)
         draws = Draws(words)
@@ -100,26 +99,26 @@ class Augmenter:
     ) -> None:
         expand = Expand(param.expand_param, param.mean_value)
         if expand.changes_size and param.mean_file:
-            message = "expand_param fills up with one colour; give mean_value, not mean_file"
-            raise ConfigError(message)
+            message = "expand_param fills with one colour; give mean_value instead of mean_file"
+            raise ConfigError(message, code=ErrorCode.CONFLICT, field="mean_file")
         if expand.changes_size and not crops and (resize is None or not resize.to_one_size):
             message = (
                 "expand_param makes images of many sizes; add a resize_param to one size, or "
                 "crop_size"
             )
-            raise ConfigError(message)
+            raise ConfigError(message, code=ErrorCode.CONFLICT, field="expand_param")
         self.steps.append(expand)
 
 
 def need_bytes(image: np.ndarray) -> None:
-    """Refuse what is not an image of bytes in one channel or three.
+    """Refuse arrays that are no images of bytes in 1 or 3 channels.
 
     Raises:
-        ShapeError: It is not.
+        ShapeError: The array is no such image.
     """
     if image.dtype != np.uint8 or len(image) not in {1, 3}:
         message = (
-            f"{', '.join(FIELDS)} need images of bytes in 1 or 3 channels; this record holds "
-            f"{image.dtype} in {len(image)}"
+            f"got {image.dtype} in {len(image)} channels, expected bytes in 1 or 3 channels "
+            f"for {', '.join(FIELDS)}"
         )
-        raise ShapeError(message)
+        raise ShapeError(message, code=ErrorCode.DTYPE_MISMATCH, got=str(image.dtype))

@@ -1,7 +1,7 @@
-"""``distort_param``: other brightness, contrast, saturation and hue, and shuffled channels.
+"""``distort_param``: random brightness, contrast, saturation, hue and channel order.
 
-Half of the images get their contrast right after their brightness, the others at the end. Each
-step rounds to whole levels. SSD then made a JPEG of the image, which is left out here.
+Half of the images change contrast right after brightness, the others last. Each step rounds to
+whole levels. SSD then recompresses the image as JPEG, which is omitted here.
 
 Not compared with the original.
 
@@ -14,7 +14,7 @@ from itertools import permutations
 
 import numpy as np
 
-from demitasse.errors import ConfigError, ShapeError
+from demitasse.errors import ConfigError, ErrorCode, ShapeError
 from demitasse.io.data.images.colors import bgr_to_hsv, hsv_to_bgr
 from demitasse.io.data.images.levels import rounded
 from demitasse.io.data.transform.augment.draws import Choice, Draws
@@ -27,13 +27,13 @@ HUE, SATURATION = 0, 1
 
 
 class Distort:
-    """Changes colours.
+    """Distorts colours.
 
     Args:
-        param: What to do.
+        param: The ranges and probabilities.
 
     Raises:
-        ConfigError: A range is empty or reaches below 0.
+        ConfigError: A range is empty or has negative numbers.
     """
 
     def __init__(self, param: DistortionParameter) -> None:
@@ -41,34 +41,38 @@ class Distort:
         for name in ("brightness_delta", "hue_delta"):
             delta = getattr(param, name)
             if delta < 0:
-                message = f"distort_param.{name} is {delta:g}; it must not be below 0"
-                raise ConfigError(message)
+                message = f"got distort_param.{name} {delta:g}, expected 0 or more"
+                raise ConfigError(
+                    message, code=ErrorCode.OUT_OF_RANGE, field=f"distort_param.{name}", got=delta
+                )
         for name in ("contrast", "saturation"):
             low, high = getattr(param, f"{name}_lower"), getattr(param, f"{name}_upper")
             if not 0 <= low <= high:
                 message = (
-                    f"distort_param.{name}_lower and {name}_upper are {low:g} and {high:g}; "
-                    "they must be in order and not below 0"
+                    f"got distort_param.{name}_lower {low:g} and {name}_upper {high:g}; "
+                    "expected 0 <= lower <= upper"
                 )
-                raise ConfigError(message)
+                raise ConfigError(
+                    message, code=ErrorCode.OUT_OF_RANGE, field=f"distort_param.{name}_lower"
+                )
         self._needs_color = max(param.saturation_prob, param.hue_prob, param.random_order_prob) > 0
 
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return an image in other colours.
+        """Return an image with distorted colours.
 
         Args:
             image: Shape: (C, H, W), uint8.
-            draws: The record's random numbers.
+            draws: Random numbers of the record.
 
         Raises:
-            ShapeError: There are not three channels, but saturation, hue or their order may change.
+            ShapeError: Saturation, hue or channel order may change, but there are not 3 channels.
         """
         if self._needs_color and len(image) != 3:
             message = (
-                f"an image of {len(image)} channels has no saturation, hue or order of colours to "
-                "change; set force_color, or leave those fields out"
+                f"got {len(image)} channels, expected 3 for saturation, hue or channel order; "
+                "set force_color, or remove those fields"
             )
-            raise ShapeError(message)
+            raise ShapeError(message, code=ErrorCode.COUNT_MISMATCH, got=len(image), expected=3)
         contrast_first = draws.share(Choice.ORDER) > 0.5
         image = self._brightness(image, draws)
         if contrast_first:
@@ -111,11 +115,11 @@ class Distort:
             return image
         delta = draws.between(Choice.HUE_DELTA, -p.hue_delta, p.hue_delta)
         hsv = bgr_to_hsv(image)
-        hsv[HUE] = _levels(hsv[HUE], 1, delta)  # below 0 stays at 0, as in SSD
+        hsv[HUE] = _levels(hsv[HUE], 1, delta)  # clipped at 0, as in SSD
         return hsv_to_bgr(hsv)
 
 
 def _levels(image: np.ndarray, factor: float, more: float) -> np.ndarray:
-    """Return level * factor + more of every pixel, by way of a table. uint8, any shape."""
+    """Return level * factor + more of every pixel, by a lookup table. uint8, any shape."""
     table = np.arange(256, dtype=np.float32) * np.float32(factor) + np.float32(more)
     return np.take(rounded(table), image)

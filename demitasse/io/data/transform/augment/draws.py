@@ -1,7 +1,7 @@
-"""The random numbers of one record's augmentation.
+"""Random numbers of one record's augmentation.
 
-Every choice has a word of its own, so that one more field in a prototxt leaves the others' choices
-as they were.
+Every choice has its own random word, so an additional field in a prototxt does not change the
+other choices.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["WORDS", "Choice", "Draws"]
 
 
 class Choice(IntEnum):
-    """What is chosen at random; the value is the place of its word."""
+    """Random choices; the value is the index of the random word."""
 
     ORDER = 0
     BRIGHTNESS = auto()
@@ -42,14 +42,14 @@ class Choice(IntEnum):
 
 
 WORDS = 24
-"""Random words a record has for this; more than there are choices, so that some can be added."""
+"""Random words per record: more than there are choices, as a reserve."""
 
 
 class Draws:
-    """The choices of one record.
+    """Random choices of one record.
 
     Args:
-        words: Its random words. Shape: (24,), uint32.
+        words: Random words of the record. Shape: (24,), uint32.
     """
 
     def __init__(self, words: np.ndarray) -> None:
@@ -60,7 +60,7 @@ class Draws:
         return int(self._words[choice]) / 2.0**32
 
     def happens(self, choice: Choice, probability: float) -> bool:
-        """Whether something of that probability happens; never for 0, always for 1."""
+        """Return True with the given probability; never for 0, always for 1."""
         return self.share(choice) < probability
 
     def between(self, choice: Choice, low: float, high: float) -> float:
@@ -77,6 +77,6 @@ class Draws:
         return shares
 
     def places(self, choice: Choice, count: int, size: int) -> np.ndarray:
-        """Return ``count`` numbers from 0 to ``size`` - 1, some perhaps twice. Shape: (count,)."""
+        """Return ``count`` numbers from 0 to ``size`` - 1, with repetition. Shape: (count,)."""
         words = bits(int(self._words[choice]), int(choice), 0, count)
         return (words.astype(np.uint64) * np.uint64(size)) >> np.uint64(32)

@@ -1,4 +1,4 @@
-"""``expand_param``: a larger canvas in the colour of the mean, the image somewhere in it.
+"""``expand_param``: the image at a random position of a larger canvas, filled with the mean.
 
 Not compared with the original.
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from demitasse.errors import ConfigError, ShapeError
+from demitasse.errors import ConfigError, ErrorCode, ShapeError
 from demitasse.io.data.images.levels import rounded
 from demitasse.io.data.transform.augment.draws import Choice, Draws
 from demitasse.io.data.transform.boxes import WHOLE, Region
@@ -20,51 +20,62 @@ from demitasse.io.proto import ExpansionParameter
 __all__ = ["Expand"]
 
 MOST = 100
-"""How many times as wide and high as the image a canvas can be."""
+"""Largest ratio of the canvas to the image, per side."""
 
 
 class Expand:
-    """Puts images on a larger canvas.
+    """Places images on a larger canvas.
 
     Args:
-        param: How large, and how often.
-        mean: Colour of the canvas: one value, one for each channel, or none for black.
+        param: Probability and largest ratio.
+        mean: Colour of the canvas: one value, one per channel, or none for black.
 
     Raises:
-        ConfigError: The canvas would be smaller than the image.
+        ConfigError: The ratio is out of range.
     """
 
     def __init__(self, param: ExpansionParameter, mean: Sequence[float]) -> None:
         self._probability, self._most = param.prob, param.max_expand_ratio
         if not 1 <= self._most <= MOST:
-            message = f"expand_param.max_expand_ratio is {self._most:g}; it must be 1 to {MOST}"
-            raise ConfigError(message)
+            message = f"got expand_param.max_expand_ratio {self._most:g}, expected 1 to {MOST}"
+            raise ConfigError(
+                message,
+                code=ErrorCode.OUT_OF_RANGE,
+                field="expand_param.max_expand_ratio",
+                got=self._most,
+            )
         self._color = rounded(np.array(mean or [0.0]))
 
     @property
     def changes_size(self) -> bool:
-        """Whether images may become larger."""
+        """Return True if images may become larger."""
         return self._probability > 0 and self._most - 1 >= 1e-2
 
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return an image on a canvas, or the same one.
+        """Return the image on a canvas, or the unchanged image.
 
         Args:
             image: Shape: (C, H, W), uint8.
-            draws: The record's random numbers.
+            draws: Random numbers of the record.
 
         Returns:
             Shape: (C, H * ratio, W * ratio), rounded down; uint8.
 
         Raises:
-            ShapeError: There are other numbers of mean values than one and C.
+            ShapeError: The number of mean values is neither 1 nor C.
         """
         if not self._happens(draws):
             return image
         C, H, W = image.shape
         if len(self._color) not in {1, C}:
-            message = f"mean_value is given {len(self._color)} times for {C} channels"
-            raise ShapeError(message)
+            message = f"got {len(self._color)} mean_value, expected 1 or {C} (channels)"
+            raise ShapeError(
+                message,
+                code=ErrorCode.COUNT_MISMATCH,
+                field="mean_value",
+                got=len(self._color),
+                expected=C,
+            )
         height, width, top, left = self._canvas(H, W, draws)
         canvas = np.empty((C, height, width), np.uint8)
         canvas[...] = self._color.reshape(-1, 1, 1)
@@ -72,7 +83,7 @@ class Expand:
         return canvas
 
     def region(self, size: tuple[int, int], draws: Draws) -> Region:
-        """Return what the canvas shows, in units of an image of that height and width."""
+        """Return the region of the canvas, relative to an image of this height and width."""
         if not self._happens(draws):
             return WHOLE
         H, W = size
@@ -83,7 +94,7 @@ class Expand:
         return self.changes_size and draws.happens(Choice.EXPAND, self._probability)
 
     def _canvas(self, H: int, W: int, draws: Draws) -> tuple[int, int, int, int]:
-        """Return height and width of the canvas, and where on it the image begins: top, left."""
+        """Return height and width of the canvas, and the offset of the image: top, left."""
         ratio = draws.between(Choice.EXPAND_RATIO, 1, self._most)
         height, width = int(H * ratio), int(W * ratio)
         top = int(draws.between(Choice.EXPAND_TOP, 0, height - H))

@@ -1,8 +1,8 @@
-"""``noise_param``: what makes images worse, in SSD's order.
+"""``noise_param``: degradations of images, in SSD's order.
 
-``prob`` is the chance that any of it happens. SSD reads it and does not look at it, so where a
-prototxt does not give it, all of this happens to every image. ``convert_to_lab`` gives the values
-of L, a and b; SSD took the bytes of those numbers for pixels.
+``prob`` is the probability of all steps. SSD reads ``prob`` without using it, so without ``prob``
+every image is degraded. ``convert_to_lab`` returns the values of L, a and b; SSD reinterpreted
+the bytes of these floats as pixels.
 
 Not compared with the original; the single operations are compared with OpenCV.
 
@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from demitasse.errors import ConfigError, DataError, ShapeError
+from demitasse.errors import ConfigError, DataError, ErrorCode, ShapeError
 from demitasse.io.data.images.colors import (
     bgr_to_gray,
     bgr_to_hsv,
@@ -35,19 +35,19 @@ __all__ = ["Noise", "blur", "erode", "recompress"]
 
 CLIP_LIMIT = 4.0
 STEP = 64
-"""Distance of the levels that ``posterize`` leaves."""
+"""Distance of the levels left by ``posterize``."""
 
 BLUR_SIZE, BLUR_SIGMA = 7, 1.5
 
 
 class Noise:
-    """Makes images worse.
+    """Degrades images.
 
     Args:
-        param: What to do.
+        param: The steps.
 
     Raises:
-        ConfigError: ``saltpepper`` has no value or no fraction, or two colour spaces are wanted.
+        ConfigError: ``saltpepper`` lacks a value or a fraction, or two colour spaces are set.
     """
 
     def __init__(self, param: NoiseParameter) -> None:
@@ -57,26 +57,26 @@ class Noise:
         if param.saltpepper and not (dots.value and 0 <= dots.fraction <= 1):
             message = (
                 "noise_param.saltpepper needs a saltpepper_param with a value and a fraction from "
-                f"0 to 1; there are {len(dots.value)} values, the fraction is {dots.fraction:g}"
+                f"0 to 1; got {len(dots.value)} values and the fraction {dots.fraction:g}"
             )
-            raise ConfigError(message)
+            raise ConfigError(message, code=ErrorCode.INVALID, field="noise_param.saltpepper")
         if param.convert_to_hsv and param.convert_to_lab:
             message = "noise_param.convert_to_hsv and convert_to_lab are both set; set one of them"
-            raise ConfigError(message)
+            raise ConfigError(message, code=ErrorCode.CONFLICT, field="noise_param.convert_to_hsv")
 
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return an image made worse, or the same one.
+        """Return a degraded image, or the unchanged image.
 
         Args:
             image: Shape: (1 or 3, H, W), uint8.
-            draws: The record's random numbers.
+            draws: Random numbers of the record.
 
         Returns:
-            Shape: that of the image; uint8, float32 with ``convert_to_lab``.
+            Shape: as the image; uint8, or float32 with ``convert_to_lab``.
 
         Raises:
-            ShapeError: There are more ``saltpepper`` values than channels, or a grey image is to
-                be converted.
+            ShapeError: The number of ``saltpepper`` values does not match, or a gray image shall be
+                converted.
         """
         p = self._param
         if not draws.happens(Choice.NOISE, self._probability):
@@ -101,21 +101,26 @@ class Noise:
             image = self._salted(image, draws)
         if (p.convert_to_hsv or p.convert_to_lab) and len(image) != 3:
             message = (
-                f"an image of {len(image)} channels cannot be converted to another colour space; "
-                "set force_color"
+                f"got {len(image)} channels, expected 3 for another colour space; set force_color"
             )
-            raise ShapeError(message)
+            raise ShapeError(message, code=ErrorCode.COUNT_MISMATCH, got=len(image), expected=3)
         if p.convert_to_hsv:
             return bgr_to_hsv(image)
         return bgr_to_lab(image) if p.convert_to_lab else image
 
     def _salted(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return an image with some pixels overwritten."""
+        """Overwrite random pixels."""
         dots = self._param.saltpepper_param
         C, H, W = image.shape
         if len(dots.value) not in {1, C}:
-            message = f"saltpepper_param has {len(dots.value)} values for {C} channels"
-            raise ShapeError(message)
+            message = f"got {len(dots.value)} saltpepper_param.value, expected 1 or {C} (channels)"
+            raise ShapeError(
+                message,
+                code=ErrorCode.COUNT_MISMATCH,
+                field="saltpepper_param.value",
+                got=len(dots.value),
+                expected=C,
+            )
         values = np.clip(np.array(dots.value), 0, 255).astype(np.uint8)
         places = draws.places(Choice.PIXELS, math.floor(dots.fraction * H * W), H * W)
         salted = image.reshape(C, H * W).copy()
@@ -124,7 +129,7 @@ class Noise:
 
 
 def blur(image: np.ndarray) -> np.ndarray:
-    """Blur an image: a bell of 7 x 7 pixels, sigma 1.5 pixels. Shapes: (C, H, W), uint8."""
+    """Apply a Gaussian blur: 7 x 7 pixels, sigma 1.5 pixels. Shapes: (C, H, W), uint8."""
     reach = BLUR_SIZE // 2
     bell = np.exp(-((np.arange(BLUR_SIZE) - reach) ** 2) / (2 * BLUR_SIGMA**2))
     bell = (bell / bell.sum()).astype(np.float32)
@@ -140,7 +145,7 @@ def blur(image: np.ndarray) -> np.ndarray:
 
 
 def erode(image: np.ndarray) -> np.ndarray:
-    """Give each pixel the least of itself and its four neighbours. Shapes: (C, H, W), uint8."""
+    """Return the minimum of each pixel and its four neighbours. Shapes: (C, H, W), uint8."""
     eroded = image.copy()
     np.minimum(eroded[:, 1:], image[:, :-1], out=eroded[:, 1:])
     np.minimum(eroded[:, :-1], image[:, 1:], out=eroded[:, :-1])
@@ -150,7 +155,7 @@ def erode(image: np.ndarray) -> np.ndarray:
 
 
 def recompress(image: np.ndarray, quality: int) -> np.ndarray:
-    """Make a JPEG of an image and decode it. Shapes: (1 or 3, H, W), uint8.
+    """Encode an image as JPEG and decode it. Shapes: (1 or 3, H, W), uint8.
 
     Raises:
         DataError: Pillow is not installed.
@@ -159,7 +164,7 @@ def recompress(image: np.ndarray, quality: int) -> np.ndarray:
         import PIL.Image
     except ImportError:
         message = "noise_param.jpeg needs Pillow; run: pip install 'demitasse[image]'"
-        raise DataError(message) from None
+        raise DataError(message, code=ErrorCode.UNAVAILABLE, extra="image") from None
     gray = len(image) == 1
     pixels = image[0] if gray else np.ascontiguousarray(image[::-1].transpose(1, 2, 0))
     file = io.BytesIO()
@@ -168,7 +173,7 @@ def recompress(image: np.ndarray, quality: int) -> np.ndarray:
 
 
 def _of_brightness(image: np.ndarray, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Change the brightness of an image and leave its colours."""
+    """Apply a function to the luma of an image."""
     if len(image) == 1:
         return change(image[0])[None]
     brightness, red, blue = bgr_to_ycrcb(image)

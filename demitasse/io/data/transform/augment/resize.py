@@ -1,8 +1,7 @@
-"""``resize_param``: to one size, or within or around it with the aspect kept.
+"""``resize_param``: resizing to one size, or within or around it with the aspect kept.
 
-``height_scale`` and ``width_scale`` are read and change nothing: in SSD they say of which part of a
-image that FIT_SMALL_SIZE made boxes are given in units.
-``prob`` below 1 leaves some images as they are; SSD reads it and does not look at it.
+``height_scale`` and ``width_scale`` are read and ignored: in SSD they scale the boxes of
+FIT_SMALL_SIZE. ``prob`` below 1 keeps some images unchanged; SSD reads ``prob`` without using it.
 
 Not compared with the original; ``interpolate`` is compared with OpenCV.
 
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from demitasse.errors import ConfigError, ShapeError
+from demitasse.errors import ConfigError, ErrorCode, ShapeError
 from demitasse.io.data.images.interpolate import interpolate
 from demitasse.io.data.images.levels import rounded
 from demitasse.io.data.transform.augment.draws import Choice, Draws
@@ -22,7 +21,7 @@ from demitasse.io.proto import ResizeParameter
 
 __all__ = ["Resize"]
 
-FLOAT = np.float32  # what SSD computes aspects in, which decides where sizes are rounded
+FLOAT = np.float32  # SSD's precision of aspects, which decides the rounding of sizes
 
 Size = tuple[int, int]
 """Height and width, in pixels."""
@@ -32,10 +31,10 @@ class Resize:
     """Resizes images.
 
     Args:
-        param: To what, and how.
+        param: Size, mode and interpolation.
 
     Raises:
-        ConfigError: There is no size.
+        ConfigError: The size is missing.
     """
 
     def __init__(self, param: ResizeParameter) -> None:
@@ -45,34 +44,34 @@ class Resize:
         self._ways = [ResizeParameter.Interp_mode.Name(way) for way in param.interp_mode]
         if not min(self.size):
             message = (
-                "resize_param needs height and width above 0, they are "
-                f"{param.height} and {param.width}"
+                f"got resize_param height {param.height} and width {param.width}, "
+                "expected both above 0"
             )
-            raise ConfigError(message)
+            raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="resize_param.height")
 
     @property
     def always(self) -> bool:
-        """Whether every image is resized."""
+        """Return True if every image is resized."""
         return self._param.prob >= 1
 
     @property
     def to_one_size(self) -> bool:
-        """Whether all images come out in the same size."""
+        """Return True if all results have the same size."""
         return self.always and self._mode != "FIT_SMALL_SIZE"
 
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return an image in another size, or the same one.
+        """Return a resized image, or the unchanged image.
 
         Args:
             image: Shape: (C, H, W), uint8.
-            draws: The record's random numbers.
+            draws: Random numbers of the record.
 
         Returns:
-            Shape: (C, height, width), uint8; with ``FIT_SMALL_SIZE`` one of the two may be larger.
+            Shape: (C, height, width), uint8; with ``FIT_SMALL_SIZE`` one side may be larger.
 
         Raises:
-            ShapeError: There are other numbers of ``pad_value`` than one and C, or an image is so
-                narrow that nothing would be left of it.
+            ShapeError: The number of ``pad_value`` is neither 1 nor C, or a side of a narrow image
+                would become 0.
         """
         if not draws.happens(Choice.RESIZE, self._param.prob):
             return image
@@ -84,7 +83,7 @@ class Resize:
         return self._padded(image) if self._mode == "FIT_LARGE_SIZE_AND_PAD" else image
 
     def region(self, size: Size, draws: Draws) -> Region:
-        """Return what the result shows, in units of an image of that height and width."""
+        """Return the region of the result, relative to an image of this height and width."""
         if self._mode != "FIT_LARGE_SIZE_AND_PAD" or not draws.happens(
             Choice.RESIZE, self._param.prob
         ):
@@ -94,7 +93,7 @@ class Resize:
         return -beside / W, -above / H, (width - beside) / W, (height - above) / H
 
     def _fitted(self, H: int, W: int) -> Size:
-        """Return the size an image is resized to, without what is padded."""
+        """Return the size of the resized image, without padding."""
         height, width = self.size
         if self._mode == "WARP":
             return height, width
@@ -106,11 +105,17 @@ class Resize:
             width = int(aspect * FLOAT(height))
         if not min(height, width):
             message = f"an image of {H} x {W} pixels is too narrow for resize_param {self.size}"
-            raise ShapeError(message)
+            raise ShapeError(
+                message,
+                code=ErrorCode.OUT_OF_RANGE,
+                field="resize_param",
+                got=(H, W),
+                expected=self.size,
+            )
         return height, width
 
     def _padded(self, image: np.ndarray) -> np.ndarray:
-        """Return an image with what it lacks added on both sides."""
+        """Pad an image on both sides to the full size."""
         C, H, W = image.shape
         height, width = self.size
         above, beside = (height - H) // 2, (width - W) // 2
@@ -122,8 +127,14 @@ class Resize:
             return np.pad(image, pad, "reflect" if min(H, W) > 1 else "edge")
         values = self._param.pad_value or [0.0]
         if len(values) not in {1, C}:
-            message = f"resize_param.pad_value is given {len(values)} times for {C} channels"
-            raise ShapeError(message)
+            message = f"got {len(values)} resize_param.pad_value, expected 1 or {C} (channels)"
+            raise ShapeError(
+                message,
+                code=ErrorCode.COUNT_MISMATCH,
+                field="resize_param.pad_value",
+                got=len(values),
+                expected=C,
+            )
         padded = np.empty((C, height, width), np.uint8)
         padded[...] = rounded(np.array(values)).reshape(-1, 1, 1)
         padded[:, above : above + H, beside : beside + W] = image

@@ -1,7 +1,7 @@
-"""``batch_sampler``: parts of an image that show enough, or not too much, of an object.
+"""``batch_sampler``: random crops that cover enough, or not too much, of an object.
 
-Every sampler draws parts until it has found ``max_sample`` that may be used, or has drawn
-``max_trials``; of all that were found one is cut out, and the whole image if there are none.
+Every sampler draws regions until ``max_sample`` satisfy its constraint, or ``max_trials`` are
+drawn. One of the found regions is cropped; without any, the whole image is kept.
 
 Not compared with the original.
 
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.data.transform.augment.draws import Choice, Draws
 from demitasse.io.data.transform.boxes import WHOLE, Region, coverage
 from demitasse.io.proto import BatchSampler, SampleConstraint, Sampler
@@ -22,17 +22,17 @@ from demitasse.io.proto import BatchSampler, SampleConstraint, Sampler
 __all__ = ["Sample", "cut"]
 
 DRAWN = 4
-"""Random numbers for one part: its scale, its shape, and where it is."""
+"""Random numbers per region: scale, aspect and two coordinates."""
 
 
 class Sample:
-    """Draws a part of an image.
+    """Draws a region of an image.
 
     Args:
         samplers: The layer's ``batch_sampler``.
 
     Raises:
-        ConfigError: A range is empty, or reaches beyond what can be.
+        ConfigError: A range is empty or out of bounds.
     """
 
     def __init__(self, samplers: Sequence[BatchSampler]) -> None:
@@ -41,11 +41,11 @@ class Sample:
             _check(one.sampler)
 
     def __bool__(self) -> bool:
-        """Whether there is anything to draw."""
+        """Return True if there are any samplers."""
         return bool(self._samplers)
 
     def region(self, boxes: np.ndarray, draws: Draws) -> Region:
-        """Return a part of an image whose objects are in ``boxes``. Shapes: (G, 4)."""
+        """Return a random region of an image with objects in ``boxes``. Shapes: (G, 4)."""
         found = []
         most = sum(one.max_trials for one in self._samplers)
         shares = draws.shares(Choice.SAMPLES, most * DRAWN).reshape(most, DRAWN)
@@ -61,7 +61,7 @@ class Sample:
 
 
 def cut(image: np.ndarray, region: Region) -> tuple[np.ndarray, Region]:
-    """Return a part of an image in whole pixels, at least one, and which part that is.
+    """Crop a region, rounded to at least one pixel; return the image and the rounded region.
 
     SSD rounds the pixels alike, but not the boxes.
 
@@ -76,7 +76,7 @@ def cut(image: np.ndarray, region: Region) -> tuple[np.ndarray, Region]:
 
 
 def _parts(sampler: Sampler, shares: np.ndarray) -> np.ndarray:
-    """Return parts of an image. Shapes: shares (K, 4) from 0 to 1 -> (K, 4)."""
+    """Return regions of an image. Shapes: shares (K, 4) from 0 to 1 -> (K, 4)."""
     scale = sampler.min_scale + (sampler.max_scale - sampler.min_scale) * shares[:, 0]
     least, most = sampler.min_aspect_ratio, sampler.max_aspect_ratio
     aspect = np.clip(least + (most - least) * shares[:, 1], scale**2, scale**-2.0)
@@ -87,7 +87,7 @@ def _parts(sampler: Sampler, shares: np.ndarray) -> np.ndarray:
 
 
 def _satisfies(constraint: SampleConstraint, parts: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Return which parts meet every bound with one and the same box; all, where there is no bound.
+    """Return the regions that satisfy all bounds with a single box; all without bounds.
 
     Shapes: (K, 4), (G, 4) -> (K,).
     """
@@ -122,16 +122,16 @@ def _overlap(parts: np.ndarray, box: np.ndarray) -> np.ndarray:
 
 
 def _check(sampler: Sampler) -> None:
-    """Refuse ranges that nothing can be drawn from."""
+    """Refuse empty or invalid ranges."""
     if not 0 < sampler.min_scale <= sampler.max_scale <= 1:
         message = (
-            "batch_sampler.sampler.min_scale and max_scale must be in order, above 0 and at most "
-            f"1; they are {sampler.min_scale:g} and {sampler.max_scale:g}"
+            f"got batch_sampler.sampler.min_scale {sampler.min_scale:g} and max_scale "
+            f"{sampler.max_scale:g}; expected 0 < min_scale <= max_scale <= 1"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="min_scale")
     if not 0 < sampler.min_aspect_ratio <= sampler.max_aspect_ratio:
         message = (
-            "batch_sampler.sampler.min_aspect_ratio and max_aspect_ratio must be in order and "
-            f"above 0; they are {sampler.min_aspect_ratio:g} and {sampler.max_aspect_ratio:g}"
+            f"got batch_sampler.sampler.min_aspect_ratio {sampler.min_aspect_ratio:g} and "
+            f"max_aspect_ratio {sampler.max_aspect_ratio:g}; expected 0 < min <= max"
         )
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="min_aspect_ratio")
