@@ -110,7 +110,9 @@ class WindowFields(Struct):
     left: Word
     """Columns that it reaches to the left of it."""
     zeros: Address
-    """Address of zeros in place of a pixel outside."""
+    """Zeros in place of a pixel outside, and before them."""
+    zeros_bytes: Word
+    """Bytes from the first zero to the pixel."""
     images: Word
     """Number of images."""
 
@@ -127,7 +129,7 @@ class WindowFields(Struct):
             width=self.x.columns,
             row_bytes=self.x.row_stride * FLOAT,
             column_bytes=self.x.column_stride * FLOAT,
-            zeros=self.zeros,
+            zeros=self.zeros + self.zeros_bytes,
             output=self.y.at + output * FLOAT,
             output_bytes=self.y.column_stride * FLOAT,
             columns=self.y.columns,
@@ -135,7 +137,13 @@ class WindowFields(Struct):
 
 
 def window_values(
-    op: ops.Conv, x: Images, y: Images, zeros: np.ndarray, *, gradient: bool = False
+    op: ops.Conv,
+    x: Images,
+    y: Images,
+    zeros: np.ndarray,
+    *,
+    before: int = 0,
+    gradient: bool = False,
 ) -> dict[str, Any]:
     """Return the values of a convolution's windows.
 
@@ -143,7 +151,8 @@ def window_values(
         op: The convolution.
         x: The input.
         y: The output.
-        zeros: What stands for a pixel outside.
+        zeros: Zeros in place of a pixel outside.
+        before: Number of zeros before that pixel, for vectors that begin early.
         gradient: Whether the gradient of ``y`` is read, and ``y`` not written.
     """
     return {
@@ -154,6 +163,7 @@ def window_values(
         "top": op.pad[0],
         "left": op.pad[1],
         "zeros": zeros,
+        "zeros_bytes": before * FLOAT,
         "images": x.shape[0],
     }
 

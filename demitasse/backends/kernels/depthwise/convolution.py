@@ -177,7 +177,7 @@ class DepthwiseOperands:
         zeros = aligned(width + max(channels, side_by_side))
         table = np.array([(g.x, g.y, g.vector, g.channels) for g in groups], np.int64)
         self.values = DepthwiseFields.values(
-            **window_values(op, x, y, zeros[width:]),
+            **window_values(op, x, y, zeros, before=width),
             filters=self.filters,
             offsets=EACH_CALL,
             rectifier=self._rectifier,
