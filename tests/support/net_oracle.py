@@ -360,7 +360,8 @@ class _Run:
             blobs = self.net.learnable_params
             gradient = np.sqrt(sum(float((blob.diff**2).sum()) for blob in blobs))
             weights = np.sqrt(sum(float((blob.data**2).sum()) for blob in blobs))
-            rates[self.log.where] = 0.01 * weights / gradient if gradient > 0 else 0.0
+            # gradients of nothing but rounding are not to be scaled up
+            rates[self.log.where] = min(10.0, 0.01 * weights / gradient) if gradient > 0 else 0.0
         return rates[self.log.where]
 
     def _train(self, number: int) -> Arrays:
