@@ -341,7 +341,7 @@ def _pair(first: Maker, second: Maker, size: str, number: int, *, train: bool) -
     else:
         channels = usual if first.chooses else wanted or usual
     n, h, w = rng.choice((1, 2)), rng.choice(SIDES[size]), rng.choice(SIDES[size])
-    b = NetBuilder(rng, ROOMY, train)
+    b = NetBuilder(rng, ROOMY, train, train)
     x = b.add_input((n, channels, h, w))
     x = first.make(b, x, wanted or usual)
     if x is None:

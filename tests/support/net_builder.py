@@ -59,7 +59,7 @@ LEAVES_BOTTOM = {
     "Convolution", "Deconvolution", "InnerProduct", "BatchNorm", "Scale", "Eltwise", "Concat",
     "Pooling", "ConvolutionDepthwise", "DepthwiseConvolution", "Bias", "Crop", "Interp",
 }  # fmt: skip
-"""Types whose tops may be overwritten in TRAIN: their gradients do not read them."""
+"""Types whose tops may be overwritten before backward: their gradients do not read them."""
 
 
 @dataclass
@@ -70,6 +70,7 @@ class NetBuilder:
         rng: Source of all choices.
         budget: Limits.
         train: Whether the net is to be trained.
+        backward: Whether it runs backward, in TEST too.
         fixed_sides: Whether a layer fixes the sizes of images.
         fixed_batch: Whether a layer fixes the number of images.
     """
@@ -77,6 +78,7 @@ class NetBuilder:
     rng: random.Random
     budget: Budget
     train: bool
+    backward: bool
     inputs: list[Input] = field(default_factory=list)
     layers: list[Layer] = field(default_factory=list)
     shapes: dict[str, Shape] = field(default_factory=dict)
@@ -87,8 +89,9 @@ class NetBuilder:
     fixed_batch: bool = False
 
     def net(self) -> NetSpec:
-        """Return the net."""
-        return NetSpec(tuple(self.inputs), tuple(self.layers))
+        """Return the net; half of those that run backward ask for gradients of their inputs."""
+        force = self.backward and self.chance(0.5)
+        return NetSpec(tuple(self.inputs), tuple(self.layers), force)
 
     # -- parts ---------------------------------------------------------------------------------
 
@@ -148,7 +151,7 @@ class NetBuilder:
         """Return whether a layer may overwrite a blob that nobody else needs."""
         if self.writers[x] == "Input" or x in self.read:
             return False
-        return not self.train or self.writers[x] in LEAVES_BOTTOM
+        return not self.backward or self.writers[x] in LEAVES_BOTTOM
 
     def in_place(self, x: str, share: float = 0.7) -> bool:
         return self.may_be_in_place(x) and self.chance(share)

@@ -43,14 +43,19 @@ class Layer:
 
 @dataclass(frozen=True)
 class NetSpec:
-    """Inputs and layers of a net."""
+    """Inputs and layers of a net.
+
+    Attributes:
+        force_backward: Whether gradients of the inputs are asked for. Other kernels run then.
+    """
 
     inputs: tuple[Input, ...]
     layers: tuple[Layer, ...]
+    force_backward: bool = False
 
     def prototxt(self) -> str:
         """Return the text of the net."""
-        lines = ["force_backward: true"]
+        lines = ["force_backward: true"] if self.force_backward else []
         for one in self.inputs:
             shape = " ".join(f"dim: {size}" for size in one.shape)
             lines.append(
@@ -140,7 +145,7 @@ def _net_from(found: Mapping[str, Any]) -> NetSpec:
         Layer(x["name"], x["type"], tuple(x["bottoms"]), tuple(x["tops"]), x["fields"])
         for x in found["layers"]
     )
-    return NetSpec(inputs, layers)
+    return NetSpec(inputs, layers, found["force_backward"])
 
 
 def _layer_text(layer: Layer) -> str:

@@ -19,16 +19,18 @@ def generate(number: int, size: str = "mixed") -> Case:
     """Return case ``number`` of a size: "small", "medium", "large" or "mixed"."""
     rng = random.Random(f"{size} {number}")
     drawn = rng.choices(SIZES, (50, 36, 14))[0] if size == "mixed" else size
-    train = rng.random() < 0.45
+    train = rng.random() < 0.4
+    backward = train or rng.random() < 0.15
+    kind = rng.random()
+    make = _sequence_net if kind < 0.06 else _plain_net if kind < 0.4 else _image_net
     for _ in range(20):
-        builder = (
-            _sequence_net(rng, drawn) if rng.random() < 0.06 else _image_net(rng, drawn, train)
-        )
+        builder = make(rng, drawn, train, backward)
         if builder.layers:
             break
     other = None
     if rng.random() < 0.25:
-        other = _image_net(rng, rng.choice(("small", "small", "medium")), False).net()
+        make = rng.choice((_plain_net, _image_net))
+        other = make(rng, rng.choice(("small", "small", "medium")), False, False).net()
     scenario = draw_scenario(rng, builder, other is not None)
     return Case(f"{size} {number}", rng.randrange(2**31), builder.net(), scenario, other)
 
@@ -36,10 +38,11 @@ def generate(number: int, size: str = "mixed") -> Case:
 # -- nets of images ------------------------------------------------------------------------------
 
 
-def _image_net(rng: random.Random, size: str, train: bool) -> NetBuilder:
+def _image_net(rng: random.Random, size: str, train: bool, backward: bool) -> NetBuilder:
+    """Return a net of blocks of every kind."""
     budget = BUDGETS[size]
     budget = replace(budget, macs=budget.macs * rng.choice((0.1, 0.3, 1)))
-    b = NetBuilder(rng, budget, train)
+    b = NetBuilder(rng, budget, train, backward)
     n = rng.choice([n for n in (1, 1, 1, 1, 2, 2, 3, 4, 4, 5, 7, 8, 16) if n <= budget.batch])
     c = rng.choice((1, 3, 3, 3, 4, b.channels(), b.channels(), b.channels()))
     h = w = _side(rng, budget.side)
@@ -60,6 +63,47 @@ def _image_net(rng: random.Random, size: str, train: bool) -> NetBuilder:
         if made is not None:
             x = made
     _finish(b, x)
+    return b
+
+
+def _plain_net(rng: random.Random, size: str, train: bool, backward: bool) -> NetBuilder:
+    """Return a short net of wide layers, as the middle of VGG, ResNet or a detector.
+
+    Kernels of many channels run here, and one behind the other; all with a bias or none.
+    """
+    budget = replace(BUDGETS[size], macs=BUDGETS[size].macs * rng.choice((1, 3)), channels=512)
+    b = NetBuilder(rng, budget, train, backward)
+    wide = {"small": (16, 24, 32, 48, 64), "medium": (32, 48, 64, 96, 128, 192, 256)}
+    channels = wide.get(size, (64, 96, 128, 192, 256, 384, 512))
+    sides = (7, 8, 9, 13, 14, 15, 16, 19, 26, 27, 28, 30, 35, 38, 40, 52, 55, 56)
+    h = rng.choice([side for side in sides if side <= max(16, b.budget.side)])
+    w = rng.choice(sides) if rng.random() < 0.25 else h
+    n = rng.choice((1, 1, 1, 2, 2, 3, 4, 8))
+    x = b.add_input((n, rng.choice(channels), h, w))
+    bias, norm = rng.random() < 0.5, rng.random() < 0.3
+    floor, act = rng.random() < 0.5, rng.choice(("ReLU", "ReLU", "ReLU", "PReLU", "ELU", "ReLU6"))
+    for _ in range(rng.randint(1, 5)):
+        k = b.pick([(60, (3, 3)), (14, (1, 1)), (9, (5, 5)), (6, (7, 7)), (4, (1, 3)), (4, (3, 1)),
+                    (3, (2, 2))])  # fmt: skip
+        stride = (1, 1) if b.chance(0.88) else (2, 2)
+        out = rng.choice(channels)
+        y = b.conv(x, out, k, stride=stride, pad="same", dilation=(1, 1), group=1, bias=bias)
+        if y is None:
+            break
+        y = b.batch_norm(y) if norm else y
+        if b.chance(0.75):
+            y = b.act(y, act)
+        if b.shapes[y] == b.shapes[x] and b.chance(0.4):
+            y = b.eltwise([y, x], "SUM")
+            y = b.act(y, act) if b.chance(0.5) else y
+        if b.chance(0.3):
+            window = {"kernel": (2, 2), "stride": (2, 2), "pad": (0, 0)}
+            window = window if b.chance(0.7) else {**window, "kernel": (3, 3)}
+            method = "MAX" if b.chance(0.85) else "AVE"
+            y = b.pool(y, **window, method=method, floor=floor) or y
+        x = y
+    if b.layers:
+        _finish(b, x)
     return b
 
 
@@ -371,9 +415,9 @@ def _add_loss(b: NetBuilder, x: str) -> None:
 # -- nets of sequences ---------------------------------------------------------------------------
 
 
-def _sequence_net(rng: random.Random, size: str) -> NetBuilder:
-    train = rng.random() < 0.5
-    b = NetBuilder(rng, BUDGETS[size], train)
+def _sequence_net(rng: random.Random, size: str, train: bool, backward: bool) -> NetBuilder:
+    """Return a net of recurrent layers."""
+    b = NetBuilder(rng, BUDGETS[size], train, backward)
     b.fixed_sides = b.fixed_batch = True
     t, n = rng.choice((1, 2, 5, 8, 13, 20)), rng.choice((1, 2, 3, 8, 16))
     if rng.random() < 0.5:
@@ -414,7 +458,8 @@ def draw_scenario(rng: random.Random, b: NetBuilder, has_other: bool) -> Scenari
     threads = rng.randint(1, 4)
     steps: list[tuple[str, int | str]] = [("threads", threads)]
     train = b.train
-    backward = not train and keep is None and rng.random() < 0.25
+    backward = b.backward and not train
+    keep = None if backward else keep
     run = (
         "train" if train and rng.random() < 0.85 else "backward" if train or backward else "forward"
     )

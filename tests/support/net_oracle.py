@@ -337,11 +337,12 @@ class _Run:
 
     def _gradients(self) -> Arrays:
         found = {}
+        force = self.case.net.force_backward
         for one in self.case.net.inputs:
-            if one.kind == "noise":
+            if one.kind == "noise" and force:
                 found[f"d {one.name}"] = np.array(self.net.blobs[one.name].diff)
-        if self.case.scenario.keep is None and (self.case.scenario.read_all or not self.fast):
-            # tops of layers alone: the gradient of an input may be asked for or not
+        keeps = self.case.scenario.keep is None
+        if force and keeps and (self.case.scenario.read_all or not self.fast):
             for name in self.compared:
                 if not self._is_loss(name) and name not in self.net.outputs:
                     found[f"d {name}"] = np.array(self.net.blobs[name].diff)

@@ -75,6 +75,8 @@ def _plainer(case: Case) -> Iterator[Case]:
     if case.other is not None:
         steps = tuple(step for step in scenario.steps if step[0] != "other")
         yield replace(case, other=None, scenario=replace(scenario, steps=steps))
+    if case.net.force_backward:
+        yield replace(case, net=replace(case.net, force_backward=False))
     for change in (
         {"shapes": ()}, {"solver": ""}, {"feed": "data"}, {"keep": None, "read_all": True},
         {"keep": "outputs"}, {"phase": "TEST"}, {"read_all": True},
@@ -168,7 +170,7 @@ def _of(case: Case, layers: tuple[Layer, ...], *more: Input) -> Iterator[Case]:
         made = {top for layer in layers for top in layer.tops}
         scenario = replace(scenario, keep=tuple(name for name in scenario.keep if name in made))
     if inputs:
-        net = NetSpec(inputs, layers)
+        net = replace(case.net, inputs=inputs, layers=layers)
         yield replace(case, net=net, scenario=replace(scenario, shapes=shapes))
 
 
@@ -201,18 +203,18 @@ def _smaller(case: Case) -> Iterator[Case]:
                 replace(one, shape=(fewer, *one.shape[1:])) if one.shape[0] == batch else one
                 for one in net.inputs
             )
-            yield replace(case, net=NetSpec(inputs, net.layers))
+            yield replace(case, net=replace(net, inputs=inputs))
         for index, one in enumerate(net.inputs):
             for axis in range(1, len(one.shape)):
                 for fewer in _fewer(one.shape[axis], 1):
                     shape = (*one.shape[:axis], fewer, *one.shape[axis + 1 :])
                     changed = replace(one, shape=shape)
                     inputs = (*net.inputs[:index], changed, *net.inputs[index + 1 :])
-                    yield replace(case, net=NetSpec(inputs, net.layers))
+                    yield replace(case, net=replace(net, inputs=inputs))
     for index, layer in enumerate(net.layers):
         for fields in _smaller_fields(layer.fields):
             layers = (*net.layers[:index], replace(layer, fields=fields), *net.layers[index + 1 :])
-            yield replace(case, net=NetSpec(net.inputs, layers))
+            yield replace(case, net=replace(net, layers=layers))
 
 
 def _smaller_fields(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
