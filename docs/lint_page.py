@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from demitasse.lint.codes import CODES, Code
 from demitasse.lint.examples import EXAMPLES, Example
+from demitasse.lint.findings import CODES, Code
 
 PAGE = "reference/lint_codes.md"
 HEAD = """\

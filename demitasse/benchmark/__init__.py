@@ -3,7 +3,7 @@
 from demitasse.benchmark.case import Case
 from demitasse.benchmark.largest import LargestBatch, largest_batch
 from demitasse.benchmark.measure import Result, measure
-from demitasse.benchmark.saved import Regression, read_results, regressions, write_results
+from demitasse.benchmark.results import Regression, read_results, regressions, write_results
 
 __all__ = [
     "Case",

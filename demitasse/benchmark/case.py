@@ -1,4 +1,4 @@
-"""One thing that is measured: a net, on a device, with a batch size, in a phase."""
+"""Cases of a benchmark: a net, a device, a batch size and a phase."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["Case", "with_batch"]
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured.
+    """A case of a benchmark.
 
     Attributes:
         net: The net's prototxt.
-        device: Where it runs.
-        batch: How many images a pass takes.
+        device: Name of the device.
+        batch: Batch size.
         phase: "TEST" measures forward passes, "TRAIN" whole steps: forward, backward and update.
     """
 
@@ -30,24 +30,24 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What it is called in tables and files."""
+        """Name of the case in tables and files."""
         return f"{self.net.stem}[{self.device}-{self.batch}-{self.phase.lower()}]"
 
 
 def with_batch(path: Path, phase: str, batch: int) -> NetParameter:
-    """Return a net whose inputs hold ``batch`` items, from host memory.
+    """Return a net with inputs of a batch size, from host memory.
 
-    Layers that read data are replaced by inputs of the same shapes, so that their sources need not
-    be read while time is taken; they must be there, or nobody knows the shapes.
+    Inputs of the same shapes replace data layers, so that no data are read while times are
+    measured. The data must exist, as they give the shapes.
 
     Args:
         path: The net's prototxt.
-        phase: The phase it will run in.
-        batch: Items on the first axis of every input that has as many as the first one.
+        phase: Phase of the net.
+        batch: New first axis of every input whose first axis equals that of the first input.
 
     Raises:
         NetError: The net has no inputs.
-        DemitasseError: It cannot be made.
+        DemitasseError: The net cannot be made.
     """
     with Net(path, phase, device="numpy") as net:
         inputs = {
@@ -62,7 +62,7 @@ def with_batch(path: Path, phase: str, batch: int) -> NetParameter:
             if not net.structure.bottom_ids(index) and not layer.blobs
         }
     if not inputs:
-        message = f"{path} has no inputs, so it has no batch size"
+        message = f"{path} has no inputs, and so no batch size"
         raise NetError(message, code=ErrorCode.MISSING, field="input")
     first = next(iter(inputs.values()))
     param = NetParameter()

@@ -1,47 +1,56 @@
-"""The largest batch that a device's memory suffices for: computed, then tried.
+"""The largest batch that fits into a device's memory: computed, then confirmed by trials.
 
-What a net takes grows along a line with the batch, which two small ones tell. What layers need on
-the way, and a library's choices for large batches, are not known from that; so sizes around the
-computed one are run.
+The memory of a net is linear in the batch size; two small batches give the line. Temporary arrays
+and a library's choices for large batches are not on the line, so nearby sizes are run. Each trial
+runs in a process with limited memory, so that the machine does not swap and the caller survives.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import subprocess
+import sys
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
+from demitasse import errors
 from demitasse.benchmark.case import with_batch
-from demitasse.benchmark.trial import Answer, Trial
+from demitasse.core.config import settings
 from demitasse.core.deprecated import renamed_arguments
 from demitasse.core.device import Device, choose_device
+from demitasse.core.host import host_memory, limited_to, process_peak
 from demitasse.core.text import bytes_text, read_size
-from demitasse.errors import ConfigError, ErrorCode, NetError, OutOfMemoryError
+from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError, OutOfMemoryError
 from demitasse.io.proto import NetParameter, SolverParameter, read_solver_params
-from demitasse.net.memory_usage import MemoryUse
+from demitasse.net import Net
+from demitasse.net.memory_usage import MemoryUse, memory_held
 from demitasse.plan.liveness import Keep
+from demitasse.testing.comparison import random_inputs
+from demitasse.training import Solver
 from demitasse.training.updates import RULES
 
-__all__ = ["LargestBatch", "largest_batch"]
-
 SMALL = (8, 16)
-"""The batch sizes that the line is drawn through; a layer's columns are chosen for some images."""
+"""Batch sizes that define the line; above 1, as im2col buffers depend on the batch size."""
 
 MARGIN = 0.9
-"""The part of the free memory that is used where no limit is given."""
+"""Share of the free memory that is the default limit."""
 
 MAX_BATCH = 65536
-"""The largest batch that is looked for."""
+"""Default limit of the batch size."""
 
 PRECISION = 32
-"""The answer may be too small by this part of it."""
+"""The result may be too small by one part in this many."""
 
 FARTHER = 4
-"""How many times the last batch that fitted may be tried next."""
+"""Largest ratio of a trial to the last batch that fitted."""
 
 MOST_TRIALS = 16
-"""How many batches are tried; that few suffice unless memory grows by leaps."""
+"""Limit of trials; fewer suffice unless memory grows in jumps."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +59,14 @@ class LargestBatch:
 
     Attributes:
         batch: The batch size.
-        computed: What it would be by computation alone.
-        confirmed: Whether ``batch`` was run, and a larger one refused or not looked for.
-        refused: The smallest batch size that was run and did not fit; None for none.
-        why: What did not fit there.
-        use: What the net takes at ``batch``, by part, in bytes.
-        per_item: What one item more takes, in bytes.
-        limit: What the net may take, in bytes.
-        device: Where.
+        computed: The batch size by computation alone.
+        confirmed: True if ``batch`` was run, and a larger batch did not fit or was not allowed.
+        refused: Smallest batch size that was run and did not fit, or None.
+        why: Why ``refused`` did not fit.
+        use: Memory of the net at ``batch``, by part, in bytes.
+        per_item: Memory of each further item, in bytes.
+        limit: Memory limit, in bytes.
+        device: Name of the device.
         phase: "TRAIN" or "TEST".
         solver: Type of the solver; empty for none.
     """
@@ -88,34 +97,33 @@ def largest_batch(
     max_batch: int = MAX_BATCH,
     on_trial: Callable[[int], object] = lambda batch: None,
 ) -> LargestBatch:
-    """Find the largest batch that fits, to a thirty-second.
+    """Find the largest batch that fits into memory, to a precision of 1/32.
 
-    The net runs in processes of its own, on inputs like those of ``demitasse bench``: layers that
-    read data are replaced. On devices that work in the host's memory they are kept within the limit
-    by the system, on Linux, and never get more than is free; on other systems nothing but small
-    batches is run there.
+    The net runs in separate processes, with inputs in place of data layers, as in ``demitasse
+    bench``. For devices in host memory, Linux keeps these processes within the limit, which is at
+    most the free memory; on other systems only small batches are run for such devices.
 
     Args:
         net: The net's prototxt.
-        device: Where; None asks the configuration.
-        phase: "TRAIN" runs forward and backward, "TEST" forward alone.
-        limit: What the net may take, as bytes or ``"8GiB"``; None: nine tenths of what is free.
-        keep: Blobs to keep besides inputs and outputs, as for ``Net``; None keeps all.
-        solver: Type of a solver, as "SGD", or the prototxt of one: parameters are updated, too.
-        confirm: Whether the computed batch is run, and others around it.
-        max_batch: The largest batch that is looked for.
+        device: The device; None for that of the settings.
+        phase: "TRAIN" runs forward and backward, "TEST" forward only.
+        limit: Memory limit, in bytes or as ``"8GiB"``; None for nine tenths of the free memory.
+        keep: Blobs to keep in addition to inputs and outputs, as in ``Net``; None for all.
+        solver: Type of a solver, such as "SGD", or a solver's prototxt: also update parameters.
+        confirm: Run the computed batch, and batches around it.
+        max_batch: Limit of the batch size.
         on_trial: Called with each batch size before its trial.
 
     Raises:
-        ConfigError: The solver or the limit is none.
-        NetError: The net has no inputs, or their batch size cannot change.
-        OutOfMemoryError: Not even one item fits.
+        ConfigError: The solver or the limit is invalid.
+        NetError: The net has no inputs, or a fixed batch size.
+        OutOfMemoryError: A batch of 1 does not fit.
     """
     where = choose_device(device)[0]
     path, phase = Path(net), phase.upper()
     trial = Trial(
         net=with_batch(path, phase, 1),
-        grows=_growing(path, phase),
+        grows=_batch_inputs(path, phase),
         phase=phase,
         device=where.name,
         keep=keep if keep is None or isinstance(keep, str) else tuple(keep),
@@ -123,7 +131,7 @@ def largest_batch(
         base_dir=str(path.parent.absolute()),
     )
     if trial.solver and phase != "TRAIN":
-        message = f"a solver trains a net, so the phase is TRAIN, not {phase}"
+        message = f"got phase {phase} with a solver, expected TRAIN"
         raise ConfigError(
             message, code=ErrorCode.CONFLICT, field="phase", got=phase, expected="TRAIN"
         )
@@ -134,14 +142,14 @@ def largest_batch(
         search.around(computed)
     if search.confirmed:
         if search.fits is None:
-            message = f"not even a batch of 1 fits in {bytes_text(search.limit)}: {search.why}"
+            message = f"a batch of 1 does not fit in {bytes_text(search.limit)}: {search.why}"
             raise OutOfMemoryError(message)
         batch, use = search.fits.batch, search.fits.use or MemoryUse()
     else:
         if not computed:
             message = (
-                f"by computation not even a batch of 1 fits in {bytes_text(search.limit)}: it "
-                f"takes {bytes_text(line.at(1).total)}"
+                f"a batch of 1 takes {bytes_text(line.at(1).total)} by computation, more than "
+                f"{bytes_text(search.limit)}"
             )
             raise OutOfMemoryError(message)
         batch, use = computed, line.at(computed)
@@ -161,8 +169,8 @@ def largest_batch(
 
 
 @dataclass(frozen=True)
-class _Line:
-    """What a net takes, part by part, as it was found at two batch sizes."""
+class _MemoryModel:
+    """Memory of a net as a linear function of the batch size, from two measurements."""
 
     sizes: tuple[int, int]
     few: MemoryUse
@@ -170,11 +178,11 @@ class _Line:
 
     @property
     def per_item(self) -> int:
-        """What one item more takes."""
+        """Memory of each further item."""
         return max(0, self.many.total - self.few.total) // (self.sizes[1] - self.sizes[0])
 
     def at(self, batch: int) -> MemoryUse:
-        """Return what a batch takes."""
+        """Return the memory of a batch size."""
         steps = self.sizes[1] - self.sizes[0]
         few, many = asdict(self.few), asdict(self.many)
         return MemoryUse(
@@ -187,27 +195,26 @@ class _Line:
         )
 
     def batch_within(self, limit: int) -> int:
-        """Return the largest batch that takes no more than a limit."""
+        """Return the largest batch size within a limit."""
         room = limit - self.few.total
         return self.sizes[0] + room // self.per_item if self.per_item else MAX_BATCH
 
 
 class _Search:
-    """Tries batch sizes.
+    """Search for the largest batch size by trials.
 
     Args:
-        trial: What is tried.
-        limit: What the net may take.
-        free: What may be tried at most without harm to what else the machine does; None where
-            that is not known, nor a process kept within it.
-        max_batch: The largest batch that is looked for.
+        trial: The trial.
+        limit: Memory limit of the net.
+        free: Memory that trials can use without harm to other processes; None if unknown.
+        max_batch: Limit of the batch size.
         on_trial: Called with each batch size before its trial.
 
     Attributes:
-        fits: The largest batch that was run; None before.
-        refused: The smallest batch size that did not fit; None before.
-        why: What did not fit there.
-        confirmed: Whether the search came to its end.
+        fits: Result of the largest batch that fitted, or None.
+        refused: Smallest batch size that did not fit, or None.
+        why: Why ``refused`` did not fit.
+        confirmed: True after the search.
     """
 
     def __init__(
@@ -216,39 +223,39 @@ class _Search:
         limit: int,
         free: int | None,
         max_batch: int,
-        tell: Callable[[int], object],
+        on_trial: Callable[[int], object],
     ) -> None:
         self.trial, self.limit, self.max_batch = trial, limit, max_batch
-        self._free, self._tell = free, tell
-        self._known: list[Answer] = []
-        self.fits: Answer | None = None
+        self._free, self._on_trial = free, on_trial
+        self._known: list[TrialResult] = []
+        self.fits: TrialResult | None = None
         self.refused: int | None = None
         self.why = ""
         self.confirmed = False
 
-    def line(self) -> _Line:
-        """Run two small batches, or smaller ones where these do not fit."""
+    def line(self) -> _MemoryModel:
+        """Run two small batches; halve them until they fit."""
         few, many = SMALL
         while True:
             answers = self._run(few, many)
             uses = [answer.use for answer in answers if answer.use is not None]
             if len(uses) == 2:
                 self._known = answers
-                return _Line((few, many), *uses)
+                return _MemoryModel((few, many), *uses)
             if few == 1:
                 message = (
-                    f"not even a batch of {many} fits in {bytes_text(self.limit)}: "
+                    f"a batch of {many} does not fit in {bytes_text(self.limit)}: "
                     f"{answers[-1].lacks}"
                 )
                 raise OutOfMemoryError(message)
             few, many = few // 2, many // 2
 
     def may_try(self, use: MemoryUse) -> bool:
-        """Whether so much may be taken without harm to what else the machine does."""
+        """Return True if a trial with this memory does not harm other processes."""
         return self._free is not None and use.total <= self._free
 
     def around(self, batch: int) -> None:
-        """Find the largest batch that fits, beginning with one that should."""
+        """Find the largest batch that fits, starting from an estimate."""
         low, high = 0, self.max_batch + 1
         batch = max(1, min(batch, self.max_batch))
         back = PRECISION // 4
@@ -263,31 +270,31 @@ class _Search:
                 batch, back = high - max(1, high // back), max(2, back // 2)
             if high - low <= max(1, high // PRECISION):
                 break
-            # by as much larger as shows something, or in the middle where that was refused
+            # the next larger distinct size, or the middle if that size was refused
             batch = max(batch, low + max(1, low // PRECISION))
             batch = batch if batch < high else (low + high) // 2
         self.confirmed = True
 
     def _expected(self) -> int:
-        """Return the batch whose peak is the limit, on the line of the last two that fitted."""
+        """Return the batch size at the limit, on the line through the last two fitting trials."""
         before, last = self._known
         more, grown = last.batch - before.batch, last.peak - before.peak
         if more <= 0 or grown <= 0:
             return last.batch * FARTHER
         return last.batch + (self.limit - last.peak) * more // grown
 
-    def _run(self, *batches: int) -> list[Answer]:
-        self._tell(batches[-1])
+    def _run(self, *batches: int) -> list[TrialResult]:
+        self._on_trial(batches[-1])
         most = self.limit if self._free is None else min(self.limit, self._free)
         return self.trial.run(batches, most)
 
 
-def _growing(path: Path, phase: str) -> tuple[str, ...]:
-    """Return the inputs whose first axis is the batch."""
+def _batch_inputs(path: Path, phase: str) -> tuple[str, ...]:
+    """Return the inputs with the batch as first axis."""
     one, two = (_shapes(with_batch(path, phase, batch)) for batch in (1, 2))
     grows = tuple(name for name, shape in two.items() if shape != one[name])
     if not grows:
-        message = f"no input of {path} has an axis that grows with the batch"
+        message = f"{path} has a fixed batch size: no input has the batch as first axis"
         raise NetError(message, code=ErrorCode.UNSUPPORTED)
     return grows
 
@@ -298,7 +305,7 @@ def _shapes(net: NetParameter) -> dict[str, list[int]]:
 
 
 def _solver_type(solver: str | os.PathLike[str] | None) -> str:
-    """Return the type of a solver that is named, or that a file describes."""
+    """Return the type of a solver, given by name or prototxt."""
     if solver is None:
         return ""
     known = {name.lower(): name for name in RULES}
@@ -307,16 +314,16 @@ def _solver_type(solver: str | os.PathLike[str] | None) -> str:
         return known[name.lower()]
     param: SolverParameter = read_solver_params(name)
     if param.type not in RULES:
-        message = f"{name} is of type {param.type!r}; known are {', '.join(RULES)}"
+        message = f"{name} has the unknown type {param.type!r}; the types are {', '.join(RULES)}"
         raise ConfigError(message, code=ErrorCode.UNKNOWN, field="type", got=param.type)
     return param.type
 
 
 def _limits(device: Device, limit: int | str | None) -> tuple[int, int | None]:
-    """Return what the net may take, and what may be tried.
+    """Return the memory limit, and the memory for trials.
 
     Raises:
-        ConfigError: The limit is none, or none is given and the system does not say what is free.
+        ConfigError: The limit is invalid; or there is no limit and the free memory is unknown.
     """
     info = device.memory_info()
     free = None if info.free is None else int(MARGIN * info.free)
@@ -328,6 +335,207 @@ def _limits(device: Device, limit: int | str | None) -> tuple[int, int | None]:
             raise ConfigError(message, code=ErrorCode.INVALID, field="limit") from None
         return most, free
     if free is None:
-        message = f"the system does not say what is free on {device}; give a limit, as limit='8GiB'"
+        message = f"the free memory of {device} is unknown; give a limit, such as limit='8GiB'"
         raise ConfigError(message, code=ErrorCode.UNAVAILABLE, field="limit")
     return free, free
+
+
+PASSES = 2
+"""Passes of each batch size: from the second pass on, memory does not change."""
+
+CHILD = "from demitasse.benchmark.largest import main; main()"
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """Result of one batch size.
+
+    Attributes:
+        batch: The batch size.
+        lacks: Why the batch did not fit; empty if it fitted.
+        use: Memory of the net, by part; None if the batch did not fit.
+        peak: Peak memory of the net with temporary arrays, in bytes; where the peak is unknown, the
+            memory of the net.
+    """
+
+    batch: int
+    lacks: str = ""
+    use: MemoryUse | None = None
+    peak: int = 0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A net to run at several batch sizes, in a separate process.
+
+    Attributes:
+        net: The net, with batch size 1, without data layers.
+        grows: Inputs with the batch as first axis.
+        phase: "TRAIN" runs forward and backward, "TEST" forward.
+        device: Name of the device.
+        keep: Blobs to keep, as in ``Net``.
+        solver: Type of the solver that updates the parameters; empty for none.
+        base_dir: Folder of relative file names in the net.
+    """
+
+    net: NetParameter
+    grows: tuple[str, ...]
+    phase: str
+    device: str
+    keep: str | tuple[str, ...] | None
+    solver: str = ""
+    base_dir: str = "."
+
+    def run(self, batches: Sequence[int], limit: int) -> list[TrialResult]:
+        """Run batch sizes one after the other, up to the first that does not fit.
+
+        Args:
+            batches: The batch sizes.
+            limit: Memory limit of the net, in bytes.
+
+        Raises:
+            DemitasseError: A run fails for another reason than lack of memory.
+        """
+        ask = {
+            **{name: value for name, value in vars(self).items() if name != "net"},
+            "net": b64encode(self.net.SerializeToString()).decode(),
+            "batches": list(batches),
+            "limit": limit,
+            "settings": _settings_of_program(),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", CHILD],
+            input=json.dumps(ask),
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        found = [_parse_result(one) for one in answers]
+        if len(found) < len(batches) and not (found and found[-1].lacks):
+            # a library without memory can end the process
+            last = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+            if done.returncode > 0:
+                message = f"the trial of a batch of {batches[len(found)]} failed: {last}"
+                raise DemitasseError(message, code=ErrorCode.FAILED, got=batches[len(found)])
+            found.append(TrialResult(batches[len(found)], lacks=last))
+        return found
+
+
+def _settings_of_program() -> dict[str, Any]:
+    """Return the settings of this program, for the child process."""
+    found = {name: settings.find(name) for name in settings.names()}
+    return {name: one.value for name, one in found.items() if one.where == "set by the program"}
+
+
+def _parse_result(line: dict[str, Any]) -> TrialResult:
+    if "error" in line:
+        raise getattr(errors, line["kind"], DemitasseError)(line["error"])
+    use = line["use"]
+    if use is None:
+        return TrialResult(line["batch"], line["lacks"])
+    return TrialResult(line["batch"], "", MemoryUse(**use), line["peak"])
+
+
+# -- in the child ----------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Run the trial on standard input; print a line of JSON for each batch size."""
+    ask = json.load(sys.stdin)
+    try:
+        for name, value in ask.pop("settings").items():
+            settings.set(name, value)
+        _run_batches(ask)
+    except DemitasseError as error:
+        _print_json({"error": str(error), "kind": type(error).__name__})
+
+
+def _run_batches(ask: dict[str, Any]) -> None:
+    batch = 1
+    with ExitStack() as limits:
+        try:
+            running = _TrialRun(ask)
+            running.run(batch)  # load libraries, start threads, compile kernels
+            for batch in ask["batches"]:
+                if batch == ask["batches"][0]:
+                    limits.enter_context(running.limited(ask["limit"]))
+                running.run(batch)
+                use = running.use()
+                _print_json({"batch": batch, "use": asdict(use), "peak": running.peak(use)})
+        except (OutOfMemoryError, MemoryError, OSError) as error:
+            limits.close()
+            if isinstance(error, OutOfMemoryError):
+                error.advice = ""  # no advice: the search is computing it
+            lacks = str(error) or type(error).__name__
+            _print_json({"batch": max(batch, ask["batches"][0]), "lacks": lacks, "use": None})
+
+
+def _print_json(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+@dataclass
+class _TrialRun:
+    """A net, or a solver with its net, of a request."""
+
+    ask: dict[str, Any]
+    solver: Solver | None = field(init=False, default=None)
+    net: Net = field(init=False)
+    rest: int | None = field(init=False, default=None)
+    """Memory of the process besides the net; None where it does not matter."""
+
+    def __post_init__(self) -> None:
+        ask = self.ask
+        param = NetParameter.FromString(b64decode(ask["net"]))
+        keep = ask["keep"]
+        options = {"device": ask["device"], "base_dir": ask["base_dir"], "seed": 1, "keep": keep}
+        if ask["solver"]:
+            # a learning rate that leaves weights unchanged but runs the whole update
+            fields = SolverParameter(
+                type=ask["solver"], base_lr=1e-12, lr_policy="fixed", snapshot_after_train=False
+            )
+            if ask["solver"] not in {"AdaGrad", "RMSProp"}:  # these types have no momentum
+                fields.momentum = 0.9
+            fields.net_param.CopyFrom(param)
+            self.solver = Solver(fields, **options)
+            self.net = self.solver.net
+        else:
+            self.net = Net(param, ask["phase"], **options)
+        self.samples = random_inputs(self.net, seed=0)
+
+    def limited(self, limit: int) -> Any:
+        """Return a context manager that limits the memory of the net."""
+        if self.net.device.backend.memory_info() is not None:
+            return settings.override(memory_limit=limit)
+        held, now = self.use().total, host_memory().process
+        self.rest = None if now is None else now - held
+        return limited_to(max(0, limit - held))
+
+    def peak(self, use: MemoryUse) -> int:
+        """Return the peak memory of the net, which uses ``use`` permanently."""
+        most = process_peak()
+        return use.total if self.rest is None or most is None else max(use.total, most - self.rest)
+
+    def run(self, batch: int) -> None:
+        """Run a batch size until its memory does not change."""
+        net = self.net
+        for name, sample in self.samples.items():
+            grows = name in self.ask["grows"]
+            net.blobs[name].reshape((batch, *sample.shape[1:]) if grows else sample.shape)
+        for _ in range(PASSES):
+            for name, sample in self.samples.items():
+                net.blobs[name].mutable_cpu_data()[...] = sample
+            if self.solver is not None:
+                self.solver.step(1)
+            elif self.ask["phase"] == "TRAIN":
+                net.forward_backward()
+            else:
+                net.forward()
+        net.synchronize()
+
+    def use(self) -> MemoryUse:
+        """Return the current memory of the net."""
+        return memory_held(self.net, self.solver.history.memories if self.solver else ())

@@ -1,7 +1,7 @@
 """Measure cases side by side: in rounds, each of which times every case for a moment.
 
-What the machine does beside it, and its clock, change from second to second. Cases that take turns
-meet the same of both, so their ratios hold although their times do not.
+Other load of the machine and its clock change from second to second. Interleaved cases meet both
+equally, so their ratios are stable although their times are not.
 """
 
 from __future__ import annotations
@@ -10,14 +10,21 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from time import perf_counter
 
 from demitasse.benchmark.case import Case, with_batch
-from demitasse.benchmark.peak import peak
-from demitasse.benchmark.reading import alone, rate, reads, with_own_data
 from demitasse.core.deprecated import renamed_arguments
+from demitasse.core.device import Device
 from demitasse.errors import ErrorCode, NetError
-from demitasse.io.proto import NetParameter, SolverParameter
+from demitasse.io.proto import (
+    DataParameter,
+    LayerParameter,
+    NetParameter,
+    SolverParameter,
+    parse_text,
+    read_net,
+)
 from demitasse.memory.transfers import transfers
 from demitasse.net import Net
 from demitasse.net.memory_usage import memory_held
@@ -26,37 +33,34 @@ from demitasse.plan.stopwatch import Stopwatch
 from demitasse.testing.comparison import random_inputs
 from demitasse.training import Solver
 
-__all__ = ["Result", "measure"]
-
 SETTLED = 0.02
-"""Warm-up ends when the last passes differ by less than this part of their time, or after
-``LONGEST_WARM_UP`` passes."""
+"""Relative difference of the last two passes that ends the warm-up."""
 
 LONGEST_WARM_UP = 20
+"""Limit of warm-up passes."""
+"""Limit of warm-up passes."""
 
 LAYER_PASSES = 5
-"""Passes in which each layer is timed; the median counts."""
+"""Number of passes with timed layers; the result is their median."""
 
 
 @dataclass
 class Result:
-    """What was measured of a case.
+    """Measurements of a case.
 
     Attributes:
         case: The case.
-        seconds: Time of each pass, device waited for.
-        layers: Milliseconds of each layer, forward and backward together, if they were asked for:
-            the median of a few passes.
-        memory: Bytes of the device's memory: blobs, gradients, parameters, what layers keep, a
-            solver's history and working memory.
+        seconds: Time of each synchronized pass.
+        layers: Milliseconds of each layer, forward and backward together, the median of a few
+            passes; empty if not measured.
+        memory: Bytes of device memory: blobs, gradients, parameters, state of layers, history of
+            the solver, working memory.
         moved: Bytes that a pass copies between host and device.
-        multiply_adds: Of a pass, backward included where there is one.
-        peak: Multiplications and additions per second that the device has reached in a large
-            product of matrices, in 1e9.
-        read: Images per second that the net's layers of data read by themselves, if that was asked
-            for; 0 where nothing is read.
-        reading: Images per second of the net when it reads them itself, if that was asked for.
-        error: Why it could not be measured; empty if it could.
+        multiply_adds: Multiply-adds of a pass, with backward in TRAIN.
+        peak: GFLOP/s of a large matrix product on the device.
+        read: Images per second of the data layers alone; 0 if not measured.
+        reading: Images per second of the net with its data layers; 0 if not measured.
+        error: Why the case failed; empty after success.
     """
 
     case: Case
@@ -77,12 +81,12 @@ class Result:
 
     @property
     def images_per_second(self) -> float:
-        """How many images go through in a second, by the median."""
+        """Images per second, by the median time."""
         return self.case.batch / self.median
 
     @property
     def spread(self) -> float:
-        """Interquartile range of the times, as a part of their median."""
+        """Interquartile range of the times, relative to their median."""
         if len(self.seconds) < 2:
             return 0.0
         low, _, high = statistics.quantiles(self.seconds, n=4)
@@ -90,41 +94,41 @@ class Result:
 
     @property
     def share_of_peak(self) -> float:
-        """Multiplications and additions per second, as a part of the device's peak."""
+        """Multiplications and additions per second, relative to the device's peak."""
         return 2e-9 * self.multiply_adds / self.median / self.peak if self.peak else 0.0
 
 
-def _made(param: NetParameter, case: Case) -> tuple[Net, Solver | None]:
-    """Return a case's net, and in phase TRAIN its solver.
+def _make_net(param: NetParameter, case: Case) -> tuple[Net, Solver | None]:
+    """Return the net of a case, and its solver in phase TRAIN.
 
     Raises:
-        NetError: There is no loss to train by.
+        NetError: The net has no loss.
     """
     if case.phase != "TRAIN":
         return Net(param, "TEST", device=case.device, seed=1, keep="outputs"), None
-    # a rate at which weights stay as they are, and the arithmetic of an update
+    # a learning rate that leaves weights unchanged but runs the whole update
     fields = SolverParameter(
         base_lr=1e-12, lr_policy="fixed", momentum=0.9, snapshot_after_train=False
     )
     fields.net_param.CopyFrom(param)
     solver = Solver(fields, device=case.device, seed=1)
     if not any(solver.net.structure.blob_loss_weights):
-        message = "it has no loss, so there is nothing to train it by"
+        message = "the net has no loss to train by"
         raise NetError(message, code=ErrorCode.MISSING, field="loss")
     return solver.net, solver
 
 
-class _Running:
-    """A case that is ready to be timed."""
+class _TimedCase:
+    """A prepared case."""
 
     def __init__(self, case: Case) -> None:
         self.result = Result(case)
-        self.net, self._solver = _made(with_batch(case.net, case.phase, case.batch), case)
+        self.net, self._solver = _make_net(with_batch(case.net, case.phase, case.batch), case)
         for name, array in random_inputs(self.net, seed=0).items():
             self.net.set_input(name, array)
 
     def once(self) -> float:
-        """Return the seconds of one pass, over inputs that are new on the host."""
+        """Return the seconds of one pass, with inputs copied from the host."""
         for name in self.net.inputs:
             self.net.blobs[name].mutable_cpu_data()
         self.net.synchronize()
@@ -139,7 +143,7 @@ class _Running:
         return perf_counter() - begin
 
     def warm_up(self) -> None:
-        """Run until plans are made, kernels compiled and times steady."""
+        """Run passes until plans are made, kernels are compiled and times are steady."""
         last = self.once()
         for _ in range(LONGEST_WARM_UP):
             now = self.once()
@@ -148,7 +152,7 @@ class _Running:
             last = now
 
     def look(self, *, layers: bool) -> None:
-        """Note what does not change from pass to pass, and the time of each layer if asked for."""
+        """Measure memory, traffic, work and peak, and the times of layers if requested."""
         net, result = self.net, self.result
         before = _bytes_moved()
         self.once()
@@ -167,13 +171,13 @@ class _Running:
                     result.layers[name] = 1e3 * statistics.median(times)
 
     def _times_of_layers(self) -> list[float]:
-        """Return the seconds of each layer in one pass, forward and backward together."""
+        """Return the seconds of each layer in one pass, forward plus backward."""
         with Stopwatch(self.net.plan, self.net.synchronize) as watch:
             self.once()
         return [watch.forward[i] + watch.backward[i] for i in range(len(self.net.layer_names))]
 
     def close(self) -> None:
-        """Let go of net and solver."""
+        """Close the net and the solver."""
         (self._solver or self.net).close()
 
 
@@ -189,27 +193,27 @@ def measure(
 ) -> list[Result]:
     """Measure cases side by side.
 
-    All of them are held ready at the same time, so that they can take turns. One that cannot be
-    made or run, as when the memory does not suffice, has an error in its result.
+    All cases are in memory at the same time, and run in turn in each round. A case that fails, for
+    instance for lack of memory, has an error in its result.
 
     Args:
-        cases: What to measure.
-        rounds: How often every case gets its turn.
-        seconds: Time of a turn; it has one pass at least.
-        layers: Whether each layer is timed, too.
-        reading: Whether reading the net's data is measured, too: alone, and while the net runs.
-        on_case: Called with each case before it is made ready.
+        cases: The cases.
+        rounds: Number of rounds; each round measures every case.
+        seconds: Time of a case in a round; at least one pass runs.
+        layers: Measure each layer, too.
+        reading: Measure the data layers, too: alone, and together with the net.
+        on_case: Called with each case before its preparation.
     """
     results, running = [], []
     try:
         for case in cases:
             on_case(case)
-            result, one = _prepared(case, layers=layers)
+            result, one = _prepare(case, layers=layers)
             results.append(result)
             running += [one] if one is not None else []
         for number in range(rounds):
             for one in running if number % 2 else reversed(running):
-                one.result.seconds += _turn(one, seconds)
+                one.result.seconds += _round(one, seconds)
         for one in running if reading else ():
             _measure_reading(one.result, rounds * seconds)
     finally:
@@ -219,37 +223,131 @@ def measure(
 
 
 def _measure_reading(result: Result, seconds: float) -> None:
-    """Measure a net that reads its own data: not in turns, during which it would read ahead."""
+    """Measure a net with its data layers; not interleaved, as they prefetch during pauses."""
     case = result.case
     param = with_own_data(case.net, case.batch)
-    if not reads(param):
+    if not reads_data(param):
         return
-    with Net(alone(param), case.phase, device=case.device, seed=1) as net:
-        result.read = rate(net.forward, net, case.batch, seconds)
-    net, solver = _made(param, case)
+    with Net(data_layers_only(param), case.phase, device=case.device, seed=1) as net:
+        result.read = streaming_rate(net.forward, net, case.batch, seconds)
+    net, solver = _make_net(param, case)
     with solver or net:
         work = net.forward if solver is None else partial(solver.step, 1)
-        result.reading = rate(work, net, case.batch, seconds)
+        result.reading = streaming_rate(work, net, case.batch, seconds)
 
 
 def _bytes_moved() -> int:
     return transfers.bytes_to_device + transfers.bytes_to_host
 
 
-def _prepared(case: Case, *, layers: bool) -> tuple[Result, _Running | None]:
+def _prepare(case: Case, *, layers: bool) -> tuple[Result, _TimedCase | None]:
     try:
-        one = _Running(case)
+        one = _TimedCase(case)
         one.warm_up()
         one.look(layers=layers)
-    except Exception as error:  # one that does not fit must not end the others
+    except Exception as error:  # a failing case must not end the others
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         return Result(case, error=reason[:300]), None
     return one.result, one
 
 
-def _turn(one: _Running, seconds: float) -> Iterator[float]:
+def _round(one: _TimedCase, seconds: float) -> Iterator[float]:
     end = perf_counter() + seconds
     while True:
         yield one.once()
         if perf_counter() >= end:
             return
+
+
+PEAK_SIDE = 1024
+"""Rows and columns of the matrices: large for busy cores, small for short runs."""
+
+PEAK_PASSES = 5
+
+PEAK_NET = f"""
+layer {{ name: "x" type: "Input" top: "x"
+        input_param {{ shape {{ dim: {PEAK_SIDE} dim: {PEAK_SIDE} }} }} }}
+layer {{ name: "product" type: "InnerProduct" bottom: "x" top: "y"
+        inner_product_param {{ num_output: {PEAK_SIDE} bias_term: false }} }}
+"""
+
+
+def peak(device: Device, dtype: str) -> float:
+    """Return the GFLOP/s of a large matrix product on a device, the best of a few runs."""
+    net = Net(parse_text(PEAK_NET, NetParameter), "TEST", device=device, dtype=dtype, seed=0)
+    times = []
+    for _ in range(PEAK_PASSES):
+        net.synchronize()
+        begin = perf_counter()
+        net.forward()
+        net.synchronize()
+        times.append(perf_counter() - begin)
+    return 2 * PEAK_SIDE**3 / min(times) / 1e9
+
+
+DRAIN_PASSES = 8
+"""Unmeasured passes, more than the prefetched batches."""
+
+
+def with_own_data(path: Path, batch: int) -> NetParameter:
+    """Return a net with its data layers, for another batch size.
+
+    Args:
+        path: The net's prototxt.
+        batch: Batch size of every data layer.
+    """
+    param = NetParameter()
+    param.CopyFrom(read_net(path).message)
+    for layer in param.layer:
+        for message in _with_batches(layer):
+            message.batch_size = batch
+    return param
+
+
+def reads_data(param: NetParameter) -> bool:
+    """Return True if a net has data layers."""
+    return any(_with_batches(layer) for layer in param.layer)
+
+
+def data_layers_only(param: NetParameter) -> NetParameter:
+    """Return a net of the data layers only."""
+    found = NetParameter(name=param.name)
+    found.layer.extend(layer for layer in param.layer if _with_batches(layer))
+    return found
+
+
+def streaming_rate(work: Callable[[], object], net: Net, batch: int, seconds: float) -> float:
+    """Return images per second of consecutive passes.
+
+    Args:
+        work: Function of one pass.
+        net: The net with data layers.
+        batch: Images of a pass.
+        seconds: Least time of the measurement.
+    """
+
+    def once() -> None:
+        work()
+        for name in net.outputs:
+            net.blobs[name].cpu_data()
+        net.synchronize()
+
+    for _ in range(DRAIN_PASSES):
+        once()
+    passes, begin = 0, perf_counter()
+    while True:
+        once()
+        passes += 1
+        if (time := perf_counter() - begin) >= seconds:
+            return batch * passes / time
+
+
+def _with_batches(layer: LayerParameter) -> list[DataParameter]:
+    """Return the messages of a data layer that have a batch size."""
+    if layer.bottom or layer.type == "MemoryData":
+        return []
+    return [
+        message
+        for field, message in layer.ListFields()
+        if field.message_type and "batch_size" in field.message_type.fields_by_name
+    ]

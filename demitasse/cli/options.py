@@ -235,7 +235,7 @@ def complete_codes(
     context: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Complete a code of ``lint``."""
-    from demitasse.lint.codes import CODES
+    from demitasse.lint.findings import CODES
 
     del context, param
     return _matching(incomplete, list(CODES))

@@ -37,10 +37,10 @@ def table(
     """
     texts = [list(header), *([_text(cell) for cell in row] for row in rows)]
     columns = [list(column) for column in zip(*texts, strict=True)]
-    right = [
-        bool(rows) and all(isinstance(row[i], int | float) or row[i] is None for row in rows)
-        for i in range(len(header))
-    ]
+    from demitasse.pages.page import number_columns
+
+    numbers = number_columns(rows)
+    right = [i in numbers for i in range(len(header))]
     width = terminal_width() if width is None else width
     if width is None:
         widths = [max(map(len, column)) for column in columns]

@@ -15,7 +15,7 @@ from demitasse.errors import ConfigError, DataError, ErrorCode, PrototxtError
 from demitasse.graph.splits import without_splits
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.pages import Curve, Page, curve_chart, rate
-from demitasse.pages.chart import COLORS
+from demitasse.pages.charts import COLORS
 from demitasse.training.tracking.histograms import Histogram, histograms
 
 MOST_NAMES = 1000

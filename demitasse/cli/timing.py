@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any
 
-from demitasse.benchmark.peak import peak
+from demitasse.benchmark.measure import peak
 from demitasse.cli.render import table
 from demitasse.core.config import settings
 from demitasse.core.log import get_logger, number

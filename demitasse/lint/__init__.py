@@ -1,4 +1,4 @@
-"""Look for what is wrong, or probably not meant, in nets and solvers; nothing is run."""
+"""Find mistakes in nets and solvers without running them."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ from demitasse.io.proto import (
 )
 from demitasse.io.proto.upgrade import Problem
 from demitasse.io.proto.upgrade_notes import Lines
-from demitasse.lint import data, layers, solver
-from demitasse.lint.finding import Finding, Severity, in_order
-from demitasse.lint.old import old_fields
-from demitasse.lint.text import Text
-from demitasse.lint.view import Told, View
+from demitasse.lint import data_rules, layer_rules, solver_rules
+from demitasse.lint.findings import Finding, Severity, in_order
+from demitasse.lint.layer_rules import deprecated_fields
+from demitasse.lint.net_view import NetView, ScopedFinding
+from demitasse.lint.source_file import SourceFile
 from demitasse.training.nets import TRAIN_FIELDS, merged_state
 
 __all__ = ["Finding", "Severity", "lint"]
 
-Use = tuple[str, NetState]  # the phase a solver makes a net in, and what it adds to the net's state
+Use = tuple[str, NetState]
+"""Phase in which a solver makes a net, and the state that it adds to the net's state."""
 
 
 def lint(source: str | os.PathLike[str]) -> list[Finding]:
-    """Look through the prototxt of a net or a solver, and through the nets a solver names.
+    """Check the prototxt of a net, or of a solver and its nets.
 
-    Files that nets name are looked into where they are there: the first records of a database, the
-    list of images, the mean.
+    Data files are read if they exist: the first records of a database, lists of images, means.
 
     Args:
         source: The file.
 
     Returns:
-        What was found, errors first. A file that cannot be read gives a finding, too.
+        The findings, errors first. An unreadable file gives a finding, too.
     """
-    text = Text(Path(source))
-    more = _solver(text) if text.kind is SolverParameter else _net(text)
+    text = SourceFile(Path(source))
+    more = _check_solver(text) if text.kind is SolverParameter else _check_net(text)
     return in_order([*text.findings, *more])
 
 
 # -- nets --------------------------------------------------------------------------------------
 
 
-def _net(text: Text, uses: Sequence[Use] = ()) -> Iterator[Finding]:
-    """Look through the net of a text, by default in both phases."""
+def _check_net(text: SourceFile, uses: Sequence[Use] = ()) -> Iterator[Finding]:
+    """Check the net of a file, by default in both phases."""
     net = text.message
     if net is None:
         return
-    yield from old_fields(net, text.name)
+    yield from deprecated_fields(net, text.name)
     lines: Lines = [*text.layer_lines]
     try:
         notes = upgrade_net(net, lines)
@@ -70,26 +70,26 @@ def _net(text: Text, uses: Sequence[Use] = ()) -> Iterator[Finding]:
         lines[0] = text.input_line
     read = ReadNet(net, text.name, lines)
     if uses:
-        yield from _message(read, _states(net, uses), text.path.parent)
+        yield from _check_states(read, _states(net, uses), text.path.parent)
     else:
-        yield from _alone(read, text.path.parent)
+        yield from _check_both_phases(read, text.path.parent)
 
 
-def _alone(net: ReadNet, base: Path) -> Iterator[Finding]:
-    """Look through a net that may be meant for one phase only, or for a stage."""
-    broken: list[Told] = []
+def _check_both_phases(net: ReadNet, base: Path) -> Iterator[Finding]:
+    """Check a net in both phases; a net that is complete in one phase only gets a note."""
+    broken: list[ScopedFinding] = []
     whole: list[NetState] = []
     for state in _both_phases(net.message):
         try:
-            missing = View(net, state, base).missing()
-        except DemitasseError:  # said again below
+            missing = NetView(net, state, base).missing()
+        except DemitasseError:  # the rules report the error below
             missing = []
         broken += missing[:1]
         whole += [] if missing else [state]
     for one in broken if whole else []:
-        message = f"{one.here.message}, so the net cannot be made there without a stage"
+        message = f"{one.here.message}; the net cannot be made in this phase without a stage"
         yield Finding("note", "one-phase", message, one.here.where)
-    yield from _message(net, whole or _both_phases(net.message), base)
+    yield from _check_states(net, whole or _both_phases(net.message), base)
 
 
 def _both_phases(net: NetParameter) -> list[NetState]:
@@ -102,29 +102,29 @@ def _both_phases(net: NetParameter) -> list[NetState]:
     return states
 
 
-def _message(net: ReadNet, states: Sequence[NetState], base: Path) -> Iterator[Finding]:
+def _check_states(net: ReadNet, states: Sequence[NetState], base: Path) -> Iterator[Finding]:
     views = []
     for state in states:
         try:
-            view = View(net, state, base)
+            view = NetView(net, state, base)
         except DemitasseError as error:
             yield Finding("error", "rules", error.message, net.source)
             return
-        view.told += view.missing()
-        for rule in (*layers.RULES, *data.RULES):
+        view.findings += view.missing()
+        for rule in (*layer_rules.RULES, *data_rules.RULES):
             rule(view)
         views.append(view)
     several = len(views) > 1
-    everywhere = set.intersection(*({one.anywhere for one in view.told} for view in views))
+    everywhere = set.intersection(*({one.anywhere for one in view.findings} for view in views))
     for view in views:
-        for here, anywhere in view.told:
+        for here, anywhere in view.findings:
             yield anywhere if several and anywhere in everywhere else here
 
 
 # -- solvers -----------------------------------------------------------------------------------
 
 
-def _solver(text: Text) -> Iterator[Finding]:
+def _check_solver(text: SourceFile) -> Iterator[Finding]:
     param = text.message
     if param is None:
         return
@@ -133,22 +133,26 @@ def _solver(text: Text) -> Iterator[Finding]:
             yield Finding("note", "old-field", note, text.where("solver_type"))
     except DemitasseError as error:
         yield Finding("error", "solver-field", error.message, text.where("solver_type"))
-    for rule in solver.RULES:
+    for rule in solver_rules.RULES:
         for severity, code, field, message in rule(param):
             yield Finding(severity, code, message, text.where(field))
     for value, field, uses in _nets_of(param):
         if isinstance(value, NetParameter):
-            yield from _inner(value, uses, f"{text.where(field)}: {field}", text.path.parent)
+            yield from _check_inner_net(
+                value, uses, f"{text.where(field)}: {field}", text.path.parent
+            )
         else:
-            yield from _named(value, uses, f"{field} {value!r}", text.where(field), text.path)
+            yield from _check_net_file(
+                value, uses, f"{field} {value!r}", text.where(field), text.path
+            )
 
 
-def _named(
+def _check_net_file(
     name: str, uses: Sequence[Use], what: str, where: str, solver_file: Path
 ) -> Iterator[Finding]:
-    """Look through a net that a solver names."""
+    """Check a net file of a solver."""
     try:
-        net = Text(resolve_path(name, solver_file.parent), NetParameter)
+        net = SourceFile(resolve_path(name, solver_file.parent), NetParameter)
     except DemitasseError as error:
         yield Finding("error", "missing-file", str(error), where)
         return
@@ -157,22 +161,24 @@ def _named(
             yield Finding("error", "missing-file", f"{what}: {finding.message}", where)
         else:
             yield finding
-    yield from _net(net, uses)
+    yield from _check_net(net, uses)
 
 
-def _inner(net: NetParameter, uses: Sequence[Use], where: str, base: Path) -> Iterator[Finding]:
-    """Look through a net that is written inside a solver."""
-    yield from old_fields(net, where)
+def _check_inner_net(
+    net: NetParameter, uses: Sequence[Use], where: str, base: Path
+) -> Iterator[Finding]:
+    """Check a net inside a solver."""
+    yield from deprecated_fields(net, where)
     try:
         upgrade_net(net)
     except DemitasseError as error:
         yield Finding("error", "old-format", error.message, where)
         return
-    yield from _message(ReadNet(net, where), _states(net, uses), base)
+    yield from _check_states(ReadNet(net, where), _states(net, uses), base)
 
 
 def _nets_of(param: SolverParameter) -> Iterator[tuple[NetParameter | str, str, list[Use]]]:
-    """Yield the nets of a solver, the fields they are given by, and how they are used."""
+    """Yield the nets of a solver, with their fields and uses."""
     tests = [("TEST", own) for own in param.test_state or [NetState()]]
     for field in TRAIN_FIELDS:
         if param.HasField(field):

@@ -1,6 +1,6 @@
-"""For every code of a finding, a text that has it and one that does not.
+"""Examples of every code of lint: a text with the finding and one without.
 
-The pages show them, and tests hold them to the rules.
+The documentation shows the examples, and tests check them.
 """
 
 from __future__ import annotations
@@ -8,21 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from demitasse.lint.codes import Code
-from demitasse.lint.finding import Severity
+from demitasse.lint.findings import Code, Severity
 
 __all__ = ["EXAMPLES", "Example"]
 
 
 @dataclass(frozen=True)
 class Example:
-    """A text with a fault, and the same without it.
+    """A text with a mistake, and the corrected text.
 
     Attributes:
-        severity: Of the finding.
-        wrong: What has it.
-        right: What does not.
-        around: The file that both stand in; "{}" is their place.
+        severity: Severity of the finding.
+        wrong: Text with the finding.
+        right: Text without the finding.
+        around: File around both texts; "{}" is their place.
     """
 
     severity: Severity
@@ -66,7 +65,7 @@ TRANSFORM = f"{DATA.replace('data_param', '{} data_param')}{FC}{LOSS}"
 
 
 def _batch_norm(fields: str) -> str:
-    """Write a BatchNorm and what scales its output."""
+    """Return a BatchNorm and a layer that scales its output."""
     return (
         f'layer {{ name: "bn" type: "BatchNorm" bottom: "fc" top: "fc"{fields} }}\n'
         'layer { name: "scale" type: "Scale" bottom: "fc" top: "fc" }'
@@ -74,7 +73,7 @@ def _batch_norm(fields: str) -> str:
 
 
 def _conv(field: str) -> str:
-    """Write a convolution with a field."""
+    """Return a convolution with a field."""
     return (
         'layer {\n  name: "fc" type: "Convolution" bottom: "data" top: "fc"\n'
         f"  convolution_param {{ kernel_size: 3 {field} }}\n}}"
@@ -392,5 +391,5 @@ EXAMPLES: Mapping[Code, Sequence[Example]] = {
         ),
     ],
 }
-"""Code -> examples, one for each severity it has. The files they name are there: ``records``, a
-database of 8 x 8 images with labels 0 to 2, and their mean, ``mean.binaryproto``."""
+"""Code -> examples, one for each severity. Files in the examples: ``records``, a database of 8 x 8
+images with labels 0 to 2, and their mean, ``mean.binaryproto``."""

@@ -1,11 +1,11 @@
-"""What notebooks show: nets, blobs, layers, solvers and tables, as HTML that loads nothing.
+"""Nets, blobs, layers, solvers and tables in notebooks, as HTML without external resources.
 
-Nothing here needs IPython; where it is loaded, ``LiveCurves`` redraws itself while a solver runs.
+IPython is optional: if it is loaded, ``LiveCurves`` draws while a solver runs.
 """
 
 from demitasse.notebook.live import LiveCurves
 from demitasse.notebook.show import html_of
-from demitasse.notebook.table import Table, benchmark_table, consistency_table, summary
+from demitasse.notebook.tables import Table, benchmark_table, consistency_table, summary
 
 __all__ = [
     "LiveCurves",

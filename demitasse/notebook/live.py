@@ -1,4 +1,4 @@
-"""Curves of a run that redraw themselves in a notebook while it is trained."""
+"""Live curves of a training run in a notebook."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from time import monotonic
 from typing import Protocol
 
 from demitasse.core.html_repr import html_of
-from demitasse.notebook import markup
-from demitasse.notebook.drawings import curves
+from demitasse.notebook import html
+from demitasse.notebook.html import curves
 
 __all__ = ["LiveCurves"]
 
 PAUSE = 0.5
-"""Seconds between two drawings, at least."""
+"""Least seconds between two drawings."""
 
 LOSSES = ("smoothed_loss", "loss")
-"""Of these the first that is told is drawn."""
+"""Names of losses, the preferred first."""
 
 
 class LiveCurves:
-    """A logger whose loss, learning rate and tests are curves that grow while a solver runs.
+    """A logger that draws loss, learning rate and tests in a notebook while a solver runs.
 
-    In a notebook, ``solver.loggers.append(LiveCurves())`` before ``solver.solve()``; elsewhere it
-    keeps the numbers and shows nothing. They come as often as the solver displays or tests.
+    Use ``solver.loggers.append(LiveCurves())`` before ``solver.solve()``. Outside of notebooks, the
+    logger only stores the numbers. The solver logs numbers when it displays or tests.
 
     Attributes:
-        values: For each name the value at each iteration.
+        values: Name -> iteration -> value.
     """
 
     def __init__(self) -> None:
@@ -37,27 +37,27 @@ class LiveCurves:
         self._last = -math.inf
 
     def scalars(self, iteration: int, values: Mapping[str, float]) -> None:
-        """Take numbers, and draw them."""
+        """Store numbers, and draw the curves."""
         for name, value in values.items():
             self.values.setdefault(name, {})[iteration] = value
         self._draw()
 
     def event(self, iteration: int, kind: str, facts: Mapping[str, object]) -> None:
-        """Forget what comes after the iteration at which a run begins, or goes on."""
+        """Delete the values from the iteration on at which a run starts or resumes."""
         del facts
         if kind == "begin":
             self.values = {
-                name: {at: value for at, value in told.items() if at < iteration}
-                for name, told in self.values.items()
+                name: {at: value for at, value in old.items() if at < iteration}
+                for name, old in self.values.items()
             }
 
     def close(self) -> None:
-        """Draw what has not been drawn yet."""
+        """Draw the last values."""
         if self._shown is not None:
             self._draw(at_once=True)
 
     def html(self) -> str:
-        """Return the curves as a piece of a page."""
+        """Return the curves as HTML."""
         loss = next((name for name in LOSSES if self.values.get(name)), "loss")
         tests = [name for name in self.values if name.startswith("test")]
         groups = {
@@ -72,7 +72,7 @@ class LiveCurves:
         ]
         drawn = "".join(filter(None, charts))
         if not drawn:
-            return markup.note("nothing was told yet; curves need `display` in the solver")
+            return html.note("no values yet; curves need `display` in the solver")
         return f'<div class="side">{drawn}</div>'
 
     def _draw(self, *, at_once: bool = False) -> None:
@@ -82,16 +82,16 @@ class LiveCurves:
         self._last = monotonic()
         if self._shown is None:
             self._shown = sys.modules["IPython"].display.display(self, display_id=True)
-            shell.events.register("post_run_cell", self._cell_is_done)
+            shell.events.register("post_run_cell", self._on_cell_end)
         else:
             self._shown.update(self)
 
-    def _cell_is_done(self, result: object) -> None:
-        """Draw what came since the last drawing, and begin a new one in the next cell."""
+    def _on_cell_end(self, result: object) -> None:
+        """Draw the last values; the next cell gets a new drawing."""
         del result
         shell = _shell()
         if shell is not None:
-            shell.events.unregister("post_run_cell", self._cell_is_done)
+            shell.events.unregister("post_run_cell", self._on_cell_end)
         self.close()
         self._shown, self._last = None, -math.inf
 
@@ -103,30 +103,30 @@ class LiveCurves:
 
 
 class _Handle(Protocol):
-    """IPython's handle of what is shown, by which it is replaced."""
+    """IPython's display handle."""
 
     def update(self, thing: object) -> None:
-        """Show another thing in its place."""
+        """Replace the displayed object."""
 
 
 class _Events(Protocol):
-    """IPython's lists of functions that are called when something happens."""
+    """IPython's registry of event callbacks."""
 
     def register(self, event: str, function: Callable[[object], None]) -> None:
-        """Call a function from now on."""
+        """Add a callback."""
 
     def unregister(self, event: str, function: Callable[[object], None]) -> None:
-        """Call it no more."""
+        """Remove a callback."""
 
 
 class _Shell(Protocol):
-    """IPython's running shell."""
+    """IPython's shell."""
 
     events: _Events
 
 
 def _shell() -> _Shell | None:
-    """Return the shell of the notebook that runs this, or None; imports nothing."""
+    """Return the shell of the running notebook, or None; import nothing."""
     ipython = sys.modules.get("IPython")
     found: _Shell | None = ipython.get_ipython() if ipython is not None else None
-    return found if hasattr(found, "kernel") else None  # a terminal's shell draws nothing
+    return found if hasattr(found, "kernel") else None  # a terminal's shell has no kernel

@@ -1,4 +1,4 @@
-"""The HTML of each kind of object."""
+"""HTML of nets, blobs, layers, solvers and tables."""
 
 from __future__ import annotations
 
@@ -13,44 +13,43 @@ from demitasse.graph.splits import without_splits
 from demitasse.layers.base import Layer
 from demitasse.net import Net
 from demitasse.net.structure import ReadOnlyMapping
-from demitasse.notebook import markup
-from demitasse.notebook.drawings import histogram
+from demitasse.notebook import html
+from demitasse.notebook.html import histogram, picture
 from demitasse.notebook.live import LiveCurves
-from demitasse.notebook.pictures import picture
-from demitasse.notebook.table import Table, summary
+from demitasse.notebook.tables import Table, summary
 from demitasse.training import Solver
 
 __all__ = ["html_of"]
 
 MOST_OPEN = 40
-"""Layers of a net whose drawing is shown at once; of larger ones when it is clicked."""
+"""Limit of layers of a net whose drawing is unfolded."""
 
 MOST_DRAWN = 1000
-"""Layers of a net that is drawn: a larger drawing would make the notebook's file large."""
+"""Limit of layers of a net that is drawn, for the size of the notebook's file."""
 
 
 def html_of(thing: object) -> str:
-    """Return what a notebook shows of an object.
+    """Return the HTML of an object.
 
     Raises:
-        TypeError: There is nothing to show of its kind.
+        TypeError: The type of the object is unknown.
     """
     match thing:
         case Net():
-            return markup.framed(*_net(thing))
+            return html.framed(*_net(thing))
         case ReadOnlyMapping():
-            return markup.framed(_named(thing))
+            return html.framed(_named(thing))
         case Blob():
-            return markup.framed(*_blob(thing))
+            return html.framed(*_blob(thing))
         case Layer():
-            return markup.framed(*_layer(thing))
+            return html.framed(*_layer(thing))
         case Solver():
-            return markup.framed(*_solver(thing))
+            return html.framed(*_solver(thing))
         case LiveCurves():
-            return markup.framed(thing.html())
+            return html.framed(thing.html())
         case Table():
-            return markup.framed(markup.heading(thing.title), thing.html())
-    message = f"notebooks show nothing of a {type(thing).__name__}"
+            return html.framed(html.heading(thing.title), thing.html())
+    message = f"got a {type(thing).__name__}, expected a net, blob, layer, solver or table"
     raise TypeError(message)
 
 
@@ -62,10 +61,10 @@ def _net(net: Net) -> list[str]:
         f"({bytes_text(size)}), on {net.device}"
     )
     return [
-        markup.heading(net.name or "net"),
-        markup.note(facts),
+        html.heading(net.name or "net"),
+        html.note(facts),
         _drawing(net),
-        markup.folded("layers", summary(net).html(), is_open=len(net.layers) <= MOST_OPEN),
+        html.folded("layers", summary(net).html(), is_open=len(net.layers) <= MOST_OPEN),
     ]
 
 
@@ -74,23 +73,23 @@ def _drawing(net: Net) -> str:
 
     message = without_splits(net.structure.message)
     if len(message.layer) > MOST_DRAWN:
-        return markup.note(f"a net of more than {MOST_DRAWN:,} layers is not drawn")
+        return html.note(f"nets of more than {MOST_DRAWN:,} layers are not drawn")
     try:
         svg = draw_net(message, "TB", "svg").decode()
     except (DemitasseError, ValueError) as error:
-        return markup.note(f"it cannot be drawn: {error}")
+        return html.note(f"cannot draw the net: {error}")
     content = f'<div class="drawing">{svg[svg.index("<svg") :]}</div>'
-    return markup.folded("drawing", content, is_open=len(message.layer) <= MOST_OPEN)
+    return html.folded("drawing", content, is_open=len(message.layer) <= MOST_OPEN)
 
 
 def _named(held: ReadOnlyMapping[Blob | Sequence[Blob]]) -> str:
-    """Return the blobs of a net, or the parameters of its layers; their values are not read."""
+    """Return a table of the blobs of a net, or the parameters of its layers, without values."""
     rows = [
         (name, "" if isinstance(found, Blob) else index, _shape(blob), blob.dtype, blob.count)
         for name, found in held.items()
         for index, blob in enumerate([found] if isinstance(found, Blob) else found)
     ]
-    return markup.table(("name", "number", "shape", "dtype", "values"), rows)
+    return html.table(("name", "number", "shape", "dtype", "values"), rows)
 
 
 def _shape(blob: Blob) -> str:
@@ -99,22 +98,22 @@ def _shape(blob: Blob) -> str:
 
 def _blob(blob: Blob) -> list[str]:
     title = f"{blob.name} " if blob.name else ""
-    parts = [markup.heading(f"{title}{_shape(blob)} {blob.dtype} on {blob.device}")]
+    parts = [html.heading(f"{title}{_shape(blob)} {blob.dtype} on {blob.device}")]
     try:
         shown = [_values(blob, "data"), _values(blob, "gradient")]
         image, about = picture(blob)
-    except DemitasseError as error:  # such as of a buffer that other blobs use by now
-        return [*parts, markup.note(str(error))]
+    except DemitasseError as error:  # for instance, another blob has reused the buffer
+        return [*parts, html.note(str(error))]
     if image:
-        shown.append(f"<div>{image}{markup.note(about)}</div>")
+        shown.append(f"<div>{image}{html.note(about)}</div>")
     return [*parts, f'<div class="side">{"".join(shown)}</div>']
 
 
 def _values(blob: Blob, what: str) -> str:
-    """Return how the data or the gradient are distributed; nothing of a gradient not there."""
+    """Return the distribution of data or gradient; an empty text without a gradient."""
     found = distribution(blob, diff=what == "gradient")
     if found is None:
-        return "" if what == "gradient" else markup.note("nothing was written to it yet")
+        return "" if what == "gradient" else html.note("no values yet")
     rows: list[tuple[str, object]] = [
         ("smallest", found.low),
         ("mean", found.mean),
@@ -123,20 +122,20 @@ def _values(blob: Blob, what: str) -> str:
     ]
     if found.nonfinite:
         rows.append(("NaN or infinite", found.nonfinite))
-    parts = [f"<b>{what}</b>", markup.table(("", ""), rows)]
+    parts = [f"<b>{what}</b>", html.table(("", ""), rows)]
     if found.counts and not math.isclose(found.edges[0], found.edges[-1]):
         parts.append(histogram(found.counts, found.edges[0], found.edges[-1], f"of the {what}"))
     if found.sampled < found.count:
-        parts.append(markup.note(f"drawn from {found.sampled:,} of {found.count:,} values"))
+        parts.append(html.note(f"from {found.sampled:,} of {found.count:,} values"))
     return f"<div>{''.join(parts)}</div>"
 
 
 def _layer(layer: Layer) -> list[str]:
-    parts = [markup.heading(f"{layer.name} ({layer.type})")]
+    parts = [html.heading(f"{layer.name} ({layer.type})")]
     if not layer.blobs:
-        return [*parts, markup.note("a layer without parameters")]
+        return [*parts, html.note("no parameters")]
     for number, blob in enumerate(layer.blobs):
-        parts.append(markup.note(f"parameter {number}"))
+        parts.append(html.note(f"parameter {number}"))
         parts += _blob(blob)
     return parts
 
@@ -152,10 +151,10 @@ def _solver(solver: Solver) -> list[str]:
         ("net", f"{solver.net.name} on {solver.net.device}"),
     ]
     live = [logger.html() for logger in solver.loggers if isinstance(logger, LiveCurves)]
-    return [markup.heading(f"{solver.type} solver"), markup.table(("", ""), _given(facts)), *live]
+    return [html.heading(f"{solver.type} solver"), html.table(("", ""), _nonempty(facts)), *live]
 
 
-def _given(facts: Sequence[tuple[str, object]]) -> list[tuple[str, object]]:
+def _nonempty(facts: Sequence[tuple[str, object]]) -> list[tuple[str, object]]:
     return [(name, value) for name, value in facts if value != ""]
 
 
@@ -164,5 +163,5 @@ def _number(value: float) -> str:
 
 
 def _width(blob: Blob) -> int:
-    """Return the bytes of a value."""
+    """Return the bytes per value."""
     return 8 if blob.dtype.endswith("64") else 2 if blob.dtype.endswith("16") else 4

@@ -1,8 +1,6 @@
-"""Charts, and pages of HTML that stand alone: one file, nothing loaded, light and dark."""
+"""Charts, and pages of HTML in one file, without external resources, light and dark."""
 
-from demitasse.pages.chart import Line, line_chart, save_chart
-from demitasse.pages.curves import Curve, curve_chart
-from demitasse.pages.page import Page
-from demitasse.pages.rates import rate
+from demitasse.pages.charts import Curve, Line, curve_chart, line_chart, save_chart
+from demitasse.pages.page import Page, rate
 
 __all__ = ["Curve", "Line", "Page", "curve_chart", "line_chart", "rate", "save_chart"]

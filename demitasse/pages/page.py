@@ -1,16 +1,14 @@
-"""A page of HTML in one file, that loads nothing, for light, dark and paper."""
+"""Pages of HTML in one file, without external resources, for light, dark and paper."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from html import escape
 from pathlib import Path
 
 from demitasse.core.atomic import atomic_write
 from demitasse.core.text import escaped
 from demitasse.version import __version__
-
-__all__ = ["Page"]
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8886; --soft: #8882; --bad: #c62828; }
@@ -38,11 +36,14 @@ footer { margin-top: 3rem; font-size: .85rem; opacity: .7; }
 """
 
 
+NUMBER, BAD = ' class="number"', ' class="bad"'
+
+
 class Page:
-    """A page that is put together from top to bottom; all text is escaped.
+    """Builder of a page, from top to bottom; all text is escaped.
 
     Args:
-        title: Its title and first heading.
+        title: Title and first heading.
     """
 
     def __init__(self, title: str) -> None:
@@ -58,22 +59,22 @@ class Page:
         self._parts.append(f"<p>{_text(text)}</p>")
 
     def chart(self, svg: str, about: str) -> None:
-        """Add a chart, as :func:`line_chart` draws it.
+        """Add a chart of :func:`line_chart`.
 
         Args:
             svg: The chart.
-            about: What it shows, for who cannot see it.
+            about: Text for screen readers.
         """
         self._parts.append(
             f'<figure class="wide" role="img" aria-label="{_text(about)}">{svg}</figure>'
         )
 
     def drawing(self, svg: str, about: str) -> None:
-        """Add a drawing in its own size, on paper's colour: it is made for a light ground.
+        """Add a drawing in its own size, on white ground.
 
         Args:
-            svg: The drawing; from ourselves, as it is not escaped.
-            about: What it shows, for who cannot see it.
+            svg: The drawing, which is not escaped.
+            about: Text for screen readers.
         """
         self._parts.append(
             f'<figure class="wide drawing" role="img" aria-label="{_text(about)}">{svg}</figure>'
@@ -84,33 +85,19 @@ class Page:
         header: Sequence[str],
         rows: Sequence[Sequence[str]],
         *,
-        numbers: Sequence[int] = (),
-        bad: Sequence[int] = (),
+        numbers: Collection[int] = (),
+        bad: Collection[int] = (),
     ) -> None:
         """Add a table.
 
         Args:
             header: Names of the columns.
             rows: The cells.
-            numbers: Indices of the columns that hold numbers.
-            bad: Indices of the rows that something is wrong with.
+            numbers: Indices of right-aligned columns.
+            bad: Indices of marked rows.
         """
-        kinds = [' class="number"' if i in numbers else "" for i in range(len(header))]
-
-        def line(cells: Sequence[str], tag: str) -> str:
-            return "".join(
-                f"<{tag}{kind}>{_text(cell)}</{tag}>"
-                for kind, cell in zip(kinds, cells, strict=True)
-            )
-
-        marks = [' class="bad"' if i in bad else "" for i in range(len(rows))]
-        body = "\n".join(
-            f"<tr{mark}>{line(row, 'td')}</tr>" for mark, row in zip(marks, rows, strict=True)
-        )
-        self._parts.append(
-            f'<div class="wide"><table><thead><tr>{line(header, "th")}</tr></thead>\n'
-            f"<tbody>\n{body}\n</tbody></table></div>"
-        )
+        content = html_table(header, rows, numbers=numbers, bad=bad)
+        self._parts.append(f'<div class="wide">{content}</div>')
 
     def html(self) -> str:
         """Return the whole page."""
@@ -128,7 +115,7 @@ class Page:
         """Write the page.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
         """
         with atomic_write(path) as file:
             file.write(self.html().encode())
@@ -136,3 +123,46 @@ class Page:
 
 def _text(text: str) -> str:
     return escape(escaped(text, one_line=True))
+
+
+def number_columns(rows: Sequence[Sequence[object]]) -> list[int]:
+    """Return the indices of the columns that contain numbers and None only."""
+    return [
+        index
+        for index in range(len(rows[0]) if rows else 0)
+        if all(isinstance(row[index], int | float) or row[index] is None for row in rows)
+    ]
+
+
+def html_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    numbers: Collection[int] = (),
+    bad: Collection[int] = (),
+) -> str:
+    """Return a table as HTML; without a header if all its names are empty.
+
+    Args:
+        header: Names of the columns.
+        rows: The cells.
+        numbers: Indices of right-aligned columns.
+        bad: Indices of marked rows.
+    """
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "".join(
+            f"<{tag}{NUMBER if i in numbers else ''}>{_text(cell)}</{tag}>"
+            for i, cell in enumerate(cells)
+        )
+
+    head = f"<thead><tr>{line(header, 'th')}</tr></thead>\n" if any(header) else ""
+    body = "\n".join(
+        f"<tr{BAD if i in bad else ''}>{line(row, 'td')}</tr>" for i, row in enumerate(rows)
+    )
+    return f"<table>{head}<tbody>\n{body}\n</tbody></table>"
+
+
+def rate(value: float) -> str:
+    """Return a rate with four digits, or as an integer from 1,000 on."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

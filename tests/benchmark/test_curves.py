@@ -5,7 +5,7 @@ import math
 import pytest
 
 from demitasse.pages import Curve, curve_chart
-from demitasse.pages.curves import thinned
+from demitasse.pages.charts import thinned
 
 pytest.importorskip("matplotlib")
 

@@ -8,7 +8,7 @@ from wide_net import NET
 
 import demitasse as dm
 from demitasse.benchmark import largest
-from demitasse.benchmark.trial import Answer, Trial
+from demitasse.benchmark.largest import Trial, TrialResult
 from demitasse.core import device as devices
 from demitasse.core.device import Device
 from demitasse.core.host import HostMemory
@@ -37,8 +37,8 @@ class Fake(Trial):
             use = MemoryUse(parameters=100, blobs=self.needs(batch))
             peak = use.total + self.temporary(batch)
             if peak > limit:
-                return [*answers, Answer(batch, lacks="no memory")]
-            answers.append(Answer(batch, "", use, peak))
+                return [*answers, TrialResult(batch, lacks="no memory")]
+            answers.append(TrialResult(batch, "", use, peak))
         return answers
 
 

@@ -48,7 +48,7 @@ def test_what_is_slower_than_a_saved_run_ends_with_1(project, run, times, code):
 
     assert result.exit_code == code
     assert ("slower than in a.json: deploy[numpy-3-test]" in result.stdout) == bool(code)
-    said = "times as long" if code else "Nothing became slower"
+    said = "times as long" if code else "No case is slower"
     assert said in Path("page.html").read_text(encoding="utf-8")
 
 

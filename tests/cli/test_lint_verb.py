@@ -30,7 +30,7 @@ def test_errors_end_with_3(project, run):
 
     assert result.exit_code == 3
     *_, finding, total = result.stdout.splitlines()
-    assert finding.startswith("bad.prototxt:1: layer 'a' (Nothing): error: there is no layer type")
+    assert finding.startswith("bad.prototxt:1: layer 'a' (Nothing): error: unknown layer type")
     assert total == "1 error"
 
 

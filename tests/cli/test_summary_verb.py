@@ -6,7 +6,7 @@ import pytest
 
 from demitasse import Net
 from demitasse.io.proto import NetParameter, parse_text
-from demitasse.notebook.anatomy import anatomy
+from demitasse.notebook.tables import net_summary
 
 NET = """
 layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 4 dim: 5 dim: 5 } } }
@@ -22,7 +22,7 @@ layer { name: "relu" type: "ReLU" bottom: "ip" top: "ip" }
 
 @pytest.fixture
 def found():
-    return anatomy(Net(parse_text(NET, NetParameter), "TEST"))
+    return net_summary(Net(parse_text(NET, NetParameter), "TEST"))
 
 
 def test_layers_are_in_order_with_their_shapes(found):
@@ -57,7 +57,7 @@ def test_recurrent_layers_work_at_every_step():
       recurrent_param { num_output: 4 } }
     """
 
-    found = anatomy(Net(parse_text(text, NetParameter), "TEST"))
+    found = net_summary(Net(parse_text(text, NetParameter), "TEST"))
 
     assert found["total"]["multiply_adds"] == 3 * 2 * (4 * 4 * 5 + 4 * 4 * 4)
 
@@ -71,7 +71,7 @@ def test_shared_parameters_count_once(project, run):
         for n in "ab"
     )
 
-    found = anatomy(Net(parse_text(text, NetParameter), "TEST"))
+    found = net_summary(Net(parse_text(text, NetParameter), "TEST"))
 
     assert found["total"]["parameters"] == 9 * 9 + 9
 
@@ -108,7 +108,7 @@ def of_layer(text, shape, phase="TEST"):
     layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ {dims} }} }} }}
     layer {{ name: "layer" bottom: "x" top: "y" {text} }}
     """
-    found = anatomy(Net(parse_text(text, NetParameter), phase))["layers"][1]
+    found = net_summary(Net(parse_text(text, NetParameter), phase))["layers"][1]
     return found["multiply_adds"], found["bytes_moved"]
 
 

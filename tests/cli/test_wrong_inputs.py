@@ -163,7 +163,7 @@ def test_a_code_is_explained(run):
     result = run("explain zero-weights")
 
     assert result.exit_code == 0
-    assert result.stdout.startswith("zero-weights: Weights without a filler begin at 0")
+    assert result.stdout.startswith("zero-weights: Weights without a filler")
     assert "What to do: Add a filler" in result.stdout
     assert "weight_filler" in result.stdout
 

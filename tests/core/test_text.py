@@ -15,7 +15,7 @@ from demitasse.core.log import get_logger, start_logging, stop_logging
 from demitasse.core.text import bytes_text, escaped, nearest, read_size, suggestion
 from demitasse.errors import DataError, DemitasseError
 from demitasse.io.proto import NetParameter
-from demitasse.lint.finding import Finding
+from demitasse.lint.findings import Finding
 
 EVIL = "a\x1b[31m\nI1120 12:00:00.000000  1 x.py:1] forged\r\x9b\u202e\udc80"
 

@@ -11,8 +11,8 @@ import pytest
 from demitasse.io.data.databases.writing import write_database
 from demitasse.io.proto import BlobProto, set_floats, write_binary
 from demitasse.lint import lint
-from demitasse.lint.codes import CODES, Code
 from demitasse.lint.examples import DATA, EXAMPLES, FC, LOSS
+from demitasse.lint.findings import CODES, Code
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 EVERY = [

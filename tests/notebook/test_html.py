@@ -163,14 +163,14 @@ def test_integers_can_be_shown():
 
 
 def test_a_blob_that_was_never_written_says_so():
-    assert "nothing was written to it yet" in checked(made().blobs["conv"]._repr_html_())
+    assert "no values yet" in checked(made().blobs["conv"]._repr_html_())
 
 
 def test_a_layer_shows_its_parameters():
     net = made()
 
     assert "parameter 1" in checked(net.layers[1]._repr_html_())
-    assert "without parameters" in checked(net.layers[2]._repr_html_())
+    assert "no parameters" in checked(net.layers[2]._repr_html_())
 
 
 def test_blobs_and_parameters_are_tables():

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from demitasse.notebook import LiveCurves, live
-from demitasse.notebook.drawings import curves, histogram
+from demitasse.notebook.html import curves, histogram
 
 
 class Notebook:

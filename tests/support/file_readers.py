@@ -19,7 +19,7 @@ from reader import Call, Reader, put
 
 from demitasse import cvdnn, load_weights
 from demitasse.backends import kept
-from demitasse.benchmark.saved import read_results
+from demitasse.benchmark.results import read_results
 from demitasse.cli.commands.classify import _windows
 from demitasse.cli.gflags import double_dashes
 from demitasse.cli.training_log import read_log, seconds_of_iterations

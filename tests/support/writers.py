@@ -155,7 +155,7 @@ WRITERS = (
 
 WRITING = {
     "backends/kept.py": "kernels",
-    "benchmark/saved.py": "results of measuring",
+    "benchmark/results.py": "results of measuring",
     "cli/command.py": "log file",
     "cli/commands/caffe.py": "executables",
     "cli/commands/classify.py": ("scores", "windows to csv", "windows to h5"),
@@ -167,7 +167,7 @@ WRITING = {
     "cli/commands/weights.py": "state_dict to weights",
     "cli/comparison.py": "report of devices",
     "cli/run_images.py": "drawn answers",
-    "core/config/trust.py": "list of trusted files",
+    "core/config/files.py": "list of trusted files",
     "compat/cvdnn/net.py": "graph of OpenCV's net",
     "io/data/databases/_leveldb_writer.py": "MNIST to leveldb",
     "io/data/databases/_lmdb_environment.py": "MNIST to lmdb",
@@ -177,7 +177,7 @@ WRITING = {
     "interop/onnx_export/files.py": "net for ONNX",
     "interop/torch_export/export.py": "net for PyTorch",
     "interop/onnx_import/importer.py": "net of ONNX",
-    "pages/chart.py": "results of measuring",
+    "pages/charts.py": "results of measuring",
     "pages/page.py": "results of measuring",
     "inference/prediction/parts.py": "part of answers",
     "io/proto/write.py": "old net to text",
@@ -300,20 +300,20 @@ def _results() -> None:
 
     from pytest_benchmark import plugin, utils
 
-    from demitasse.benchmark import report, saved
+    from demitasse.benchmark import results as files
     from demitasse.benchmark.case import Case
     from demitasse.benchmark.measure import Result
 
     plugin.pytest_benchmark_generate_machine_info = utils.get_commit_info = dict
-    saved.datetime = SimpleNamespace(now=lambda zone: datetime(2026, 1, 1, tzinfo=zone))
+    files.datetime = SimpleNamespace(now=lambda zone: datetime(2026, 1, 1, tzinfo=zone))
     milliseconds = float(Path("in/list.txt").read_text().split()[1])
     case = Case(Path("in/deploy.prototxt"), "numpy", 1, "TEST")
     results = [Result(case, [milliseconds / 1000] * 3)]
 
     def write() -> None:
-        saved.write_results(Path("out/results.json"), results)
-        report.draw(results, Path("out/results.svg"))
-        report.write_page(results, Path("out/results.html"), None)
+        files.write_results(Path("out/results.json"), results)
+        files.draw_rates(results, Path("out/results.svg"))
+        files.write_page(results, Path("out/results.html"), None)
 
     _as_a_script(write)
 

@@ -239,7 +239,7 @@ def bench_command(
     round, so that other load of the machine affects them equally.
     """
     from demitasse.benchmark import measure, read_results, regressions, write_results
-    from demitasse.benchmark.report import draw, layers_of, table_of, write_page
+    from demitasse.benchmark.results import draw_rates, results_table, slowest_layers, write_page
     from demitasse.core.device import Device, choose_device
 
     saved = None if baseline is None else read_results(baseline)
@@ -254,10 +254,10 @@ def bench_command(
         reading=reading,
         on_case=lambda case: print_stderr(f"preparing: {case.name}"),
     )
-    show(table(*table_of(results)))
+    show(table(*results_table(results)))
     for result in (one for one in results if one.layers):
         click.echo(f"\n{result.case.name}, slowest layers:")
-        click.echo(table(("layer", "ms", "share"), layers_of(result, 10)))
+        click.echo(table(("layer", "ms", "share"), slowest_layers(result, 10)))
     for result in (one for one in results if one.error):
         print_stderr(f"{result.case.name}: {result.error}")
     slower = None if saved is None else regressions(results, saved, tolerance / 100)
@@ -269,7 +269,7 @@ def bench_command(
     if save is not None:
         write_results(save, results)
     if chart is not None:
-        draw(results, chart)
+        draw_rates(results, chart)
     if html is not None:
         write_page(results, html, slower)
     if slower or any(result.error for result in results):

@@ -26,7 +26,7 @@ from demitasse.core.text import bytes_text, escaped
 
 if TYPE_CHECKING:
     from demitasse.lint import Finding
-    from demitasse.lint.codes import Code
+    from demitasse.lint.findings import Code
 
 
 @click.command(cls=Command)
@@ -56,13 +56,13 @@ def summary_command(
     """
     from demitasse.cli.timing import capture_status, layer_table
     from demitasse.net import Net
-    from demitasse.notebook.anatomy import anatomy, shapes_text
+    from demitasse.notebook.tables import net_summary, shapes_text
     from demitasse.plan.report import report
 
     # shapes need no device; --runs does
     where = device if runs else "numpy"
     with Net(net, phase, device=where, level=level or 0, stages=stages) as made:
-        found, memory = anatomy(made), made.device.memory_info()
+        found, memory = net_summary(made), made.device.memory_info()
         found["memory"] = asdict(memory)
         if runs:
             made.reshape()
@@ -151,7 +151,7 @@ def _count_text(severities: list[str]) -> str:
 def explain_command(code: str | None) -> None:
     """Explain a code of lint by examples; without CODE, list all codes."""
     from demitasse.core.text import suggestion
-    from demitasse.lint.codes import CODES
+    from demitasse.lint.findings import CODES
 
     if code is None:
         show(table(("code", "meaning"), [(name, meaning.text) for name, meaning in CODES.items()]))
@@ -166,8 +166,8 @@ def explain_command(code: str | None) -> None:
 
 
 def _explanation(code: Code) -> str:
-    from demitasse.lint.codes import CODES
     from demitasse.lint.examples import EXAMPLES
+    from demitasse.lint.findings import CODES
 
     parts = [f"{code}: {CODES[code].text}", f"What to do: {CODES[code].remedy}"]
     for example in EXAMPLES[code]:

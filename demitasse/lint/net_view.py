@@ -1,4 +1,4 @@
-"""A net as lint looks at it: the layers of one state, and who reads what of whom."""
+"""The layers of a net in one state, and the connections between them."""
 
 from __future__ import annotations
 
@@ -11,44 +11,39 @@ from demitasse.core.text import suggestion
 from demitasse.graph import filter_net
 from demitasse.io.proto import LayerParameter, NetParameter, NetState, Phase, ReadNet
 from demitasse.layers.metadata import layer_metadata
-from demitasse.lint.codes import Code
-from demitasse.lint.finding import Finding, Severity
-
-__all__ = ["IN_PHASE", "Told", "View"]
+from demitasse.lint.findings import Code, Finding, Severity
 
 IN_PHASE = "\0"
-"""Stands where a message names the phase, unless the same is found in every phase."""
+"""Placeholder of the phase in a message; empty for findings in every phase."""
 
 
-class Told(NamedTuple):
-    """A finding.
+class ScopedFinding(NamedTuple):
+    """A finding, with and without its phase.
 
     Attributes:
-        here: As it is said of one phase.
-        anywhere: As it is said of all.
+        here: The finding in one phase.
+        anywhere: The finding in all phases.
     """
 
     here: Finding
     anywhere: Finding
 
 
-class View:
+class NetView:
     """The layers of a net in one state.
 
     Args:
         net: The net in the current format.
         state: Phase, level and stages.
-        name: What the net is called where a layer's line is not known.
         base: Folder of the net's file, or None.
 
     Attributes:
         layers: The layers of that state.
-        facts: What is known of their types.
+        facts: Metadata of their types.
         phase: "TRAIN" or "TEST".
-        sources: For each layer and each of its bottoms, the number of the layer that writes it, or
-            None.
-        readers: For each layer and each of its tops, the numbers of the layers that read it.
-        told: What ``say`` was told.
+        sources: For each layer and bottom, the index of the layer that writes the bottom, or None.
+        readers: For each layer and top, the indices of the layers that read the top.
+        findings: Findings of ``report``.
 
     Raises:
         NetError: A layer has both include and exclude rules.
@@ -63,7 +58,7 @@ class View:
         self.facts = [layer_metadata(layer.type) for layer in self.layers]
         self.phase, self.base, self.name = Phase.Name(state.phase), base, net.source
         self._origins = [net.origin(index) for index in kept]
-        self.told: list[Told] = []
+        self.findings: list[ScopedFinding] = []
         self.sources: list[list[int | None]] = []
         self.readers: list[list[list[int]]] = [[[] for _ in layer.top] for layer in self.layers]
         writers: dict[str, int] = {}
@@ -75,8 +70,8 @@ class View:
                     self.readers[source][tops.index(blob)].append(index)
             writers |= dict.fromkeys(layer.top, index)
 
-    def say(self, severity: Severity, code: Code, index: int, message: str) -> None:
-        """Report something about a layer; the message may have ``IN_PHASE`` in it, once."""
+    def report(self, severity: Severity, code: Code, index: int, message: str) -> None:
+        """Add a finding about a layer; the message may contain ``IN_PHASE``, once."""
         layer = self.layers[index]
         place = self._origins[index] or self.name
         where = f"{place}: " if place else ""
@@ -85,28 +80,28 @@ class View:
             Finding(severity, code, message.replace(IN_PHASE, phase), where)
             for phase in (f" in phase {self.phase}", "")
         )
-        self.told.append(Told(here, anywhere))
+        self.findings.append(ScopedFinding(here, anywhere))
 
     def of_type(self, *types: str) -> Iterator[tuple[int, LayerParameter]]:
-        """Yield the layers of some types."""
+        """Yield the indices and layers of some types."""
         for index, layer in enumerate(self.layers):
             if layer.type in types:
                 yield index, layer
 
     def readers_of(self, index: int) -> list[int]:
-        """Return the layers that read any top of a layer."""
+        """Return the indices of the layers that read any top of a layer."""
         return [reader for readers in self.readers[index] for reader in readers]
 
     def through(self, index: int | None) -> int | None:
-        """Return the layer whose output a blob is, apart from layers that keep its shape."""
+        """Return the layer above all layers that keep the shape of their bottom."""
         while index is not None and self.facts[index].same_shape:
             index = self.sources[index][0] if self.sources[index] else None
         return index
 
     def writers(self, index: int, bottom: int) -> Iterator[tuple[int, int]]:
-        """Yield who wrote the memory that a bottom is in, the last first: layer and top.
+        """Yield the layers and tops that wrote the buffer of a bottom, the last first.
 
-        Before the first layer that wrote into memory of its own there is none.
+        The first layer that wrote to its own buffer ends the sequence.
         """
         blob, source = self.layers[index].bottom[bottom], self.sources[index][bottom]
         while source is not None:
@@ -118,23 +113,23 @@ class View:
                 blob = layer.bottom[0]
             source = self.sources[source][list(layer.bottom).index(blob)]
 
-    def missing(self) -> list[Told]:
-        """Return what is wrong with blobs that are read before any layer writes them."""
-        before = len(self.told)
+    def missing(self) -> list[ScopedFinding]:
+        """Return findings on blobs that no layer above their readers writes."""
+        before = len(self.findings)
         for index, layer in enumerate(self.layers):
             for blob, source in zip(layer.bottom, self.sources[index], strict=True):
                 if source is None:
                     tops = [top for layer in self.layers[:index] for top in layer.top]
                     near = suggestion(blob, tops)
-                    message = f"no layer before it has a top {blob!r}{IN_PHASE}{near}"
-                    self.say("error", "unknown-blob", index, message)
-        found = self.told[before:]
-        del self.told[before:]
+                    message = f"no layer above it has a top {blob!r}{IN_PHASE}{near}"
+                    self.report("error", "unknown-blob", index, message)
+        found = self.findings[before:]
+        del self.findings[before:]
         return found
 
     @cached_property
     def losses(self) -> list[int]:
-        """Layers that have a loss."""
+        """Indices of the layers with a loss."""
         return [
             index
             for index, layer in enumerate(self.layers)

@@ -1,8 +1,9 @@
-"""Charts of lines, drawn by Matplotlib, as SVG for pages or as files."""
+"""Charts of lines and curves, drawn by Matplotlib, as SVG for pages or as files."""
 
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,22 +16,20 @@ from demitasse.errors import DemitasseError, ErrorCode
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Line", "drawing", "line_chart", "save_chart", "shown_name", "svg_of"]
-
 INK = "#010203"
-"""Drawn in it and then replaced: the page's own colour of text, be it light or dark."""
+"""Placeholder colour, replaced by the page's text colour for light and dark pages."""
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d46")
-"""Told apart by colour-blind people, on light and on dark ground. Source: Okabe and Ito, 2008."""
+"""Colours for colour-blind people, on light and dark ground. Source: Okabe and Ito, 2008."""
 
 LONGEST = 18
-"""Letters of a place's name that are shown; the end tells more than the beginning."""
+"""Characters of a label on the x axis; the end of a name is shown."""
 
 SHORT = 60
-"""Letters of all places' names that fit side by side."""
+"""Characters of all labels that fit side by side."""
 
 PLAIN = (1e-2, 1e6)
-"""Numbers between these are written out along a log scale; others as powers of ten."""
+"""Range of plain numbers on a log scale; other numbers are powers of ten."""
 
 STYLES: tuple[Any, ...] = ("-", "--", "-.", ":")
 
@@ -40,10 +39,10 @@ class Line:
     """One line of a chart.
 
     Attributes:
-        name: What the legend says.
-        values: A value for each place; None where there is none.
-        color: Number of its colour; lines that belong together share one. None: its own.
-        style: Number of its style, solid being 0. None: solid while there are colours.
+        name: Name in the legend.
+        values: A value for each place, or None.
+        color: Index of the colour; None for a new colour.
+        style: Index of the style, 0 is solid; None for solid while there are new colours.
     """
 
     name: str
@@ -61,15 +60,15 @@ def line_chart(
     scale: Literal["linear", "log"] = "linear",
     limit: float | None = None,
 ) -> str:
-    """Return a chart as SVG text for a page, whose colour of text it takes.
+    """Return a chart as SVG text, in the text colour of its page.
 
     Args:
-        lines: What is drawn.
-        places: Names of the places along the x axis.
-        x_label: What the places are, where their names do not tell.
-        y_label: What the y axis shows.
-        scale: Of the y axis; on a log scale nothing is drawn for 0.
-        limit: Where a dotted line goes from left to right.
+        lines: The lines.
+        places: Labels along the x axis.
+        x_label: Title of the x axis.
+        y_label: Title of the y axis.
+        scale: Scale of the y axis; a log scale skips 0.
+        limit: Value of a dotted horizontal line, or None.
 
     Raises:
         DemitasseError: Matplotlib is not installed.
@@ -78,7 +77,7 @@ def line_chart(
 
 
 def svg_of(figure: Figure) -> str:
-    """Return a figure as SVG text for a page, whose colour of text it takes."""
+    """Return a figure as SVG text, in the text colour of its page."""
     text = io.StringIO()
     _save(figure, text, "svg", transparent=True)
     svg = text.getvalue()
@@ -94,10 +93,10 @@ def save_chart(
     y_label: str,
     scale: Literal["linear", "log"] = "linear",
 ) -> None:
-    """Write a chart as a file; its ending says in which format (.svg, .png, .pdf).
+    """Write a chart to a file; the extension sets the format (.svg, .png, .pdf).
 
     Raises:
-        DemitasseError: Matplotlib is not installed, or has no such format.
+        DemitasseError: Matplotlib is not installed, or does not support the format.
         OSError: The file cannot be written.
     """
     from demitasse.core.atomic import atomic_write
@@ -105,17 +104,17 @@ def save_chart(
     figure = _figure(lines, places, (x_label, y_label), scale, None)
     kind = path.suffix.removeprefix(".")
     if kind not in figure.canvas.get_supported_filetypes():
-        message = f"charts cannot be written as {path.suffix!r}; .svg and .png are usual"
+        message = f"got the extension {path.suffix!r}, expected e.g. .svg or .png"
         raise DemitasseError(message, code=ErrorCode.UNSUPPORTED, got=path.suffix)
     with atomic_write(path) as file:
         _save(figure, file, kind, facecolor="white")
 
 
 def _save(figure: Figure, file: IO[Any], kind: str, **options: Any) -> None:
-    """Write a figure; the same one is the same bytes in every run."""
+    """Write a figure, with the same bytes in every run."""
     import matplotlib as mpl
 
-    # text stays text, so that a page can be searched; ids are made when the figure is written
+    # keep text as text, for search in pages; the salt makes ids reproducible
     rules: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "demitasse"}
     if kind in {"svg", "pdf"}:
         options["metadata"] = {"Date" if kind == "svg" else "CreationDate": None}
@@ -125,7 +124,7 @@ def _save(figure: Figure, file: IO[Any], kind: str, **options: Any) -> None:
 
 @contextmanager
 def drawing() -> Iterator[Figure]:
-    """Yield a figure to draw on, in the colours and sizes of all charts.
+    """Yield an empty figure with the colours and sizes of all charts.
 
     Raises:
         DemitasseError: Matplotlib is not installed.
@@ -194,8 +193,98 @@ def _figure(
 
 
 def shown_name(text: str, longest: int = LONGEST) -> str:
-    """Return a name as text to be drawn: without control characters, formulas and great length."""
+    """Return a name for a drawing, without control characters and formulas, shortened."""
     shown = escaped(text, one_line=True)
     if len(shown) > longest:
         shown = f"…{shown[1 - longest :]}"
     return shown.replace("$", r"\$")
+
+
+MOST_POINTS = 1000
+"""Limit of points of a curve; longer curves keep the extremes of each segment."""
+
+LARGEST = 1e300
+"""Limit of values; on a log scale values must be above its inverse. Axes need some margin."""
+
+LONGEST_LABEL = 50
+"""Characters of the y axis' title; the end of a name is shown."""
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One curve of a chart.
+
+    Attributes:
+        name: Name in the legend.
+        points: Pairs of ascending x and y.
+        color: Index of the colour.
+        style: Index of the style, 0 is solid.
+    """
+
+    name: str
+    points: Sequence[Point]
+    color: int = 0
+    style: int = 0
+
+
+def curve_chart(
+    curves: Sequence[Curve],
+    *,
+    x_label: str,
+    y_label: str,
+    scale: Literal["linear", "log"] = "linear",
+) -> str:
+    """Return a chart as SVG text, in the text colour of its page.
+
+    NaN, infinite and huge values leave gaps; so do values up to 0 on a log scale.
+
+    Raises:
+        DemitasseError: Matplotlib is not installed.
+    """
+    with drawing() as figure:
+        axes = figure.add_subplot()
+        for curve in curves:
+            points = [(x, _drawable(y, scale)) for x, y in thinned(curve.points)]
+            axes.plot(
+                [x for x, _ in points],
+                [y for _, y in points],
+                label=shown_name(curve.name, len(curve.name)),
+                color=COLORS[curve.color % len(COLORS)],
+                linestyle=STYLES[curve.style % len(STYLES)],
+                linewidth=1.2,
+                marker="o" if len(points) < 40 else None,
+                markersize=3,
+            )
+        axes.set_yscale(scale)
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(shown_name(y_label, LONGEST_LABEL))
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        axes.grid(axis="y", linewidth=0.3, color=INK, alpha=0.4)
+        if len(curves) > 1:
+            figure.legend(loc="outside upper right", ncols=4, frameon=False)
+    return svg_of(figure)
+
+
+def thinned(points: Sequence[Point]) -> list[Point]:
+    """Return at most ``MOST_POINTS`` points: the lowest and the highest of each segment."""
+    if len(points) <= MOST_POINTS:
+        return list(points)
+    size = math.ceil(2 * len(points) / MOST_POINTS)
+    found = []
+    for begin in range(0, len(points), size):
+        segment = [point for point in points[begin : begin + size] if math.isfinite(point[1])]
+        ends = {min(segment, key=_y), max(segment, key=_y)} if segment else set()
+        found += sorted(ends) or [points[begin]]
+    return found
+
+
+def _y(point: Point) -> float:
+    return point[1]
+
+
+def _drawable(value: float, scale: str) -> float:
+    drawn = abs(value) < LARGEST and (scale == "linear" or value > 1 / LARGEST)
+    return value if drawn else math.nan

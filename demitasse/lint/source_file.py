@@ -1,4 +1,4 @@
-"""The text of a prototxt: what it is of, what cannot be read, where its fields are."""
+"""A prototxt file: its kind, its syntax errors, the lines of its fields."""
 
 from __future__ import annotations
 
@@ -12,27 +12,25 @@ from demitasse.io.proto.read import text_of_file
 from demitasse.io.proto.text.faults import Fault, grouped
 from demitasse.io.proto.text.parser import Parser
 from demitasse.io.proto.text.tokens import NAME, Places, tokens
-from demitasse.lint.finding import Finding, Severity
-
-__all__ = ["Text", "field_lines", "kind_of"]
+from demitasse.lint.findings import Finding, Severity
 
 Kind = type[NetParameter] | type[SolverParameter]
 
 
-class Text:
-    """A prototxt file and what is said in it.
+class SourceFile:
+    """A parsed prototxt file.
 
     Args:
         path: The file.
-        kind: What it is of; None finds out.
+        kind: Type of its message; None for the type by its fields.
 
     Attributes:
-        findings: What cannot be read, or is known to forks of Caffe only.
+        findings: Syntax errors, unknown fields and fields of forks.
         kind: NetParameter or SolverParameter.
-        message: What it says, apart from fields that are not known; None if it cannot be read.
-        layer_lines: Of a net, the line on which each ``layers`` or ``layer`` entry begins.
+        message: The message without unknown fields; None if the file cannot be read.
+        layer_lines: Of a net, the first line of each ``layers`` or ``layer`` entry.
         input_line: Of a net, the line of its first ``input``, or None.
-        lines: The line on which each field of the outermost message is first given.
+        lines: Field of the outermost message -> its first line.
     """
 
     def __init__(self, path: Path, kind: Kind | None = None) -> None:
@@ -60,7 +58,7 @@ class Text:
             self.message = message
 
     def where(self, field: str) -> str:
-        """Return the place of a field of the outermost message, or of the file."""
+        """Return the file and line of a field of the outermost message, or the file."""
         return f"{self.name}:{self.lines[field]}" if field in self.lines else self.name
 
     def _finding(self, severity: Severity, fault: Fault) -> Finding:
@@ -69,7 +67,7 @@ class Text:
 
 
 def field_lines(text: str) -> dict[str, int]:
-    """Return the line, from 1, on which each field of the outermost message is first given."""
+    """Return the first line, from 1, of each field of the outermost message."""
     places, lines, depth = Places(text), dict[str, int](), 0
     last = None
     for token in tokens(text):
@@ -81,7 +79,7 @@ def field_lines(text: str) -> dict[str, int]:
 
 
 def kind_of(fields: set[str]) -> Kind:
-    """Return what a text is of, by the fields of its outermost message."""
+    """Return the type of a message by the names of its fields."""
     net, solver = (
         len(fields & {field.name for field in cls.DESCRIPTOR.fields})
         for cls in (NetParameter, SolverParameter)

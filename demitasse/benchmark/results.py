@@ -1,0 +1,249 @@
+"""Results as tables, charts, pages and files of pytest-benchmark."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from demitasse.benchmark.measure import Result
+from demitasse.core.atomic import atomic_write
+from demitasse.core.paths import read_bytes
+from demitasse.errors import DataError, DemitasseError, ErrorCode
+from demitasse.pages import Line, Page, line_chart, rate, save_chart
+
+CASE_COLUMNS = ("net", "phase", "device", "batch")
+RESULT_COLUMNS = ("images/s", "ms", "spread", "memory", "moved", "of peak")
+READING_COLUMNS = ("read/s", "reading, images/s")
+
+RATE_LABEL = "images per second"
+
+
+def results_table(results: Sequence[Result]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the header and the rows of a table; unmeasured quantities have no column."""
+    reading = any(result.read for result in results)
+    head = (*CASE_COLUMNS, *RESULT_COLUMNS, *(READING_COLUMNS if reading else ()))
+    return head, [_cells(result)[: len(head)] for result in results]
+
+
+def _cells(result: Result) -> tuple[str, ...]:
+    case = result.case
+    about = (case.net.stem, case.phase, case.device, str(case.batch))
+    if result.error:
+        return (*about, *("-" for _ in (*RESULT_COLUMNS, *READING_COLUMNS)))
+    return (
+        *about,
+        rate(result.images_per_second),
+        f"{1e3 * result.median:.4g}",
+        f"{result.spread:.1%}" if len(result.seconds) > 1 else "-",
+        _mebibytes(result.memory),
+        _mebibytes(result.moved),
+        f"{result.share_of_peak:.0%}",
+        rate(result.read) if result.read else "-",
+        rate(result.reading) if result.reading else "-",
+    )
+
+
+def slowest_layers(result: Result, most: int) -> list[tuple[str, str, str]]:
+    """Return name, milliseconds and share of the slowest layers."""
+    total = sum(result.layers.values())
+    longest = sorted(result.layers.items(), key=lambda item: -item[1])[:most]
+    return [(name, f"{time:.3f}", f"{time / total:.1%}") for name, time in longest]
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"
+
+
+def draw_rates(results: Sequence[Result], path: Path) -> None:
+    """Draw images per second over batch sizes; the file's extension sets the format.
+
+    Raises:
+        DemitasseError: Matplotlib is not installed, or has no such format.
+        OSError: The file cannot be written.
+    """
+    save_chart(
+        path, _lines(results), _batches(results), x_label="batch", y_label=RATE_LABEL, scale="log"
+    )
+
+
+def write_page(results: Sequence[Result], path: Path, slower: Sequence[Regression] | None) -> None:
+    """Write a page: a chart, the table, the slowest layers, and the regressions.
+
+    Args:
+        results: The measurements.
+        path: The file.
+        slower: Regressions from a saved run; None without a saved run.
+
+    Raises:
+        DemitasseError: Matplotlib is not installed.
+        OSError: The page cannot be written.
+    """
+    page = Page("Throughput")
+    page.chart(
+        line_chart(
+            _lines(results), _batches(results), x_label="batch", y_label=RATE_LABEL, scale="log"
+        ),
+        "Images per second over batch sizes, a line for each net, phase and device",
+    )
+    head, rows = results_table(results)
+    page.table(head, rows, numbers=range(len(CASE_COLUMNS) - 1, len(head)))
+    page.text(
+        "The cases ran in turn in every round. Times are medians of synchronized passes; spread is "
+        "the interquartile range relative to the median. Memory is that of blobs, gradients and "
+        "parameters; moved is the traffic of a pass between host and device. The peak is the "
+        "device's speed in a large matrix product."
+    )
+    if len(head) > len(CASE_COLUMNS) + len(RESULT_COLUMNS):
+        page.text(
+            "Read is the speed of the data layers alone, in images per second; reading is the "
+            "speed of the whole net with its data layers."
+        )
+    for result in (one for one in results if one.error):
+        page.text(f"{result.case.name} was not measured: {result.error}")
+    if slower is not None:
+        page.heading("Comparison with the saved run")
+        found = [(one.name, _ms(one.before), _ms(one.now), f"{one.factor:.2f}") for one in slower]
+        if found:
+            columns = ("case", "before, ms", "now, ms", "times as long")
+            page.table(columns, found, numbers=(1, 2, 3), bad=range(len(found)))
+        else:
+            page.text("No case is slower than the tolerance.")
+    for result in (one for one in results if one.layers):
+        page.heading(f"Layers of {result.case.name}")
+        page.table(("layer", "ms", "share"), slowest_layers(result, 25), numbers=(1, 2))
+    page.write(path)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.4g}"
+
+
+def _batches(results: Sequence[Result]) -> list[str]:
+    return [str(batch) for batch in sorted({result.case.batch for result in results})]
+
+
+def _lines(results: Sequence[Result]) -> list[Line]:
+    """Return a line for each net, phase and device; phases of a net and device share a colour."""
+    colors = list(dict.fromkeys((one.case.net, one.case.device) for one in results))
+    styles = list(dict.fromkeys(one.case.phase for one in results))
+    rates: dict[tuple[str, int, int], dict[str, float]] = {}
+    for one in results:
+        case = one.case
+        name = f"{case.net.stem} {case.phase} {case.device}"
+        key = (name, colors.index((case.net, case.device)), styles.index(case.phase))
+        line = rates.setdefault(key, {})
+        if not one.error:
+            line[str(case.batch)] = one.images_per_second
+    batches = _batches(results)
+    return [
+        Line(name, [line.get(batch) for batch in batches], color, style)
+        for (name, color, style), line in rates.items()
+    ]
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A case that is slower than in the saved run.
+
+    Attributes:
+        name: Name of the case.
+        before: Median seconds of a pass in the saved run.
+        now: Median seconds of a pass now.
+    """
+
+    name: str
+    before: float
+    now: float
+
+    @property
+    def factor(self) -> float:
+        """Ratio of ``now`` to ``before``."""
+        return self.now / self.before
+
+
+def write_results(path: Path, results: Sequence[Result]) -> None:
+    """Write results in the format of pytest-benchmark.
+
+    Raises:
+        DemitasseError: pytest-benchmark is not installed.
+        OSError: The file cannot be written.
+    """
+    try:
+        from pytest_benchmark import __version__ as version
+        from pytest_benchmark.plugin import pytest_benchmark_generate_machine_info as machine_info
+        from pytest_benchmark.utils import get_commit_info
+    except ImportError:
+        message = "saving results needs pytest-benchmark; run: pip install 'demitasse[bench]'"
+        raise DemitasseError(message, code=ErrorCode.UNAVAILABLE, extra="bench") from None
+    found = {
+        "machine_info": machine_info(),
+        "commit_info": get_commit_info(),
+        "benchmarks": [_entry(result) for result in results if not result.error],
+        "datetime": datetime.now(UTC).isoformat(),
+        "version": version,
+    }
+    with atomic_write(path) as file:
+        file.write(json.dumps(found, indent=1, default=str).encode())
+
+
+def _entry(result: Result) -> dict[str, Any]:
+    from pytest_benchmark.stats import Stats
+
+    stats = Stats()
+    for seconds in result.seconds:
+        stats.update(seconds)
+    case = result.case
+    return {
+        "group": f"{case.net.stem} {case.phase}",
+        "name": case.name,
+        "fullname": f"{case.net}::{case.name}",
+        "params": {"device": case.device, "batch": case.batch, "phase": case.phase},
+        "param": f"{case.device}-{case.batch}-{case.phase.lower()}",
+        "extra_info": {
+            "images_per_second": result.images_per_second,
+            "memory": result.memory,
+            "bytes_moved": result.moved,
+            "share_of_peak": result.share_of_peak,
+            "peak_gflops": result.peak,
+            "layers_ms": result.layers,
+            "images_read_per_second": result.read,
+            "images_per_second_reading": result.reading,
+        },
+        "options": {"disable_gc": False, "timer": "perf_counter", "warmup": True},
+        "stats": {**stats.as_dict(), "data": result.seconds, "iterations": 1},
+    }
+
+
+def read_results(path: Path) -> dict[str, float]:
+    """Return the median seconds of each case in a file of pytest-benchmark.
+
+    Raises:
+        DataError: The file cannot be read, or has another format.
+    """
+    try:
+        found = json.loads(read_bytes(path))
+        medians = {str(one["name"]): float(one["stats"]["median"]) for one in found["benchmarks"]}
+    except (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
+        message = f"cannot read the file as results of pytest-benchmark: {error!r}"
+        raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from None
+    if not all(0 < median < float("inf") for median in medians.values()):
+        message = "a median is not a time above 0"
+        raise DataError(message, str(path), code=ErrorCode.INVALID)
+    return medians
+
+
+def regressions(
+    results: Sequence[Result], saved: dict[str, float], tolerance: float
+) -> list[Regression]:
+    """Return the cases whose relative slowdown from the saved medians is above ``tolerance``."""
+    found = [
+        Regression(result.case.name, saved[result.case.name], statistics.median(result.seconds))
+        for result in results
+        if not result.error and result.case.name in saved
+    ]
+    return [one for one in found if one.factor > 1 + tolerance]

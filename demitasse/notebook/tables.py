@@ -1,0 +1,162 @@
+"""Tables for notebooks, whose records pandas takes: ``pandas.DataFrame(table.records)``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from demitasse.core.html_repr import html_of
+from demitasse.layers.metadata.cost import multiply_adds, values_moved
+from demitasse.net import Net
+from demitasse.notebook import html
+
+if TYPE_CHECKING:
+    from demitasse.benchmark import Result
+    from demitasse.net import Net
+    from demitasse.testing import Comparison
+
+Record = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of records.
+
+    Attributes:
+        records: A mapping for each row, all with the same keys in the order of the columns.
+        title: Title of the table.
+    """
+
+    records: Sequence[Record]
+    title: str = ""
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def html(self) -> str:
+        """Return the table as HTML."""
+        head = list(self.records[0]) if self.records else []
+        rows = [[_cell(record[name]) for name in head] for record in self.records]
+        return html.table(head, rows)
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
+
+def summary(net: Net) -> Table:
+    """Return a table of layers: shapes, parameters, work and bytes of a forward pass."""
+    found = net_summary(net)
+    records = [
+        {
+            "layer": layer["name"],
+            "type": layer["type"],
+            "bottom": layer["bottoms"],
+            "top": list(layer["tops"]),
+            "shape": list(layer["tops"].values()),
+            "parameters": layer["parameters"],
+            "multiply_adds": layer["multiply_adds"],
+            "bytes_moved": layer["bytes_moved"],
+        }
+        for layer in found["layers"]
+    ]
+    return Table(records, f"{found['name']}, phase {found['phase']}")
+
+
+def consistency_table(comparison: Comparison) -> Table:
+    """Return a table of the arrays that ``demitasse.testing.compare`` compared."""
+    records = [
+        {
+            "layer": one.layer,
+            "type": one.type,
+            "what": one.what,
+            "device": one.device,
+            "relative": one.relative,
+            "absolute": one.absolute,
+        }
+        for one in comparison.all
+    ]
+    return Table(records, f"{', '.join(comparison.devices)} against {comparison.reference}")
+
+
+def benchmark_table(results: Sequence[Result]) -> Table:
+    """Return a table of ``demitasse.benchmark.measure``; failed cases have None."""
+    records = [
+        {
+            "net": one.case.net.stem,
+            "phase": one.case.phase,
+            "device": one.case.device,
+            "batch": one.case.batch,
+            "images_per_second": None if one.error else one.images_per_second,
+            "milliseconds": None if one.error else 1e3 * one.median,
+            "spread": None if one.error else one.spread,
+            "memory_bytes": None if one.error else one.memory,
+            "moved_bytes": None if one.error else one.moved,
+            "share_of_peak": None if one.error else one.share_of_peak,
+            "error": one.error,
+        }
+        for one in results
+    ]
+    return Table(records, "Throughput")
+
+
+def _cell(value: object) -> object:
+    """Return a cell: shapes as 1x3x8x8, lists with commas."""
+    if not isinstance(value, list):
+        return value
+    return ", ".join(
+        ("x".join(map(str, one)) or "1") if isinstance(one, list) else str(one) for one in value
+    )
+
+
+def net_summary(net: Net) -> dict[str, Any]:
+    """Return layers, shapes, parameters, work and memory of a net, for JSON.
+
+    Shared parameters count once. Work is that of a forward pass, computed from the shapes:
+    multiply-adds, and bytes that layers read and write.
+    """
+    width = 8 if net.dtype == "float64" else 4
+    layers = []
+    for index, layer in enumerate(net.layers):
+        bottom = [net.structure.blob_list[i] for i in net.structure.bottom_ids(index)]
+        top = [net.structure.blob_list[i] for i in net.structure.top_ids(index)]
+        tops = {
+            net.blob_names[i]: list(blob.shape)
+            for i, blob in zip(net.structure.top_ids(index), top, strict=True)
+        }
+        layers.append(
+            {
+                "name": layer.name,
+                "type": layer.type,
+                "bottoms": [net.blob_names[i] for i in net.structure.bottom_ids(index)],
+                "tops": tops,
+                "parameter_shapes": [list(blob.shape) for blob in layer.blobs],
+                "parameters": sum(blob.count for blob in layer.blobs),
+                "multiply_adds": multiply_adds(layer, top) or None,
+                "bytes_moved": width * values_moved(layer, bottom, top),
+            }
+        )
+    parameters = sum(blob.count for blob in net.learnable_params)
+    return {
+        "name": net.name,
+        "phase": net.phase,
+        "layers": layers,
+        "total": {
+            "layers": len(layers),
+            "parameters": parameters,
+            "parameter_bytes": width * parameters,
+            "multiply_adds": sum(layer["multiply_adds"] or 0 for layer in layers),
+            "bytes_moved": sum(layer["bytes_moved"] for layer in layers),
+            "top_bytes": width * sum(blob.count for blob in net.structure.blob_list),
+            "memory_used": net.structure.memory_used,
+        },
+    }
+
+
+def shapes_text(shapes: Sequence[Sequence[int]]) -> str:
+    """Return shapes as text: ``1x64x56x56``, with ``each`` if several are equal."""
+    texts = ["x".join(map(str, shape)) or "1" for shape in shapes]
+    return f"{texts[0]} each" if len(texts) > 1 and len(set(texts)) == 1 else ", ".join(texts)
