@@ -309,6 +309,24 @@ def test_factors_offsets_and_relu_run_as_one_where_no_gradient_is_wanted(channel
     assert planned.plan.entries[1].group.count == len(kinds) + 1
 
 
+@pytest.mark.parametrize("channels", [2, 8, 17, 32])
+@pytest.mark.parametrize("kind", ["BatchNorm", "Scale"])
+def test_each_channel_of_images_of_one_pixel_has_its_own_factor(channels, kind):
+    text = net(
+        layer(kind, kind, "x", "n", SCALE if kind == "Scale" else ""),
+        layer("relu", "ReLU", "n", "y"),
+        shape=(3, channels, 1, 1),
+    ).replace("force_backward: true\n", "")
+    planned, portable = build(text, "TEST", keep="outputs"), build(text, "TEST", lowered=False)
+
+    for each in (planned, portable):
+        each.params[kind][0].data[...] = np.arange(channels) - 2.5
+        each.blobs["x"].data[...] = 3
+        each.forward()
+
+    np.testing.assert_allclose(planned.blobs["y"].data, portable.blobs["y"].data, rtol=1e-5)
+
+
 @given(
     shape=st.sampled_from([(5, 4), (2, 4, 3, 2), (3, 4, 6)]),
     ignore=st.sampled_from(["", "ignore_label: 1"]),

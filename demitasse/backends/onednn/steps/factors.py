@@ -5,6 +5,7 @@ A BatchNorm with stored statistics and a Scale come to y = x * factor + offset f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -70,6 +71,9 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         )
         if ours is not None:
             return ours
+        if self.shape[0] > math.prod(self.shape[2:]) == 1 and len(self.shape) > 2:
+            message = "several images of one pixel; oneDNN takes the first channel's factor for all"
+            raise Declined(message)
         for layout in candidates(self.engine, expected):
             with suppress(Declined):
                 return self._in(layout, source, target)
