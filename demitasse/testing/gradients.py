@@ -112,7 +112,7 @@ def check_gradients(
         message = f"{single.layer.type} has no bottom and no parameter with a gradient"
         raise ValueError(message)
     worst = 0.0
-    with single.at_work():
+    with single.on_device():
         slopes = [check.slopes(target) for target in targets]  # each (elements, all top elements)
     for what, weights in _objectives(check.tops(), exhaustive=exhaustive, seed=seed):
         found = check.gradients(targets, weights)

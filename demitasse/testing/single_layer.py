@@ -13,6 +13,7 @@ import numpy as np
 
 from demitasse.backends.storage import Stored
 from demitasse.blob import Blob, Changes
+from demitasse.core.deprecated import deprecated_attribute, renamed_arguments
 from demitasse.core.device import Device, current_device, use_device
 from demitasse.errors import ErrorCode, NetError, PrototxtError
 from demitasse.io.proto import LayerParameter, NetParameter, parse_text
@@ -31,7 +32,7 @@ class SingleLayer:
         layer: The layer.
         bottom: Bottoms; ``bottom[i].data`` and ``.diff`` are numpy views.
         top: Tops; in place, ``top[i] is bottom[i]``.
-        wanted: ``propagate_down`` of each bottom.
+        propagate_down: For each bottom, True to compute its gradient.
     """
 
     def __init__(
@@ -41,14 +42,19 @@ class SingleLayer:
         top: list[Blob],
         propagate_down: Sequence[bool] | None = None,
         *,
-        lowered: bool = True,
+        optimize: bool = True,
     ) -> None:
         self.layer, self.bottom, self.top = layer, bottom, top
-        self._lowered = lowered
-        self.wanted = self.differentiable() if propagate_down is None else list(propagate_down)
-        layer.refuse_gradients(bottom, self.wanted)
+        self._optimize = optimize
+        self.propagate_down = (
+            self.differentiable() if propagate_down is None else list(propagate_down)
+        )
+        layer.refuse_gradients(bottom, self.propagate_down)
         self._start: list[tuple[Blob, np.ndarray]] = []
         self._working = False
+
+    wanted = deprecated_attribute("SingleLayer", "wanted", "propagate_down")
+    at_work = deprecated_attribute("SingleLayer", "at_work", "on_device")
 
     @property
     def params(self) -> list[Blob]:
@@ -71,7 +77,7 @@ class SingleLayer:
         """
         for blob, value in zip(self.bottom, bottoms, strict=bool(bottoms)):
             _put(blob, value)
-        with self.at_work():
+        with self.on_device():
             self._plan.reshape()
             self.layer.fill_loss_weights(self.top)
             self._start = self._changed_by_forward()
@@ -95,9 +101,9 @@ class SingleLayer:
         """
         for blob, value in zip(self.top, top_diffs, strict=bool(top_diffs)):
             blob.mutable_cpu_diff()[...] = value
-        wanted = self.wanted if propagate_down is None else list(propagate_down)
-        with self.at_work():
-            if wanted != self.wanted:
+        wanted = self.propagate_down if propagate_down is None else list(propagate_down)
+        with self.on_device():
+            if wanted != self.propagate_down:
                 self._want(wanted)
             self._plan.backward(0, 0)
         pairs = zip(self.bottom, wanted, strict=True)
@@ -109,21 +115,21 @@ class SingleLayer:
 
     @cached_property
     def _plan(self) -> Plan:
-        """Plan of this layer, for the gradients in ``wanted``."""
+        """Plan of this layer, for the gradients in ``propagate_down``."""
         learned = [self.layer.param_propagate_down(i) for i in range(len(self.params))]
         place = Place(
             self.layer,
             tuple(self.bottom),
             tuple(self.top),
-            tuple(self.wanted),
-            backward=any(self.wanted) or any(learned),
+            tuple(self.propagate_down),
+            backward=any(self.propagate_down) or any(learned),
         )
-        return Plan([place], Changes(), lowered=self._lowered)
+        return Plan([place], Changes(), lowered=self._optimize)
 
     def _want(self, wanted: list[bool]) -> None:
         """Make a new plan for these gradients, and repeat forward if the old plan ran it."""
         self.layer.refuse_gradients(self.bottom, wanted)
-        ran, self.wanted = self.entry.ran, wanted
+        ran, self.propagate_down = self.entry.ran, wanted
         del self._plan
         if ran is not None:
             for blob, value in self._start:
@@ -139,7 +145,7 @@ class SingleLayer:
         return [(blob, np.array(blob.cpu_data())) for blob in blobs]
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def on_device(self) -> Iterator[None]:
         """Make the layer's device current in a block, to save this cost around many passes.
 
         Arithmetic in the block emits no warnings, as in a pass.
@@ -155,6 +161,7 @@ class SingleLayer:
                 self._working = False
 
 
+@renamed_arguments(lowered="optimize")
 def make_layer(
     layer: str | LayerParameter,
     bottoms: Sequence[Any] = (),
@@ -165,7 +172,7 @@ def make_layer(
     seed: int = 1,
     base_dir: str | Path | None = None,
     propagate_down: Sequence[bool] | None = None,
-    lowered: bool = True,
+    optimize: bool = True,
     storage: Stored = "float",
 ) -> SingleLayer:
     """Create and set up one layer.
@@ -182,7 +189,7 @@ def make_layer(
         base_dir: Folder of files that the layer names, in addition to the working directory.
         propagate_down: For each bottom, True to compute its gradient; None for all bottoms that the
             layer has a gradient for.
-        lowered: Allow the backend to run a Step; False runs the layer's portable code.
+        optimize: Allow the backend to run a Step; False runs the layer's portable code.
         storage: Element type of tops in GPU memory: "float", or in phase TEST "half" or
             "bfloat16".
 
@@ -221,7 +228,7 @@ def make_layer(
             raise NetError(
                 message, code=ErrorCode.MISSING, layer=made.name, field="tops"
             ) from error
-    return SingleLayer(made, below, above, propagate_down, lowered=lowered)
+    return SingleLayer(made, below, above, propagate_down, optimize=optimize)
 
 
 def _message(layer: str | LayerParameter) -> LayerParameter:

@@ -79,7 +79,7 @@ def named(case):
 
 
 def made(case):
-    one = make_layer(named(case), case.bottoms, phase=case.phase, device="numpy", lowered=False)
+    one = make_layer(named(case), case.bottoms, phase=case.phase, device="numpy", optimize=False)
     for _ in range(case.passes):
         one.forward()
     if not one.layer.param.top:

@@ -131,12 +131,12 @@ def _portable(case: _Case, dtype: str) -> Arrays:
 
 def _results(case: _Case, device: str | Device, dtype: str, *, lowered: bool = True) -> Arrays:
     """Return what one pass in both directions computes, by name."""
-    one = case.made(device, dtype, propagate_down=_wanted(case), lowered=lowered)
+    one = case.made(device, dtype, propagate_down=_wanted(case), optimize=lowered)
     found = {f"top {i}": y for i, y in enumerate(one.forward(*case.bottoms))}
-    if not any(one.wanted) and not one.params:  # a layer without a gradient
+    if not any(one.propagate_down) and not one.params:  # a layer without a gradient
         return found
     in_place = [any(blob is top for top in one.top) for blob in one.bottom]
-    for blob, want, same in zip(one.bottom, one.wanted, in_place, strict=True):
+    for blob, want, same in zip(one.bottom, one.propagate_down, in_place, strict=True):
         if not want and not same:
             blob.mutable_cpu_diff()[...] = np.nan
     for blob in one.params:

@@ -86,7 +86,7 @@ def made(case: Case, way: Way, device: str | Device, *, lowered: bool = True) ->
                 _as_many(way.bottoms, len(case.shapes)), case.kinds, strict=True
             )
         ],
-        lowered=lowered,
+        optimize=lowered,
     )
     for index, blob in enumerate(one.params):
         blob.data = values(case.params, blob.shape, rng)
@@ -133,7 +133,7 @@ def run(one: SingleLayer, case: Case) -> Arrays:
     rng, found = np.random.default_rng(SEED + 2), {}
     for number in range(PASSES):
         found |= {f"top {i} of pass {number}": y for i, y in enumerate(one.forward(*bottoms(case)))}
-        for blob, want in zip(one.bottom, one.wanted, strict=True):
+        for blob, want in zip(one.bottom, one.propagate_down, strict=True):
             if not want and not _shared(blob, one):
                 blob.mutable_cpu_diff()[...] = np.nan
         gradients = [values("normal", blob.shape, rng) for blob in one.top]
