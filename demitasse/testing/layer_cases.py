@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CASES", "OTHER_CASES", "LayerCase"]
-
 Table = Mapping[str, Sequence[tuple[Any, ...]]]
 
 

@@ -12,8 +12,6 @@ from functools import partial
 from demitasse.errors import DemitasseError, ErrorCode, NetError
 from demitasse.net import Net
 
-__all__ = ["Size", "Sizes", "SymbolicSize", "declared_sizes", "symbolic_sizes"]
-
 BATCH = "batch"
 
 STRIDE = 64

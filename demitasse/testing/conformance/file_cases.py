@@ -12,8 +12,6 @@ from demitasse.blob import Blob
 from demitasse.layers.user_layer import UserLayer
 from demitasse.net import Net
 
-__all__ = ["FILES", "FileCase", "Halves"]
-
 RNG = np.random.default_rng(11)
 IMAGES = RNG.integers(0, 256, (3, 8, 9, 3), dtype=np.uint8)
 ROWS = RNG.normal(size=(4, 3, 2, 2)).astype(np.float32)

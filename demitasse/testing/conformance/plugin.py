@@ -7,8 +7,6 @@ import pytest
 from demitasse.core.device import Device
 from demitasse.errors import DeviceError
 
-__all__ = ["device", "dtype"]
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--device`` and ``--dtype``."""

@@ -11,8 +11,6 @@ from demitasse.io.proto import NetParameter
 from demitasse.net import Net
 from demitasse.testing.error_stats import error_stats
 
-__all__ = ["expect_same", "run", "run_on_both"]
-
 REFERENCE = "numpy"
 SEED = 3
 PASSES = 2

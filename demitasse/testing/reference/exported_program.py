@@ -18,8 +18,6 @@ from demitasse.core.paths import regular_file
 from demitasse.errors import DataError, DemitasseError, ErrorCode
 from demitasse.testing.reference.model import Parameter, Value, kind_of, role_of
 
-__all__ = ["ExportedProgram"]
-
 
 class ExportedProgram:
     """A program of ``torch.export`` as a reference model.

@@ -27,23 +27,23 @@ from demitasse.layers.spp import SPP
 from demitasse.layers.upsample import Upsample
 
 
-def convolution(node: LayerNode, graph: GraphBuilder) -> None:
+def _convolution(node: LayerNode, graph: GraphBuilder) -> None:
     """Add a Conv for each bottom, with shared weights."""
     layer = node.layer_as(ConvolutionBase)
     for x, y in zip(node.bottoms, node.tops, strict=True):
         spatial = x.shape[layer.axis + 1 :]
-        pads = pads_of(layer.window, spatial, y.shape[layer.axis + 1 :])
+        pads = _pads_of(layer.window, spatial, y.shape[layer.axis + 1 :])
         _product(graph, "Conv", layer, x, y, pads)
 
 
-def deconvolution(node: LayerNode, graph: GraphBuilder) -> None:
+def _deconvolution(node: LayerNode, graph: GraphBuilder) -> None:
     """Add a ConvTranspose for each bottom."""
     layer = node.layer_as(ConvolutionBase)
     for x, y in zip(node.bottoms, node.tops, strict=True):
         _product(graph, "ConvTranspose", layer, x, y, [*layer.window.pad, *layer.window.pad])
 
 
-def pads_of(window: Window, size: Shape, out: Shape) -> list[int]:
+def _pads_of(window: Window, size: Shape, out: Shape) -> list[int]:
     """Return the pads before and after, so that the last window ends on the padded image.
 
     Caffe accepts a window that exceeds image and pads by less than a stride.
@@ -74,7 +74,7 @@ def _product(
         graph.reshape(maps, y.sizes, to=y)
 
 
-def im2col(node: LayerNode, graph: GraphBuilder) -> None:
+def _im2col(node: LayerNode, graph: GraphBuilder) -> None:
     """Add a depthwise Conv with one-hot weights, one for each kernel element."""
     layer, [x], [y] = node.layer_as(Im2col), node.bottoms, node.tops
     window, channels, lead = layer.window, x.shape[layer.axis], layer.axis != 1
@@ -85,13 +85,13 @@ def im2col(node: LayerNode, graph: GraphBuilder) -> None:
         "Conv", images, weight, to=None if lead else y, group=channels,
         kernel_shape=list(window.kernel), strides=list(window.stride),
         dilations=list(window.dilation),
-        pads=pads_of(window, x.shape[layer.axis + 1 :], y.shape[layer.axis + 1 :]),
+        pads=_pads_of(window, x.shape[layer.axis + 1 :], y.shape[layer.axis + 1 :]),
     )  # fmt: skip
     if lead:
         graph.reshape(columns, y.sizes, to=y)
 
 
-def interp(node: LayerNode, graph: GraphBuilder) -> None:
+def _interp(node: LayerNode, graph: GraphBuilder) -> None:
     """Add Resize, after a Slice for negative pads."""
     p, x, [y] = node.layer_as(Interp).param.interp_param, node.bottoms[0], node.tops
     image = x.name
@@ -106,7 +106,7 @@ def interp(node: LayerNode, graph: GraphBuilder) -> None:
     )  # fmt: skip
 
 
-def upsample(node: LayerNode, graph: GraphBuilder) -> None:
+def _upsample(node: LayerNode, graph: GraphBuilder) -> None:
     """Add a repetition of pixels, or a scatter to the indices of a mask."""
     layer, x, [y] = node.layer_as(Upsample), node.bottoms[0], node.tops
     lead, (height, width) = x.sizes[:-2], x.shape[-2:]
@@ -173,33 +173,33 @@ class Fit:
         return np.where(total == 0, np.nan, total).astype(np.float32)[None, None]
 
 
-def fit_of(p: PoolingParameter, spatial: Shape) -> Fit:
+def _fit_of(p: PoolingParameter, spatial: Shape) -> Fit:
     """Return the placement of a layer's windows."""
     window = pooling_window(p, spatial)
     return Fit(window, spatial, window.pooled(spatial, ceil=p.round_mode == PoolingParameter.CEIL))
 
 
-def pooling(node: LayerNode, graph: GraphBuilder) -> None:
+def _pooling(node: LayerNode, graph: GraphBuilder) -> None:
     """Add MaxPool or AveragePool of a Pooling layer."""
     p, [x] = node.layer.param.pooling_param, node.bottoms
     top, *mask = node.tops
     if any(isinstance(size, SymbolicSize) for size in x.sizes[2:]) and not p.global_pooling:
         _pool_any_size(node, graph, x, p)
         return
-    fit = fit_of(p, x.shape[2:])
+    fit = _fit_of(p, x.shape[2:])
     if p.pool == PoolingParameter.AVE:
         if p.global_pooling:
             graph.add("GlobalAveragePool", x, to=top)
         else:
             average(graph, x, fit, to=top)
     elif p.pool == PoolingParameter.STOCHASTIC:
-        stochastic(graph, x, fit, to=top)
+        _stochastic(graph, x, fit, to=top)
     elif mask:
         _max_with_mask(graph, x, fit, top, mask[0])
     elif p.global_pooling:
         graph.add("GlobalMaxPool", x, to=top)
     else:
-        largest(graph, x, fit, to=top)
+        _largest(graph, x, fit, to=top)
 
 
 def _pool_any_size(node: LayerNode, graph: GraphBuilder, x: Value, p: PoolingParameter) -> None:
@@ -233,8 +233,7 @@ def _pool_any_size(node: LayerNode, graph: GraphBuilder, x: Value, p: PoolingPar
         graph.add("Div", squares, mean, to=top)
 
 
-def largest(graph: GraphBuilder, x: str | Value, fit: Fit, to: Value | None = None) -> str:
-    """Add MaxPool."""
+def _largest(graph: GraphBuilder, x: str | Value, fit: Fit, to: Value | None = None) -> str:
     if fit.some_empty:
         x = _padded(graph, x, (*fit.window.pad, *fit.over), LOWEST)
         return graph.add("MaxPool", x, to=to, **_window(fit.window))
@@ -271,22 +270,22 @@ def average(graph: GraphBuilder, x: str | Value, fit: Fit, to: Value | None = No
     return graph.add("AveragePool", x, to=to, count_include_pad=0, pads=pads, **_window(window))
 
 
-def stochastic(graph: GraphBuilder, x: str | Value, fit: Fit, to: Value | None = None) -> str:
+def _stochastic(graph: GraphBuilder, x: str | Value, fit: Fit, to: Value | None = None) -> str:
     """Add the expected value of stochastic pooling: sum of squares over sum."""
     squares = average(graph, graph.add("Mul", x, x), fit)
     total = graph.add("Add", average(graph, x, fit), graph.scalar(TINY))
     return graph.add("Div", squares, total, to=to)
 
 
-def spp(node: LayerNode, graph: GraphBuilder) -> None:
+def _spp(node: LayerNode, graph: GraphBuilder) -> None:
     """Add a pooling for each level, and Concat."""
     layer, [x], [top] = node.layer_as(SPP), node.bottoms, node.tops
     how = {
-        PoolingParameter.MAX: largest,
+        PoolingParameter.MAX: _largest,
         PoolingParameter.AVE: average,
-        PoolingParameter.STOCHASTIC: stochastic,
+        PoolingParameter.STOCHASTIC: _stochastic,
     }[layer.param.spp_param.pool]
-    fits = [fit_of(pool.param.pooling_param, x.shape[2:]) for pool in layer.pools]
+    fits = [_fit_of(pool.param.pooling_param, x.shape[2:]) for pool in layer.pools]
     if len(fits) == 1:
         how(graph, x, fits[0], to=top)
         return
@@ -310,13 +309,13 @@ def _padded(graph: GraphBuilder, x: str | Value, pads: Sequence[int], value: flo
 
 
 CONVERTERS: Mapping[str, Converter] = {
-    "Convolution": convolution,
-    "ConvolutionDepthwise": convolution,
-    "Deconvolution": deconvolution,
-    "DepthwiseConvolution": convolution,
-    "Im2col": im2col,
-    "Interp": interp,
-    "Pooling": pooling,
-    "SPP": spp,
-    "Upsample": upsample,
+    "Convolution": _convolution,
+    "ConvolutionDepthwise": _convolution,
+    "Deconvolution": _deconvolution,
+    "DepthwiseConvolution": _convolution,
+    "Im2col": _im2col,
+    "Interp": _interp,
+    "Pooling": _pooling,
+    "SPP": _spp,
+    "Upsample": _upsample,
 }

@@ -16,7 +16,7 @@ from demitasse.layers.detection.proposal import Proposal, tile_anchors
 LOWEST = float(np.finfo(np.float32).min)
 
 
-def prior_box(node: LayerNode, graph: GraphBuilder) -> None:
+def _prior_box(node: LayerNode, graph: GraphBuilder) -> None:
     """Add the boxes as a constant, as they depend on shapes alone."""
     place = node.place
     place.layer.run_forward(place.bottom, place.top)
@@ -32,7 +32,7 @@ def detection_unsupported(param: LayerParameter) -> str:
     return ""
 
 
-def detection_output(node: LayerNode, graph: GraphBuilder) -> None:
+def _detection_output(node: LayerNode, graph: GraphBuilder) -> None:
     """Add decoding, non-maximum suppression for each class, and the top boxes of each image."""
     layer, (location, scores, priors) = node.layer_as(DetectionOutput), node.bottoms[:3]
     detector, shared = layer.detector, layer.boxes == 1
@@ -153,7 +153,7 @@ def _rows_or_empty(node: LayerNode, graph: GraphBuilder, rows: str, n: Size) -> 
     graph.reshape(found, [1, 1, -1, 7], to=node.tops[0])
 
 
-def proposal(node: LayerNode, graph: GraphBuilder) -> None:
+def _proposal(node: LayerNode, graph: GraphBuilder) -> None:
     """Add the regions: moved anchors after non-maximum suppression."""
     proposer, (scores, deltas, images) = node.layer_as(Proposal).proposer, node.bottoms
     n, anchors = scores.sizes[0], len(proposer.anchors)
@@ -210,15 +210,14 @@ def _move_anchors(graph: GraphBuilder, anchors: np.ndarray, code: str) -> str:
     return graph.add("Concat", *corners, axis=2)
 
 
-def roi_pooling(node: LayerNode, graph: GraphBuilder) -> None:
-    """Add MaxRoiPool."""
+def _roi_pooling(node: LayerNode, graph: GraphBuilder) -> None:
     p, (x, rois), [y] = node.layer.param.roi_pooling_param, node.bottoms, node.tops
     regions = rois.name if len(rois.shape) == 2 else graph.reshape(rois, [-1, 5])
     size = [p.pooled_h, p.pooled_w]
     graph.add("MaxRoiPool", x, regions, to=y, pooled_shape=size, spatial_scale=p.spatial_scale)
 
 
-def psroi_pooling(node: LayerNode, graph: GraphBuilder) -> None:
+def _psroi_pooling(node: LayerNode, graph: GraphBuilder) -> None:
     """Add the means of bins by integral images.
 
     Sums are float64, as sums of whole maps are large compared with those of bins.
@@ -299,9 +298,9 @@ def _bins(
 
 
 CONVERTERS: Mapping[str, Converter] = {
-    "DetectionOutput": detection_output,
-    "PSROIPooling": psroi_pooling,
-    "PriorBox": prior_box,
-    "Proposal": proposal,
-    "ROIPooling": roi_pooling,
+    "DetectionOutput": _detection_output,
+    "PSROIPooling": _psroi_pooling,
+    "PriorBox": _prior_box,
+    "Proposal": _proposal,
+    "ROIPooling": _roi_pooling,
 }

@@ -10,8 +10,6 @@ from demitasse.interop.onnx_export.graph import Converter, GraphBuilder
 from demitasse.layers.dropout import Dropout
 from demitasse.layers.exp_log_power import Exp, Log, Power
 
-__all__ = ["CONVERTERS"]
-
 
 def _plain(operator: str) -> Converter:
     """Return a converter to an operator without attributes."""
@@ -22,7 +20,7 @@ def _plain(operator: str) -> Converter:
     return convert
 
 
-def relu(node: LayerNode, graph: GraphBuilder) -> None:
+def _relu(node: LayerNode, graph: GraphBuilder) -> None:
     """Add Relu, or LeakyRelu with ``negative_slope``."""
     slope = node.layer.param.relu_param.negative_slope
     if slope:
@@ -31,7 +29,7 @@ def relu(node: LayerNode, graph: GraphBuilder) -> None:
         graph.add("Relu", node.bottoms[0], to=node.tops[0])
 
 
-def relu6(node: LayerNode, graph: GraphBuilder) -> None:
+def _relu6(node: LayerNode, graph: GraphBuilder) -> None:
     """Add Clip, after LeakyRelu with ``negative_slope``."""
     slope = node.layer.param.relu6_param.negative_slope
     if slope:
@@ -41,25 +39,23 @@ def relu6(node: LayerNode, graph: GraphBuilder) -> None:
         graph.add("Clip", node.bottoms[0], graph.scalar(0), graph.scalar(6), to=node.tops[0])
 
 
-def elu(node: LayerNode, graph: GraphBuilder) -> None:
-    """Add Elu."""
+def _elu(node: LayerNode, graph: GraphBuilder) -> None:
     graph.add("Elu", node.bottoms[0], to=node.tops[0], alpha=node.layer.param.elu_param.alpha)
 
 
-def clip(node: LayerNode, graph: GraphBuilder) -> None:
-    """Add Clip."""
+def _clip(node: LayerNode, graph: GraphBuilder) -> None:
     p = node.layer.param.clip_param
     limits = graph.scalar(p.min), graph.scalar(p.max)
     graph.add("Clip", node.bottoms[0], *limits, to=node.tops[0])
 
 
-def dropout(node: LayerNode, graph: GraphBuilder) -> None:
+def _dropout(node: LayerNode, graph: GraphBuilder) -> None:
     """Add the factor of a Dropout with ``scale_train: false``."""
     factor = node.layer_as(Dropout).factor
     graph.add("Mul", node.bottoms[0], graph.scalar(factor), to=node.tops[0])
 
 
-def exp(node: LayerNode, graph: GraphBuilder) -> None:
+def _exp(node: LayerNode, graph: GraphBuilder) -> None:
     """Add Exp of a multiple."""
     layer, x = node.layer_as(Exp), node.bottoms[0].name
     if layer.inner != 1:
@@ -71,7 +67,7 @@ def exp(node: LayerNode, graph: GraphBuilder) -> None:
         graph.add("Mul", y, graph.scalar(layer.outer), to=node.tops[0])
 
 
-def log(node: LayerNode, graph: GraphBuilder) -> None:
+def _log(node: LayerNode, graph: GraphBuilder) -> None:
     """Add Log of a linear function."""
     layer = node.layer_as(Log)
     x = _linear(graph, node.bottoms[0], layer.scale, layer.shift)
@@ -82,7 +78,7 @@ def log(node: LayerNode, graph: GraphBuilder) -> None:
         graph.add("Mul", y, graph.scalar(layer.outer), to=node.tops[0])
 
 
-def power(node: LayerNode, graph: GraphBuilder) -> None:
+def _power(node: LayerNode, graph: GraphBuilder) -> None:
     """Add scale, shift and power, without identities."""
     layer, [x], [top] = node.layer_as(Power), node.bottoms, node.tops
     if layer.slope == 0:  # a constant
@@ -116,21 +112,21 @@ def _linear(
     return x.name if isinstance(x, Value) else x
 
 
-def prelu(node: LayerNode, graph: GraphBuilder) -> None:
+def _prelu(node: LayerNode, graph: GraphBuilder) -> None:
     """Add PRelu, with slopes in a shape that broadcasts."""
     [x], blob = node.bottoms, node.layer.blobs[0]
     slopes = graph.param(blob, "slope", (blob.count, *(1,) * (len(x.shape) - 2)))
     graph.add("PRelu", x, slopes, to=node.tops[0])
 
 
-def swish(node: LayerNode, graph: GraphBuilder) -> None:
+def _swish(node: LayerNode, graph: GraphBuilder) -> None:
     """Add x * Sigmoid(beta x)."""
     [x], beta = node.bottoms, node.layer.param.swish_param.beta
     inner = x.name if beta == 1 else graph.add("Mul", x, graph.scalar(beta))
     graph.add("Mul", x, graph.add("Sigmoid", inner), to=node.tops[0])
 
 
-def gelu(node: LayerNode, graph: GraphBuilder) -> None:
+def _gelu(node: LayerNode, graph: GraphBuilder) -> None:
     """Add Gelu, or its formula before opset 20."""
     [x], [top] = node.bottoms, node.tops
     if graph.opset >= 20:
@@ -141,8 +137,7 @@ def gelu(node: LayerNode, graph: GraphBuilder) -> None:
     graph.add("Mul", half, graph.add("Add", inner, graph.scalar(1)), to=top)
 
 
-def threshold(node: LayerNode, graph: GraphBuilder) -> None:
-    """Add Greater."""
+def _threshold(node: LayerNode, graph: GraphBuilder) -> None:
     limit = graph.scalar(node.layer.param.threshold_param.threshold)
     graph.to_float(graph.add("Greater", node.bottoms[0], limit), to=node.tops[0])
 
@@ -150,18 +145,18 @@ def threshold(node: LayerNode, graph: GraphBuilder) -> None:
 CONVERTERS: Mapping[str, Converter] = {
     "AbsVal": _plain("Abs"),
     "BNLL": _plain("Softplus"),
-    "Clip": clip,
-    "Dropout": dropout,
-    "ELU": elu,
-    "Exp": exp,
-    "GELU": gelu,
-    "Log": log,
-    "PReLU": prelu,
-    "Power": power,
-    "ReLU": relu,
-    "ReLU6": relu6,
+    "Clip": _clip,
+    "Dropout": _dropout,
+    "ELU": _elu,
+    "Exp": _exp,
+    "GELU": _gelu,
+    "Log": _log,
+    "PReLU": _prelu,
+    "Power": _power,
+    "ReLU": _relu,
+    "ReLU6": _relu6,
     "Sigmoid": _plain("Sigmoid"),
-    "Swish": swish,
+    "Swish": _swish,
     "TanH": _plain("Tanh"),
-    "Threshold": threshold,
+    "Threshold": _threshold,
 }

@@ -14,17 +14,15 @@ from demitasse.layers.bn import BN, EPS, SegNetBN
 from demitasse.layers.lrn import LRN
 from demitasse.layers.softmax import Softmax
 
-__all__ = ["CONVERTERS"]
 
-
-def batch_norm(node: LayerNode, graph: GraphBuilder) -> None:
+def _batch_norm(node: LayerNode, graph: GraphBuilder) -> None:
     """Add BatchNormalization with the folded Scale, or normalization by batch statistics."""
     layer, [x], [y] = node.layer_as(BatchNorm), node.bottoms, node.tops
     numbers = batch_norm_parameters(node)
     if not layer.use_global_stats:
         rows = x.name if len(x.shape) > 1 else graph.reshape(x, [-1, 1])
         axes = [axis for axis in range(max(2, len(x.shape))) if axis != 1]
-        centred, found = centre(graph, rows, axes)
+        centred, found = _centre(graph, rows, axes)
         deviation = graph.add("Sqrt", graph.add("Add", found, graph.scalar(layer.eps)))
         unit = graph.add("Div", centred, deviation)
         shape = (-1, *(1,) * (max(2, len(x.shape)) - 2))
@@ -44,13 +42,13 @@ def batch_norm(node: LayerNode, graph: GraphBuilder) -> None:
         graph.reshape(found, y.sizes, to=y)
 
 
-def centre(graph: GraphBuilder, x: str | Value, axes: list[int]) -> tuple[str, str]:
+def _centre(graph: GraphBuilder, x: str | Value, axes: list[int]) -> tuple[str, str]:
     """Add the difference from the mean, and the variance."""
     centred = graph.add("Sub", x, graph.reduce("ReduceMean", x, axes))
     return centred, graph.reduce("ReduceMean", graph.add("Mul", centred, centred), axes)
 
 
-def bn(node: LayerNode, graph: GraphBuilder) -> None:
+def _bn(node: LayerNode, graph: GraphBuilder) -> None:
     """Add BN of PSPNet or of SegNet."""
     if isinstance(node.layer, SegNetBN):
         _segnet(node, node.layer, graph)
@@ -70,24 +68,24 @@ def _segnet(node: LayerNode, layer: SegNetBN, graph: GraphBuilder) -> None:
     if layer.learns:
         axes = [axis for axis in range(len(x.shape)) if axis != 1]
         mean = graph.reduce("ReduceMean", x, axes)
-        centred, variance = centre(graph, x, axes)
+        centred, variance = _centre(graph, x, axes)
         for found, top in zip((mean, variance), node.tops[1:], strict=False):
             graph.reshape(found, top.sizes, to=top)
         deviation = graph.add("Sqrt", graph.add("Add", variance, graph.scalar(EPS)))
         unit = graph.add("Div", centred, deviation)
     scale, shift = (
-        graph.param(blob, name, channel_shape(layer, number, x))
+        graph.param(blob, name, _channel_shape(layer, number, x))
         for number, (blob, name) in enumerate(zip(layer.blobs, ("scale", "shift"), strict=True))
     )
     graph.add("Add", graph.add("Mul", unit, scale), shift, to=y)
 
 
-def channel_shape(layer: Layer, number: int, x: Value) -> tuple[int, ...]:
+def _channel_shape(layer: Layer, number: int, x: Value) -> tuple[int, ...]:
     """Return the shape in which a parameter of one value per channel broadcasts."""
     return (layer.blobs[number].count, *(1,) * (len(x.shape) - 2))
 
 
-def lrn(node: LayerNode, graph: GraphBuilder) -> None:
+def _lrn(node: LayerNode, graph: GraphBuilder) -> None:
     """Add LRN; within channels, its formula."""
     layer, [x], [y] = node.layer_as(LRN), node.bottoms, node.tops
     if layer.across:
@@ -101,7 +99,7 @@ def lrn(node: LayerNode, graph: GraphBuilder) -> None:
     graph.add("Mul", x, power, to=y)
 
 
-def mvn(node: LayerNode, graph: GraphBuilder) -> None:
+def _mvn(node: LayerNode, graph: GraphBuilder) -> None:
     """Add the difference from the mean, divided by the deviation plus ``eps``."""
     p, [x], [y] = node.layer.param.mvn_param, node.bottoms, node.tops
     lead = 1 if p.across_channels else 2
@@ -110,31 +108,30 @@ def mvn(node: LayerNode, graph: GraphBuilder) -> None:
     if not p.normalize_variance:
         graph.add("Sub", image, graph.reduce("ReduceMean", image, axes), to=y)
         return
-    centred, variance = centre(graph, image, axes)
+    centred, variance = _centre(graph, image, axes)
     deviation = graph.add("Add", graph.add("Sqrt", variance), graph.scalar(p.eps))
     graph.add("Div", centred, deviation, to=y)
 
 
-def normalize(node: LayerNode, graph: GraphBuilder) -> None:
+def _normalize(node: LayerNode, graph: GraphBuilder) -> None:
     """Add the division by the L2 norm, and the scale."""
     p, [x], [y] = node.layer.param.norm_param, node.bottoms, node.tops
     axes = list(range(1, len(x.shape))) if p.across_spatial else [1]
     squares = graph.reduce("ReduceSum", graph.add("Mul", x, x), axes)
     length = graph.add("Sqrt", graph.add("Add", squares, graph.scalar(p.eps)))
-    scale = graph.param(node.layer.blobs[0], "scale", channel_shape(node.layer, 0, x))
+    scale = graph.param(node.layer.blobs[0], "scale", _channel_shape(node.layer, 0, x))
     graph.add("Mul", graph.add("Div", x, length), scale, to=y)
 
 
-def softmax(node: LayerNode, graph: GraphBuilder) -> None:
-    """Add Softmax."""
+def _softmax(node: LayerNode, graph: GraphBuilder) -> None:
     graph.add("Softmax", node.bottoms[0], to=node.tops[0], axis=node.layer_as(Softmax).axis)
 
 
 CONVERTERS: Mapping[str, Converter] = {
-    "BN": bn,
-    "BatchNorm": batch_norm,
-    "LRN": lrn,
-    "MVN": mvn,
-    "Normalize": normalize,
-    "Softmax": softmax,
+    "BN": _bn,
+    "BatchNorm": _batch_norm,
+    "LRN": _lrn,
+    "MVN": _mvn,
+    "Normalize": _normalize,
+    "Softmax": _softmax,
 }

@@ -11,14 +11,11 @@ from demitasse.layers.eltwise import Eltwise
 from demitasse.layers.inner_product import InnerProduct
 from demitasse.layers.reduction import Reduction
 
-__all__ = ["CONVERTERS"]
-
 REDUCTIONS = {"SUM": "ReduceSum", "MEAN": "ReduceMean", "ASUM": "ReduceL1",
               "SUMSQ": "ReduceSumSquare"}  # fmt: skip
 
 
-def inner_product(node: LayerNode, graph: GraphBuilder) -> None:
-    """Add Gemm."""
+def _inner_product(node: LayerNode, graph: GraphBuilder) -> None:
     layer, [x], [y] = node.layer_as(InnerProduct), node.bottoms, node.tops
     stored = [graph.param(layer.blobs[0], "weight")]
     if layer.has_bias:
@@ -32,7 +29,7 @@ def inner_product(node: LayerNode, graph: GraphBuilder) -> None:
         graph.reshape(found, y.sizes, to=y)
 
 
-def embed(node: LayerNode, graph: GraphBuilder) -> None:
+def _embed(node: LayerNode, graph: GraphBuilder) -> None:
     """Add Gather of the table's rows, and the bias."""
     blobs, [x], [y] = node.layer.blobs, node.bottoms, node.tops
     words = graph.to_int(x)
@@ -44,7 +41,7 @@ def embed(node: LayerNode, graph: GraphBuilder) -> None:
         graph.add("Add", rows, graph.param(blobs[1], "bias"), to=y)
 
 
-def scale(node: LayerNode, graph: GraphBuilder) -> None:
+def _scale(node: LayerNode, graph: GraphBuilder) -> None:
     """Add Mul, and Add with a bias."""
     layer, x, [y] = node.layer, node.bottoms[0], node.tops
     p = layer.param.scale_param
@@ -56,8 +53,7 @@ def scale(node: LayerNode, graph: GraphBuilder) -> None:
     graph.add("Add", graph.add("Mul", x, factor), shift, to=y)
 
 
-def bias(node: LayerNode, graph: GraphBuilder) -> None:
-    """Add Add."""
+def _bias(node: LayerNode, graph: GraphBuilder) -> None:
     shift = _operand(node, graph, "bias", node.layer.param.bias_param.axis)
     graph.add("Add", node.bottoms[0], shift, to=node.tops[0])
 
@@ -81,7 +77,7 @@ def _broadcast_shape(x: Value, blob: Blob, axis: int) -> tuple[int, ...]:
     return (*blob.shape, *(1,) * (len(x.shape) - axis % len(x.shape) - blob.num_axes))
 
 
-def eltwise(node: LayerNode, graph: GraphBuilder) -> None:
+def _eltwise(node: LayerNode, graph: GraphBuilder) -> None:
     """Add a sum of multiples, a product or a maximum."""
     layer, [y] = node.layer_as(Eltwise), node.tops
     terms = [one.name for one in node.bottoms]
@@ -99,7 +95,7 @@ def eltwise(node: LayerNode, graph: GraphBuilder) -> None:
         total = graph.add(operator, total, term, to=y if number == len(terms) else None)
 
 
-def axpy(node: LayerNode, graph: GraphBuilder) -> None:
+def _axpy(node: LayerNode, graph: GraphBuilder) -> None:
     """Add a product with one factor per channel, and a sum."""
     factors, x, shortcut = node.bottoms
     ones = (1,) * (len(x.shape) - 2)
@@ -108,7 +104,7 @@ def axpy(node: LayerNode, graph: GraphBuilder) -> None:
     graph.add("Add", graph.add("Mul", x, one_each), shortcut, to=node.tops[0])
 
 
-def reduction(node: LayerNode, graph: GraphBuilder) -> None:
+def _reduction(node: LayerNode, graph: GraphBuilder) -> None:
     """Add a reduction of the last axes, and the coefficient."""
     layer, [x], [y] = node.layer_as(Reduction), node.bottoms, node.tops
     coefficient, axes = layer.param.reduction_param.coeff, range(len(y.shape), len(x.shape))
@@ -120,11 +116,11 @@ def reduction(node: LayerNode, graph: GraphBuilder) -> None:
 
 
 CONVERTERS: Mapping[str, Converter] = {
-    "Axpy": axpy,
-    "Bias": bias,
-    "Eltwise": eltwise,
-    "Embed": embed,
-    "InnerProduct": inner_product,
-    "Reduction": reduction,
-    "Scale": scale,
+    "Axpy": _axpy,
+    "Bias": _bias,
+    "Eltwise": _eltwise,
+    "Embed": _embed,
+    "InnerProduct": _inner_product,
+    "Reduction": _reduction,
+    "Scale": _scale,
 }

@@ -12,10 +12,8 @@ from demitasse.interop.export.layer_graph import LayerNode
 from demitasse.interop.onnx_export.graph import Converter, GraphBuilder, OneStep
 from demitasse.layers.recurrent import LSTM, RNN, LSTMUnit, RecurrentLayer
 
-__all__ = ["CONVERTERS"]
 
-
-def lstm(node: LayerNode, graph: GraphBuilder) -> None:
+def _lstm(node: LayerNode, graph: GraphBuilder) -> None:
     """Add a Scan with hidden state and cell state."""
     layer = node.layer_as(LSTM)
 
@@ -24,7 +22,7 @@ def lstm(node: LayerNode, graph: GraphBuilder) -> None:
         before = graph.add("Mul", cont, hidden)
         weight = graph.param(layer.blobs[layer.recurrent_index], "hidden_weight", transpose=True)
         inputs = graph.add("Add", z, graph.add("MatMul", before, weight))
-        c, h = lstm_step(graph, inputs, cells, cont, layer.h)
+        c, h = _lstm_step(graph, inputs, cells, cont, layer.h)
         return [h, c]
 
     [hidden, *states] = _scan(node, layer, graph, one)
@@ -33,7 +31,7 @@ def lstm(node: LayerNode, graph: GraphBuilder) -> None:
         graph.reshape(state, top.sizes, to=top)
 
 
-def lstm_step(
+def _lstm_step(
     graph: GraphBuilder, inputs: str, cells: str, cont: str, size: int
 ) -> tuple[str, str]:
     """Add one step of an LSTM.
@@ -57,7 +55,7 @@ def lstm_step(
     return c, graph.add("Mul", o, graph.add("Tanh", c))
 
 
-def rnn(node: LayerNode, graph: GraphBuilder) -> None:
+def _rnn(node: LayerNode, graph: GraphBuilder) -> None:
     """Add a Scan with the hidden state, and the output layer."""
     layer = node.layer_as(RNN)
 
@@ -105,15 +103,15 @@ def _scan(node: LayerNode, layer: RecurrentLayer, graph: GraphBuilder, one: OneS
     return graph.scan(one, begin, [z, marks])
 
 
-def lstm_unit(node: LayerNode, graph: GraphBuilder) -> None:
+def _lstm_unit(node: LayerNode, graph: GraphBuilder) -> None:
     """Add one step of an LSTM."""
     layer, (cells, gates, cont) = node.layer_as(LSTMUnit), node.bottoms
     n = cells.sizes[1]
     inputs = graph.reshape(gates, [n, 4 * layer.h])
     before, goes_on = graph.reshape(cells, [n, layer.h]), graph.reshape(cont, [n, 1])
-    found = lstm_step(graph, inputs, before, goes_on, layer.h)
+    found = _lstm_step(graph, inputs, before, goes_on, layer.h)
     for state, top in zip(found, node.tops, strict=True):
         graph.reshape(state, top.sizes, to=top)
 
 
-CONVERTERS: Mapping[str, Converter] = {"LSTM": lstm, "LSTMUnit": lstm_unit, "RNN": rnn}
+CONVERTERS: Mapping[str, Converter] = {"LSTM": _lstm, "LSTMUnit": _lstm_unit, "RNN": _rnn}

@@ -12,13 +12,11 @@ from demitasse.layers.concat import Concat
 from demitasse.layers.permute import Permute
 from demitasse.layers.slice import Slice
 
-__all__ = ["CONVERTERS"]
-
 END = 2**31 - 1
 """End of a slice up to the end of an axis."""
 
 
-def reshape(node: LayerNode, graph: GraphBuilder) -> None:
+def _reshape(node: LayerNode, graph: GraphBuilder) -> None:
     """Add Flatten, Identity or Reshape."""
     [x], [y] = node.bottoms, node.tops
     if len(y.shape) == 2 and len(x.shape) > 2 and x.sizes[0] == y.sizes[0]:
@@ -29,12 +27,11 @@ def reshape(node: LayerNode, graph: GraphBuilder) -> None:
         graph.reshape(x, y.sizes, to=y)
 
 
-def concat(node: LayerNode, graph: GraphBuilder) -> None:
-    """Add Concat."""
+def _concat(node: LayerNode, graph: GraphBuilder) -> None:
     graph.add("Concat", *node.bottoms, to=node.tops[0], axis=node.layer_as(Concat).axis)
 
 
-def slice_(node: LayerNode, graph: GraphBuilder) -> None:
+def _slice(node: LayerNode, graph: GraphBuilder) -> None:
     """Add Split, or a Slice for each top if the size is symbolic."""
     layer, [x], tops = node.layer_as(Slice), node.bottoms, node.tops
     parts = [last - first for first, last in pairwise(layer.ends)]
@@ -51,8 +48,7 @@ def slice_(node: LayerNode, graph: GraphBuilder) -> None:
             graph.slice(x, layer.axis, first, last, to=top)
 
 
-def crop(node: LayerNode, graph: GraphBuilder) -> None:
-    """Add Slice."""
+def _crop(node: LayerNode, graph: GraphBuilder) -> None:
     p, [x, like], [y] = node.layer.param.crop_param, node.bottoms, node.tops
     axis = p.axis % len(x.shape)
     axes = list(range(axis, len(x.shape)))
@@ -65,14 +61,13 @@ def crop(node: LayerNode, graph: GraphBuilder) -> None:
     graph.add("Slice", x, graph.ints(offsets), ends, graph.ints(axes), to=y)
 
 
-def permute(node: LayerNode, graph: GraphBuilder) -> None:
-    """Add Transpose."""
+def _permute(node: LayerNode, graph: GraphBuilder) -> None:
     graph.add(
         "Transpose", node.bottoms[0], to=node.tops[0], perm=list(node.layer_as(Permute).order)
     )
 
 
-def shuffle_channel(node: LayerNode, graph: GraphBuilder) -> None:
+def _shuffle_channel(node: LayerNode, graph: GraphBuilder) -> None:
     """Add Transpose of the groups and their channels."""
     [x], [y], group = node.bottoms, node.tops, node.layer.param.shuffle_channel_param.group
     count, rest = x.shape[1], x.sizes[2:]
@@ -82,8 +77,7 @@ def shuffle_channel(node: LayerNode, graph: GraphBuilder) -> None:
     graph.reshape(turned, y.sizes, to=y)
 
 
-def reorg(node: LayerNode, graph: GraphBuilder) -> None:
-    """Add Transpose of blocks."""
+def _reorg(node: LayerNode, graph: GraphBuilder) -> None:
     p, [x], [y] = node.layer.param.reorg_param, node.bottoms, node.tops
     s, (n, (c, h, w)) = p.stride, (x.sizes[0], x.shape[1:])
     less = c // (s * s)
@@ -94,15 +88,14 @@ def reorg(node: LayerNode, graph: GraphBuilder) -> None:
     graph.reshape(graph.add("Transpose", blocks, perm=order), y.sizes, to=y)
 
 
-def tile(node: LayerNode, graph: GraphBuilder) -> None:
-    """Add Tile."""
+def _tile(node: LayerNode, graph: GraphBuilder) -> None:
     p, [x] = node.layer.param.tile_param, node.bottoms
     repeats = [1] * len(x.shape)
     repeats[p.axis % len(x.shape)] = p.tiles
     graph.add("Tile", x, graph.ints(repeats), to=node.tops[0])
 
 
-def argmax(node: LayerNode, graph: GraphBuilder) -> None:
+def _argmax(node: LayerNode, graph: GraphBuilder) -> None:
     """Add ArgMax or TopK; among equal values, Caffe selects the last."""
     layer, [x], [y] = node.layer_as(ArgMax), node.bottoms, node.tops
     axis = 1 if layer.axis is None else layer.axis
@@ -140,13 +133,12 @@ def _largest(node: LayerNode, graph: GraphBuilder, x: str, axis: int) -> tuple[s
     return values, graph.add("Sub", graph.ints([count - 1]), index)
 
 
-def batch_reindex(node: LayerNode, graph: GraphBuilder) -> None:
-    """Add Gather."""
+def _batch_reindex(node: LayerNode, graph: GraphBuilder) -> None:
     x, indices = node.bottoms
     graph.add("Gather", x, graph.to_int(indices), to=node.tops[0], axis=0)
 
 
-def filter_(node: LayerNode, graph: GraphBuilder) -> None:
+def _filter(node: LayerNode, graph: GraphBuilder) -> None:
     """Add Gather of the items with a selector other than 0."""
     *sources, selector = node.bottoms
     found = graph.add("NonZero", graph.reshape(selector, [-1]))
@@ -155,23 +147,23 @@ def filter_(node: LayerNode, graph: GraphBuilder) -> None:
         graph.add("Gather", source, chosen, to=top, axis=0)
 
 
-def parameter(node: LayerNode, graph: GraphBuilder) -> None:
+def _parameter(node: LayerNode, graph: GraphBuilder) -> None:
     """Add the parameter as a value."""
     graph.add("Identity", graph.param(node.layer.blobs[0], "value"), to=node.tops[0])
 
 
 CONVERTERS: Mapping[str, Converter] = {
-    "ArgMax": argmax,
-    "BatchReindex": batch_reindex,
-    "Concat": concat,
-    "Crop": crop,
-    "Filter": filter_,
-    "Flatten": reshape,
-    "Parameter": parameter,
-    "Permute": permute,
-    "Reorg": reorg,
-    "Reshape": reshape,
-    "ShuffleChannel": shuffle_channel,
-    "Slice": slice_,
-    "Tile": tile,
+    "ArgMax": _argmax,
+    "BatchReindex": _batch_reindex,
+    "Concat": _concat,
+    "Crop": _crop,
+    "Filter": _filter,
+    "Flatten": _reshape,
+    "Parameter": _parameter,
+    "Permute": _permute,
+    "Reorg": _reorg,
+    "Reshape": _reshape,
+    "ShuffleChannel": _shuffle_channel,
+    "Slice": _slice,
+    "Tile": _tile,
 }

@@ -14,7 +14,7 @@ from demitasse.interop.onnx_import.model import Node, Shape, Tensor
 from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder, as_float32
 
 
-def addition(node: Node, net: NetBuilder) -> None:
+def _addition(node: Node, net: NetBuilder) -> None:
     """Add Eltwise, Bias or Power."""
     x, other = _constant_last(node)
     if other.array is None:
@@ -23,7 +23,7 @@ def addition(node: Node, net: NetBuilder) -> None:
         add_constant(net, net.blob(x), other.array, node.y.shape, to=node.y)
 
 
-def subtraction(node: Node, net: NetBuilder) -> None:
+def _subtraction(node: Node, net: NetBuilder) -> None:
     """Add a sum with the negative operand."""
     x, other, shape = node.x, node.input(1), node.y.shape
     if other.array is not None:
@@ -40,7 +40,7 @@ def subtraction(node: Node, net: NetBuilder) -> None:
         add(net, net.blob(x), net.power(net.blob(other), scale=-1), shape, to=node.y)
 
 
-def product(node: Node, net: NetBuilder) -> None:
+def _product(node: Node, net: NetBuilder) -> None:
     """Add Eltwise, Scale or Power."""
     x, other = _constant_last(node)
     if other.array is not None:
@@ -48,10 +48,10 @@ def product(node: Node, net: NetBuilder) -> None:
     elif x.name == other.name:
         net.power(net.blob(x), power=2, to=node.y)
     else:
-        multiply(net, net.blob(x), net.blob(other), node.y.shape, to=node.y)
+        _multiply(net, net.blob(x), net.blob(other), node.y.shape, to=node.y)
 
 
-def quotient(node: Node, net: NetBuilder) -> None:
+def _quotient(node: Node, net: NetBuilder) -> None:
     """Add a product with the reciprocal.
 
     Raises:
@@ -73,10 +73,10 @@ def quotient(node: Node, net: NetBuilder) -> None:
     if x.array is not None:
         multiply_constant(net, inverse_blob, x.array, shape, to=node.y)
     else:
-        multiply(net, net.blob(x), inverse_blob, shape, to=node.y)
+        _multiply(net, net.blob(x), inverse_blob, shape, to=node.y)
 
 
-def power(node: Node, net: NetBuilder) -> None:
+def _power(node: Node, net: NetBuilder) -> None:
     """Add Power, or Exp for a constant base.
 
     Raises:
@@ -99,23 +99,23 @@ def power(node: Node, net: NetBuilder) -> None:
         raise NetError(message, code=ErrorCode.UNSUPPORTED)
 
 
-def total(node: Node, net: NetBuilder) -> None:
+def _total(node: Node, net: NetBuilder) -> None:
     """Add an Eltwise sum."""
     _add_eltwise(net, "SUM", _operands(node), node)
 
 
-def mean(node: Node, net: NetBuilder) -> None:
+def _mean(node: Node, net: NetBuilder) -> None:
     """Add an Eltwise sum with equal factors."""
     given = _operands(node)
     _add_eltwise(net, "SUM", given, node, [1 / len(given)] * len(given))
 
 
-def largest(node: Node, net: NetBuilder) -> None:
+def _largest(node: Node, net: NetBuilder) -> None:
     """Add an Eltwise maximum."""
     _add_eltwise(net, "MAX", _operands(node), node)
 
 
-def smallest(node: Node, net: NetBuilder) -> None:
+def _smallest(node: Node, net: NetBuilder) -> None:
     """Add the negative maximum of the negative operands."""
     blobs = [
         net.expand(net.power(net.blob(one), scale=-1), node.y.shape) for one in _operands(node)
@@ -155,15 +155,15 @@ def _as_float(array: np.ndarray) -> np.ndarray:
 
 
 CONVERTERS: Mapping[str, Converter] = {
-    "Add": addition,
-    "Div": quotient,
-    "Max": largest,
-    "Mean": mean,
-    "Min": smallest,
-    "Mul": product,
-    "Pow": power,
-    "Sub": subtraction,
-    "Sum": total,
+    "Add": _addition,
+    "Div": _quotient,
+    "Max": _largest,
+    "Mean": _mean,
+    "Min": _smallest,
+    "Mul": _product,
+    "Pow": _power,
+    "Sub": _subtraction,
+    "Sum": _total,
 }
 
 
@@ -185,7 +185,9 @@ def add(net: NetBuilder, x: str, other: str, shape: Shape, *, to: Tensor | None 
     return _blobs(net, "Bias", x, other, shape, to)
 
 
-def multiply(net: NetBuilder, x: str, other: str, shape: Shape, *, to: Tensor | None = None) -> str:
+def _multiply(
+    net: NetBuilder, x: str, other: str, shape: Shape, *, to: Tensor | None = None
+) -> str:
     """Add the product of two blobs: an Eltwise, or a Scale with a broadcast operand."""
     return _blobs(net, "Scale", x, other, shape, to)
 

@@ -46,7 +46,7 @@ class WindowGeometry:
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
 
 
-def window_geometry(node: Node, kernel: Shape, spatial: Shape) -> WindowGeometry:
+def _window_geometry(node: Node, kernel: Shape, spatial: Shape) -> WindowGeometry:
     """Return the windows of a node, with pads computed for ``auto_pad``."""
     axes, at = len(kernel), node.attributes
     stride = tuple(at.get("strides") or [1] * axes)
@@ -69,10 +69,10 @@ def window_geometry(node: Node, kernel: Shape, spatial: Shape) -> WindowGeometry
     return WindowGeometry(kernel, stride, dilation, pads[:axes], pads[axes:])
 
 
-def convolution(node: Node, net: NetBuilder) -> None:
+def _convolution(node: Node, net: NetBuilder) -> None:
     """Add Convolution, and Slice layers for unequal pads."""
     x, weight, y = node.x, node.array(1, "weight"), node.y
-    where = window_geometry(node, weight.shape[2:], x.shape[2:])
+    where = _window_geometry(node, weight.shape[2:], x.shape[2:])
     skipped = [
         _skipped(size, before, extent, stride, out)
         for size, before, extent, stride, out in zip(
@@ -86,11 +86,11 @@ def convolution(node: Node, net: NetBuilder) -> None:
     _weighted(net, "Convolution", node, weight, weight.shape[0], pad, where, group, made, skipped)
 
 
-def transposed(node: Node, net: NetBuilder) -> None:
+def _transposed(node: Node, net: NetBuilder) -> None:
     """Add Deconvolution, with larger windows for outputs beyond the last window."""
     x, weight, y = node.x, node.array(1, "weight"), node.y
     axes = len(weight.shape[2:])
-    where = window_geometry(_without_rule(node), weight.shape[2:], x.shape[2:])
+    where = _window_geometry(_without_rule(node), weight.shape[2:], x.shape[2:])
     more = node.attributes.get("output_padding") or [0] * axes
     before = _before(node, where, _full_size(where, x.shape), more, y.shape[2:])
     lacking = [
@@ -170,10 +170,10 @@ def _weighted(
         kind, [net.blob(node.x)], (*node.y.shape[:2], *made), to=node.y if full else None,
         weights=weights, convolution_param=fields,
     )  # fmt: skip
-    crop_to(net, top, skipped, node)
+    _crop_to(net, top, skipped, node)
 
 
-def crop_to(net: NetBuilder, x: str, skipped: Sequence[int], node: Node) -> None:
+def _crop_to(net: NetBuilder, x: str, skipped: Sequence[int], node: Node) -> None:
     """Crop a blob to the size of a node's output, from ``skipped``."""
     out = node.y.shape[2:]
     axes = [
@@ -219,18 +219,18 @@ IMAGE = 2
 """Number of image axes that Pooling supports."""
 
 
-def max_pool(node: Node, net: NetBuilder) -> None:
+def _max_pool(node: Node, net: NetBuilder) -> None:
     """Add max Pooling."""
     node.refuse_outputs(1)
     _pool(node, net, "MAX")
 
 
-def average_pool(node: Node, net: NetBuilder) -> None:
+def _average_pool(node: Node, net: NetBuilder) -> None:
     """Add average Pooling, and a factor for each window with another divisor in Caffe."""
     _pool(node, net, "AVE")
 
 
-def global_pool(method: str) -> Converter:
+def _global_pool(method: str) -> Converter:
     """Return a converter to global Pooling."""
 
     def convert(node: Node, net: NetBuilder) -> None:
@@ -254,7 +254,7 @@ def _pool(node: Node, net: NetBuilder, method: str) -> None:
     Raises:
         NetError: Windows are dilated or outside of the image, or images have three axes.
     """
-    where = window_geometry(node, tuple(node.attributes["kernel_shape"]), node.x.shape[2:])
+    where = _window_geometry(node, tuple(node.attributes["kernel_shape"]), node.x.shape[2:])
     x, spatial, out = net.blob(node.x), node.x.shape[2:], node.y.shape[2:]
     flat = len(spatial) == IMAGE
     if len(spatial) > IMAGE:
@@ -282,7 +282,7 @@ def _pool(node: Node, net: NetBuilder, method: str) -> None:
         return
     plain = flat and factors is None
     if plain:
-        crop_to(net, found, skipped, node)
+        _crop_to(net, found, skipped, node)
         return
     for axis, (first, size) in enumerate(zip(skipped, out, strict=True)):
         found = net.slice(found, axis + 2, first, first + size)
@@ -380,10 +380,10 @@ def _factors(
 
 
 CONVERTERS: Mapping[str, Converter] = {
-    "AveragePool": average_pool,
-    "Conv": convolution,
-    "ConvTranspose": transposed,
-    "GlobalAveragePool": global_pool("AVE"),
-    "GlobalMaxPool": global_pool("MAX"),
-    "MaxPool": max_pool,
+    "AveragePool": _average_pool,
+    "Conv": _convolution,
+    "ConvTranspose": _transposed,
+    "GlobalAveragePool": _global_pool("AVE"),
+    "GlobalMaxPool": _global_pool("MAX"),
+    "MaxPool": _max_pool,
 }

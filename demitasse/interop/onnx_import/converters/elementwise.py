@@ -34,14 +34,14 @@ def _power(power: float = 1, scale: float = 1) -> Converter:
     return convert
 
 
-def leaky_relu(node: Node, net: NetBuilder) -> None:
+def _leaky_relu(node: Node, net: NetBuilder) -> None:
     """Add ReLU with a slope."""
     slope = node.attributes.get("alpha", 0.01)
     net.add("ReLU", [net.blob(node.x)], node.y.shape, to=node.y,
             relu_param={"negative_slope": slope})  # fmt: skip
 
 
-def prelu(node: Node, net: NetBuilder) -> None:
+def _prelu(node: Node, net: NetBuilder) -> None:
     """Add PReLU; for slopes that are neither per channel nor shared, add two ReLUs."""
     slopes, shape = node.array(1, "slope"), node.x.shape
     x, full = net.blob(node.x), (*(1,) * (len(shape) - slopes.ndim), *slopes.shape)
@@ -56,20 +56,19 @@ def prelu(node: Node, net: NetBuilder) -> None:
         net.eltwise("SUM", [net.add("ReLU", [x], shape), scaled], to=node.y)
 
 
-def elu(node: Node, net: NetBuilder) -> None:
-    """Add ELU."""
+def _elu(node: Node, net: NetBuilder) -> None:
     alpha = node.attributes.get("alpha", 1.0)
     net.add("ELU", [net.blob(node.x)], node.y.shape, to=node.y, elu_param={"alpha": alpha})
 
 
-def selu(node: Node, net: NetBuilder) -> None:
+def _selu(node: Node, net: NetBuilder) -> None:
     """Add ELU and its factor."""
     alpha = node.attributes.get("alpha", SELU_ALPHA)
     inner = net.add("ELU", [net.blob(node.x)], node.y.shape, elu_param={"alpha": alpha})
     net.power(inner, scale=node.attributes.get("gamma", SELU_GAMMA), to=node.y)
 
 
-def clip(node: Node, net: NetBuilder) -> None:
+def _clip(node: Node, net: NetBuilder) -> None:
     """Add Clip, ReLU or ReLU6."""
     low, high = (
         default if found is None else float(found.reshape(()))
@@ -84,48 +83,47 @@ def clip(node: Node, net: NetBuilder) -> None:
     elif low == 0 and high >= LARGEST:
         net.add("ReLU", [x], y.shape, to=y)
     else:
-        _clip(net, x, min(low, high), high, node)  # in ONNX the upper limit has priority
+        _add_clip(net, x, min(low, high), high, node)  # in ONNX the upper limit has priority
 
 
-def _clip(net: NetBuilder, x: str, low: float, high: float, node: Node | None = None) -> str:
+def _add_clip(net: NetBuilder, x: str, low: float, high: float, node: Node | None = None) -> str:
     limits = {"min": max(low, -LARGEST), "max": min(high, LARGEST)}
     return net.add("Clip", [x], net.shapes[x], to=node.y if node else None, clip_param=limits)
 
 
-def hard_sigmoid(node: Node, net: NetBuilder) -> None:
+def _hard_sigmoid(node: Node, net: NetBuilder) -> None:
     """Add Power and Clip."""
     scale, shift = node.attributes.get("alpha", 0.2), node.attributes.get("beta", 0.5)
-    _clip(net, net.power(net.blob(node.x), scale=scale, shift=shift), 0, 1, node)
+    _add_clip(net, net.power(net.blob(node.x), scale=scale, shift=shift), 0, 1, node)
 
 
-def hard_swish(node: Node, net: NetBuilder) -> None:
+def _hard_swish(node: Node, net: NetBuilder) -> None:
     """Add a product with a clipped Power."""
     x = net.blob(node.x)
-    gate = _clip(net, net.power(x, scale=1 / 6, shift=0.5), 0, 1)
+    gate = _add_clip(net, net.power(x, scale=1 / 6, shift=0.5), 0, 1)
     net.eltwise("PROD", [x, gate], to=node.y)
 
 
-def swish(node: Node, net: NetBuilder) -> None:
-    """Add Swish."""
+def _swish(node: Node, net: NetBuilder) -> None:
     beta = node.attributes.get("alpha", 1.0)
     net.add("Swish", [net.blob(node.x)], node.y.shape, to=node.y, swish_param={"beta": beta})
 
 
-def mish(node: Node, net: NetBuilder) -> None:
+def _mish(node: Node, net: NetBuilder) -> None:
     """Add a product with TanH of BNLL."""
     x = net.blob(node.x)
     inner = net.add("TanH", [net.add("BNLL", [x], node.y.shape)], node.y.shape)
     net.eltwise("PROD", [x, inner], to=node.y)
 
 
-def softsign(node: Node, net: NetBuilder) -> None:
+def _softsign(node: Node, net: NetBuilder) -> None:
     """Add a product with the reciprocal of 1 + AbsVal."""
     x = net.blob(node.x)
     inverse = net.power(net.add("AbsVal", [x], node.y.shape), power=-1, shift=1)
     net.eltwise("PROD", [x, inverse], to=node.y)
 
 
-def gelu(node: Node, net: NetBuilder) -> None:
+def _gelu(node: Node, net: NetBuilder) -> None:
     """Add GELU.
 
     Raises:
@@ -137,7 +135,7 @@ def gelu(node: Node, net: NetBuilder) -> None:
     net.add("GELU", [net.blob(node.x)], node.y.shape, to=node.y)
 
 
-def greater(node: Node, net: NetBuilder) -> None:
+def _greater(node: Node, net: NetBuilder) -> None:
     """Add Threshold, of a difference unless the limit is a constant scalar."""
     other, shape = node.input(1), node.y.shape
     x, limit = net.expand(net.blob(node.x), shape), 0.0
@@ -148,12 +146,12 @@ def greater(node: Node, net: NetBuilder) -> None:
     net.add("Threshold", [x], shape, to=node.y, threshold_param={"threshold": limit})
 
 
-def alias(node: Node, net: NetBuilder) -> None:
+def _alias(node: Node, net: NetBuilder) -> None:
     """Record an alias; add no layer."""
     net.alias(node.y, net.blob(node.x))
 
 
-def dropout(node: Node, net: NetBuilder) -> None:
+def _dropout(node: Node, net: NetBuilder) -> None:
     """Record an alias, as dropout is the identity in phase TEST.
 
     Raises:
@@ -164,10 +162,10 @@ def dropout(node: Node, net: NetBuilder) -> None:
     if training is not None and bool(node.array(2, "training_mode")):
         message = "training_mode draws new random numbers in each run"
         raise NetError(message, code=ErrorCode.UNSUPPORTED)
-    alias(node, net)
+    _alias(node, net)
 
 
-def cast(node: Node, net: NetBuilder) -> None:
+def _cast(node: Node, net: NetBuilder) -> None:
     """Record an alias if the conversion changes no value.
 
     Raises:
@@ -180,34 +178,34 @@ def cast(node: Node, net: NetBuilder) -> None:
     ):
         message = f"no layer converts {have} to {want}"
         raise NetError(message, code=ErrorCode.UNSUPPORTED)
-    alias(node, net)
+    _alias(node, net)
 
 
 CONVERTERS: Mapping[str, Converter] = {
     "Abs": _plain("AbsVal"),
-    "Cast": cast,
-    "Clip": clip,
-    "Dropout": dropout,
-    "Elu": elu,
+    "Cast": _cast,
+    "Clip": _clip,
+    "Dropout": _dropout,
+    "Elu": _elu,
     "Exp": _plain("Exp"),
-    "Gelu": gelu,
-    "Greater": greater,
-    "HardSigmoid": hard_sigmoid,
-    "HardSwish": hard_swish,
-    "Identity": alias,
-    "LeakyRelu": leaky_relu,
+    "Gelu": _gelu,
+    "Greater": _greater,
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _hard_swish,
+    "Identity": _alias,
+    "LeakyRelu": _leaky_relu,
     "Log": _plain("Log"),
-    "Mish": mish,
+    "Mish": _mish,
     "Neg": _power(scale=-1),
-    "PRelu": prelu,
+    "PRelu": _prelu,
     "Reciprocal": _power(-1),
     "Relu": _plain("ReLU"),
-    "Selu": selu,
+    "Selu": _selu,
     "Sigmoid": _plain("Sigmoid"),
     "Softplus": _plain("BNLL"),
-    "Softsign": softsign,
+    "Softsign": _softsign,
     "Sqrt": _power(0.5),
-    "Swish": swish,
+    "Swish": _swish,
     "Tanh": _plain("TanH"),
 }
 
@@ -225,7 +223,7 @@ def fuse_gelu(model: Model) -> list[Node]:
                 readers.setdefault(one.name, []).append(node)
     made = {one.name: node for node in model.nodes for one in node.outputs if one is not None}
     for erf in [node for node in model.nodes if node.op == "Erf"]:
-        found = _gelu(erf, made, readers, set(model.outputs))
+        found = _match_gelu(erf, made, readers, set(model.outputs))
         if found is not None:
             last, x, inner = found
             for node in inner:
@@ -234,7 +232,7 @@ def fuse_gelu(model: Model) -> list[Node]:
     return [nodes[id(node)] for node in model.nodes if id(node) in nodes]
 
 
-def _gelu(
+def _match_gelu(
     erf: Node, made: dict[str, Node], readers: dict[str, list[Node]], outputs: set[str]
 ) -> tuple[Node, Tensor, Sequence[Node]] | None:
     """Return the last node of x (1 + erf(x / sqrt(2))) / 2, x, and the earlier nodes."""

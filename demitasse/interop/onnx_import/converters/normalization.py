@@ -13,13 +13,11 @@ from demitasse.interop.onnx_import.converters.arithmetic import add_constant, mu
 from demitasse.interop.onnx_import.model import Node, Tensor
 from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder
 
-__all__ = ["CONVERTERS"]
-
 SAME_AXES = 13
 """First opset whose Softmax is along one axis; earlier ones join all axes from one on."""
 
 
-def batch_normalization(node: Node, net: NetBuilder) -> None:
+def _batch_normalization(node: Node, net: NetBuilder) -> None:
     """Add BatchNorm, and Scale unless scale and shift are trivial.
 
     Raises:
@@ -57,7 +55,7 @@ def _scale(net: NetBuilder, x: str, scale: np.ndarray, shift: np.ndarray, to: Te
     net.add("Scale", [x], to.shape, to=to, weights=[scale, shift], scale_param={"bias_term": True})
 
 
-def instance_normalization(node: Node, net: NetBuilder) -> None:
+def _instance_normalization(node: Node, net: NetBuilder) -> None:
     """Add BatchNorm for each channel of each item, and Scale."""
     shape = node.x.shape
     x = net.blob(node.x)
@@ -79,7 +77,7 @@ def _own(net: NetBuilder, node: Node, rows: str) -> str:
     )  # fmt: skip
 
 
-def group_normalization(node: Node, net: NetBuilder) -> None:
+def _group_normalization(node: Node, net: NetBuilder) -> None:
     """Add BatchNorm for each group of each item, and Scale.
 
     Raises:
@@ -95,7 +93,7 @@ def group_normalization(node: Node, net: NetBuilder) -> None:
     _scale(net, net.reshape(_own(net, node, rows), shape), scale, shift, node.y)
 
 
-def layer_normalization(node: Node, net: NetBuilder) -> None:
+def _layer_normalization(node: Node, net: NetBuilder) -> None:
     """Add BatchNorm for each row, and its scale and shift."""
     node.refuse_outputs(1, 2)
     shape, axis = node.x.shape, node.axis(-1)
@@ -110,7 +108,7 @@ def layer_normalization(node: Node, net: NetBuilder) -> None:
         add_constant(net, scaled, node.array(2, "shift"), shape, to=node.y)
 
 
-def lrn(node: Node, net: NetBuilder) -> None:
+def _lrn(node: Node, net: NetBuilder) -> None:
     """Add LRN across channels.
 
     Raises:
@@ -125,18 +123,18 @@ def lrn(node: Node, net: NetBuilder) -> None:
     net.add("LRN", [net.blob(node.x)], node.y.shape, to=node.y, lrn_param=fields)
 
 
-def softmax(node: Node, net: NetBuilder) -> None:
+def _softmax(node: Node, net: NetBuilder) -> None:
     """Add Softmax."""
-    _softmax(node, net, node.y)
+    _add_softmax(node, net, node.y)
 
 
-def log_softmax(node: Node, net: NetBuilder) -> None:
+def _log_softmax(node: Node, net: NetBuilder) -> None:
     """Add Softmax and Log."""
-    net.add("Log", [_softmax(node, net, None)], node.y.shape, to=node.y)
+    net.add("Log", [_add_softmax(node, net, None)], node.y.shape, to=node.y)
     net.notes.append(f"{node.label} becomes Softmax and Log: values below -87 are inexact or -inf")
 
 
-def _softmax(node: Node, net: NetBuilder, to: Tensor | None) -> str:
+def _add_softmax(node: Node, net: NetBuilder, to: Tensor | None) -> str:
     shape, x = node.x.shape, net.blob(node.x)
     joint = node.opset < SAME_AXES
     axis = node.axis(1 if joint else -1)
@@ -149,11 +147,11 @@ def _softmax(node: Node, net: NetBuilder, to: Tensor | None) -> str:
 
 
 CONVERTERS: Mapping[str, Converter] = {
-    "BatchNormalization": batch_normalization,
-    "GroupNormalization": group_normalization,
-    "InstanceNormalization": instance_normalization,
-    "LRN": lrn,
-    "LayerNormalization": layer_normalization,
-    "LogSoftmax": log_softmax,
-    "Softmax": softmax,
+    "BatchNormalization": _batch_normalization,
+    "GroupNormalization": _group_normalization,
+    "InstanceNormalization": _instance_normalization,
+    "LRN": _lrn,
+    "LayerNormalization": _layer_normalization,
+    "LogSoftmax": _log_softmax,
+    "Softmax": _softmax,
 }

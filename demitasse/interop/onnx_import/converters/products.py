@@ -13,11 +13,8 @@ from demitasse.interop.onnx_import.converters.arithmetic import add, add_constan
 from demitasse.interop.onnx_import.model import Node, Tensor
 from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder
 
-__all__ = ["CONVERTERS"]
 
-
-def gemm(node: Node, net: NetBuilder) -> None:
-    """Add InnerProduct."""
+def _gemm(node: Node, net: NetBuilder) -> None:
     at, weight = node.attributes, node.array(1, "weight")
     x, bias = net.blob(node.x), node.optional_input(2)
     if at.get("transA"):
@@ -42,7 +39,7 @@ def gemm(node: Node, net: NetBuilder) -> None:
         add(net, found, other, node.y.shape, to=node.y)
 
 
-def matmul(node: Node, net: NetBuilder) -> None:
+def _matmul(node: Node, net: NetBuilder) -> None:
     """Add InnerProduct along the last axis.
 
     Raises:
@@ -79,7 +76,7 @@ def _inner_product(
     return net.add("InnerProduct", [x], shape, to=to, weights=weights, inner_product_param=fields)
 
 
-def gather(node: Node, net: NetBuilder) -> None:
+def _gather(node: Node, net: NetBuilder) -> None:
     """Add Embed for rows of a constant, Slice for consecutive indices, or BatchReindex.
 
     Raises:
@@ -111,7 +108,7 @@ def _embed(node: Node, net: NetBuilder, table: np.ndarray, indices: Tensor, axis
             embed_param=fields)  # fmt: skip
 
 
-def reduction(operation: str, power: float = 1, sign: float = 1) -> Converter:
+def _reduction(operation: str, power: float = 1, sign: float = 1) -> Converter:
     """Return a converter of a reduction.
 
     Args:
@@ -175,7 +172,7 @@ def _axes(node: Node) -> list[int]:
     return sorted(int(axis) % len(node.x.shape) for axis in given.reshape(-1))
 
 
-def argmax(node: Node, net: NetBuilder) -> None:
+def _argmax(node: Node, net: NetBuilder) -> None:
     """Add ArgMax along an axis, of reversed values if ONNX selects the first of equal ones."""
     shape, axis = node.x.shape, node.axis(0)
     x, size = net.blob(node.x), shape[axis]
@@ -192,15 +189,15 @@ def argmax(node: Node, net: NetBuilder) -> None:
 
 
 CONVERTERS: Mapping[str, Converter] = {
-    "ArgMax": argmax,
-    "Gather": gather,
-    "Gemm": gemm,
-    "MatMul": matmul,
-    "ReduceL1": reduction("ASUM"),
-    "ReduceL2": reduction("SUMSQ", power=0.5),
-    "ReduceMax": reduction("MAX"),
-    "ReduceMean": reduction("MEAN"),
-    "ReduceMin": reduction("MAX", sign=-1),
-    "ReduceSum": reduction("SUM"),
-    "ReduceSumSquare": reduction("SUMSQ"),
+    "ArgMax": _argmax,
+    "Gather": _gather,
+    "Gemm": _gemm,
+    "MatMul": _matmul,
+    "ReduceL1": _reduction("ASUM"),
+    "ReduceL2": _reduction("SUMSQ", power=0.5),
+    "ReduceMax": _reduction("MAX"),
+    "ReduceMean": _reduction("MEAN"),
+    "ReduceMin": _reduction("MAX", sign=-1),
+    "ReduceSum": _reduction("SUM"),
+    "ReduceSumSquare": _reduction("SUMSQ"),
 }

@@ -10,15 +10,13 @@ from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.onnx_import.model import Node, Tensor
 from demitasse.interop.onnx_import.net_builder import Converter, NetBuilder
 
-__all__ = ["CONVERTERS"]
-
 GATES = [0, 2, 1, 3]
 """Caffe's gates i, f, o, g as indices of ONNX's gates i, o, f, g."""
 
 USUAL = [b"Sigmoid", b"Tanh", b"Tanh"]
 
 
-def lstm(node: Node, net: NetBuilder) -> None:
+def _lstm(node: Node, net: NetBuilder) -> None:
     """Add one LSTM for each direction, with sequences that start in the first step.
 
     Raises:
@@ -118,4 +116,4 @@ def _begin(node: Node, position: int) -> Tensor | None:
     return None if found is None or (found.array is not None and not found.array.any()) else found
 
 
-CONVERTERS: Mapping[str, Converter] = {"LSTM": lstm}
+CONVERTERS: Mapping[str, Converter] = {"LSTM": _lstm}

@@ -19,7 +19,7 @@ PAD_MODES: Mapping[str, Literal["edge", "reflect", "wrap"]] = {
 """Mode of Pad -> mode of ``np.pad``."""
 
 
-def reshape(node: Node, net: NetBuilder) -> None:
+def _reshape(node: Node, net: NetBuilder) -> None:
     """Add Flatten or Reshape."""
     x, y = net.blob(node.x), node.y
     have = node.x.shape
@@ -29,8 +29,7 @@ def reshape(node: Node, net: NetBuilder) -> None:
         net.reshape(x, y.shape, to=y)
 
 
-def concat(node: Node, net: NetBuilder) -> None:
-    """Add Concat."""
+def _concat(node: Node, net: NetBuilder) -> None:
     blobs = [net.blob(one) for one in node.inputs if one is not None]
     if len(blobs) == 1:
         net.alias(node.y, blobs[0])
@@ -38,7 +37,7 @@ def concat(node: Node, net: NetBuilder) -> None:
     net.add("Concat", blobs, node.y.shape, to=node.y, concat_param={"axis": node.axis(1)})
 
 
-def split(node: Node, net: NetBuilder) -> None:
+def _split(node: Node, net: NetBuilder) -> None:
     """Add Slice, and a Silence for unused parts."""
     axis = node.axis(0)
     size, count = node.x.shape[axis], len(node.outputs)
@@ -63,7 +62,7 @@ def split(node: Node, net: NetBuilder) -> None:
     net.silence([top for top, one in zip(tops, node.outputs, strict=True) if one is None])
 
 
-def slice_(node: Node, net: NetBuilder) -> None:
+def _slice(node: Node, net: NetBuilder) -> None:
     """Add Slice along each axis, or BatchReindex for steps other than 1.
 
     Raises:
@@ -94,8 +93,7 @@ def slice_(node: Node, net: NetBuilder) -> None:
         net.alias(node.y, x)
 
 
-def transpose(node: Node, net: NetBuilder) -> None:
-    """Add Permute."""
+def _transpose(node: Node, net: NetBuilder) -> None:
     axes = len(node.x.shape)
     order = list(node.attributes.get("perm") or range(axes)[::-1])
     x = net.blob(node.x)
@@ -105,13 +103,12 @@ def transpose(node: Node, net: NetBuilder) -> None:
         net.permute(x, order, to=node.y)
 
 
-def expand(node: Node, net: NetBuilder) -> None:
-    """Add Tile."""
+def _expand(node: Node, net: NetBuilder) -> None:
     x = net.expand(net.blob(node.x), node.y.shape, to=node.y)
     net.alias(node.y, x)
 
 
-def tile(node: Node, net: NetBuilder) -> None:
+def _tile(node: Node, net: NetBuilder) -> None:
     """Add Tile along each repeated axis."""
     repeats = [int(count) for count in node.array(1, "repeats")]
     x, shape = net.blob(node.x), list(node.x.shape)
@@ -124,7 +121,7 @@ def tile(node: Node, net: NetBuilder) -> None:
     net.alias(node.y, x)
 
 
-def pad(node: Node, net: NetBuilder) -> None:
+def _pad(node: Node, net: NetBuilder) -> None:
     """Add a Convolution for constant pads, BatchReindex for others, and Slice for negative pads.
 
     Raises:
@@ -193,7 +190,7 @@ def _constant_pad(
         add_constant(net, x, frame, out, to=node.y)
 
 
-def depth_to_space(node: Node, net: NetBuilder) -> None:
+def _depth_to_space(node: Node, net: NetBuilder) -> None:
     """Add Permute of blocks of channels."""
     (n, c, h, w), s = node.x.shape, node.attributes["blocksize"]
     less = c // (s * s)
@@ -205,7 +202,7 @@ def depth_to_space(node: Node, net: NetBuilder) -> None:
     net.reshape(turned, node.y.shape, to=node.y)
 
 
-def space_to_depth(node: Node, net: NetBuilder) -> None:
+def _space_to_depth(node: Node, net: NetBuilder) -> None:
     """Add Permute of blocks of pixels."""
     (n, c, h, w), s = node.x.shape, node.attributes["blocksize"]
     blocks = net.reshape(net.blob(node.x), (n, c, h // s, s, w // s, s))
@@ -229,7 +226,7 @@ INTEGER_TOLERANCE = 1e-4
 """Largest distance of a size from an integer, in pixels."""
 
 
-def resize(node: Node, net: NetBuilder) -> None:
+def _resize(node: Node, net: NetBuilder) -> None:
     """Add Upsample, Interp, or an InnerProduct with a resizing matrix for each axis.
 
     Raises:
@@ -239,14 +236,14 @@ def resize(node: Node, net: NetBuilder) -> None:
     mode = at.get("mode", b"nearest")
     how = at.get("coordinate_transformation_mode", b"half_pixel").decode()
     legacy = node.op == "Upsample" or node.opset < 11
-    _resize(
+    _add_resize(
         node, net, mode="linear" if mode in {b"linear", b"bilinear"} else mode.decode(),
         how="asymmetric" if legacy else how,
         rounding="floor" if legacy else at.get("nearest_mode", b"round_prefer_floor").decode(),
     )  # fmt: skip
 
 
-def _resize(node: Node, net: NetBuilder, *, mode: str, how: str, rounding: str) -> None:
+def _add_resize(node: Node, net: NetBuilder, *, mode: str, how: str, rounding: str) -> None:
     shape, out, y = node.x.shape, node.y.shape, node.y
     if len(shape) != 4 or shape[:2] != out[:2] or mode not in {"linear", "nearest"}:
         message = f"got {mode} resizing of {shape} to {out}, expected linear or nearest, of images"
@@ -360,19 +357,19 @@ def _nearest(positions: np.ndarray, size: int, rounding: str) -> np.ndarray:
 
 
 CONVERTERS: Mapping[str, Converter] = {
-    "Concat": concat,
-    "DepthToSpace": depth_to_space,
-    "Expand": expand,
-    "Flatten": reshape,
-    "Pad": pad,
-    "Reshape": reshape,
-    "Resize": resize,
-    "Slice": slice_,
-    "SpaceToDepth": space_to_depth,
-    "Split": split,
-    "Squeeze": reshape,
-    "Tile": tile,
-    "Transpose": transpose,
-    "Unsqueeze": reshape,
-    "Upsample": resize,
+    "Concat": _concat,
+    "DepthToSpace": _depth_to_space,
+    "Expand": _expand,
+    "Flatten": _reshape,
+    "Pad": _pad,
+    "Reshape": _reshape,
+    "Resize": _resize,
+    "Slice": _slice,
+    "SpaceToDepth": _space_to_depth,
+    "Split": _split,
+    "Squeeze": _reshape,
+    "Tile": _tile,
+    "Transpose": _transpose,
+    "Unsqueeze": _reshape,
+    "Upsample": _resize,
 }

@@ -16,15 +16,13 @@ from demitasse.layers.pooling import pooling_window
 from demitasse.layers.spp import SPP
 from demitasse.layers.upsample import Upsample
 
-__all__ = ["CONVERTERS"]
 
-
-def convolution(node: LayerNode, code: ModuleCode) -> None:
+def _convolution(node: LayerNode, code: ModuleCode) -> None:
     """Add Conv1d, Conv2d or Conv3d, one module for all bottoms."""
     _product(node, code, "Conv")
 
 
-def deconvolution(node: LayerNode, code: ModuleCode) -> None:
+def _deconvolution(node: LayerNode, code: ModuleCode) -> None:
     """Add ConvTranspose1d, ConvTranspose2d or ConvTranspose3d."""
     _product(node, code, "ConvTranspose")
 
@@ -80,8 +78,7 @@ def _padded(
     return f"F.pad({image}, {tuple(pads)})"
 
 
-def im2col(node: LayerNode, code: ModuleCode) -> None:
-    """Add unfold."""
+def _im2col(node: LayerNode, code: ModuleCode) -> None:
     layer, [x], [y] = node.layer_as(Im2col), node.bottoms, node.tops
     window = layer.window
     if len(window.kernel) != 2:
@@ -100,7 +97,7 @@ def im2col(node: LayerNode, code: ModuleCode) -> None:
     code.let(code.reshaped(columns, y.sizes), y)
 
 
-def interp(node: LayerNode, code: ModuleCode) -> None:
+def _interp(node: LayerNode, code: ModuleCode) -> None:
     """Add interpolate with aligned corners, after negative pads."""
     p, x, [y] = node.layer_as(Interp).param.interp_param, node.bottoms[0], node.tops
     image = code.variable(x)
@@ -111,7 +108,7 @@ def interp(node: LayerNode, code: ModuleCode) -> None:
     code.let(call, y)
 
 
-def upsample(node: LayerNode, code: ModuleCode) -> None:
+def _upsample(node: LayerNode, code: ModuleCode) -> None:
     """Add a repetition of pixels, or a scatter to the indices of a mask."""
     layer, x, [y] = node.layer_as(Upsample), node.bottoms[0], node.tops
     image = code.variable(x)
@@ -126,7 +123,7 @@ def upsample(node: LayerNode, code: ModuleCode) -> None:
 # -- pooling -----------------------------------------------------------------------------------
 
 
-def pooling(node: LayerNode, code: ModuleCode) -> None:
+def _pooling(node: LayerNode, code: ModuleCode) -> None:
     """Add a PyTorch pooling if its windows equal Caffe's, else a call of ``caffe_pool``."""
     p, [x] = node.layer.param.pooling_param, node.bottoms
     image, [top, *mask] = code.variable(x), node.tops
@@ -190,7 +187,7 @@ def _caffe_pool(code: ModuleCode, image: str, kind: int, window: Window, up: boo
     return code.call("caffe_pool", image, mode, *how, str(up))
 
 
-def spp(node: LayerNode, code: ModuleCode) -> None:
+def _spp(node: LayerNode, code: ModuleCode) -> None:
     """Add a pooling for each level, and cat."""
     layer, [x], [top] = node.layer_as(SPP), node.bottoms, node.tops
     levels = []
@@ -206,13 +203,13 @@ def spp(node: LayerNode, code: ModuleCode) -> None:
 
 
 CONVERTERS: Mapping[str, Converter] = {
-    "Convolution": convolution,
-    "ConvolutionDepthwise": convolution,
-    "Deconvolution": deconvolution,
-    "DepthwiseConvolution": convolution,
-    "Im2col": im2col,
-    "Interp": interp,
-    "Pooling": pooling,
-    "SPP": spp,
-    "Upsample": upsample,
+    "Convolution": _convolution,
+    "ConvolutionDepthwise": _convolution,
+    "Deconvolution": _deconvolution,
+    "DepthwiseConvolution": _convolution,
+    "Im2col": _im2col,
+    "Interp": _interp,
+    "Pooling": _pooling,
+    "SPP": _spp,
+    "Upsample": _upsample,
 }

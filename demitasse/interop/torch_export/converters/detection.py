@@ -11,18 +11,15 @@ from demitasse.interop.torch_export.code import Converter, ModuleCode, literal, 
 from demitasse.layers.detection.detection_output import DetectionOutput
 from demitasse.layers.detection.proposal import Proposal
 
-__all__ = ["CONVERTERS"]
 
-
-def prior_box(node: LayerNode, code: ModuleCode) -> None:
+def _prior_box(node: LayerNode, code: ModuleCode) -> None:
     """Add the boxes as a buffer, as they depend on shapes alone."""
     place = node.place
     place.layer.run_forward(place.bottom, place.top)
     code.let(code.buffer(node, np.array(place.top[0].cpu_data())), node.tops[0])
 
 
-def detection_output(node: LayerNode, code: ModuleCode) -> None:
-    """Add a call of ``detection_output``."""
+def _detection_output(node: LayerNode, code: ModuleCode) -> None:
     layer = node.layer_as(DetectionOutput)
     detector = layer.detector
     options = {
@@ -42,8 +39,7 @@ def detection_output(node: LayerNode, code: ModuleCode) -> None:
     code.let(code.call("detection_output", *arguments), node.tops[0])
 
 
-def proposal(node: LayerNode, code: ModuleCode) -> None:
-    """Add a call of ``propose``."""
+def _proposal(node: LayerNode, code: ModuleCode) -> None:
     proposer = node.layer_as(Proposal).proposer
     options = {
         "stride": str(proposer.stride),
@@ -60,24 +56,22 @@ def proposal(node: LayerNode, code: ModuleCode) -> None:
     code.let_several(code.call("propose", *arguments), names)
 
 
-def roi_pooling(node: LayerNode, code: ModuleCode) -> None:
-    """Add a call of ``roi_pool``."""
+def _roi_pooling(node: LayerNode, code: ModuleCode) -> None:
     p, (x, rois) = node.layer.param.roi_pooling_param, map(code.variable, node.bottoms)
     size = str((p.pooled_h, p.pooled_w))
     code.let(code.call("roi_pool", x, rois, size, number(p.spatial_scale)), node.tops[0])
 
 
-def psroi_pooling(node: LayerNode, code: ModuleCode) -> None:
-    """Add a call of ``psroi_pool``."""
+def _psroi_pooling(node: LayerNode, code: ModuleCode) -> None:
     p, (x, rois) = node.layer.param.psroi_pooling_param, map(code.variable, node.bottoms)
     how = [str(p.output_dim), str(p.group_size), number(p.spatial_scale)]
     code.let(code.call("psroi_pool", x, rois, *how), node.tops[0])
 
 
 CONVERTERS: Mapping[str, Converter] = {
-    "DetectionOutput": detection_output,
-    "PriorBox": prior_box,
-    "Proposal": proposal,
-    "PSROIPooling": psroi_pooling,
-    "ROIPooling": roi_pooling,
+    "DetectionOutput": _detection_output,
+    "PriorBox": _prior_box,
+    "Proposal": _proposal,
+    "PSROIPooling": _psroi_pooling,
+    "ROIPooling": _roi_pooling,
 }

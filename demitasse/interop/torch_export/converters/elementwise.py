@@ -10,8 +10,6 @@ from demitasse.interop.torch_export.code import Converter, ModuleCode, number
 from demitasse.layers.dropout import Dropout
 from demitasse.layers.exp_log_power import Exp, Log, Power
 
-__all__ = ["CONVERTERS"]
-
 
 def _plain(made: str) -> Converter:
     """Return a converter to a module without options."""
@@ -27,13 +25,13 @@ def _module(node: LayerNode, code: ModuleCode, made: str) -> None:
     code.let(f"{module}({code.variable(node.bottoms[0])})", node.tops[0])
 
 
-def relu(node: LayerNode, code: ModuleCode) -> None:
+def _relu(node: LayerNode, code: ModuleCode) -> None:
     """Add ReLU, or LeakyReLU with ``negative_slope``."""
     slope = node.layer.param.relu_param.negative_slope
     _module(node, code, f"nn.LeakyReLU({number(slope)})" if slope else "nn.ReLU()")
 
 
-def relu6(node: LayerNode, code: ModuleCode) -> None:
+def _relu6(node: LayerNode, code: ModuleCode) -> None:
     """Add ReLU6, or its formula with ``negative_slope``."""
     slope = node.layer.param.relu6_param.negative_slope
     if slope:
@@ -43,24 +41,22 @@ def relu6(node: LayerNode, code: ModuleCode) -> None:
         _module(node, code, "nn.ReLU6()")
 
 
-def elu(node: LayerNode, code: ModuleCode) -> None:
-    """Add ELU."""
+def _elu(node: LayerNode, code: ModuleCode) -> None:
     _module(node, code, f"nn.ELU({number(node.layer.param.elu_param.alpha)})")
 
 
-def clip(node: LayerNode, code: ModuleCode) -> None:
-    """Add clamp."""
+def _clip(node: LayerNode, code: ModuleCode) -> None:
     p, x = node.layer.param.clip_param, code.variable(node.bottoms[0])
     code.let(f"{x}.clamp({number(p.min)}, {number(p.max)})", node.tops[0])
 
 
-def dropout(node: LayerNode, code: ModuleCode) -> None:
+def _dropout(node: LayerNode, code: ModuleCode) -> None:
     """Add the factor of a Dropout with ``scale_train: false``."""
     factor = node.layer_as(Dropout).factor
     code.let(f"{code.variable(node.bottoms[0])} * {number(factor)}", node.tops[0])
 
 
-def exp(node: LayerNode, code: ModuleCode) -> None:
+def _exp(node: LayerNode, code: ModuleCode) -> None:
     """Add exp of a linear function."""
     layer, x = node.layer_as(Exp), code.variable(node.bottoms[0])
     inner = x if layer.inner == 1 else f"{x} * {number(layer.inner)}"
@@ -68,14 +64,14 @@ def exp(node: LayerNode, code: ModuleCode) -> None:
     code.let(f"torch.exp({inner}){outer}", node.tops[0])
 
 
-def log(node: LayerNode, code: ModuleCode) -> None:
+def _log(node: LayerNode, code: ModuleCode) -> None:
     """Add log of a linear function."""
     layer, x = node.layer_as(Log), code.variable(node.bottoms[0])
     outer = "" if layer.outer == 1 else f" * {number(layer.outer)}"
     code.let(f"torch.log({_linear(x, layer.scale, layer.shift)}){outer}", node.tops[0])
 
 
-def power(node: LayerNode, code: ModuleCode) -> None:
+def _power(node: LayerNode, code: ModuleCode) -> None:
     """Add scale, shift and power, without identities."""
     layer, x, [top] = node.layer_as(Power), code.variable(node.bottoms[0]), node.tops
     inner = _linear(x, layer.scale, layer.shift)
@@ -99,14 +95,13 @@ def _linear(x: str, scale: float, shift: float) -> str:
     return text
 
 
-def prelu(node: LayerNode, code: ModuleCode) -> None:
-    """Add PReLU."""
+def _prelu(node: LayerNode, code: ModuleCode) -> None:
     blob = node.layer.blobs[0]
     module = code.module(node, f"nn.PReLU({blob.count})", weight=blob.cpu_data().reshape(-1))
     code.let(f"{module}({code.variable(node.bottoms[0])})", node.tops[0])
 
 
-def swish(node: LayerNode, code: ModuleCode) -> None:
+def _swish(node: LayerNode, code: ModuleCode) -> None:
     """Add SiLU, or its formula for another ``beta`` than 1."""
     beta, x = node.layer.param.swish_param.beta, code.variable(node.bottoms[0])
     if beta == 1:
@@ -115,8 +110,7 @@ def swish(node: LayerNode, code: ModuleCode) -> None:
         code.let(f"{x} * torch.sigmoid({x} * {number(beta)})", node.tops[0])
 
 
-def threshold(node: LayerNode, code: ModuleCode) -> None:
-    """Add a comparison."""
+def _threshold(node: LayerNode, code: ModuleCode) -> None:
     x, limit = code.variable(node.bottoms[0]), node.layer.param.threshold_param.threshold
     code.let(f"({x} > {number(limit)}).to({x}.dtype)", node.tops[0])
 
@@ -124,20 +118,20 @@ def threshold(node: LayerNode, code: ModuleCode) -> None:
 CONVERTERS: Mapping[str, Converter] = {
     "AbsVal": lambda node, code: _function(node, code, "torch.abs"),
     "BNLL": lambda node, code: _function(node, code, "F.softplus"),
-    "Clip": clip,
-    "Dropout": dropout,
-    "ELU": elu,
-    "Exp": exp,
+    "Clip": _clip,
+    "Dropout": _dropout,
+    "ELU": _elu,
+    "Exp": _exp,
     "GELU": _plain("nn.GELU()"),
-    "Log": log,
-    "PReLU": prelu,
-    "Power": power,
-    "ReLU": relu,
-    "ReLU6": relu6,
+    "Log": _log,
+    "PReLU": _prelu,
+    "Power": _power,
+    "ReLU": _relu,
+    "ReLU6": _relu6,
     "Sigmoid": _plain("nn.Sigmoid()"),
-    "Swish": swish,
+    "Swish": _swish,
     "TanH": _plain("nn.Tanh()"),
-    "Threshold": threshold,
+    "Threshold": _threshold,
 }
 
 

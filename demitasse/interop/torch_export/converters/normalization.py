@@ -14,13 +14,11 @@ from demitasse.layers.bn import BN, EPS, SegNetBN
 from demitasse.layers.lrn import LRN
 from demitasse.layers.softmax import Softmax
 
-__all__ = ["CONVERTERS"]
-
 AXES = {2: "1", 3: "1", 4: "2", 5: "3"}
 """Number of axes -> number in the name of PyTorch's BatchNorm."""
 
 
-def batch_norm(node: LayerNode, code: ModuleCode) -> None:
+def _batch_norm(node: LayerNode, code: ModuleCode) -> None:
     """Add BatchNorm with the folded Scale, or normalization by batch statistics."""
     layer, [x], [y] = node.layer_as(BatchNorm), node.bottoms, node.tops
     numbers = batch_norm_parameters(node)
@@ -68,7 +66,7 @@ def _norm(
         code.let(f"{module}({image}.flatten(2)).view_as({image})", y)
 
 
-def bn(node: LayerNode, code: ModuleCode) -> None:
+def _bn(node: LayerNode, code: ModuleCode) -> None:
     """Add BN of PSPNet or of SegNet."""
     if isinstance(node.layer, SegNetBN):
         _segnet(node, node.layer, code)
@@ -82,8 +80,8 @@ def _segnet(node: LayerNode, layer: SegNetBN, code: ModuleCode) -> None:
     [x], y = node.bottoms, node.tops[0]
     weights = code.parameters(
         node,
-        weight=layer.blobs[0].cpu_data().reshape(channel_shape(layer.blobs[0], x)),
-        bias=layer.blobs[1].cpu_data().reshape(channel_shape(layer.blobs[1], x)),
+        weight=layer.blobs[0].cpu_data().reshape(_channel_shape(layer.blobs[0], x)),
+        bias=layer.blobs[1].cpu_data().reshape(_channel_shape(layer.blobs[1], x)),
     )
     image = unit = code.variable(x)
     if layer.learns:
@@ -98,12 +96,12 @@ def _segnet(node: LayerNode, layer: SegNetBN, code: ModuleCode) -> None:
     code.let(code.call("affine", unit, weights), y)
 
 
-def channel_shape(blob: Blob, x: Value) -> tuple[int, ...]:
+def _channel_shape(blob: Blob, x: Value) -> tuple[int, ...]:
     """Return the shape in which a parameter of one value per channel broadcasts."""
     return (blob.count, *(1,) * (len(x.shape) - 2))
 
 
-def lrn(node: LayerNode, code: ModuleCode) -> None:
+def _lrn(node: LayerNode, code: ModuleCode) -> None:
     """Add LocalResponseNorm; within channels, its formula."""
     layer, x, [y] = node.layer_as(LRN), code.variable(node.bottoms[0]), node.tops
     numbers = [number(layer.alpha), number(layer.beta)]
@@ -115,8 +113,7 @@ def lrn(node: LayerNode, code: ModuleCode) -> None:
         code.let(code.call("lrn_within_channel", x, str(layer.size), *numbers), y)
 
 
-def mvn(node: LayerNode, code: ModuleCode) -> None:
-    """Add a call of ``mvn``."""
+def _mvn(node: LayerNode, code: ModuleCode) -> None:
     p, [x], [y] = node.layer.param.mvn_param, node.bottoms, node.tops
     image = code.variable(x)
     if len(x.shape) != 4:
@@ -125,26 +122,24 @@ def mvn(node: LayerNode, code: ModuleCode) -> None:
     code.let(code.call("mvn", image, str(axes), str(p.normalize_variance), number(p.eps)), y)
 
 
-def normalize(node: LayerNode, code: ModuleCode) -> None:
-    """Add a call of ``normalize``."""
+def _normalize(node: LayerNode, code: ModuleCode) -> None:
     p, [x], [y] = node.layer.param.norm_param, node.bottoms, node.tops
     blob, image = node.layer.blobs[0], code.variable(x)
     axes = list(range(1, len(x.shape))) if p.across_spatial else [1]
-    weights = code.parameters(node, weight=blob.cpu_data().reshape(channel_shape(blob, x)))
+    weights = code.parameters(node, weight=blob.cpu_data().reshape(_channel_shape(blob, x)))
     code.let(code.call("normalize", image, str(axes), number(p.eps), weights), y)
 
 
-def softmax(node: LayerNode, code: ModuleCode) -> None:
-    """Add Softmax."""
+def _softmax(node: LayerNode, code: ModuleCode) -> None:
     module = code.module(node, f"nn.Softmax({node.layer_as(Softmax).axis})")
     code.let(f"{module}({code.variable(node.bottoms[0])})", node.tops[0])
 
 
 CONVERTERS: Mapping[str, Converter] = {
-    "BN": bn,
-    "BatchNorm": batch_norm,
-    "LRN": lrn,
-    "MVN": mvn,
-    "Normalize": normalize,
-    "Softmax": softmax,
+    "BN": _bn,
+    "BatchNorm": _batch_norm,
+    "LRN": _lrn,
+    "MVN": _mvn,
+    "Normalize": _normalize,
+    "Softmax": _softmax,
 }

@@ -13,8 +13,6 @@ from demitasse.layers.eltwise import Eltwise
 from demitasse.layers.inner_product import InnerProduct
 from demitasse.layers.reduction import Reduction
 
-__all__ = ["CONVERTERS"]
-
 REDUCTIONS = {
     "SUM": "{x}.sum({axes})",
     "MEAN": "{x}.mean({axes})",
@@ -23,8 +21,7 @@ REDUCTIONS = {
 }
 
 
-def inner_product(node: LayerNode, code: ModuleCode) -> None:
-    """Add Linear."""
+def _inner_product(node: LayerNode, code: ModuleCode) -> None:
     layer, [x], [y] = node.layer_as(InnerProduct), node.bottoms, node.tops
     weight = layer.blobs[0].cpu_data().reshape(layer.blobs[0].shape)
     module = code.module(
@@ -40,7 +37,7 @@ def inner_product(node: LayerNode, code: ModuleCode) -> None:
     code.let(found if plain else code.reshaped(found, y.sizes), y)
 
 
-def embed(node: LayerNode, code: ModuleCode) -> None:
+def _embed(node: LayerNode, code: ModuleCode) -> None:
     """Add Embedding, and the bias."""
     blobs, [x], [y] = node.layer.blobs, node.bottoms, node.tops
     words = f"{code.variable(x)}.long()"
@@ -54,7 +51,7 @@ def embed(node: LayerNode, code: ModuleCode) -> None:
     code.let(code.call("affine", rows, weights), y)
 
 
-def scale(node: LayerNode, code: ModuleCode) -> None:
+def _scale(node: LayerNode, code: ModuleCode) -> None:
     """Add a product, and a sum with a bias."""
     layer, x, [y] = node.layer, node.bottoms[0], node.tops
     p = layer.param.scale_param
@@ -71,8 +68,7 @@ def scale(node: LayerNode, code: ModuleCode) -> None:
     code.let(image, y)
 
 
-def bias(node: LayerNode, code: ModuleCode) -> None:
-    """Add a sum."""
+def _bias(node: LayerNode, code: ModuleCode) -> None:
     axis, x = node.layer.param.bias_param.axis, node.bottoms[0]
     if len(node.bottoms) == 1:
         weights = code.parameters(node, bias=_broadcast_parameter(x, node.layer.blobs[0], axis))
@@ -98,7 +94,7 @@ def _broadcast_parameter(x: Value, blob: Blob, axis: int) -> np.ndarray:
     return blob.cpu_data().reshape((*blob.shape, *(1,) * behind))
 
 
-def eltwise(node: LayerNode, code: ModuleCode) -> None:
+def _eltwise(node: LayerNode, code: ModuleCode) -> None:
     """Add a sum of multiples, a product or a maximum."""
     layer, [y] = node.layer_as(Eltwise), node.tops
     terms = [code.variable(one) for one in node.bottoms]
@@ -116,7 +112,7 @@ def eltwise(node: LayerNode, code: ModuleCode) -> None:
     code.let((" + " if layer.operation == "SUM" else " * ").join(terms), y)
 
 
-def axpy(node: LayerNode, code: ModuleCode) -> None:
+def _axpy(node: LayerNode, code: ModuleCode) -> None:
     """Add a product with one factor per channel, and a sum."""
     factors, x, shortcut = node.bottoms
     shape = [*x.sizes[:2], *(1,) * (len(x.shape) - 2)]
@@ -126,7 +122,7 @@ def axpy(node: LayerNode, code: ModuleCode) -> None:
     code.let(f"{one_each} * {code.variable(x)} + {code.variable(shortcut)}", node.tops[0])
 
 
-def reduction(node: LayerNode, code: ModuleCode) -> None:
+def _reduction(node: LayerNode, code: ModuleCode) -> None:
     """Add a reduction of the last axes, and the coefficient."""
     layer, [x], [y] = node.layer_as(Reduction), node.bottoms, node.tops
     coefficient, axes = layer.param.reduction_param.coeff, list(range(len(y.shape), len(x.shape)))
@@ -135,11 +131,11 @@ def reduction(node: LayerNode, code: ModuleCode) -> None:
 
 
 CONVERTERS: Mapping[str, Converter] = {
-    "Axpy": axpy,
-    "Bias": bias,
-    "Eltwise": eltwise,
-    "Embed": embed,
-    "InnerProduct": inner_product,
-    "Reduction": reduction,
-    "Scale": scale,
+    "Axpy": _axpy,
+    "Bias": _bias,
+    "Eltwise": _eltwise,
+    "Embed": _embed,
+    "InnerProduct": _inner_product,
+    "Reduction": _reduction,
+    "Scale": _scale,
 }

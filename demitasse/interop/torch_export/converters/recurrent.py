@@ -14,16 +14,12 @@ from demitasse.interop.export.layer_graph import LayerNode, Value
 from demitasse.interop.torch_export.code import Converter, ModuleCode
 from demitasse.layers.recurrent import LSTM, RNN, LSTMUnit, RecurrentLayer
 
-__all__ = ["CONVERTERS"]
 
-
-def lstm(node: LayerNode, code: ModuleCode) -> None:
-    """Add a call of ``lstm``."""
+def _lstm(node: LayerNode, code: ModuleCode) -> None:
     _loop(node, code, node.layer_as(LSTM), "lstm", {}, 3)
 
 
-def rnn(node: LayerNode, code: ModuleCode) -> None:
-    """Add a call of ``rnn``."""
+def _rnn(node: LayerNode, code: ModuleCode) -> None:
     layer = node.layer_as(RNN)
     more = {
         "output_weight": layer.blobs[layer.output_index].cpu_data(),
@@ -58,7 +54,7 @@ def _loop(
     code.let_several(code.call(name, *arguments), names)
 
 
-def lstm_unit(node: LayerNode, code: ModuleCode) -> None:
+def _lstm_unit(node: LayerNode, code: ModuleCode) -> None:
     """Add one step of an LSTM."""
     layer, (cells, gates, cont) = node.layer_as(LSTMUnit), node.bottoms
     n = cells.sizes[1]
@@ -73,4 +69,4 @@ def lstm_unit(node: LayerNode, code: ModuleCode) -> None:
         code.let(code.reshaped(state, top.sizes), top)
 
 
-CONVERTERS: Mapping[str, Converter] = {"LSTM": lstm, "LSTMUnit": lstm_unit, "RNN": rnn}
+CONVERTERS: Mapping[str, Converter] = {"LSTM": _lstm, "LSTMUnit": _lstm_unit, "RNN": _rnn}

@@ -12,10 +12,8 @@ from demitasse.layers.concat import Concat
 from demitasse.layers.permute import Permute
 from demitasse.layers.slice import Slice
 
-__all__ = ["CONVERTERS"]
 
-
-def reshape(node: LayerNode, code: ModuleCode) -> None:
+def _reshape(node: LayerNode, code: ModuleCode) -> None:
     """Add flatten or reshape."""
     [x], [y] = node.bottoms, node.tops
     image = code.variable(x)
@@ -27,13 +25,12 @@ def reshape(node: LayerNode, code: ModuleCode) -> None:
         code.let(code.reshaped(image, y.sizes), y)
 
 
-def concat(node: LayerNode, code: ModuleCode) -> None:
-    """Add cat."""
+def _concat(node: LayerNode, code: ModuleCode) -> None:
     parts = ", ".join(map(code.variable, node.bottoms))
     code.let(f"torch.cat([{parts}], {node.layer_as(Concat).axis})", node.tops[0])
 
 
-def slice_(node: LayerNode, code: ModuleCode) -> None:
+def _slice(node: LayerNode, code: ModuleCode) -> None:
     """Add split or chunk."""
     layer, [x], tops = node.layer_as(Slice), node.bottoms, node.tops
     image = code.variable(x)
@@ -49,7 +46,7 @@ def slice_(node: LayerNode, code: ModuleCode) -> None:
         code.let_several(f"torch.tensor_split({image}, {points}, {layer.axis})", tops)
 
 
-def crop(node: LayerNode, code: ModuleCode) -> None:
+def _crop(node: LayerNode, code: ModuleCode) -> None:
     """Add a slice."""
     p, [x, _], [y] = node.layer.param.crop_param, node.bottoms, node.tops
     axis = p.axis % len(x.shape)
@@ -64,21 +61,19 @@ def crop(node: LayerNode, code: ModuleCode) -> None:
     code.let(f"{code.variable(x)}[{', '.join(index)}]", y)
 
 
-def permute(node: LayerNode, code: ModuleCode) -> None:
-    """Add permute."""
+def _permute(node: LayerNode, code: ModuleCode) -> None:
     order = ", ".join(map(str, node.layer_as(Permute).order))
     code.let(f"{code.variable(node.bottoms[0])}.permute({order})", node.tops[0])
 
 
-def shuffle_channel(node: LayerNode, code: ModuleCode) -> None:
+def _shuffle_channel(node: LayerNode, code: ModuleCode) -> None:
     """Add a transposition of the groups and their channels."""
     [x], [y], group = node.bottoms, node.tops, node.layer.param.shuffle_channel_param.group
     groups = f"{code.variable(x)}.unflatten(1, ({group}, {x.shape[1] // group}))"
     code.let(f"{groups}.transpose(1, 2).flatten(1, 2)", y)
 
 
-def reorg(node: LayerNode, code: ModuleCode) -> None:
-    """Add a transposition of blocks."""
+def _reorg(node: LayerNode, code: ModuleCode) -> None:
     p, [x], [y] = node.layer.param.reorg_param, node.bottoms, node.tops
     s, (n, (c, h, w)) = p.stride, (x.sizes[0], x.shape[1:])
     less = c // (s * s)
@@ -89,16 +84,14 @@ def reorg(node: LayerNode, code: ModuleCode) -> None:
     code.let(code.reshaped(turned, y.sizes), y)
 
 
-def tile(node: LayerNode, code: ModuleCode) -> None:
-    """Add repeat."""
+def _tile(node: LayerNode, code: ModuleCode) -> None:
     p, [x] = node.layer.param.tile_param, node.bottoms
     repeats = ["1"] * len(x.shape)
     repeats[p.axis % len(x.shape)] = str(p.tiles)
     code.let(f"{code.variable(x)}.repeat({', '.join(repeats)})", node.tops[0])
 
 
-def argmax(node: LayerNode, code: ModuleCode) -> None:
-    """Add a call of ``last_largest``."""
+def _argmax(node: LayerNode, code: ModuleCode) -> None:
     layer, [x], [y] = node.layer_as(ArgMax), node.bottoms, node.tops
     axis, rows = 1 if layer.axis is None else layer.axis, code.variable(x)
     if layer.axis is None and len(x.shape) != 2:
@@ -113,13 +106,12 @@ def argmax(node: LayerNode, code: ModuleCode) -> None:
         code.let(code.reshaped(f"{call}[1]", y.sizes), y)
 
 
-def batch_reindex(node: LayerNode, code: ModuleCode) -> None:
-    """Add an index of items."""
+def _batch_reindex(node: LayerNode, code: ModuleCode) -> None:
     x, indices = map(code.variable, node.bottoms)
     code.let(f"{x}[{indices}.long()]", node.tops[0])
 
 
-def filter_(node: LayerNode, code: ModuleCode) -> None:
+def _filter(node: LayerNode, code: ModuleCode) -> None:
     """Add an index of the items with a selector other than 0."""
     *sources, selector = map(code.variable, node.bottoms)
     chosen = code.let(f"{selector}.flatten() != 0", "chosen")
@@ -127,24 +119,24 @@ def filter_(node: LayerNode, code: ModuleCode) -> None:
         code.let(f"{source}[{chosen}]", top)
 
 
-def parameter(node: LayerNode, code: ModuleCode) -> None:
+def _parameter(node: LayerNode, code: ModuleCode) -> None:
     """Add the parameter as a value."""
     weights = code.parameters(node, value=node.layer.blobs[0].cpu_data())
     code.let(f'{weights}["value"]', node.tops[0])
 
 
 CONVERTERS: Mapping[str, Converter] = {
-    "ArgMax": argmax,
-    "BatchReindex": batch_reindex,
-    "Concat": concat,
-    "Crop": crop,
-    "Filter": filter_,
-    "Flatten": reshape,
-    "Parameter": parameter,
-    "Permute": permute,
-    "Reorg": reorg,
-    "Reshape": reshape,
-    "ShuffleChannel": shuffle_channel,
-    "Slice": slice_,
-    "Tile": tile,
+    "ArgMax": _argmax,
+    "BatchReindex": _batch_reindex,
+    "Concat": _concat,
+    "Crop": _crop,
+    "Filter": _filter,
+    "Flatten": _reshape,
+    "Parameter": _parameter,
+    "Permute": _permute,
+    "Reorg": _reorg,
+    "Reshape": _reshape,
+    "ShuffleChannel": _shuffle_channel,
+    "Slice": _slice,
+    "Tile": _tile,
 }
