@@ -1,4 +1,4 @@
-"""``demitasse export``."""
+"""``demitasse export``, to ONNX and to PyTorch."""
 
 import json
 from pathlib import Path
@@ -9,9 +9,6 @@ from exporting import message, write_net
 from exporting import run_cli as run
 
 from demitasse.io.proto import text_of
-
-pytest.importorskip("onnx", reason="needs onnx: nox -s frameworks")
-pytest.importorskip("onnxruntime", reason="needs onnxruntime: nox -s frameworks")
 
 LAYERS = """
 name: "two"
@@ -31,10 +28,18 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
+def runtime():
+    """Skip where the libraries of ONNX are not installed."""
+    pytest.importorskip("onnx", reason="needs onnx: nox -s frameworks")
+    pytest.importorskip("onnxruntime", reason="needs onnxruntime: nox -s frameworks")
+
+
 EXPORT = "export net.prototxt net.onnx --weights net.caffemodel"
+TO_TORCH = "export net.prototxt net.py --weights net.caffemodel --to torch"
 
 
-def test_a_file_is_written_and_checked(folder):
+def test_a_file_is_written_and_checked(folder, runtime):
     result = run(f"{EXPORT} --check")
 
     assert result.exit_code == 0, result.output
@@ -45,7 +50,7 @@ def test_a_file_is_written_and_checked(folder):
     assert (folder / "net.onnx").exists()
 
 
-def test_what_was_written_as_json(folder):
+def test_what_was_written_as_json(folder, runtime):
     result = run(f"{EXPORT} --json --check --outputs conv --batch 3 --opset 18")
 
     found = json.loads(result.stdout)
@@ -55,14 +60,14 @@ def test_what_was_written_as_json(folder):
     assert found["check"]["agree"] is True
 
 
-def test_a_difference_ends_with_1_and_says_where(folder):
+def test_a_difference_ends_with_1_and_says_where(folder, runtime):
     result = run(f"{EXPORT} --check --rtol 1e-12")
 
     assert result.exit_code == 1
     assert "1e-12" in result.stdout
 
 
-def test_images_are_prepared_in_the_file(folder):
+def test_images_are_prepared_in_the_file(folder, runtime):
     np.save("mean.npy", np.ones((3, 8, 8), np.float32))
 
     for mean in ("104,117,123", "128", "mean.npy"):
@@ -71,7 +76,7 @@ def test_images_are_prepared_in_the_file(folder):
         assert result.exit_code == 0, result.output
 
 
-def test_inputs_that_are_given(folder):
+def test_inputs_that_are_given(folder, runtime):
     np.savez("inputs.npz", data=np.ones((3, 3, 6, 6), np.float32))
 
     result = run(f"{EXPORT} --check --inputs inputs.npz --details")
@@ -90,14 +95,14 @@ def test_inputs_that_are_given(folder):
         (f"{EXPORT} --shape data", "'data'"),
     ],
 )
-def test_wrong_usage_ends_with_2(args, words, folder):
+def test_wrong_usage_ends_with_2(args, words, folder, runtime):
     result = run(args)
 
     assert result.exit_code == 2
     assert words in result.stderr
 
 
-def test_what_cannot_be_exported_is_listed_and_nothing_is_written(folder):
+def test_what_cannot_be_exported_is_listed_and_nothing_is_written(folder, runtime):
     more = """layer { name: "mine" type: "Python" bottom: "ip" top: "mine"
       python_param { module: "nowhere" layer: "Mine" } }"""
     Path("net.prototxt").write_text(text_of(message(LAYERS + more, INPUTS)))
@@ -109,3 +114,23 @@ def test_what_cannot_be_exported_is_listed_and_nothing_is_written(folder):
     assert not Path("net.onnx").exists()
 
     assert run(f"{EXPORT} --outputs ip --only --check").exit_code == 0
+
+
+def test_a_module_and_its_weights_are_written(folder):
+    result = run(TO_TORCH)
+
+    assert result.exit_code == 0, result.output
+    assert "net.py" in result.stdout
+    assert "net.safetensors" in result.stdout
+    assert "batch x 3 x 6 x 6" in result.stdout
+    assert (folder / "net.py").exists()
+    assert (folder / "net.safetensors").exists()
+
+
+def test_the_module_is_checked(folder):
+    pytest.importorskip("torch", reason="needs torch: nox -s frameworks")
+
+    result = run(f"{TO_TORCH} --check --json")
+
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["check"]["agree"] is True
