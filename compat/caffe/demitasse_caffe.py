@@ -1,17 +1,17 @@
-"""Answers the first ``import caffe`` of a process, whichever folders are on ``sys.path``.
+"""Make ``import caffe`` load Demitasse, for any folders on ``sys.path``.
 
-It is imported whenever Python starts, so it loads nothing until then.
+Python imports this module at start-up; nothing else is loaded before the first ``import caffe``.
 """
 
 import sys
 
 
-class First:
-    """Finds ``caffe`` by leaving it to Demitasse."""
+class CaffeFinder:
+    """Delegates the first ``import caffe`` to Demitasse's import hook."""
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        """Return where ``caffe`` is; nothing for other names."""
+        """Return the spec of ``caffe``; None for other names."""
         if name != "caffe":
             return None
         sys.meta_path.remove(cls)
@@ -21,4 +21,4 @@ class First:
         return sys.meta_path[0].find_spec(name, path, target)
 
 
-sys.meta_path.insert(0, First)
+sys.meta_path.insert(0, CaffeFinder)

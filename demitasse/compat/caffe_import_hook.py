@@ -1,9 +1,9 @@
-"""The name ``caffe``: once it is taken, ``import caffe`` gives Demitasse's Python interface.
+"""Import hook: ``import caffe`` loads Demitasse's Python interface.
 
-A finder in front of all others answers for ``caffe`` and what lies below it, whichever folders
-stand on ``sys.path``, also those put there later. So scripts that look for Caffe in a folder of its
-own find ours. They get the modules of ``demitasse.compat.pycaffe``, under another
-name; modules that only a fork of Caffe has are taken from its folder.
+The hook is the first finder on ``sys.meta_path``, so folders on ``sys.path`` do not matter, and
+scripts that look for Caffe in its own folder load Demitasse. ``caffe`` and its submodules are the
+modules of ``demitasse.compat.pycaffe``; modules that only a fork of Caffe has are loaded from the
+fork's folder.
 """
 
 from __future__ import annotations
@@ -22,21 +22,20 @@ from types import ModuleType
 
 __all__ = ["install"]
 
-CAFFE, OURS = "caffe", "demitasse.compat.pycaffe"
+CAFFE, TARGET = "caffe", "demitasse.compat.pycaffe"
 
 _lock = threading.Lock()
 
 
 def install() -> None:
-    """Let ``import caffe`` mean ``demitasse.compat.pycaffe`` in this process, from now on.
+    """Make ``import caffe`` load ``demitasse.compat.pycaffe`` in this process.
 
-    Another ``caffe`` that has been imported before is left to those who hold it; later imports
-    give ours. To call it again does nothing.
+    Existing references to a previously imported ``caffe`` stay valid. Further calls do nothing.
     """
     with _lock:
         if _finder not in sys.meta_path:
             sys.meta_path.insert(0, _finder)
-        # a list at once: other threads may import meanwhile
+        # a copy: other threads may import meanwhile
         for name in [one for one in list(sys.modules) if _is_caffe(one)]:
             if not sys.modules[name].__name__.startswith("demitasse."):
                 del sys.modules[name]
@@ -47,14 +46,14 @@ def _is_caffe(name: str) -> bool:
 
 
 def _real_name(name: str) -> str:
-    """Return what a module called ``caffe...`` is really called."""
+    """Return the real name of a module ``caffe...``."""
     if name == "caffe.proto.caffe_pb2":
         return "demitasse.io.proto.caffe_pb2"
-    return OURS + name.removeprefix(CAFFE)
+    return TARGET + name.removeprefix(CAFFE)
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Finds ``caffe...`` and puts our module of that name in its place."""
+    """Finds ``caffe...`` and replaces it by the module of Demitasse."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -64,20 +63,20 @@ class _Finder(MetaPathFinder, Loader):
             return None
         try:
             real = importlib.util.find_spec(_real_name(name))
-        except ModuleNotFoundError:  # it would be below a module that is not ours, or no package
+        except ModuleNotFoundError:  # a submodule of a fork's module, or of a plain module
             return None
         if real is None:
-            return _module_that_a_fork_adds(name)
+            return _find_in_fork(name)
         if name == CAFFE:
-            _tell_of_an_unbuilt_one()
+            _warn_of_unbuilt_caffe()
         is_package = real.submodule_search_locations is not None
         return ModuleSpec(name, self, origin=real.origin, is_package=is_package)
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system takes what stands here afterwards.
+        # The import system returns the entry of sys.modules.
         sys.modules[module.__name__] = import_module(_real_name(module.__name__))
         if module.__name__ == CAFFE:
-            # Caffe's own loads it by way of scikit-image, and scripts say `import PIL` alone
+            # Caffe loads it through scikit-image, so scripts only `import PIL`
             with suppress(ImportError):
                 import_module("PIL.Image")
 
@@ -85,20 +84,20 @@ class _Finder(MetaPathFinder, Loader):
 _finder = _Finder()
 
 
-def _module_that_a_fork_adds(name: str) -> ModuleSpec | None:
-    """Return where a module is that only a ``caffe`` on ``sys.path`` has.
+def _find_in_fork(name: str) -> ModuleSpec | None:
+    """Return the spec of a module that only a ``caffe`` folder on ``sys.path`` has.
 
-    Forks put modules of their own beside Caffe's, such as SSD's ``caffe.model_libs``. They are
-    written over names that ours have, too.
+    Forks add modules to Caffe's package, such as SSD's ``caffe.model_libs``, which use names that
+    Demitasse's modules have, too.
     """
     *packages, _ = name.split(".")
     return PathFinder.find_spec(name, [str(Path(one, *packages)) for one in sys.path])
 
 
-def _tell_of_an_unbuilt_one() -> None:
-    """Warn where ``sys.path`` leads to Caffe's sources that were never compiled.
+def _warn_of_unbuilt_caffe() -> None:
+    """Warn if ``sys.path`` contains Caffe's sources that were never compiled.
 
-    A ``caffe`` that could be imported is passed over without a word.
+    An importable ``caffe`` is ignored silently.
     """
     found = PathFinder.find_spec(CAFFE)
     if found is None or found.origin is None:
@@ -107,8 +106,8 @@ def _tell_of_an_unbuilt_one() -> None:
     built = any((folder / f"_caffe{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
     if (folder / "_caffe.cpp").exists() and not built:
         message = (
-            f"{folder} holds Caffe's Python interface, but it was never compiled (there is no "
-            "_caffe.so); `import caffe` gives Demitasse's instead. Take the folder above it from "
-            "sys.path and PYTHONPATH to end this warning"
+            f"{folder} contains Caffe's Python interface, but it was never compiled (there is no "
+            "_caffe.so); `import caffe` loads Demitasse's instead. Remove the folder above it from "
+            "sys.path and PYTHONPATH to avoid this warning"
         )
         warnings.warn(message, RuntimeWarning, stacklevel=3)

@@ -1,7 +1,7 @@
 """OpenCV 4's ``cv2.dnn`` for Caffe's nets, name for name: ``from demitasse import cvdnn``.
 
-OpenCV 5 no longer reads Caffe's files. Scripts written for it run over the engine, with the same
-outputs; OpenCV itself is not needed. ``cv2.dnn = cvdnn`` makes a script's ``cv2.dnn`` this one.
+OpenCV 5 no longer reads Caffe's files. Scripts for OpenCV 4 run on Demitasse with the same outputs;
+OpenCV is not needed. ``cv2.dnn = cvdnn`` replaces ``cv2.dnn`` in a script.
 
 Source: OpenCV 4, ``modules/dnn/include/opencv2/dnn/dnn.hpp``.
 """
@@ -20,14 +20,13 @@ from demitasse.compat.cvdnn.images import (
     blobFromImageWithParams,
     imagesFromBlob,
 )
-from demitasse.compat.cvdnn.layer import Layer
 from demitasse.compat.cvdnn.models import (
     ClassificationModel,
     DetectionModel,
     Model,
     SegmentationModel,
 )
-from demitasse.compat.cvdnn.net import Net
+from demitasse.compat.cvdnn.net import Layer, Net
 from demitasse.compat.cvdnn.reading import readNet, readNetFromCaffe
 from demitasse.compat.cvdnn.targets import getAvailableTargets
 

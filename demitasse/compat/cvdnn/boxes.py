@@ -1,6 +1,6 @@
-"""Suppression of boxes that overlap better ones: ``NMSBoxes``.
+"""Non-maximum suppression of boxes (``NMSBoxes``), and the blob of detections.
 
-Source: OpenCV 4, ``modules/dnn/src/nms.cpp``.
+Source: OpenCV 4, ``modules/dnn/src/nms.cpp``, ``detection_output_layer.cpp``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from demitasse.compat.cvdnn.errors import error, failing_as
-
-__all__ = ["NMSBoxes", "NMSBoxesBatched", "found_or_empty"]
+from demitasse.errors import ErrorCode
 
 Boxes = Sequence[Sequence[float]] | np.ndarray
 Numbers = Sequence[float] | np.ndarray
@@ -28,21 +27,21 @@ def NMSBoxes(
     eta: float = 1.0,
     top_k: int = 0,
 ) -> np.ndarray | tuple[()]:
-    """Return the indices of the boxes that stay, the best first.
+    """Return the indices of the boxes that non-maximum suppression keeps, best first.
 
     Args:
         bboxes: Boxes of x, y, width and height. Shape: (K, 4).
-        scores: How good each is. Shape: (K,).
-        score_threshold: A score must be above it.
-        nms_threshold: A box goes whose intersection over union with one that stays is above it.
-        eta: Below 1, a threshold above a half is multiplied by it after every box that stays.
-        top_k: So many of the best boxes are looked at; 0 for all.
+        scores: Scores of the boxes. Shape: (K,).
+        score_threshold: Boxes with scores up to this value are dropped.
+        nms_threshold: Boxes whose IoU with a kept box exceeds this value are dropped.
+        eta: Below 1, a threshold above 0.5 is multiplied by eta after each kept box.
+        top_k: Number of best boxes to consider; 0 for all.
 
     Returns:
-        Indices, int32, or an empty tuple where no box stays, as OpenCV's function.
+        Indices, int32, or an empty tuple for no boxes, like OpenCV.
 
     Raises:
-        error: There is not one score for each box, or a threshold is out of range.
+        error: The number of scores differs, or a threshold is out of range.
     """
     boxes, values = _checked(bboxes, scores, score_threshold, nms_threshold, eta)
     order = np.argsort(-values, kind="stable")
@@ -57,7 +56,7 @@ def NMSBoxes(
             kept.append(int(index))
             if eta < 1 and limit > 0.5:
                 limit = np.float32(limit * np.float32(eta))
-    return found_or_empty(np.array(kept, np.int32))
+    return array_or_empty(np.array(kept, np.int32))
 
 
 @failing_as("NMSBoxesBatched")
@@ -70,18 +69,18 @@ def NMSBoxesBatched(
     eta: float = 1.0,
     top_k: int = 0,
 ) -> np.ndarray | tuple[()]:
-    """As ``NMSBoxes``, but boxes of different classes do not suppress each other.
+    """Return the indices of the boxes that ``NMSBoxes`` keeps in each class.
 
-    They are set apart by a distance that is larger than any of them.
+    Boxes of different classes are shifted apart by more than the largest coordinate.
 
     Raises:
-        error: See ``NMSBoxes``; or there is not one class for each box.
+        error: See ``NMSBoxes``; or the number of classes differs.
     """
     boxes, values = _checked(bboxes, scores, score_threshold, nms_threshold, eta)
     classes = np.asarray(class_ids, np.float64).reshape(-1)
     if len(classes) != len(boxes):
         message = f"{len(boxes)} boxes have {len(classes)} class_ids; each needs one"
-        raise error(message)
+        raise error(message, code=ErrorCode.COUNT_MISMATCH, field="class_ids")
     if not len(boxes):
         return ()
     apart = boxes.copy()
@@ -90,9 +89,9 @@ def NMSBoxesBatched(
     return NMSBoxes(apart, values, score_threshold, nms_threshold, eta, top_k)
 
 
-def found_or_empty(found: np.ndarray) -> np.ndarray | tuple[()]:
-    """Return what was found; an empty tuple for nothing, as OpenCV's Python functions do."""
-    return found if len(found) else ()
+def array_or_empty(array: np.ndarray) -> np.ndarray | tuple[()]:
+    """Return the array; an empty tuple for an empty array, like OpenCV's Python functions."""
+    return array if len(array) else ()
 
 
 def _checked(
@@ -102,22 +101,22 @@ def _checked(
     values = np.asarray(scores, np.float32).reshape(-1)
     if boxes.size and (boxes.ndim != 2 or boxes.shape[1] != 4):
         message = f"bboxes must be (K, 4): x, y, width and height; they are {boxes.shape}"
-        raise error(message)
+        raise error(message, code=ErrorCode.SHAPE_MISMATCH, field="bboxes")
     boxes = boxes.reshape(-1, 4)
     if len(boxes) != len(values):
         message = f"{len(boxes)} boxes have {len(values)} scores; each needs one"
-        raise error(message)
+        raise error(message, code=ErrorCode.COUNT_MISMATCH, field="scores")
     if score_threshold < 0 or nms_threshold < 0 or eta <= 0:
         message = (
             "score_threshold and nms_threshold must be 0 or more and eta above 0; they are "
             f"{score_threshold}, {nms_threshold} and {eta}"
         )
-        raise error(message)
+        raise error(message, code=ErrorCode.OUT_OF_RANGE)
     return boxes, values
 
 
 def _overlaps(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Return intersection over union of a box with others. Shapes: (4,), (K, 4) -> (K,)."""
+    """Return the IoU of a box with other boxes. Shapes: (4,), (K, 4) -> (K,)."""
     area, areas = box[2] * box[3], boxes[:, 2] * boxes[:, 3]
     low = np.maximum(box[:2], boxes[:, :2])
     sides = np.minimum(box[:2] + box[2:], boxes[:, :2] + boxes[:, 2:]) - low
@@ -127,3 +126,22 @@ def _overlaps(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
     distance = np.where(area + areas <= EPS, 0.0, distance)
     ratio: np.ndarray = np.float32(1) - distance.astype(np.float32)
     return ratio
+
+
+WIDTH = 7  # image, class, score, xmin, ymin, xmax, ymax
+
+
+def padded_detections(rows: np.ndarray, images: int, keep: int) -> np.ndarray:
+    """Return detections like OpenCV's DetectionOutput: by image, best first, padded with zeros.
+
+    Without a limit ``keep`` there is no padding.
+
+    Shapes: rows (1, 1, K, 7) like Caffe's: by image and class, class -1 for an image without
+    detections -> (1, 1, images * keep, 7).
+    """
+    found = rows.reshape(-1, WIDTH)
+    found = found[found[:, 1] >= 0]
+    found = found[np.lexsort((-found[:, 2], found[:, 0]))]
+    blob = np.zeros((1, 1, max(images * keep, len(found)), WIDTH), rows.dtype)
+    blob[0, 0, : len(found)] = found
+    return blob

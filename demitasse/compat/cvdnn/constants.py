@@ -1,4 +1,4 @@
-"""OpenCV's numbers: backends, targets, layouts, ways to fit an image, depths of arrays.
+"""OpenCV's constants: backends, targets, layouts, padding modes, depths of arrays.
 
 Source: OpenCV 4, ``modules/dnn/include/opencv2/dnn/dnn.hpp``.
 """

@@ -1,39 +1,41 @@
-"""The exception of this room, and how faults of the engine become it."""
+"""``cv2.error``: the exception of this package, and the conversion of other errors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from demitasse.errors import DemitasseError
+from demitasse.errors import DemitasseError, ErrorCode
 
 __all__ = ["error", "failing_as"]
 
 
 class error(DemitasseError):
-    """Raised where ``cv2.dnn`` raises ``cv2.error``.
+    """Raised in place of ``cv2.error``.
 
     Attributes:
-        func: The function that failed, by OpenCV's name.
-        err: What is wrong and what to do about it.
-        msg: Both in one text, as ``str`` of the exception.
+        func: OpenCV's name of the function that failed.
+        err: The fault, and what to do about it.
+        msg: Function and fault, like ``str`` of the exception.
     """
 
-    def __init__(self, message: str, func: str = "") -> None:
-        super().__init__(message)
+    def __init__(
+        self, message: str, func: str = "", *, code: ErrorCode | None = None, **details: object
+    ) -> None:
+        super().__init__(message, code=code, **details)
         self.func, self.err = func, message
         if func:
             self.at(func)
 
     @property
     def msg(self) -> str:
-        """What ``str`` of the exception shows."""
+        """Text of the exception."""
         return str(self)
 
 
 @contextmanager
 def failing_as(func: str) -> Iterator[None]:
-    """Let what the engine refuses be an ``error`` of ``func``; also a decorator."""
+    """Convert errors of Demitasse to an ``error`` of ``func``; also a decorator."""
     try:
         yield
     except error as fault:
@@ -42,4 +44,4 @@ def failing_as(func: str) -> Iterator[None]:
             fault.at(func)
         raise
     except DemitasseError as fault:
-        raise error(str(fault), func) from fault
+        raise error(str(fault), func, code=fault.code, **fault.details) from fault

@@ -1,7 +1,7 @@
-"""How many floating point operations a layer takes, as OpenCV counts them.
+"""Floating point operations of layers, counted like OpenCV.
 
-OpenCV counts a convolution as if it had one group, a deconvolution as if it gave as many channels
-as it reads, and in single precision. Layers that are not here count 0.
+OpenCV ignores groups of convolutions, and assumes that a deconvolution has as many output as input
+channels, in single precision. Other layer types count 0.
 
 Source: OpenCV 4, ``getFLOPS`` of the layers in ``modules/dnn/src/layers``.
 """
@@ -32,31 +32,31 @@ PER_VALUE = {
     "Softmax": 4,
     "TanH": 1,
 }
-"""Operations for each value of the first bottom, by layer type."""
+"""Operations per value of the first bottom, by layer type."""
 
 
 def layer_flops(layer: Layer, bottoms: Shapes, tops: Shapes) -> int:
-    """Return how many operations a forward pass takes.
+    """Return the operations of a layer's forward pass.
 
     Args:
         layer: The layer.
-        bottoms: Shapes of its bottoms.
-        tops: Shapes of its tops.
+        bottoms: Shapes of the bottoms.
+        tops: Shapes of the tops.
     """
     count = prod(bottoms[0]) if bottoms else 0
-    made = prod(tops[0]) if tops else 0
+    outputs = prod(tops[0]) if tops else 0
     match layer.param.type:
         case "Convolution":
             taps = prod(layer.blobs[0].shape[2:])
-            return made * (2 * taps * bottoms[0][1] + 1)
+            return outputs * (2 * taps * bottoms[0][1] + 1)
         case "Deconvolution":
             taps = prod(layer.blobs[0].shape[2:])
             return int(np.float32(2 * count * taps * bottoms[0][1]))
         case "InnerProduct":
             weight = layer.blobs[0].count
-            return 3 * weight * made // layer.param.inner_product_param.num_output
+            return 3 * weight * outputs // layer.param.inner_product_param.num_output
         case "Pooling":
-            return made * _pooling(layer.param.pooling_param, bottoms[0])
+            return outputs * _pooling(layer.param.pooling_param, bottoms[0])
         case "LRN":
             return _lrn(layer.param.lrn_param, bottoms[0])
         case "Eltwise":
@@ -73,7 +73,7 @@ def layer_flops(layer: Layer, bottoms: Shapes, tops: Shapes) -> int:
 
 
 def _pooling(p: PoolingParameter, shape: tuple[int, ...]) -> int:
-    """Return the operations for each value that is made."""
+    """Return the operations per output value."""
     window = (p.kernel_h or p.kernel_size) * (p.kernel_w or p.kernel_size)
     if p.global_pooling:
         window = prod(shape[2:])

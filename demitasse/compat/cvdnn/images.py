@@ -1,7 +1,7 @@
-"""Images into blobs and back: ``blobFromImage`` and its relatives.
+"""Convert images to blobs and back: ``blobFromImage`` and its relatives.
 
-Images are numpy arrays as ``cv2.imread`` returns them, (H, W) or (H, W, C). They are resized as
-OpenCV resizes by default, those of uint8 to the very values.
+Images are numpy arrays like those of ``cv2.imread``, (H, W) or (H, W, C). They are resized like
+OpenCV's default, uint8 images to identical values.
 
 Source: OpenCV 4, ``modules/dnn/src/dnn_utils.cpp``.
 """
@@ -23,34 +23,24 @@ from demitasse.compat.cvdnn.constants import (
     DNN_PMODE_NULL,
 )
 from demitasse.compat.cvdnn.errors import error, failing_as
-from demitasse.compat.cvdnn.scalar import ScalarLike, as_scalar, as_size
+from demitasse.errors import ErrorCode
 from demitasse.io.data.images.resize import resize_image, resize_values
-
-__all__ = [
-    "Image2BlobParams",
-    "blobFromImage",
-    "blobFromImageWithParams",
-    "blobFromImages",
-    "blobFromImagesWithParams",
-    "imagesFromBlob",
-]
 
 
 @dataclass
 class Image2BlobParams:
-    """How images become a blob.
+    """Parameters of the conversion of images to a blob.
 
     Attributes:
-        scalefactor: What values are multiplied by, after the mean is subtracted; one number for
-            each channel.
-        size: Width and height of the blob, in pixels; (0, 0) leaves them as they are.
-        mean: What is subtracted from each channel, in the order of the blob's channels.
-        swapRB: Whether the first and the third channel change places.
+        scalefactor: Factors after the subtraction of the mean, one per channel.
+        size: Width and height of the blob, in pixels; (0, 0) keeps the images' size.
+        mean: Mean of each channel, in the order of the blob's channels.
+        swapRB: Swap the first and the third channel.
         ddepth: CV_32F or CV_8U.
         datalayout: DNN_LAYOUT_NCHW or DNN_LAYOUT_NHWC.
-        paddingmode: How an image of another shape is fitted: DNN_PMODE_NULL stretches it,
-            DNN_PMODE_CROP_CENTER cuts off what is too long, DNN_PMODE_LETTERBOX adds a border.
-        borderValue: The colour of that border, in the order of the image's channels.
+        paddingmode: Treatment of another aspect ratio: DNN_PMODE_NULL stretches the image,
+            DNN_PMODE_CROP_CENTER crops it, DNN_PMODE_LETTERBOX adds a border.
+        borderValue: Color of the border, in the order of the image's channels.
     """
 
     scalefactor: ScalarLike = (1.0, 1.0, 1.0, 1.0)
@@ -93,22 +83,21 @@ def blobFromImages(
     crop: bool = False,
     ddepth: int = CV_32F,
 ) -> np.ndarray:
-    """Return images as a blob: resized, their channels swapped, less the mean, then scaled.
+    """Return images as a blob: resize, swap channels, subtract the mean, then scale.
 
     Args:
-        images: The images, all of 1, 3 or 4 channels.
-        scalefactor: What values are multiplied by, after the mean is subtracted.
-        size: Width and height of the blob, in pixels; (0, 0) takes the first image's.
-        mean: What is subtracted from each channel of the blob; a single number from the first only.
-        swapRB: Whether the first and the third channel change places.
-        crop: Whether the image keeps its proportions, and what is too long is cut off.
+        images: Images with equal numbers of channels: 1, 3 or 4.
+        scalefactor: Factor after the subtraction of the mean.
+        size: Width and height of the blob, in pixels; (0, 0) for the first image's size.
+        mean: Mean of each channel of the blob; a single number applies to the first channel only.
+        swapRB: Swap the first and the third channel.
+        crop: Keep the aspect ratio, and crop the longer side.
         ddepth: CV_32F, or CV_8U for a blob of uint8, without ``mean`` and ``scalefactor``.
 
     Shapes: images (H, W) or (H, W, C) -> (N, C, height, width).
 
     Raises:
-        error: There are no images, they do not fit each other, or an argument has a value it
-            cannot have.
+        error: There are no images, they do not fit together, or an argument is invalid.
     """
     scale = float(scalefactor)
     return blobFromImagesWithParams(
@@ -138,7 +127,7 @@ def blobFromImageWithParams(image: np.ndarray, param: Image2BlobParams | None = 
 def blobFromImagesWithParams(
     images: Sequence[np.ndarray] | np.ndarray, param: Image2BlobParams | None = None
 ) -> np.ndarray:
-    """Return images as a blob, made as ``param`` says.
+    """Return images as a blob, converted by ``param``.
 
     Shapes: images (H, W) or (H, W, C) -> (N, C, height, width), or (N, height, width, C).
 
@@ -149,35 +138,35 @@ def blobFromImagesWithParams(
     scale, mean = as_scalar(p.scalefactor, "scalefactor"), as_scalar(p.mean, "mean")
     if p.ddepth not in {CV_32F, CV_8U}:
         message = f"ddepth must be CV_32F (5) or CV_8U (0), not {p.ddepth}"
-        raise error(message)
+        raise error(message, code=ErrorCode.UNKNOWN, field="ddepth", got=p.ddepth)
     if p.datalayout not in {DNN_LAYOUT_NCHW, DNN_LAYOUT_NHWC}:
         message = f"datalayout must be DNN_LAYOUT_NCHW or DNN_LAYOUT_NHWC, not {p.datalayout}"
-        raise error(message)
+        raise error(message, code=ErrorCode.UNKNOWN, field="datalayout", got=p.datalayout)
     if p.ddepth == CV_8U and (set(scale) != {1.0} or set(mean) != {0.0}):
         message = "a blob of CV_8U has no mean and no scalefactor; use CV_32F"
-        raise error(message)
+        raise error(message, code=ErrorCode.CONFLICT, field="ddepth")
     pixels = [_channels_last(image) for image in images]
     if not pixels:
         message = "there are no images"
-        raise error(message)
+        raise error(message, code=ErrorCode.MISSING, field="images")
     width, height = as_size(p.size)
     if (width, height) == (0, 0):
         height, width = pixels[0].shape[:2]
     if width <= 0 or height <= 0:
         message = f"size must be (width, height), both above 0, or (0, 0); it is {p.size}"
-        raise error(message)
+        raise error(message, code=ErrorCode.OUT_OF_RANGE, field="size", got=p.size)
     pixels = [_fitted(image, width, height, p) for image in pixels]
     counts = {image.shape[2] for image in pixels}
     if len(counts) > 1:
         message = f"the images have different numbers of channels: {sorted(counts)}"
-        raise error(message)
+        raise error(message, code=ErrorCode.COUNT_MISMATCH, field="images", got=sorted(counts))
     batch = np.stack(pixels)  # (N, H, W, C)
     if p.swapRB and batch.shape[3] >= 3:
         batch = batch[..., [2, 1, 0, *range(3, batch.shape[3])]]
     if p.ddepth == CV_8U:
         if batch.dtype != np.uint8:
-            message = f"a blob of CV_8U is made of images of uint8, given is {batch.dtype}"
-            raise error(message)
+            message = f"a blob of CV_8U needs images of uint8, got {batch.dtype}"
+            raise error(message, code=ErrorCode.DTYPE_MISMATCH, got=str(batch.dtype))
     else:
         batch = _scaled(batch, mean[: batch.shape[3]], scale[: batch.shape[3]])
     if p.datalayout == DNN_LAYOUT_NCHW:
@@ -187,58 +176,58 @@ def blobFromImagesWithParams(
 
 @failing_as("imagesFromBlob")
 def imagesFromBlob(blob_: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return the images of a blob, their values as they are.
+    """Return the images of a blob, without scaling.
 
     Shapes: (N, C, H, W) float32 -> N of (H, W, C), or (H, W) where C is 1.
 
     Raises:
-        error: It is no such blob.
+        error: The blob is not float32 with four axes.
     """
     if not isinstance(blob_, np.ndarray) or blob_.dtype != np.float32 or blob_.ndim != 4:
-        found = f"{blob_.dtype} {blob_.shape}" if isinstance(blob_, np.ndarray) else type(blob_)
-        message = f"a blob must be float32 (N, C, H, W), given is {found}"
-        raise error(message)
+        what = f"{blob_.dtype} {blob_.shape}" if isinstance(blob_, np.ndarray) else type(blob_)
+        message = f"a blob must be float32 (N, C, H, W), got {what}"
+        raise error(message, code=ErrorCode.SHAPE_MISMATCH, field="blob_")
     images = np.ascontiguousarray(np.moveaxis(blob_, 1, 3))
     return tuple(image[..., 0] if image.shape[2] == 1 else image for image in images)
 
 
 def _channels_last(image: np.ndarray) -> np.ndarray:
-    """Return an image with an axis of channels, uint8 or float32. Shape: (H, W, C)."""
+    """Return an image with a channel axis, uint8 or float32. Shape: (H, W, C)."""
     if not isinstance(image, np.ndarray):
         what = type(image).__name__
         message = f"an image must be a numpy array, it is {what}; was the file read?"
-        raise error(message)
+        raise error(message, code=ErrorCode.INVALID, field="image", got=what)
     if image.ndim not in {2, 3} or not image.size:
         message = f"an image must be (H, W) or (H, W, C) and not empty, it is {image.shape}"
-        raise error(message)
+        raise error(message, code=ErrorCode.SHAPE_MISMATCH, field="image", got=image.shape)
     if image.dtype.kind not in "uif":
         message = f"an image must be of whole or floating point numbers, it is {image.dtype}"
-        raise error(message)
+        raise error(message, code=ErrorCode.DTYPE_MISMATCH, field="image", got=str(image.dtype))
     pixels = image[:, :, None] if image.ndim == 2 else image
     if pixels.shape[2] not in {1, 3, 4}:
         message = f"an image must have 1, 3 or 4 channels, it is {image.shape}"
-        raise error(message)
+        raise error(message, code=ErrorCode.SHAPE_MISMATCH, field="image", got=image.shape)
     return pixels if pixels.dtype == np.uint8 else pixels.astype(np.float32)
 
 
 def _fitted(image: np.ndarray, width: int, height: int, p: Image2BlobParams) -> np.ndarray:
-    """Bring an image to a size. Shapes: (H, W, C) -> (height, width, C)."""
+    """Resize an image by the padding mode. Shapes: (H, W, C) -> (height, width, C)."""
     H, W = image.shape[:2]
     if (height, width) == (H, W):
         return image
     across, down = np.float32(width) / np.float32(W), np.float32(height) / np.float32(H)
     if p.paddingmode == DNN_PMODE_CROP_CENTER:
         factor = float(max(across, down))
-        rows, columns = round(H * factor), round(W * factor)  # halves to the even number
-        whole = _resized(image, rows, columns, factor)
+        rows, columns = round(H * factor), round(W * factor)  # rounds half to even
+        resized = _resized(image, rows, columns, factor)
         top, left = int(0.5 * (rows - height)), int(0.5 * (columns - width))
-        return whole[top : top + height, left : left + width]
+        return resized[top : top + height, left : left + width]
     if p.paddingmode == DNN_PMODE_LETTERBOX:
-        least = min(across, down)
-        rows, columns = int(np.float32(H) * least), int(np.float32(W) * least)
+        smallest = min(across, down)
+        rows, columns = int(np.float32(H) * smallest), int(np.float32(W) * smallest)
         if not rows or not columns:
             message = f"an image of {W} x {H} pixels is too narrow to fit into {width} x {height}"
-            raise error(message)
+            raise error(message, code=ErrorCode.OUT_OF_RANGE, field="image", got=image.shape)
         top, left = (height - rows) // 2, (width - columns) // 2
         border = as_scalar(p.borderValue, "borderValue")[: image.shape[2]]
         framed = np.empty((height, width, image.shape[2]), image.dtype)
@@ -249,7 +238,7 @@ def _fitted(image: np.ndarray, width: int, height: int, p: Image2BlobParams) -> 
 
 
 def _resized(image: np.ndarray, height: int, width: int, factor: float | None = None) -> np.ndarray:
-    """Resize; ``factor`` is the enlargement where it is not the quotient of the sizes."""
+    """Resize; ``factor`` is the magnification if it differs from the quotient of the sizes."""
     step = None if factor is None else 1.0 / factor
     resize = resize_image if image.dtype == np.uint8 else resize_values
     return np.moveaxis(resize(np.moveaxis(image, 2, 0), height, width, step), 0, 2)
@@ -263,3 +252,38 @@ def _scaled(batch: np.ndarray, mean: Sequence[float], scale: Sequence[float]) ->
     if set(scale) != {1.0}:
         values *= np.array(scale, np.float32)
     return values
+
+
+Scalar = tuple[float, float, float, float]
+ScalarLike = float | Sequence[float]
+
+
+def as_scalar(values: ScalarLike, what: str) -> Scalar:
+    """Return OpenCV's Scalar: four numbers, padded with 0.
+
+    Args:
+        values: One number, or up to four.
+        what: Name of the argument, for messages.
+
+    Raises:
+        error: There are more than four numbers.
+    """
+    numbers = tuple(float(value) for value in np.ravel(values))
+    if len(numbers) > 4:
+        message = f"{what} has at most four numbers, one per channel, got {len(numbers)}"
+        raise error(message, code=ErrorCode.COUNT_MISMATCH, field=what, got=len(numbers))
+    first, second, third, fourth = (*numbers, 0.0, 0.0, 0.0, 0.0)[:4]
+    return first, second, third, fourth
+
+
+def as_size(size: int | Sequence[int | Sequence[int]]) -> tuple[int, int]:
+    """Return OpenCV's Size: width and height.
+
+    Raises:
+        error: The argument does not consist of two numbers.
+    """
+    numbers = [int(number) for number in np.ravel(size)]
+    if len(numbers) != 2:
+        message = f"size must be (width, height), it is {size!r}"
+        raise error(message, code=ErrorCode.COUNT_MISMATCH, field="size", got=size)
+    return numbers[0], numbers[1]

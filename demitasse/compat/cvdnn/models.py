@@ -1,4 +1,4 @@
-"""Nets with what is done to images before and to outputs after: ``Model`` and its kinds.
+"""Nets with pre- and postprocessing: ``Model`` and its subclasses.
 
 Source: OpenCV 4, ``modules/dnn/src/model.cpp``.
 """
@@ -11,28 +11,35 @@ from typing import Self
 
 import numpy as np
 
-from demitasse.compat.cvdnn.boxes import found_or_empty
+from demitasse.compat.cvdnn.boxes import array_or_empty
 from demitasse.compat.cvdnn.constants import DNN_PMODE_CROP_CENTER, DNN_PMODE_NULL
 from demitasse.compat.cvdnn.errors import error, failing_as
-from demitasse.compat.cvdnn.images import Image2BlobParams, blobFromImageWithParams
+from demitasse.compat.cvdnn.images import (
+    Image2BlobParams,
+    Scalar,
+    ScalarLike,
+    as_scalar,
+    as_size,
+    blobFromImageWithParams,
+)
 from demitasse.compat.cvdnn.net import Net
 from demitasse.compat.cvdnn.reading import readNet
-from demitasse.compat.cvdnn.scalar import Scalar, ScalarLike, as_scalar, as_size
+from demitasse.errors import ErrorCode
 
 __all__ = ["ClassificationModel", "DetectionModel", "Model", "SegmentationModel"]
 
 INFO = "im_info"
-"""The input of a detector with proposals: height, width and scale of the image."""
+"""Input of a detector with proposals: height, width and scale of the image."""
 
 
 class Model:
-    """A net that is given images: ``Model(net)`` or ``Model(model, config)``.
+    """A net for images: ``Model(net)`` or ``Model(model, config)``.
 
-    The methods that set something return the model, so that they can be chained.
+    Setters return the model, so that they can be chained.
 
     Args:
         model: A net, or the path of its weights.
-        config: Path of its text file.
+        config: Path of its prototxt.
 
     Raises:
         error: The files cannot be read.
@@ -66,7 +73,7 @@ class Model:
         swapRB: bool = False,
         crop: bool = False,
     ) -> None:
-        """Set all of the others at once; see ``blobFromImage``."""
+        """Set all parameters at once; see ``blobFromImage``."""
         self.setInputScale(scale).setInputSize(size).setInputMean(mean)
         self.setInputSwapRB(swapRB).setInputCrop(crop)
 
@@ -75,33 +82,33 @@ class Model:
         """Set width and height of the blob, in pixels: ``(width, height)`` or two numbers.
 
         Raises:
-            error: They are not two numbers.
+            error: The argument does not consist of two numbers.
         """
         self._params.size = as_size(size)
         return self
 
     def setInputMean(self, mean: ScalarLike) -> Self:
-        """Set what is subtracted from each channel of the blob."""
+        """Set the mean of each channel of the blob."""
         self._params.mean = as_scalar(mean, "mean")
         return self
 
     def setInputScale(self, scale: ScalarLike) -> Self:
-        """Set what values are multiplied by; a single number holds for all channels."""
+        """Set the scale factors; a single number applies to all channels."""
         self._params.scalefactor = _for_all(as_scalar(scale, "scale"))
         return self
 
     def setInputCrop(self, crop: bool) -> Self:
-        """Set whether images keep their proportions, and what is too long is cut off."""
+        """Set True to keep the aspect ratio and crop the longer side."""
         self._params.paddingmode = DNN_PMODE_CROP_CENTER if crop else DNN_PMODE_NULL
         return self
 
     def setInputSwapRB(self, swapRB: bool) -> Self:
-        """Set whether the first and the third channel change places."""
+        """Set True to swap the first and the third channel."""
         self._params.swapRB = swapRB
         return self
 
     def setOutputNames(self, outNames: Sequence[str]) -> Self:
-        """Set the layers whose outputs are returned; at first those that no other reads."""
+        """Set the layers whose outputs are returned; defaults to layers without readers."""
         self._outputs = tuple(outNames)
         return self
 
@@ -112,12 +119,12 @@ class Model:
         Shapes: frame (H, W) or (H, W, C).
 
         Raises:
-            error: The size of the input is not known, or see ``Net.forward``.
+            error: The size of the input is unknown, or see ``Net.forward``.
         """
         width, height = self._params.size
         if width <= 0 or height <= 0:
             message = f"the input size is {self._params.size}; call setInputSize((width, height))"
-            raise error(message)
+            raise error(message, code=ErrorCode.MISSING, field="size", got=self._params.size)
         self._net.setInput(blobFromImageWithParams(frame, self._params))
         if self._has_info():
             info = np.array([[height, width, 1.6]], np.float32)
@@ -131,22 +138,22 @@ class Model:
         outputs = self.predict(frame)
         if len(outputs) != 1:
             message = f"the net has outputs {', '.join(self._outputs)}; name one by setOutputNames"
-            raise error(message)
+            raise error(message, code=ErrorCode.COUNT_MISMATCH, got=list(self._outputs))
         return outputs[0]
 
 
 class ClassificationModel(Model):
-    """A net that gives a score for each class."""
+    """A net whose output is a score per class."""
 
     _softmax = False
 
     def setEnableSoftmaxPostProcessing(self, enable: bool) -> Self:
-        """Set whether scores are made probabilities; off at first."""
+        """Enable or disable softmax of the scores; disabled by default."""
         self._softmax = enable
         return self
 
     def getEnableSoftmaxPostProcessing(self) -> bool:
-        """Return whether scores are made probabilities."""
+        """Return True if softmax of the scores is enabled."""
         return self._softmax
 
     @failing_as("classify")
@@ -165,72 +172,72 @@ class ClassificationModel(Model):
 
 
 class SegmentationModel(Model):
-    """A net that gives a map of scores for each class."""
+    """A net whose output is a score map per class."""
 
     @failing_as("segment")
     def segment(self, frame: np.ndarray) -> np.ndarray:
-        """Return the best class of each pixel, uint8; the first one of equals.
+        """Return the best class of each pixel, uint8; the lowest of equal classes.
 
         Shapes: output of the net (N, C, H, W) -> (H, W), of the first item.
 
         Raises:
-            error: The net has several outputs or another one, or see ``predict``.
+            error: The net has several outputs or an output of another shape, or see ``predict``.
         """
         scores = self._only_output(frame)
         if scores.ndim != 4:
             message = f"the output of the net must be (N, C, H, W), it is {scores.shape}"
-            raise error(message)
+            raise error(message, code=ErrorCode.SHAPE_MISMATCH, got=scores.shape)
         return np.asarray(scores[0].argmax(axis=0), np.uint8)
 
 
 class DetectionModel(Model):
-    """A net that ends in a layer DetectionOutput."""
+    """A net that ends in a DetectionOutput layer."""
 
     @failing_as("detect")
     def detect(
         self, frame: np.ndarray, confThreshold: float = 0.5, nmsThreshold: float = 0.0
     ) -> tuple[np.ndarray | tuple[()], np.ndarray | tuple[()], np.ndarray | tuple[()]]:
-        """Return what is in an image: classes, scores and boxes of x, y, width and height.
+        """Return detections: classes, scores and boxes of x, y, width and height.
 
         Args:
             frame: The image.
-            confThreshold: The least score.
-            nmsThreshold: Not used: the layer has suppressed overlapping boxes.
+            confThreshold: Lowest score.
+            nmsThreshold: Ignored: the layer has suppressed overlapping boxes.
 
         Shapes: classes (K,) int32, scores (K,) float32, boxes (K, 4) int32, in pixels of the
-        image; each an empty tuple where nothing was found.
+        image; each an empty tuple without detections.
 
         Raises:
-            error: The last layer is of another type, or see ``predict``.
+            error: The last layer has another type, or see ``predict``.
         """
         del nmsThreshold
         last = self._net.getLayer(self._net.getLayerNames()[-1])
         if last.type != "DetectionOutput":
             message = (
                 f"the last layer, {last.name!r}, must be of type DetectionOutput, it is of "
-                f"{last.type}; call predict, and NMSBoxes for boxes of your own"
+                f"{last.type}; call predict, and NMSBoxes for other boxes"
             )
-            raise error(message)
+            raise error(message, code=ErrorCode.UNSUPPORTED, layer=last.name, got=last.type)
         outputs = self.predict(frame)
         rows = np.concatenate([output.reshape(-1, 7) for output in outputs])
         rows = rows[rows[:, 2] >= np.float32(confThreshold)]
         size = self._params.size if self._has_info() else (frame.shape[1], frame.shape[0])
         return (
-            found_or_empty(rows[:, 1].astype(np.int32)),
-            found_or_empty(rows[:, 2].copy()),
-            found_or_empty(_boxes(rows[:, 3:], *size)),
+            array_or_empty(rows[:, 1].astype(np.int32)),
+            array_or_empty(rows[:, 2].copy()),
+            array_or_empty(_boxes(rows[:, 3:], *size)),
         )
 
 
 def _boxes(corners: np.ndarray, width: int, height: int) -> np.ndarray:
-    """Return boxes of x, y, width and height inside of an image of that size.
+    """Return boxes of x, y, width and height, clipped to an image of this size.
 
-    Corners that lie no more than a pixel apart are taken for shares of the image.
+    Corners at most one pixel apart are treated as fractions of the image.
 
     Shapes: (K, 4): xmin, ymin, xmax, ymax -> (K, 4), int32.
     """
     size = np.array([width, height])
-    with np.errstate(invalid="ignore", over="ignore"):  # numbers beyond int32 become its least
+    with np.errstate(invalid="ignore", over="ignore"):  # values beyond int32 become its minimum
         corner = corners.astype(np.int32)
         small = (corner[:, 2:] - corner[:, :2] + 1 <= 2).any(axis=1)
         scaled = corners[small] * np.tile(size, 2).astype(np.float32)
@@ -241,6 +248,6 @@ def _boxes(corners: np.ndarray, width: int, height: int) -> np.ndarray:
 
 
 def _for_all(scale: Scalar) -> Scalar:
-    """Return a scale whose single number holds for all channels."""
+    """Return a scale; a single number is repeated for all channels."""
     first, *others = scale
     return scale if any(others) else (first, first, first, first)

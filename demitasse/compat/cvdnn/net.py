@@ -6,53 +6,56 @@ Source: OpenCV 4, ``modules/dnn/src/net.cpp``, ``net_impl.cpp``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from math import prod
+from time import perf_counter_ns
 from typing import Self, overload
 
 import numpy as np
 
+from demitasse.compat.cvdnn.boxes import padded_detections
 from demitasse.compat.cvdnn.errors import error, failing_as
 from demitasse.compat.cvdnn.flops import layer_flops
-from demitasse.compat.cvdnn.imported import INPUTS, Imported, Shape, Weights, Which
-from demitasse.compat.cvdnn.layer import Layer
-from demitasse.compat.cvdnn.scalar import ScalarLike, as_scalar
-from demitasse.compat.cvdnn.session import Session
+from demitasse.compat.cvdnn.images import ScalarLike, as_scalar
+from demitasse.compat.cvdnn.importer import INPUTS, BuiltNet, ImportedNet, LayerId, Shape, Weights
 from demitasse.compat.cvdnn.targets import check_backend, device_of
 from demitasse.core.atomic import atomic_write
+from demitasse.core.device import Device
+from demitasse.errors import ErrorCode
 from demitasse.io.proto import NetParameter
-
-__all__ = ["Net", "Weights"]
+from demitasse.plan.stopwatch import Stopwatch
 
 Names = list[str] | tuple[str, ...]
 Shapes = Sequence[int] | Sequence[Sequence[int]]
 
 
 class Net:
-    """A net as ``readNetFromCaffe`` returns it; ``Net()`` is an empty one.
+    """A net as ``readNetFromCaffe`` returns it; ``Net()`` is empty.
 
-    Layers are called by name or number; number 0 are the inputs. Where the file gives no shapes of
-    inputs, the net is made once ``setInput`` has given all of them.
+    Layers are identified by name or number; layer 0 is the inputs. If the file declares no shapes
+    of inputs, the net is built after ``setInput`` of all inputs.
     """
 
     def __init__(self) -> None:
-        self._begin(Imported(NetParameter(), None, "an empty net"))
+        self._begin(ImportedNet(NetParameter(), None, "an empty net"))
 
-    def _begin(self, imported: Imported) -> None:
+    def _begin(self, imported: ImportedNet) -> None:
         self._imported, self._session = imported, Session(imported)
 
     @classmethod
     def _of(cls, message: NetParameter, weights: Weights | None, source: str) -> Self:
         """Return the net of a message."""
         self = cls()
-        self._begin(Imported(message, weights, source))
+        self._begin(ImportedNet(message, weights, source))
         self._session.build({})
         return self
 
-    # -- what it is ----------------------------------------------------------------------------
+    # -- structure ------------------------------------------------------------------------------
 
     def empty(self) -> bool:
-        """Whether there are no layers."""
+        """Return True if the net has no layers."""
         return not self._imported.layers
 
     def getLayerNames(self) -> tuple[str, ...]:
@@ -60,31 +63,31 @@ class Net:
         return tuple(self._imported.names)
 
     def getLayerId(self, layer: str) -> int:
-        """Return the number of a layer; -1 where there is none of this name."""
+        """Return the number of a layer; -1 for an unknown name."""
         return self._imported.numbers().get(layer, -1)
 
     def getLayerTypes(self) -> tuple[str, ...]:
-        """Return the types of layers there are, in alphabetical order."""
+        """Return the types of the layers, in alphabetical order."""
         return tuple(sorted({layer.type for layer in self._imported.layers}))
 
     def getLayersCount(self, layerType: str) -> int:
-        """Return how many layers of a type there are."""
+        """Return the number of layers of a type."""
         return Counter(layer.type for layer in self._imported.layers)[layerType]
 
     def getUnconnectedOutLayers(self) -> np.ndarray:
-        """Return the numbers of the layers that no other reads, int32."""
+        """Return the numbers of the layers without readers, int32."""
         return np.array(self._imported.outputs(), np.int32)
 
     def getUnconnectedOutLayersNames(self) -> tuple[str, ...]:
-        """Return the names of the layers that no other reads."""
+        """Return the names of the layers without readers."""
         return tuple(self._imported.names[number - 1] for number in self._imported.outputs())
 
     @failing_as("getLayer")
-    def getLayer(self, layerId: Which) -> Layer:
-        """Return a layer by number or name, its parameters copied.
+    def getLayer(self, layerId: LayerId) -> Layer:
+        """Return a layer by number or name, with copies of its parameters.
 
         Raises:
-            error: There is none.
+            error: The layer does not exist.
         """
         number = self._imported.number(layerId)
         if number == 0:
@@ -96,43 +99,43 @@ class Net:
         return Layer(self._imported.names[number - 1], message.type, copies, list(message.top))
 
     @failing_as("getParam")
-    def getParam(self, layer: Which, numParam: int = 0) -> np.ndarray:
+    def getParam(self, layer: LayerId, numParam: int = 0) -> np.ndarray:
         """Return a copy of a parameter of a layer.
 
         Raises:
-            error: There is no such layer or parameter.
+            error: The layer or the parameter does not exist.
         """
-        found = self.getLayer(layer)
-        self._need_param(found, numParam)
-        return found.blobs[numParam]
+        info = self.getLayer(layer)
+        self._check_param(info, numParam)
+        return info.blobs[numParam]
 
     @failing_as("setParam")
-    def setParam(self, layer: Which, numParam: int, blob: np.ndarray) -> None:
+    def setParam(self, layer: LayerId, numParam: int, blob: np.ndarray) -> None:
         """Replace the values of a parameter of a layer.
 
         Raises:
-            error: There is no such layer or parameter, or it has another shape.
+            error: The layer or the parameter does not exist, or the shape differs.
         """
-        found = self.getLayer(layer)
-        self._need_param(found, numParam)
+        info = self.getLayer(layer)
+        self._check_param(info, numParam)
         values = np.asarray(blob)
-        if values.shape != found.blobs[numParam].shape:
+        if values.shape != info.blobs[numParam].shape:
             message = (
-                f"parameter {numParam} of layer {found.name!r} is {found.blobs[numParam].shape}, "
-                f"given is {values.shape}"
+                f"parameter {numParam} of layer {info.name!r} is {info.blobs[numParam].shape}, "
+                f"got {values.shape}"
             )
-            raise error(message)
+            raise error(message, code=ErrorCode.SHAPE_MISMATCH, layer=info.name, param=numParam)
         params = self._session.ready().layer(self._imported.number(layer)).blobs
         params[numParam].mutable_cpu_data()[...] = values
 
     @staticmethod
-    def _need_param(layer: Layer, number: int) -> None:
+    def _check_param(layer: Layer, number: int) -> None:
         if not 0 <= number < len(layer.blobs):
             message = f"layer {layer.name!r} has {len(layer.blobs)} parameters, none is {number}"
-            raise error(message)
+            raise error(message, code=ErrorCode.OUT_OF_RANGE, layer=layer.name, param=number)
 
     def _image_size(self) -> tuple[int, int]:
-        """Return width and height of the first input, in pixels; (0, 0) where it is no image."""
+        """Return width and height of the first input, in pixels; (0, 0) if it is not an image."""
         shape = next(iter(self._imported.declared.values()), ())
         return (shape[3], shape[2]) if len(shape) == 4 else (0, 0)
 
@@ -142,32 +145,32 @@ class Net:
     def setInput(
         self, blob: np.ndarray, name: str = "", scalefactor: float = 1.0, mean: ScalarLike = ()
     ) -> None:
-        """Take a copy of an input; its shape may be another than the file's.
+        """Copy an input; its shape may differ from the declared one.
 
         Args:
-            blob: The values; whole numbers become floats.
-            name: Which input; empty for the first.
-            scalefactor: What values are multiplied by, after the mean is subtracted.
-            mean: What is subtracted from each channel.
+            blob: The values; integers are converted to float32.
+            name: Name of the input; empty for the first.
+            scalefactor: Factor after the subtraction of the mean.
+            mean: Mean of each channel.
 
         Raises:
-            error: There is no such input, or the values are no array of numbers.
+            error: The input does not exist, or the values are not an array of numbers.
         """
         inputs = self._imported.inputs
         if self.empty():
             return
         if not name and not inputs:
             message = "the net has no inputs; its layers read data themselves"
-            raise error(message)
-        wanted = name or inputs[0]
-        if wanted not in inputs:
-            message = f"no input {wanted!r}; there are {', '.join(inputs)}"
-            raise error(message)
+            raise error(message, code=ErrorCode.MISSING, field="name")
+        key = name or inputs[0]
+        if key not in inputs:
+            message = f"unknown input {key!r}; known are {', '.join(inputs)}"
+            raise error(message, code=ErrorCode.UNKNOWN, blob=key)
         if not isinstance(blob, np.ndarray) or blob.dtype.kind not in "uif" or not blob.size:
-            given = f"{blob.dtype} {blob.shape}" if isinstance(blob, np.ndarray) else type(blob)
-            message = f"input {wanted!r} must be an array of numbers, not empty; it is {given}"
-            raise error(message)
-        self._session.given[wanted] = _scaled(blob, float(scalefactor), mean)
+            what = f"{blob.dtype} {blob.shape}" if isinstance(blob, np.ndarray) else type(blob)
+            message = f"input {key!r} must be an array of numbers, not empty; it is {what}"
+            raise error(message, code=ErrorCode.INVALID, blob=key)
+        self._session.inputs[key] = _scaled(blob, float(scalefactor), mean)
 
     @overload
     def forward(self, outputName: str | None = None) -> np.ndarray: ...
@@ -176,16 +179,16 @@ class Net:
 
     @failing_as("forward")
     def forward(self, outputName: str | Names | None = None) -> np.ndarray | tuple[np.ndarray, ...]:
-        """Run the net as far as it is asked for.
+        """Run the net up to one or several layers.
 
         Args:
-            outputName: The name of a layer, or several; empty for the last layer.
+            outputName: Name of a layer, or several names; empty for the last layer.
 
         Returns:
-            The first output of the layer, or a tuple of those of several.
+            First output of the layer, or a tuple for several layers.
 
         Raises:
-            error: The net is empty, an input is missing, or there is no such layer.
+            error: The net is empty, an input is missing, or a layer does not exist.
         """
         session = self._session
         if outputName is None or isinstance(outputName, str):
@@ -194,45 +197,45 @@ class Net:
 
     @failing_as("forwardAndRetrieve")
     def forwardAndRetrieve(self, outBlobNames: Names) -> tuple[tuple[np.ndarray, ...], ...]:
-        """Run the net and return all outputs of each of the layers.
+        """Run the net and return all outputs of the layers.
 
         Raises:
             error: See ``forward``.
         """
         return tuple(map(tuple, self._session.outputs(list(outBlobNames))))
 
-    # -- where it runs -------------------------------------------------------------------------
+    # -- device ---------------------------------------------------------------------------------
 
     @failing_as("setPreferableBackend")
     def setPreferableBackend(self, backendId: int) -> None:
-        """Do nothing: the device follows the target.
+        """Do nothing: the target selects the device.
 
         Raises:
-            error: The number is no backend's.
+            error: The number is unknown.
         """
         check_backend(backendId)
 
     @failing_as("setPreferableTarget")
     def setPreferableTarget(self, targetId: int) -> None:
-        """Run on the GPU for the CUDA targets, else on the processor.
+        """Run on the GPU for the CUDA targets, else on the CPU.
 
         Raises:
-            error: The number is no target's.
+            error: The number is unknown.
         """
         self._session.move(device_of(targetId))
 
     def enableFusion(self, fusion: bool) -> None:
-        """Do nothing: what runs as one gives the same numbers."""
+        """Do nothing: fusion does not change results."""
 
     def enableWinograd(self, useWinograd: bool) -> None:
-        """Do nothing: the device chooses how it convolves."""
+        """Do nothing: the device selects the algorithm."""
 
-    # -- figures -------------------------------------------------------------------------------
+    # -- statistics ------------------------------------------------------------------------------
 
     def getPerfProfile(self) -> tuple[int, np.ndarray]:
-        """Return how long the last ``forward`` took, and each layer of it, in nanoseconds.
+        """Return the times of the last ``forward`` and of its layers, in nanoseconds.
 
-        Layers that ran as one count for the first of them. On a GPU only the total is measured.
+        The time of fused layers counts for the first one. A GPU measures only the total.
 
         Shapes: timings (layers,), float64.
         """
@@ -243,13 +246,13 @@ class Net:
     def getLayersShapes(
         self, netInputShapes: Shapes
     ) -> tuple[np.ndarray, tuple[tuple[np.ndarray, ...], ...], tuple[tuple[np.ndarray, ...], ...]]:
-        """Return the numbers of all layers, and the shapes of what they read and give.
+        """Return the numbers of all layers, and the shapes of their inputs and outputs.
 
         Args:
-            netInputShapes: The shape of the input, or of each of the inputs.
+            netInputShapes: Shape of the input, or of each input.
 
         Raises:
-            error: The net cannot take such inputs.
+            error: The shapes do not fit the net.
         """
         pairs = self._session.shapes(_shape_list(netInputShapes))
         arrays = [
@@ -260,49 +263,49 @@ class Net:
 
     @failing_as("getFLOPS")
     def getFLOPS(self, *where: Shapes | int) -> int:
-        """Return how many floating point operations a pass takes, as OpenCV counts them.
+        """Return the floating point operations of a forward pass, counted like OpenCV.
 
         Args:
-            where: Perhaps the number of a layer; the shape of the input, or of each of them.
+            where: Optionally the number of a layer; then the shape of the input, or of each input.
 
         Raises:
-            error: There is no such layer, or the net cannot take such inputs.
+            error: The layer does not exist, or the shapes do not fit the net.
         """
-        numbers, pairs = self._asked(where)
+        numbers, pairs = self._shapes_for(where)
         built = self._session.ready()
         return sum(layer_flops(built.layer(n), *pairs[n]) for n in numbers if n)
 
     @failing_as("getMemoryConsumption")
     def getMemoryConsumption(self, *where: Shapes | int) -> tuple[int, int]:
-        """Return the bytes of the parameters and of what the layers give.
+        """Return the bytes of the parameters and of the outputs of layers.
 
         Args:
-            where: As for ``getFLOPS``.
+            where: Like ``getFLOPS``.
 
         Raises:
             error: See ``getFLOPS``.
         """
-        numbers, pairs = self._asked(where)
+        numbers, pairs = self._shapes_for(where)
         built = self._session.ready()
         weights = sum(blob.count for n in numbers if n for blob in built.layer(n).blobs)
         values = sum(prod(shape) for n in numbers for shape in pairs[n][1])
         return 4 * weights, 4 * values
 
-    def _asked(
+    def _shapes_for(
         self, where: tuple[Shapes | int, ...]
     ) -> tuple[list[int], list[tuple[list[Shape], list[Shape]]]]:
-        """Sort out ``(shapes)`` and ``(layerId, shapes)``: numbers of layers, shapes of all."""
+        """Return layer numbers and all shapes for ``(shapes)`` or ``(layerId, shapes)``."""
         match where:
             case [int(layer), shapes] if not isinstance(shapes, int):
                 return [self._imported.number(layer)], self._session.shapes(_shape_list(shapes))
             case [shapes] if not isinstance(shapes, int):
                 pairs = self._session.shapes(_shape_list(shapes))
                 return list(range(len(pairs))), pairs
-        message = f"give the shapes of the inputs, perhaps after a layer's number; not {where}"
-        raise error(message)
+        message = f"got {where}, expected shapes of inputs, optionally after a layer's number"
+        raise error(message, code=ErrorCode.INVALID)
 
     def dump(self) -> str:
-        """Return the graph of the layers in the language of Graphviz."""
+        """Return the graph of the layers in Graphviz's language."""
         names = [INPUTS, *self._imported.names]
         layers = zip(names[1:], self._imported.layers, strict=True)
         nodes = [f'\t"{name}" [label="{name}\\n{layer.type}" shape=box]' for name, layer in layers]
@@ -310,7 +313,7 @@ class Net:
         return "\n".join(["digraph G {", *nodes, *edges, "}", ""])
 
     def dumpToFile(self, path: str) -> None:
-        """Write what ``dump`` returns to a file."""
+        """Write the result of ``dump`` to a file."""
         with atomic_write(path) as file:
             file.write(self.dump().encode())
 
@@ -319,13 +322,13 @@ class Net:
 
 
 def _scaled(blob: np.ndarray, scale: float, mean: ScalarLike) -> np.ndarray:
-    """Return (blob - mean) * scale as a new float32 array; axis 1 are the channels."""
+    """Return (blob - mean) * scale as a new float32 array; axis 1 is the channel axis."""
     means = as_scalar(mean, "mean")
     values = blob.astype(np.float32)
     channels = blob.shape[1] if blob.ndim > 1 else 1
     if any(means) and channels > len(means):
         message = f"mean has four numbers, which is too few for the channels of {blob.shape}"
-        raise error(message)
+        raise error(message, code=ErrorCode.COUNT_MISMATCH, field="mean", got=len(means))
     if scale != 1:
         values *= np.float32(scale)
     if any(means):
@@ -334,7 +337,178 @@ def _scaled(blob: np.ndarray, scale: float, mean: ScalarLike) -> np.ndarray:
     return values
 
 
-def _shape_list(given: Shapes) -> list[Shape]:
-    """Return shapes, given as one or as several."""
-    rows = [given] if np.ndim(given[0] if len(given) else 0) == 0 else list(given)
+def _shape_list(shapes: Shapes) -> list[Shape]:
+    """Return a list of shapes, for one shape or several."""
+    rows = [shapes] if np.ndim(shapes[0] if len(shapes) else 0) == 0 else list(shapes)
     return [tuple(map(int, np.asarray(row))) for row in rows]
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A read-only description of a layer.
+
+    Attributes:
+        name: Name of the layer.
+        type: Type of the layer; empty for layer 0, the inputs.
+        blobs: Copies of the parameters.
+        tops: Names of the outputs.
+    """
+
+    name: str
+    type: str
+    blobs: tuple[np.ndarray, ...]
+    tops: Sequence[str]
+
+    def outputNameToIndex(self, outputName: str) -> int:
+        """Return the index of the output with this name; -1 if it does not exist."""
+        return list(self.tops).index(outputName) if outputName in self.tops else -1
+
+
+class Session:
+    """An imported net, the engine's net once it is built, and the inputs.
+
+    Args:
+        imported: The imported net.
+
+    Attributes:
+        imported: The imported net.
+        built: The engine's net; None until the shapes of all inputs are known.
+        inputs: The inputs that were set, by name.
+        timings: Times of the last pass and of its layers, in nanoseconds.
+    """
+
+    def __init__(self, imported: ImportedNet) -> None:
+        self.imported = imported
+        self.built: BuiltNet | None = None
+        self._device: Device | None = None
+        self.inputs: dict[str, np.ndarray] = {}
+        self.timings: tuple[int, list[float]] = (0, [])
+
+    def build(self, shapes: Mapping[str, Shape]) -> None:
+        """Build the engine's net, unless it exists or the shape of an input is unknown.
+
+        Args:
+            shapes: Shapes of inputs without a declared shape.
+        """
+        if self.built is None:
+            self.built = self.imported.build(shapes, self._device)
+
+    def ready(self) -> BuiltNet:
+        """Return the engine's net, built with the shapes of the inputs if necessary.
+
+        Raises:
+            error: The shape of an input is unknown.
+        """
+        self.build({name: values.shape for name, values in self.inputs.items()})
+        if self.built is None:
+            message = (
+                f"the file declares no shapes of inputs {', '.join(self.imported.inputs)}; "
+                "call setInput for each"
+            )
+            raise error(message, code=ErrorCode.MISSING, blob=self.imported.inputs[0])
+        return self.built
+
+    def move(self, device: Device) -> None:
+        """Move the net to another device."""
+        self._device = device
+        if self.built is not None:
+            self.built.net.to(device)
+
+    def last(self) -> str:
+        """Return the name of the last layer.
+
+        Raises:
+            error: The net is empty.
+        """
+        if not self.imported.layers:
+            message = "the net is empty; read one with readNetFromCaffe"
+            raise error(message, code=ErrorCode.BAD_STATE)
+        return self.imported.names[-1]
+
+    def outputs(self, names: list[str]) -> list[list[np.ndarray]]:
+        """Run the net up to each of the layers; return copies of their outputs.
+
+        Each output is copied before a layer that runs in place overwrites it.
+
+        Raises:
+            error: A layer does not exist, or an input or the weights are missing.
+        """
+        numbers = [self.imported.number(name) for name in names]
+        if 0 in numbers:
+            message = f"layer {INPUTS!r} is the inputs; name another layer"
+            raise error(message, code=ErrorCode.INVALID, layer=INPUTS)
+        built = self.ready()
+        if built.untrained:
+            message = (
+                f"layers {', '.join(built.untrained)} have parameters and no weights were given; "
+                "pass the caffemodel to readNetFromCaffe"
+            )
+            raise error(message, code=ErrorCode.MISSING, layer=built.untrained[0])
+        missing = [name for name in self.imported.inputs if name not in self.inputs]
+        if missing:
+            message = f"inputs {', '.join(missing)} are missing; call setInput for each"
+            raise error(message, code=ErrorCode.MISSING, blob=missing[0])
+        for name, values in self.inputs.items():
+            built.net.set_input(name, values)
+        results: dict[int, list[np.ndarray]] = {}
+        start = 0
+        with self._timed(built):
+            for number in sorted(set(numbers)):
+                index = built.indices[number]
+                built.net.forward(start, index)
+                results[number] = self._tops(built, number)
+                start = index + 1
+        return [results[number] for number in numbers]
+
+    def _tops(self, built: BuiltNet, number: int) -> list[np.ndarray]:
+        tops = [built.net.blobs[name].cpu_data().copy() for name in built.tops(number)]
+        layer = built.layer(number)
+        if not tops:
+            message = f"layer {layer.name!r} ({layer.param.type}) has no outputs"
+            raise error(message, code=ErrorCode.MISSING, layer=layer.name)
+        if layer.param.type == "DetectionOutput":
+            images = built.net.blobs[built.bottoms(number)[0]].shape[0]
+            keep = layer.param.detection_output_param.keep_top_k
+            return [padded_detections(tops[0], images, keep)]
+        return tops
+
+    @contextmanager
+    def _timed(self, built: BuiltNet) -> Iterator[None]:
+        """Measure the time of the layers, except on devices that would have to synchronize."""
+        net = built.net
+        watch = Stopwatch(net.plan, net.synchronize) if net.device.shares_host else None
+        begin = perf_counter_ns()
+        with watch or nullcontext():
+            yield
+        total = perf_counter_ns() - begin
+        seconds = [0.0 if watch is None else watch.forward[i] for i in built.indices[1:]]
+        self.timings = (total, [1e9 * s for s in seconds])
+
+    def shapes(self, inputs: Sequence[Shape]) -> list[tuple[list[Shape], list[Shape]]]:
+        """Return the shapes of bottoms and tops of each layer, without a forward pass.
+
+        Args:
+            inputs: Shape of each input.
+
+        Raises:
+            error: The number of inputs differs.
+        """
+        names = self.imported.inputs
+        if len(inputs) != len(names):
+            message = f"got {len(inputs)} shapes, expected those of inputs {', '.join(names)}"
+            raise error(
+                message, code=ErrorCode.COUNT_MISMATCH, got=len(inputs), expected=len(names)
+            )
+        by_name = dict(zip(names, inputs, strict=True))
+        self.build(by_name)
+        built = self.ready()
+        blobs = built.net.blobs
+        for name, shape in by_name.items():
+            blobs[name].reshape(shape)
+        built.net.reshape()
+        pairs = [(list(inputs), list(inputs))]
+        for number in range(1, len(built.indices)):
+            sides = (built.bottoms(number), built.tops(number))
+            read, made = ([blobs[name].shape for name in side] for side in sides)
+            pairs.append((read, made))
+        return pairs

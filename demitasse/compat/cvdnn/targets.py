@@ -1,7 +1,7 @@
-"""From OpenCV's backends and targets to devices.
+"""Map OpenCV's backends and targets to devices.
 
-The device follows the target alone. What this machine does not have is replaced by its processor,
-with a warning, as OpenCV does.
+The target alone selects the device. A target that is not present is replaced by the CPU, with a
+warning, like in OpenCV.
 """
 
 from __future__ import annotations
@@ -18,56 +18,57 @@ from demitasse.compat.cvdnn.constants import (
 from demitasse.compat.cvdnn.errors import error, failing_as
 from demitasse.core.device import Device, available_devices, current_device
 from demitasse.core.log import get_logger
+from demitasse.errors import ErrorCode
 
 __all__ = ["check_backend", "device_of", "getAvailableTargets"]
 
 CUDA = (DNN_TARGET_CUDA, DNN_TARGET_CUDA_FP16)
 
 
-def _named(head: str) -> dict[int, str]:
+def _constants(head: str) -> dict[int, str]:
     names = (name for name in constants.__all__ if name.startswith(head))
     return dict(sorted((getattr(constants, name), name) for name in names))
 
 
-BACKENDS, TARGETS = _named("DNN_BACKEND_"), _named("DNN_TARGET_")
+BACKENDS, TARGETS = _constants("DNN_BACKEND_"), _constants("DNN_TARGET_")
 
 
 def check_backend(backend: int) -> None:
-    """Refuse a number that is no backend's.
+    """Check the number of a backend.
 
     Raises:
-        error: It is none.
+        error: The number is unknown.
     """
     _name(backend, BACKENDS)
 
 
 def device_of(target: int) -> Device:
-    """Return the device for a target; numbers are computed in float32 on each.
+    """Return the device of a target; all targets compute in float32.
 
     Raises:
-        error: The number is no target's.
+        error: The number is unknown.
     """
     name = _name(target, TARGETS)
-    here = current_device()
-    host = here if here.shares_host else Device("cpu")
+    current = current_device()
+    host = current if current.shares_host else Device("cpu")
     if target == DNN_TARGET_CPU:
         return host
     if target in CUDA:
-        if here.kind == "cuda":
-            return here
-        found = [device for device in available_devices() if device.startswith("cuda")]
-        if found:
-            return Device(found[0])
+        if current.kind == "cuda":
+            return current
+        gpus = [device for device in available_devices() if device.startswith("cuda")]
+        if gpus:
+            return Device(gpus[0])
     get_logger(__name__).warning("%s is not here; the net runs on %s", name, host)
     return host
 
 
 @failing_as("getAvailableTargets")
 def getAvailableTargets(be: int) -> list[int]:
-    """Return the targets that this machine has for a backend.
+    """Return the present targets of a backend.
 
     Raises:
-        error: The number is no backend's.
+        error: The number is unknown.
     """
     _name(be, BACKENDS)
     if be in {DNN_BACKEND_DEFAULT, DNN_BACKEND_OPENCV}:
@@ -79,5 +80,5 @@ def getAvailableTargets(be: int) -> list[int]:
 def _name(number: int, known: dict[int, str]) -> str:
     if number not in known:
         message = f"{number} is none of {', '.join(f'{name} ({n})' for n, name in known.items())}"
-        raise error(message)
+        raise error(message, code=ErrorCode.UNKNOWN, got=number)
     return known[number]

@@ -1,10 +1,10 @@
-"""Caffe's Python interface, name for name: ``import demitasse.compat.pycaffe as caffe``.
+"""Caffe's Python interface, name for name: ``from demitasse import pycaffe as caffe``.
 
-Scripts written for pycaffe run over the engine unchanged. What they abort on raises here, and
-the device may be anything a net runs on: ``set_mode_gpu`` is ``set_device("cuda:0")``.
-``python -m demitasse.pycaffe script.py`` and ``install()`` let them say ``import caffe``.
+Scripts for pycaffe run unchanged. Errors that abort Caffe raise exceptions, and nets run on any
+device: ``set_mode_gpu`` is ``set_device("cuda:0")``. ``python -m demitasse.pycaffe script.py`` and
+``install()`` make ``import caffe`` load this package.
 
-Names are loaded when first used (PEP 562), so importing the package costs little.
+Public names are imported on first use (PEP 562), so that importing the package is fast.
 
 Source: Caffe, ``python/caffe/__init__.py`` and ``python/caffe/_caffe.cpp``.
 """
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
         pycaffe,
     )
     from demitasse.compat.pycaffe.classifier import Classifier
-    from demitasse.compat.pycaffe.detector import Detector
-    from demitasse.compat.pycaffe.glog import init_log, log
-    from demitasse.compat.pycaffe.modes import (
+    from demitasse.compat.pycaffe.common import (
         TEST,
         TRAIN,
+        Timer,
+        init_log,
         layer_type_list,
+        log,
         set_device,
         set_mode_cpu,
         set_mode_gpu,
@@ -38,18 +39,11 @@ if TYPE_CHECKING:
         set_phase_train,
         set_random_seed,
     )
+    from demitasse.compat.pycaffe.detector import Detector
     from demitasse.compat.pycaffe.net import Net
     from demitasse.compat.pycaffe.net_spec import NetSpec, layers, params, to_proto
-    from demitasse.compat.pycaffe.parallel import (
-        NCCL,
-        has_nccl,
-        set_multiprocess,
-        set_solver_count,
-        set_solver_rank,
-        solver_count,
-        solver_rank,
-    )
     from demitasse.compat.pycaffe.solver import (
+        NCCL,
         AdaDeltaSolver,
         AdaGradSolver,
         AdamSolver,
@@ -57,12 +51,17 @@ if TYPE_CHECKING:
         RMSPropSolver,
         SGDSolver,
         get_solver,
+        has_nccl,
+        set_multiprocess,
+        set_solver_count,
+        set_solver_rank,
+        solver_count,
+        solver_rank,
     )
-    from demitasse.compat.pycaffe.timer import Timer
     from demitasse.layers.user_layer import UserLayer as Layer
 
 __version__ = "1.0.0"
-"""The version of Caffe whose interface this is; ``demitasse.__version__`` is our own."""
+"""Version of Caffe's interface; the package's version is ``demitasse.__version__``."""
 
 __all__ = [
     "NCCL",
@@ -115,30 +114,27 @@ _MODULES = {
     "_caffe", "classifier", "coord_map", "detector", "draw", "io", "net_spec", "proto", "pycaffe",
 }  # fmt: skip
 _SOLVERS = [name for name in __all__ if name.endswith("Solver")]
-_ROOMS = {
+_SOURCES = {
     "demitasse.compat.caffe_import_hook": ["install"],
-    "demitasse.layers.user_layer": ["Layer"],  # called UserLayer there
+    "demitasse.layers.user_layer": ["Layer"],  # UserLayer
     "demitasse.compat.pycaffe.classifier": ["Classifier"],
     "demitasse.compat.pycaffe.detector": ["Detector"],
-    "demitasse.compat.pycaffe.glog": ["init_log", "log"],
-    "demitasse.compat.pycaffe.modes": [
-        "TEST", "TRAIN", "layer_type_list", "set_device", "set_mode_cpu", "set_mode_gpu",
-        "set_phase_test", "set_phase_train", "set_random_seed",
+    "demitasse.compat.pycaffe.common": [
+        "TEST", "TRAIN", "Timer", "init_log", "layer_type_list", "log", "set_device",
+        "set_mode_cpu", "set_mode_gpu", "set_phase_test", "set_phase_train", "set_random_seed",
     ],
     "demitasse.compat.pycaffe.net": ["Net"],
     "demitasse.compat.pycaffe.net_spec": ["NetSpec", "layers", "params", "to_proto"],
-    "demitasse.compat.pycaffe.parallel": [
-        "NCCL", "has_nccl", "set_multiprocess", "set_solver_count", "set_solver_rank",
-        "solver_count", "solver_rank",
+    "demitasse.compat.pycaffe.solver": [
+        *_SOLVERS, "NCCL", "get_solver", "has_nccl", "set_multiprocess", "set_solver_count",
+        "set_solver_rank", "solver_count", "solver_rank",
     ],
-    "demitasse.compat.pycaffe.solver": [*_SOLVERS, "get_solver"],
-    "demitasse.compat.pycaffe.timer": ["Timer"],
 }  # fmt: skip
-_HOME = {name: room for room, names in _ROOMS.items() for name in names}
+_HOME = {name: module for module, names in _SOURCES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from the module it lives in, and keep it."""
+    """Import a public name on first use."""
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
     if name not in _HOME:

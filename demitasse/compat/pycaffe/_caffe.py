@@ -1,29 +1,23 @@
-"""What Caffe's compiled module offers: ``caffe._caffe``.
+"""``caffe._caffe``: names of Caffe's compiled module.
 
 Source: Caffe, ``python/caffe/_caffe.cpp``.
 """
 
 from demitasse.blob import Blob
 from demitasse.compat.pycaffe import __version__
-from demitasse.compat.pycaffe.glog import init_log, log
-from demitasse.compat.pycaffe.modes import (
+from demitasse.compat.pycaffe.common import (
+    Timer,
+    init_log,
     layer_type_list,
+    log,
     set_device,
     set_mode_cpu,
     set_mode_gpu,
     set_random_seed,
 )
-from demitasse.compat.pycaffe.net import Net, NetVec
-from demitasse.compat.pycaffe.parallel import (
-    NCCL,
-    has_nccl,
-    set_multiprocess,
-    set_solver_count,
-    set_solver_rank,
-    solver_count,
-    solver_rank,
-)
+from demitasse.compat.pycaffe.net import BoolVec, DtypeVec, IntVec, LayerVec, Net, NetVec, StringVec
 from demitasse.compat.pycaffe.solver import (
+    NCCL,
     AdaDeltaSolver,
     AdaGradSolver,
     AdamSolver,
@@ -32,9 +26,13 @@ from demitasse.compat.pycaffe.solver import (
     SGDSolver,
     Solver,
     get_solver,
+    has_nccl,
+    set_multiprocess,
+    set_solver_count,
+    set_solver_rank,
+    solver_count,
+    solver_rank,
 )
-from demitasse.compat.pycaffe.timer import Timer
-from demitasse.compat.pycaffe.vectors import BoolVec, DtypeVec, IntVec, LayerVec, StringVec
 from demitasse.io.proto import LayerParameter, SolverParameter
 from demitasse.layers.user_layer import BlobVec, RawBlobVec
 from demitasse.layers.user_layer import UserLayer as Layer

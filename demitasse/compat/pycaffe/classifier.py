@@ -1,4 +1,4 @@
-"""``caffe.Classifier``: a net that is given images and returns class probabilities.
+"""``caffe.Classifier``: class probabilities of images.
 
 Source: Caffe, ``python/caffe/classifier.py``.
 """
@@ -17,22 +17,22 @@ __all__ = ["Classifier", "transformer_for"]
 
 
 class Classifier(Net):
-    """A net in phase TEST that scales images, crops them and averages over several views.
+    """A net in phase TEST that preprocesses images and averages over several crops.
 
     Args:
         model_file: The net's prototxt.
-        pretrained_file: Its weights.
-        image_dims: Height and width that images are brought to before they are cropped, in
-            pixels; by default the size of the net's input, so nothing is cropped away.
+        pretrained_file: The net's weights.
+        image_dims: Height and width of images before the crop, in pixels; defaults to the size of
+            the net's input.
         mean: Subtracted from images, see ``io.Transformer.set_mean``.
-        input_scale: The factor after that.
-        raw_scale: The factor before: 255 for nets trained on [0, 255].
-        channel_swap: The order of channels: (2, 1, 0) for nets trained on blue first.
+        input_scale: Factor after the subtraction of the mean.
+        raw_scale: Factor before: 255 for nets trained on [0, 255].
+        channel_swap: Order of channels: (2, 1, 0) for nets trained on BGR.
 
     Attributes:
-        transformer: Makes the net's input of an image.
+        transformer: Preprocesses images for the net.
         crop_dims: Height and width of the net's input, in pixels.
-        image_dims: As given.
+        image_dims: Height and width of images before the crop.
 
     Raises:
         PrototxtError: The net's file cannot be read.
@@ -55,12 +55,12 @@ class Classifier(Net):
         self.image_dims = self.crop_dims if image_dims is None else image_dims
 
     def predict(self, inputs: Sequence[np.ndarray], oversample: bool = True) -> np.ndarray:
-        """Return the probabilities of classes.
+        """Return the class probabilities of images.
 
         Args:
-            inputs: Images as ``io.load_image`` gives them. Shape of each: (H, W, C).
-            oversample: Average over corners, centre and their mirror images; otherwise only the
-                centre is looked at.
+            inputs: Images as from ``io.load_image``. Shape of each: (H, W, C).
+            oversample: Average over corners, center and their mirror images; False uses only the
+                center.
 
         Returns:
             The net's first output. Shape: (N, classes) when oversampled, else (N, ...).
@@ -72,11 +72,11 @@ class Classifier(Net):
         views = io.oversample(resized, self.crop_dims) if oversample else self._centers(resized)
         name = self.inputs[0]
         batch = np.stack([self.transformer.preprocess(name, view) for view in views])
-        found = self.forward_all(**{name: batch})[self.outputs[0]]
-        return found.reshape(len(inputs), 10, -1).mean(1) if oversample else found
+        scores = self.forward_all(**{name: batch})[self.outputs[0]]
+        return scores.reshape(len(inputs), 10, -1).mean(1) if oversample else scores
 
     def _centers(self, images: np.ndarray) -> np.ndarray:
-        """Cut the net's input size out of the middle of images. Shape: (N, H, W, C)."""
+        """Return center crops of the net's input size. Shape: (N, H, W, C)."""
         size = np.array(images.shape[1:3])
         if np.any(size < self.crop_dims):
             message = f"the net's input is {self.crop_dims} pixels, larger than image_dims, {size}"
@@ -92,7 +92,7 @@ def transformer_for(
     raw_scale: float | None,
     channel_swap: Sequence[int] | None,
 ) -> io.Transformer:
-    """Return what turns images (H, W, C) into the first input of a net."""
+    """Return the transformer of images (H, W, C) to the first input of a net."""
     name = net.inputs[0]
     transformer = io.Transformer({name: net.blobs[name].data.shape})
     transformer.set_transpose(name, (2, 0, 1))

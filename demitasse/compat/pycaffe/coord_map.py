@@ -1,7 +1,7 @@
-"""Where a point of one blob lies in another, through convolutions, pooling and crops.
+"""Coordinate maps between blobs, through convolutions, pooling and crops.
 
-A map says, for the spatial axes after ``axis``, ``coordinate -> scale * coordinate + shift``, in
-pixels. With ``axis`` None it holds for every axis. ``crop`` uses it to line a blob up with another.
+A map is ``coordinate -> scale * coordinate + shift``, in pixels, for the spatial axes after
+``axis``; ``axis`` None means every axis. ``crop`` uses maps to align a blob with another one.
 
 Source: Caffe, ``python/caffe/coord_map.py``.
 """
@@ -54,7 +54,7 @@ PASS_THROUGH_LAYERS = [
     "TanH",
     "Threshold",
 ]
-"""Types of layers that leave every point where it is."""
+"""Types of layers whose map is the identity."""
 
 LEGACY = {f"{name}_{side}" for name in ("pad", "kernel", "stride") for side in "hw"}
 
@@ -64,11 +64,11 @@ class UndefinedMapException(Exception):
 
 
 class AxisMismatchException(Exception):
-    """Two maps are of different axes."""
+    """Two maps have different axes."""
 
 
 def conv_params(fn: Function) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
-    """Return how a layer's window lies over its bottom.
+    """Return the window geometry of a layer.
 
     Args:
         fn: A layer of type Convolution, Deconvolution, Pooling or Im2col.
@@ -78,8 +78,8 @@ def conv_params(fn: Function) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
         (1,) or with one number for each spatial axis. The window counts the gaps of dilation.
 
     Raises:
-        AssertionError: The layer's geometry is given by ``kernel_h`` and the like.
-        KeyError: It has no ``kernel_size``.
+        AssertionError: The layer uses ``kernel_h`` or similar fields.
+        KeyError: The layer has no ``kernel_size``.
     """
     nested = fn.params.get("convolution_param") or fn.params.get("pooling_param")
     params = nested or fn.params
@@ -106,7 +106,7 @@ def coord_map(fn: Function) -> Map:
     """Return the map of one layer, from its bottom to its top.
 
     Raises:
-        UndefinedMapException: Its type has none.
+        UndefinedMapException: The type of the layer has no map.
     """
     if fn.type_name in {"Convolution", "Pooling", "Im2col"}:
         axis, stride, window, pad = conv_params(fn)
@@ -127,7 +127,7 @@ def compose(base_map: Map, next_map: Map) -> Map:
     """Return the map that applies ``next_map`` first and then ``base_map``.
 
     Raises:
-        AxisMismatchException: They are of different axes.
+        AxisMismatchException: The maps have different axes.
     """
     axis, scale, shift = base_map
     next_axis, next_scale, next_shift = next_map
@@ -140,17 +140,17 @@ def compose(base_map: Map, next_map: Map) -> Map:
 
 
 def inverse(coord_map: Map) -> Map:
-    """Return the map back."""
+    """Return the inverse map."""
     axis, scale, shift = coord_map
     return axis, 1 / scale, -shift / scale
 
 
 def coord_map_from_to(top_from: Top, top_to: Top) -> Map:
-    """Return the map from one blob of a net to another, by way of a blob both are made from.
+    """Return the map from one blob of a net to another, through a common ancestor.
 
     Raises:
-        RuntimeError: There is no such blob, or layers without a map are in between.
-        AxisMismatchException: Layers in between are of different axes.
+        RuntimeError: The blobs have no common ancestor, or a layer in between has no map.
+        AxisMismatchException: Layers in between have different axes.
     """
     from_maps = dict(_maps_back(top_from))
     for top, to_map in _maps_back(top_to):
@@ -164,9 +164,9 @@ def coord_map_from_to(top_from: Top, top_to: Top) -> Map:
 
 
 def _maps_back(top: Top) -> Iterator[tuple[Top, Map]]:
-    """Walk back from a blob; give each blob on the way once, nearest first, with the map from it.
+    """Yield the ancestors of a blob once each, nearest first, with the map from the ancestor.
 
-    Where several ways lead to a blob, the shortest counts: in a net that is sound all are equal.
+    The shortest path to an ancestor counts: in a valid net the maps of all paths are equal.
     """
     found = {top: IDENTITY}
     waiting = deque([top])
@@ -186,16 +186,16 @@ def _maps_back(top: Top) -> Iterator[tuple[Top, Map]]:
 
 
 def _mapped_bottoms(fn: Function) -> tuple[Top, ...]:
-    """Return the bottoms whose points the top shows; the second one of Crop only gives a size."""
+    """Return the bottoms with a map to the top; the second bottom of Crop only sets a size."""
     return fn.inputs[:1] if fn.type_name == "Crop" else fn.inputs
 
 
 def crop(top_from: Top, top_to: Top) -> Top:
-    """Return a Crop layer that cuts out of one blob what lies over another.
+    """Return a Crop layer that aligns one blob with another.
 
     Raises:
-        AssertionError: They differ in scale, or the offset is negative or no whole number.
-        RuntimeError: They are not connected, see ``coord_map_from_to``.
+        AssertionError: The scales differ, or the offset is negative or not a whole number.
+        RuntimeError: The blobs are not connected, see ``coord_map_from_to``.
     """
     axis, scale, shift = coord_map_from_to(top_from, top_to)
     offset = -np.atleast_1d(shift)

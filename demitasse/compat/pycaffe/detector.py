@@ -1,4 +1,4 @@
-"""``caffe.Detector``: a net that is given windows of images, as in R-CNN.
+"""``caffe.Detector``: classification of windows of images, as in R-CNN.
 
 Source: Caffe, ``python/caffe/detector.py``.
 """
@@ -24,7 +24,7 @@ Window = Sequence[float] | np.ndarray
 
 
 class Detection(TypedDict):
-    """What the net found in one window."""
+    """Prediction for one window."""
 
     window: Window
     prediction: np.ndarray
@@ -36,18 +36,18 @@ class Detector(Net):
 
     Args:
         model_file: The net's prototxt.
-        pretrained_file: Its weights.
+        pretrained_file: The net's weights.
         mean: Subtracted from images, see ``io.Transformer.set_mean``.
-        input_scale: The factor after that.
-        raw_scale: The factor before: 255 for nets trained on [0, 255].
-        channel_swap: The order of channels: (2, 1, 0) for nets trained on blue first.
-        context_pad: Width of the border of the net's input, in its pixels, that shows what is
-            around a window; None for no border.
+        input_scale: Factor after the subtraction of the mean.
+        raw_scale: Factor before: 255 for nets trained on [0, 255].
+        channel_swap: Order of channels: (2, 1, 0) for nets trained on BGR.
+        context_pad: Width of the border of the net's input that shows the surroundings of a
+            window, in pixels of the input; None for no border.
 
     Attributes:
-        transformer: Makes the net's input of an image.
-        crop_dims: Shape of an image of the net's input: (H, W, C).
-        crop_mean: What stands for pixels beyond an image's edges, if there is a border.
+        transformer: Preprocesses images for the net.
+        crop_dims: Shape of the net's input as an image: (H, W, C).
+        crop_mean: Value of pixels beyond an image's edges, for a border.
 
     Raises:
         PrototxtError: The net's file cannot be read.
@@ -77,7 +77,7 @@ class Detector(Net):
             images_windows: Image files, each with its windows.
 
         Returns:
-            For each window its file, itself and the net's first output for it.
+            File, window and the net's first output, for each window.
         """
         detections: list[Detection] = []
         inputs = []
@@ -89,22 +89,22 @@ class Detector(Net):
                 detections.append({"window": window, "prediction": EMPTY, "filename": filename})
         if not inputs:
             return []
-        found = self.forward_all(**{name: np.stack(inputs)})[self.outputs[0]]
-        for detection, prediction in zip(detections, found, strict=True):
+        predictions = self.forward_all(**{name: np.stack(inputs)})[self.outputs[0]]
+        for detection, prediction in zip(detections, predictions, strict=True):
             detection["prediction"] = prediction
         return detections
 
     def detect_selective_search(self, image_fnames: Iterable[str]) -> list[Detection]:
-        """Run the net on the windows that selective search proposes.
+        """Run the net on windows proposed by selective search.
 
         Args:
             image_fnames: Image files.
 
         Returns:
-            As ``detect_windows``.
+            Like ``detect_windows``.
 
         Raises:
-            ImportError: The package that proposes windows is not there.
+            ImportError: The package of selective search is missing.
         """
         try:
             selective_search = import_module("selective_search_ijcv_with_python")
@@ -114,23 +114,23 @@ class Detector(Net):
                 "put its folder on PYTHONPATH, or propose windows yourself and call detect_windows"
             )
             raise ImportError(message) from error
-        # MATLAB, which does the search, has a working directory of its own
+        # the search runs in MATLAB, which has its own working directory
         files = [str(Path(name).absolute()) for name in image_fnames]
         windows = selective_search.get_windows(files, cmd="selective_search_rcnn")
         return self.detect_windows(zip(files, windows, strict=True))
 
     def crop(self, im: np.ndarray, window: Window) -> np.ndarray:
-        """Cut a window out of an image, with what is around it if that was asked for.
+        """Crop a window out of an image, with context if configured.
 
         Args:
             im: The image. Shape: (H, W, C).
-            window: Where to cut.
+            window: The window.
 
         Returns:
             The window in its own size; with context, in the size of the net's input.
 
         Raises:
-            ValueError: The window lies outside of the image.
+            ValueError: The window is outside of the image.
         """
         top, left, bottom, right = (int(edge) for edge in window)
         if not self.context_pad:
@@ -138,7 +138,7 @@ class Detector(Net):
         return self._crop_with_context(im, np.array([top, left, bottom, right]))
 
     def _crop_with_context(self, im: np.ndarray, window: np.ndarray) -> np.ndarray:
-        """Widen the window by its share of the border; fill what is beyond the image's edges."""
+        """Crop a window with its border; fill pixels beyond the image's edges with the mean."""
         size = self.blobs[self.inputs[0]].width
         half = (window[2:] - window[:2] + 1) / 2  # height and width
         center, reach = window[:2] + half, half * size / (size - 2 * self.context_pad)
@@ -159,10 +159,10 @@ class Detector(Net):
         return crop
 
     def configure_crop(self, context_pad: int | None) -> None:
-        """Set how much is seen around a window, and find what stands for pixels beyond the edges.
+        """Set the width of the context, and compute the mean image for pixels beyond the edges.
 
         Args:
-            context_pad: As in the constructor.
+            context_pad: Width, as in the constructor.
         """
         name = self.inputs[0]
         to_image = np.argsort(self.transformer.transpose[name])

@@ -1,7 +1,7 @@
 """Drawings of nets: layers as boxes, blobs as octagons.
 
-Graphs are drawn by ``graphs``, as SVG with nothing else, as pixels with Pillow.
-Where both pydot and Graphviz are installed, they are used instead.
+``graphs`` draws SVG without other libraries, and pixels with Pillow. If pydot and Graphviz are
+installed, they are used instead.
 
 Source: Caffe, ``python/caffe/draw.py``.
 """
@@ -59,7 +59,7 @@ NO_LABEL = '""'
 
 
 class Graph(Protocol):
-    """What scripts do with the graph of a net: pydot's class has these methods, and ours."""
+    """Methods of graphs that scripts use; pydot's class and ``dot.Dot`` have them."""
 
     def add_node(self, graph_node: dot.Node) -> None:
         """Add a node."""
@@ -75,12 +75,12 @@ class Graph(Protocol):
 
 
 def get_pooling_types_dict() -> dict[int, str]:
-    """Return the names of pooling methods by their numbers."""
+    """Return the names of pooling methods by their values."""
     return {number: name for name, number in PoolingParameter.PoolMethod.items()}
 
 
 def get_edge_label(layer: LayerParameter) -> str:
-    """Return the text beside the arrow to a layer's top: channels, or items in a batch."""
+    """Return the label of the edge to a layer's top: channels, or batch size."""
     match layer.type:
         case "Data":
             return f"Batch {layer.data_param.batch_size}"
@@ -95,7 +95,7 @@ def get_layer_lr_mult(layer: LayerParameter) -> tuple[float, float]:
     """Return the factors of the learning rate for a layer's weight and bias.
 
     Raises:
-        ValueError: The layer is no convolution or inner product, or has more parameters.
+        ValueError: The layer is neither a convolution nor an inner product, or has more parameters.
     """
     if layer.type not in LEARNING:
         message = f"{layer.type} layers have no weight and bias; only {', '.join(LEARNING)} do"
@@ -113,8 +113,8 @@ def get_layer_label(layer: LayerParameter, rankdir: str, display_lrm: bool = Fal
 
     Args:
         layer: The layer.
-        rankdir: Where the graph runs; if sideways, the text has several lines.
-        display_lrm: With the factors of the learning rate.
+        rankdir: Direction of the graph; sideways, the text has several lines.
+        display_lrm: Include the factors of the learning rate.
     """
     kind = layer.type
     if kind == "Pooling":
@@ -157,14 +157,14 @@ def _sides(both: int, height: int, width: int) -> list[int]:
 def _window(kernel: Sequence[int], stride: Sequence[int], pad: Sequence[int]) -> list[str]:
     named = {"kernel size": kernel, "stride": stride, "pad": pad}
     return [
-        # equal sides are told once
+        # equal sides are shown once
         f"{name}: {'x'.join(map(str, sides if len(set(sides)) > 1 else sides[:1]))}"
         for name, sides in named.items()
     ]
 
 
 def choose_color_by_layertype(layertype: str) -> str:
-    """Return the colour of layers of a type, ``#RRGGBB``."""
+    """Return the color of layers of a type, ``#RRGGBB``."""
     return COLORS.get(layertype, LAYER_STYLE_DEFAULT["fillcolor"])
 
 
@@ -175,14 +175,14 @@ def get_pydot_graph(
     phase: int | None = None,
     display_lrm: bool = False,
 ) -> Graph:
-    """Return the graph of a net; layers in old formats are upgraded for it.
+    """Return the graph of a net, after an upgrade of layers in old formats.
 
     Args:
         caffe_net: The net.
-        rankdir: TB, BT, LR or RL: from the top to the bottom, and so on.
-        label_edges: With channels and batch sizes.
+        rankdir: TB, BT, LR or RL: from top to bottom, ...
+        label_edges: Label edges with channels and batch sizes.
         phase: TRAIN or TEST for the layers of that phase; None for all.
-        display_lrm: With the factors of the learning rate.
+        display_lrm: Include the factors of the learning rate.
 
     Raises:
         ValueError: A layer has both ``include`` and ``exclude``.
@@ -204,7 +204,7 @@ def get_pydot_graph(
             nodes[f"{blob}_blob"] = library.Node(blob, **BLOB_STYLE)
             edges.append((f"{blob}_blob", name, NO_LABEL))
         for blob in layer.top:
-            # what no later layer reads keeps this plain look: the net's outputs stand out
+            # a blob without readers keeps this plain style: the net's outputs stand out
             nodes[f"{blob}_blob"] = library.Node(blob)
             edges.append((name, f"{blob}_blob", get_edge_label(layer) if label_edges else NO_LABEL))
     graph: Graph = library.Dot(net.name or "Net", graph_type="digraph", rankdir=rankdir)
@@ -216,7 +216,7 @@ def get_pydot_graph(
 
 
 def _library() -> ModuleType:
-    """Return pydot where it can draw, and otherwise what stands in for it."""
+    """Return pydot if Graphviz is installed, else the replacement ``dot``."""
     if shutil.which("dot"):
         for name in ("pydotplus", "pydot"):
             if find_spec(name):
@@ -225,7 +225,7 @@ def _library() -> ModuleType:
 
 
 def _in_phase(layer: LayerParameter, phase: int) -> bool:
-    """Whether a layer's rules let it into nets of a phase; levels and stages are not looked at."""
+    """Return True if a layer's rules include a phase; levels and stages are ignored."""
     if layer.include and layer.exclude:
         message = f"layer {layer.name!r} has both include and exclude; only one of them may be"
         raise ValueError(message)
@@ -249,10 +249,10 @@ def draw_net(
 
     Args:
         caffe_net: The net.
-        rankdir: TB, BT, LR or RL: from the top to the bottom, and so on.
+        rankdir: TB, BT, LR or RL: from top to bottom, ...
         ext: ``svg``, ``png`` or another format of pixels, or ``raw`` for Graphviz's language.
         phase: TRAIN or TEST for the layers of that phase; None for all.
-        display_lrm: With the factors of the learning rate.
+        display_lrm: Include the factors of the learning rate.
 
     Raises:
         ConfigError: The format is unknown, or needs Pillow, which is not installed.

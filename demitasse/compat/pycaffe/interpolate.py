@@ -1,10 +1,9 @@
-"""Resizing of float images with any number of channels, for ``demitasse.compat.pycaffe.io``.
+"""Resize float images with any number of channels, for ``demitasse.compat.pycaffe.io``.
 
-Caffe's scripts leave this to two libraries, which place pixels differently: scikit-image takes
-them for squares that fill the image and sees zeros around it, SciPy for points, of which the
-outermost stay the outermost. Neither averages what lies between sampled pixels when an image
-shrinks. Both ways are sums over a few neighbours along each axis, with weights that the axis
-alone decides.
+Caffe's scripts use two libraries with different pixel grids. scikit-image treats pixels as squares
+that fill the image, with zeros outside. SciPy treats pixels as points, and aligns the outermost
+ones. Neither averages when an image shrinks. Both are separable: weighted sums of a few neighbours
+along each axis.
 
 Source: scikit-image before 0.15, ``transform.resize`` with ``mode="constant"``; SciPy,
 ``ndimage.zoom``.
@@ -20,7 +19,7 @@ import numpy as np
 __all__ = ["resize_points", "resize_squares"]
 
 Taps = tuple[np.ndarray, np.ndarray]
-"""For each new pixel the old ones it is made from, which may lie outside, and their weights.
+"""Indices of the source pixels of each new pixel, perhaps outside of the image, and weights.
 Shapes: (new, n), (new, n)."""
 
 MAX_ORDER = 5
@@ -36,24 +35,24 @@ def resize_squares(
     cval: float = 0.0,
     clip: bool = True,
 ) -> np.ndarray:
-    """Resize as scikit-image did.
+    """Resize like scikit-image before 0.15.
 
     Args:
-        image: Its pixels, float64. Shape: (H, W, C).
-        height: Wanted height in pixels.
-        width: Wanted width in pixels.
-        order: 0 for the nearest pixel, 1 for linear, 2 to 5 for smoother curves.
-        mode: What lies around the image: ``"constant"``, one value; ``"edge"``, its outermost
-            pixels; ``"symmetric"`` and ``"reflect"``, its mirror image with and without those;
-            ``"wrap"``, its other side.
-        cval: That one value.
-        clip: Whether no result leaves the range of the image.
+        image: Pixels, float64. Shape: (H, W, C).
+        height: New height in pixels.
+        width: New width in pixels.
+        order: Order of the spline: 0 for the nearest pixel, 1 for linear, 2 to 5.
+        mode: Extension beyond the edges: ``"constant"``, one value; ``"edge"``, the outermost
+            pixels; ``"symmetric"`` and ``"reflect"``, the mirror image with and without the
+            outermost pixels; ``"wrap"``, the opposite side.
+        cval: Value of the mode ``"constant"``.
+        clip: Clip results to the range of the image.
 
     Returns:
         The pixels, float64. Shape: (height, width, C).
 
     Raises:
-        ValueError: The order or the mode is none of these.
+        ValueError: The order or the mode is unknown.
     """
     _need_order(order)
     if mode != "constant" and mode not in AROUND:
@@ -65,13 +64,13 @@ def resize_squares(
         place = (np.arange(wanted) + 0.5) * (size / wanted) - 0.5
         result = _across(result, axis, place, order, mode)
     result = result + cval if cval else result
-    if clip and order > 1:  # a smooth curve swings beyond the pixels that it goes through
+    if clip and order > 1:  # splines overshoot
         result = result.clip(image.min(), image.max())
     return result
 
 
 def _across(image: np.ndarray, axis: int, place: np.ndarray, order: int, mode: str) -> np.ndarray:
-    """Return an image's values at some places along an axis; around a constant one is 0."""
+    """Interpolate an image at positions along an axis; a constant extension is 0."""
     size = image.shape[axis]
     if order in LOCAL:
         index, weight = LOCAL[order](place)
@@ -91,13 +90,13 @@ def _across(image: np.ndarray, axis: int, place: np.ndarray, order: int, mode: s
 
 
 def resize_points(image: np.ndarray, height: int, width: int, order: int) -> np.ndarray:
-    """Resize as SciPy does, with splines through all pixels; see ``resize_squares``."""
+    """Resize like SciPy, by interpolating splines; see ``resize_squares``."""
     _need_order(order)
     result = image
     for axis, wanted in enumerate((height, width)):
         size = image.shape[axis]
         place = np.arange(wanted) * ((size - 1) / max(wanted - 1, 1))
-        place = place.clip(0, size - 1)  # where the last product was rounded up
+        place = place.clip(0, size - 1)  # rounding may exceed the last index
         result = _sum(_coefficients(result, axis, order), axis, _spline(place, size, order))
     return result
 
@@ -109,7 +108,7 @@ def _need_order(order: int) -> None:
 
 
 def _sum(image: np.ndarray, axis: int, taps: Taps) -> np.ndarray:
-    """Return the weighted sums of old pixels along an axis."""
+    """Return the weighted sums of source pixels along an axis."""
     index, weight = taps
     across = (slice(None), *[None] * (image.ndim - 1 - axis))
     total = np.zeros(())
@@ -118,7 +117,7 @@ def _sum(image: np.ndarray, axis: int, taps: Taps) -> np.ndarray:
     return total
 
 
-# -- weights of neighbours, as scikit-image has them --------------------------------------------
+# -- weights of scikit-image ---------------------------------------------------------------------
 
 
 def _nearest(place: np.ndarray) -> Taps:
@@ -133,7 +132,7 @@ def _linear(place: np.ndarray) -> Taps:
 
 
 def _catmull_rom(place: np.ndarray) -> Taps:
-    """A cubic between two pixels, with the slopes that their neighbours give it."""
+    """Catmull-Rom: a cubic with slopes from the neighbours."""
     first = np.floor(place)
     x = place - first
     weights = [
@@ -146,15 +145,15 @@ def _catmull_rom(place: np.ndarray) -> Taps:
 
 
 LOCAL: dict[int, Callable[[np.ndarray], Taps]] = {0: _nearest, 1: _linear, 3: _catmull_rom}
-"""By order; the other orders are SciPy's splines there, too."""
+"""Weights by order; scikit-image uses SciPy's splines for the other orders."""
 
 
 def _from(first: np.ndarray, before: int, count: int) -> np.ndarray:
-    """Return the indices of neighbours, beginning so many pixels before the first."""
+    """Return the indices of ``count`` neighbours, starting ``before`` pixels earlier."""
     return first.astype(np.intp)[:, None] - before + np.arange(count)
 
 
-# -- splines, as SciPy has them -----------------------------------------------------------------
+# -- splines of SciPy ---------------------------------------------------------------------------
 
 
 def _mirrored(index: np.ndarray, size: int) -> np.ndarray:
@@ -169,7 +168,7 @@ def _doubled(index: np.ndarray, size: int) -> np.ndarray:
 
 
 Around = Callable[[np.ndarray, int], np.ndarray]
-"""Which pixels stand for those outside, given their indices and how many pixels there are."""
+"""Maps indices beyond the edges to pixels, given the number of pixels."""
 
 AROUND: dict[str, Around] = {
     "edge": lambda index, size: np.clip(index, 0, size - 1),
@@ -179,25 +178,25 @@ AROUND: dict[str, Around] = {
 }
 
 FAR = 12
-"""Pixels at whose distance an edge has no more effect on a spline's factors."""
+"""Distance in pixels beyond which an edge does not affect a spline's coefficients."""
 
 
 def _spline(place: np.ndarray, size: int, order: int, around: Around = _mirrored) -> Taps:
-    """Return the B-splines that are not 0 at each place."""
+    """Return the nonzero B-splines at each position."""
     first = np.floor(place if order % 2 else place + 0.5)
     index = _from(first, order // 2, order + 1)
     return around(index, size), _b_spline(place[:, None] - index, order)
 
 
 def _inside(place: np.ndarray, size: int, order: int) -> Taps:
-    """Return what ``_spline`` does, with zeros for places outside of the image."""
+    """Return the taps of ``_spline``, with weight 0 at positions outside of the image."""
     index, weight = _spline(place, size, order)
     inside = (place >= 0) & (place <= size - 1)
     return index, weight * inside[:, None]
 
 
 def _b_spline(x: np.ndarray, order: int) -> np.ndarray:
-    """The B-spline around 0, from differences of powers."""
+    """Return the centered B-spline, by differences of truncated powers."""
     if order == 0:
         return np.ones_like(x)
     total = np.zeros_like(x)
@@ -210,7 +209,7 @@ def _b_spline(x: np.ndarray, order: int) -> np.ndarray:
 def _coefficients(
     image: np.ndarray, axis: int, order: int, around: Around = _mirrored
 ) -> np.ndarray:
-    """Return factors for B-splines whose sum goes through all pixels along an axis."""
+    """Return the B-spline coefficients that interpolate all pixels along an axis."""
     size = image.shape[axis]
     if order < 2 or size < 2:
         return image

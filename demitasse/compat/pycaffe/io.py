@@ -1,7 +1,7 @@
-"""Images and arrays, to and from what nets and databases hold.
+"""Convert images and arrays to inputs of nets and records of databases, and back.
 
-Images here are as scikit-image has them: (H, W, C), float32, red first, in [0, 1].
-``Transformer`` makes of them what a net was trained on.
+Images are like scikit-image's: (H, W, C), float32, RGB, in [0, 1]. ``Transformer`` applies a net's
+preprocessing.
 
 Source: Caffe, ``python/caffe/io.py``.
 """
@@ -18,14 +18,14 @@ import numpy as np
 
 from demitasse.compat.pycaffe.interpolate import resize_points, resize_squares
 from demitasse.core.paths import read_bytes
-from demitasse.errors import ConfigError, DataError
+from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.data.databases import datum as records
 from demitasse.io.data.images.decode import opened
 from demitasse.io.proto import (
     BlobProto,
     BlobProtoVector,
     Datum,
-    caffe_pb2,  # scripts find it here, too
+    caffe_pb2,  # scripts use caffe.io.caffe_pb2
     floats,
     set_floats,
     stored_shape,
@@ -50,11 +50,11 @@ Sizes = Sequence[int] | np.ndarray
 """Height and width, in pixels."""
 
 BRIGHTNESS = (0.2125, 0.7154, 0.0721)
-"""Shares of red, green and blue in grey, as of CRT phosphors."""
+"""Weights of red, green and blue in gray, for CRT phosphors."""
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Give scripts scikit-image where they look for it: ``caffe.io.skimage``."""
+    """Import scikit-image as ``caffe.io.skimage``, for scripts."""
     if name != "skimage":
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)
@@ -77,7 +77,7 @@ def blobproto_to_array(blob: BlobProto, return_diff: bool = False) -> np.ndarray
     """Return the data of a blob message, or its gradient, as float64.
 
     Raises:
-        ValueError: It has another number of values than its shape says.
+        ValueError: The number of values does not fit the shape.
     """
     values, shape = floats(blob, diff=return_diff), stored_shape(blob)
     if values.size != np.prod(shape, dtype=np.int64):
@@ -87,7 +87,7 @@ def blobproto_to_array(blob: BlobProto, return_diff: bool = False) -> np.ndarray
 
 
 def array_to_blobproto(arr: np.ndarray, diff: np.ndarray | None = None) -> BlobProto:
-    """Return a blob message of an array, and of a gradient of the same shape; both in float32."""
+    """Return a blob message of an array and, optionally, a gradient; both in float32."""
     values = np.asarray(arr)
     blob = BlobProto()
     blob.shape.dim.extend(values.shape)
@@ -109,14 +109,14 @@ def blobprotovector_str_to_arraylist(str: bytes) -> list[np.ndarray]:
 
 
 def array_to_datum(arr: np.ndarray, label: int | None = None) -> Datum:
-    """Return the record of an image: uint8 is stored as bytes, all else as float32.
+    """Return the record of an image: uint8 is stored as bytes, other types as float32.
 
     Args:
-        arr: Its pixels. Shape: (C, H, W).
-        label: Its class.
+        arr: Pixels. Shape: (C, H, W).
+        label: Class of the image.
 
     Raises:
-        ValueError: The array has not three axes.
+        ValueError: The array does not have three axes.
     """
     if arr.ndim != 3:
         message = f"a datum is (channels, height, width), the array given is {arr.shape}"
@@ -128,10 +128,10 @@ def array_to_datum(arr: np.ndarray, label: int | None = None) -> Datum:
 
 
 def datum_to_array(datum: Datum) -> np.ndarray:
-    """Return the pixels of a record: uint8, or float64 where it holds floats. Shape: (C, H, W).
+    """Return the pixels of a record: uint8, or float64 for stored floats. Shape: (C, H, W).
 
     Raises:
-        ValueError: It holds a compressed image, or another number of values than its size says.
+        ValueError: The record is a compressed image, or its size does not fit its values.
     """
     shape = (datum.channels, datum.height, datum.width)
     if datum.encoded:
@@ -145,25 +145,25 @@ def datum_to_array(datum: Datum) -> np.ndarray:
     return np.array(datum.float_data, np.float64).reshape(shape)
 
 
-# -- what a net was trained on --------------------------------------------------------------------
+# -- preprocessing --------------------------------------------------------------------------------
 
 
 class Transformer:
-    """Turns images into inputs of a net, and back.
+    """Converts images to inputs of a net, and back.
 
-    Every step that was set is done, in this order: resize to the input's size, ``transpose``,
-    ``channel_swap``, times ``raw_scale``, minus ``mean``, times ``input_scale``.
+    Configured steps are applied in this order: resize to the input's size, ``transpose``,
+    ``channel_swap``, multiply by ``raw_scale``, subtract ``mean``, multiply by ``input_scale``.
 
     Args:
         inputs: Shape of each input: ``{"data": net.blobs["data"].data.shape}``; (N, C, H, W).
 
     Attributes:
-        inputs: The same.
-        transpose: For each input, the order of an image's axes.
-        channel_swap: The order of its channels.
-        raw_scale: The factor before the mean is subtracted.
-        mean: What is subtracted.
-        input_scale: The factor afterwards.
+        inputs: Shape of each input.
+        transpose: Order of an image's axes, by input.
+        channel_swap: Order of the channels, by input.
+        raw_scale: Factor before the subtraction of the mean, by input.
+        mean: Mean, by input.
+        input_scale: Factor after the subtraction of the mean, by input.
     """
 
     def __init__(self, inputs: Mapping[str, Sequence[int]]) -> None:
@@ -175,10 +175,10 @@ class Transformer:
         self.input_scale: dict[str, float] = {}
 
     def preprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
-        """Return an image as the net wants it; the array given is left alone.
+        """Return an image preprocessed for an input; the argument is not changed.
 
         Args:
-            in_: The input it is for.
+            in_: Name of the input.
             data: The image. Shape: (H', W', C).
 
         Returns:
@@ -195,7 +195,7 @@ class Transformer:
             image = image.transpose(self.transpose[in_])
         if in_ in self.channel_swap:
             image = image[list(self.channel_swap[in_])]
-        # in place, so that means and factors in double precision leave it float32
+        # in place, so that the image stays float32 with means and factors in double precision
         if in_ in self.raw_scale:
             image *= self.raw_scale[in_]
         if in_ in self.mean:
@@ -205,10 +205,10 @@ class Transformer:
         return image
 
     def deprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
-        """Return an input of the net as an image of the same size; ``preprocess`` backwards.
+        """Return an input of the net as an image of the same size: the inverse of ``preprocess``.
 
         Args:
-            in_: The input it is of.
+            in_: Name of the input.
             data: One item; axes of length 1 are dropped. Shape: (C, H, W) or (1, C, H, W).
 
         Raises:
@@ -229,33 +229,33 @@ class Transformer:
         return image
 
     def set_transpose(self, in_: str, order: Sequence[int]) -> None:
-        """Set the order of an image's axes: (2, 0, 1) makes (C, H, W) of (H, W, C).
+        """Set the order of an image's axes: (2, 0, 1) converts (H, W, C) to (C, H, W).
 
         Raises:
-            Exception: The net has no such input, or it has another number of axes.
+            Exception: The net has no such input, or the number of axes differs.
         """
         axes = len(self._shape(in_)) - 1
         if len(order) != axes:
             message = f"input {in_!r} has {axes} axes without the batch, the order is {order}"
-            raise ConfigError(message)
+            raise ConfigError(message, code=ErrorCode.COUNT_MISMATCH, blob=in_, expected=axes)
         self.transpose[in_] = order
 
     def set_channel_swap(self, in_: str, order: Sequence[int]) -> None:
-        """Set the order of the channels: (2, 1, 0) makes blue first of red first.
+        """Set the order of the channels: (2, 1, 0) converts RGB to BGR.
 
-        Channels are the first axis by then, after ``transpose``.
+        The channels are then the first axis, after ``transpose``.
 
         Raises:
-            Exception: The net has no such input, or it has another number of channels.
+            Exception: The net has no such input, or the number of channels differs.
         """
         channels = self._shape(in_)[1]
         if len(order) != channels:
             message = f"input {in_!r} has {channels} channels, the order is {order}"
-            raise ConfigError(message)
+            raise ConfigError(message, code=ErrorCode.COUNT_MISMATCH, blob=in_, expected=channels)
         self.channel_swap[in_] = order
 
     def set_raw_scale(self, in_: str, scale: float) -> None:
-        """Set the factor before the mean is subtracted: 255 for nets trained on [0, 255].
+        """Set the factor before the subtraction of the mean: 255 for nets trained on [0, 255].
 
         Raises:
             Exception: The net has no such input.
@@ -264,16 +264,16 @@ class Transformer:
         self.raw_scale[in_] = scale
 
     def set_mean(self, in_: str, mean: np.ndarray) -> None:
-        """Set what is subtracted; an image of another size is resized.
+        """Set the mean; a mean image of another size is resized.
 
         Args:
-            in_: The input.
-            mean: In the order and on the scale of the net's input. Shape: (C,), or (C, H', W'),
+            in_: Name of the input.
+            mean: Mean in the order and scale of the net's input. Shape: (C,), or (C, H', W'),
                 or (H, W) for one channel.
 
         Raises:
             Exception: The net has no such input.
-            ValueError: The mean has another number of channels or axes.
+            ValueError: The number of channels or axes differs.
         """
         shape = tuple(self._shape(in_)[1:])
         if mean.ndim not in {1, 2, 3}:
@@ -290,7 +290,7 @@ class Transformer:
         self.mean[in_] = mean
 
     def set_input_scale(self, in_: str, scale: float) -> None:
-        """Set the factor after the mean was subtracted.
+        """Set the factor after the subtraction of the mean.
 
         Raises:
             Exception: The net has no such input.
@@ -300,8 +300,8 @@ class Transformer:
 
     def _shape(self, in_: str) -> Sequence[int]:
         if in_ not in self.inputs:
-            message = f"{in_!r} is no input of the net; its inputs are {list(self.inputs)}"
-            raise ConfigError(message)
+            message = f"{in_!r} is not an input of the net; its inputs are {list(self.inputs)}"
+            raise ConfigError(message, code=ErrorCode.UNKNOWN, blob=in_)
         return self.inputs[in_]
 
 
@@ -311,22 +311,22 @@ class Transformer:
 def load_image(filename: str | os.PathLike[str] | BinaryIO, color: bool = True) -> np.ndarray:
     """Read an image from a file.
 
-    It is not turned upright, whatever its EXIF says; transparency is dropped.
+    The EXIF orientation is ignored, and transparency is dropped.
 
     Args:
-        filename: Its path, or a file that is open in binary mode.
-        color: Three channels; otherwise one, grey.
+        filename: Path, or a file opened in binary mode.
+        color: True for three channels, False for one gray channel.
 
     Returns:
-        float32, in [0, 1], red first. Shape: (H, W, 3) or (H, W, 1).
+        float32, in [0, 1], RGB. Shape: (H, W, 3) or (H, W, 1).
 
     Raises:
-        OSError: It cannot be read, or is no image.
-        ValueError: It is an address of the web; download it first.
+        OSError: The file cannot be read, or is not an image.
+        ValueError: The name is a URL; download the file first.
     """
     if isinstance(filename, str | os.PathLike):
         if "://" in os.fspath(filename):
-            message = f"load_image reads files, no addresses: download {filename} first"
+            message = f"load_image reads files, not URLs: download {filename} first"
             raise ValueError(message)
         content = read_bytes(filename)
     else:
@@ -348,28 +348,28 @@ def _pixels(content: bytes) -> np.ndarray:
     with opened(content) as image:
         if image.mode in {"F", "I"} or image.mode.startswith("I;16"):
             values: np.ndarray = np.asarray(image)
-            # old versions of Pillow give the 16 bits of a PNG as 32
+            # old versions of Pillow return the 16 bits of a PNG as 32
             kind = np.dtype(np.uint16) if image.format == "PNG" else values.dtype
             return np.asarray(values / (1.0 if kind.kind == "f" else np.iinfo(kind).max))
         return np.asarray(image.convert("L" if image.mode in {"1", "L"} else "RGB")) / 255.0
 
 
 def resize_image(im: np.ndarray, new_dims: Sizes, interp_order: int = 1) -> np.ndarray:
-    """Return an image in another size.
+    """Resize an image.
 
-    As in Caffe, pixels of images with one or three channels are squares, and what lies around
-    the image has its smallest value; with other numbers of channels pixels are points.
+    As in Caffe, pixels of images with one or three channels are squares, and the image is extended
+    with its smallest value; with other numbers of channels pixels are points.
 
     Args:
-        im: Its pixels, of any type. Shape: (H, W, C).
-        new_dims: Height and width wanted, in pixels.
-        interp_order: 0 for the nearest pixel, 1 for linear, 2 to 5 for smoother curves.
+        im: Pixels, of any type. Shape: (H, W, C).
+        new_dims: New height and width, in pixels.
+        interp_order: Order of the spline: 0 for the nearest pixel, 1 for linear, 2 to 5.
 
     Returns:
         float32. Shape: (height, width, C).
 
     Raises:
-        ValueError: The array has not three axes, or a size or the order cannot be.
+        ValueError: The array does not have three axes, or a size or the order is invalid.
     """
     height, width = (int(size) for size in new_dims)
     if im.ndim != 3 or 0 in im.shape or min(height, width) < 1:
@@ -381,7 +381,7 @@ def resize_image(im: np.ndarray, new_dims: Sizes, interp_order: int = 1) -> np.n
     values = im.astype(np.float64)
     if im.shape[2] not in {1, 3}:
         result = resize_points(values, height, width, interp_order)
-        if im.dtype.kind in "iu":  # the result was of the image's type
+        if im.dtype.kind in "iu":  # Caffe's result has the type of the image
             limits = np.iinfo(im.dtype)
             result = np.floor(result + 0.5).clip(limits.min, limits.max)
         return result.astype(np.float32)
@@ -400,27 +400,25 @@ def resize(
     clip: bool = True,
     preserve_range: bool = False,
 ) -> np.ndarray:
-    """Return an image in another size, like scikit-image's ``transform.resize``.
+    """Resize an image like scikit-image's ``transform.resize``, which scripts use by this name.
 
-    Scripts find that function here under this name. By default black is around the image, which
-    its edges take a little of when it grows.
+    By default the image is extended with black, which darkens its edges slightly when it grows.
 
     Args:
-        image: Its pixels. Shape: (H, W) or (H, W, C).
-        output_shape: Height and width wanted, in pixels, and maybe the channels.
-        order: 0 for the nearest pixel, 1 for linear, 2 to 5 for smoother curves.
-        mode: What is around the image: ``"constant"``, ``"edge"``, ``"symmetric"``, ``"reflect"``
-            or ``"wrap"``.
-        cval: What ``"constant"`` is.
-        clip: Whether smooth curves are cut off where they leave the image's range.
-        preserve_range: Whether whole numbers stay as they are, and are not brought to [0, 1].
+        image: Pixels. Shape: (H, W) or (H, W, C).
+        output_shape: New height and width, in pixels, and optionally the channels.
+        order: Order of the spline: 0 for the nearest pixel, 1 for linear, 2 to 5.
+        mode: Extension beyond the edges: ``"constant"``, ``"edge"``, ``"symmetric"``,
+            ``"reflect"`` or ``"wrap"``.
+        cval: Value of the mode ``"constant"``.
+        clip: Clip results to the range of the image.
+        preserve_range: Keep the range of integers instead of scaling to [0, 1].
 
     Returns:
         float64. Shape: (height, width) or (height, width, C).
 
     Raises:
-        ValueError: The image has another number of axes or channels, or the order or the mode
-            cannot be.
+        ValueError: The number of axes or channels differs, or the order or the mode is invalid.
     """
     height, width, *channels = (int(size) for size in output_shape)
     if image.ndim not in {2, 3} or channels not in ([], [*image.shape[2:]]):
@@ -434,17 +432,17 @@ def resize(
 
 
 def oversample(images: Sequence[np.ndarray] | np.ndarray, crop_dims: Sizes) -> np.ndarray:
-    """Return ten views of each image: its corners, its centre, and all five mirrored.
+    """Return ten crops of each image: corners, center, and the mirror images of all five.
 
     Args:
         images: Images of one size. Shape of each: (H, W, C).
-        crop_dims: Height and width of a view, in pixels.
+        crop_dims: Height and width of a crop, in pixels.
 
     Returns:
         float32. Shape: (10 N, height, width, C).
 
     Raises:
-        ValueError: A view would be larger than the image.
+        ValueError: A crop is larger than the image.
     """
     height, width = (int(size) for size in crop_dims)
     H, W, channels = images[0].shape

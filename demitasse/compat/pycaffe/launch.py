@@ -1,8 +1,7 @@
-"""Runs programs so that ``import caffe`` gives Demitasse, in them and in what they start.
+"""Run programs in which ``import caffe`` loads Demitasse, also in their child processes.
 
-Python code runs in this process, as the interpreter would run it. Another program takes the place
-of this process. Children find ``caffe`` by PYTHONPATH, and notebooks' kernels are started in the
-same way again, by JUPYTER_PATH.
+Python code runs in this process. Other programs replace this process (``exec``). Child processes
+find ``caffe`` by PYTHONPATH, and kernels of notebooks by JUPYTER_PATH.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ Runs a Python script, module or line of code, or any program such as jupyter, so
 """
 
 CHILDREN = Path(__file__).with_name("children")
-PYTHON_ENDINGS = {".py", ".pyw", ".pyc", ".pyz"}
+PYTHON_SUFFIXES = {".py", ".pyw", ".pyc", ".pyz"}
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run what the command line names; its exit status becomes ours."""
+    """Run the program on the command line, and exit with its status."""
     given = sys.argv[1:] if arguments is None else arguments
     match given:
         case [] | ["-h" | "--help"]:
@@ -59,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run_file(name: str, rest: list[str]) -> None:
-    file = name if _can_be_run(Path(name)) else shutil.which(name)
+    file = name if _is_runnable(Path(name)) else shutil.which(name)
     if file is None:
         sys.stderr.write(f"demitasse.pycaffe: {name!r} is neither a file nor a program\n")
         raise SystemExit(2)
@@ -70,22 +69,22 @@ def _run_file(name: str, rest: list[str]) -> None:
         _prepare(rest, argv0=file, folder=str(folder if folder.is_dir() else folder.parent))
         runpy.run_path(file, run_name="__main__")
     else:
-        _become(file, rest)
+        _exec(file, rest)
 
 
 def _prepare(rest: list[str], argv0: str, folder: str) -> None:
-    """Make ``sys`` and the environment what the program is to see."""
+    """Set ``sys.argv``, ``sys.path`` and the environment for the program."""
     install()
-    _tell_children()
+    _set_child_paths()
     sys.argv[:] = [argv0, *rest]
-    if not sys.flags.safe_path:  # the interpreter put the working directory there for -m
+    if not sys.flags.safe_path:  # for -m, the interpreter inserted the working directory
         del sys.path[0]
-    sys.path.insert(0, str(CHILDREN))  # new processes of multiprocessing take this list over
+    sys.path.insert(0, str(CHILDREN))  # multiprocessing copies this list to new processes
     if not sys.flags.safe_path:
         sys.path.insert(0, folder)
 
 
-def _tell_children() -> None:
+def _set_child_paths() -> None:
     for variable, folder in (("PYTHONPATH", CHILDREN), ("JUPYTER_PATH", CHILDREN / "jupyter")):
         others = [p for p in os.environ.get(variable, "").split(os.pathsep) if p]
         if str(folder) not in others:
@@ -102,22 +101,22 @@ def _run_code(code: str) -> None:
 
 
 def _is_interpreter(file: str) -> bool:
-    """Whether a program is the Python that runs here."""
+    """Return True if a program is this Python interpreter."""
     mine = Path(sys.executable)
     return Path(file).parent == mine.parent and Path(file).resolve() == mine.resolve()
 
 
-def _can_be_run(path: Path) -> bool:
+def _is_runnable(path: Path) -> bool:
     return path.is_file() or (path / "__main__.py").is_file()
 
 
 def _is_python(file: Path, by_path: bool) -> bool:
-    """Whether a file is Python code for this interpreter.
+    """Return True if a file is Python code for this interpreter.
 
-    A script that was named by its path is, whichever Python its first line names; a program that
-    was found on PATH is where that is ours.
+    A script named by its path counts for any Python in its first line. A program found on PATH
+    counts if its first line names this interpreter's folder.
     """
-    if file.is_dir() or file.suffix in PYTHON_ENDINGS or not os.access(file, os.X_OK):
+    if file.is_dir() or file.suffix in PYTHON_SUFFIXES or not os.access(file, os.X_OK):
         return True
     with file.open("rb") as opened:
         first = opened.readline(512)
@@ -129,9 +128,9 @@ def _is_python(file: Path, by_path: bool) -> bool:
     return interpreter.parent == Path(sys.executable).parent
 
 
-def _become(file: str, rest: list[str]) -> NoReturn:
-    """Put a program in the place of this process, or where that cannot be, wait for it."""
-    _tell_children()
+def _exec(file: str, rest: list[str]) -> NoReturn:
+    """Replace this process by a program; on Windows, run the program and wait."""
+    _set_child_paths()
     sys.stdout.flush()
     sys.stderr.flush()
     if os.name == "posix":

@@ -1,41 +1,29 @@
-"""``caffe.Net`` over the engine's Net.
+"""``caffe.Net`` over the engine's Net, and the list types of its attributes.
 
 Source: Caffe, ``python/caffe/pycaffe.py`` and ``python/caffe/_caffe.cpp``.
 """
 
 from __future__ import annotations
 
+import os
 import pathlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from demitasse import net as engine
 from demitasse.blob import Blob
-from demitasse.compat.pycaffe.files import Path, path_of
-from demitasse.compat.pycaffe.first_names import instead_of
-from demitasse.compat.pycaffe.glog import begin_log
-from demitasse.compat.pycaffe.modes import default_phase
-from demitasse.compat.pycaffe.vectors import (
-    BoolVec,
-    DtypeVec,
-    IntVec,
-    LayerVec,
-    ParamVec,
-    StringVec,
-)
+from demitasse.compat.pycaffe.common import begin_log, default_phase
 from demitasse.core.html_repr import html_of
-from demitasse.errors import NetError, ShapeError, WeightsError
+from demitasse.errors import ErrorCode, NetError, ShapeError, WeightsError
 from demitasse.io.weights.save import ARRAYS, save_caffemodel
 from demitasse.layers.data_layers.memory_data import MemoryData
 from demitasse.layers.python import Python
 from demitasse.layers.user_layer import BlobVec, Phase
-
-__all__ = ["Net", "NetVec"]
 
 Arrays = dict[str, np.ndarray]
 Hook = Callable[[int], None]
@@ -44,24 +32,24 @@ Hook = Callable[[int], None]
 class Net:
     """A net: ``Net(file, phase, level=0, stages=None, weights=None)``.
 
-    The older ``Net(file, weights, phase)`` is understood too.
+    The older ``Net(file, weights, phase)`` is accepted too.
 
     Raises:
         PrototxtError: The file cannot be read.
-        NetError: Its layers do not fit together.
+        NetError: The layers do not fit together.
     """
 
-    def __init__(self, network_file: Path, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, network_file: FileName, *args: Any, **kwargs: Any) -> None:
         phase, weights, level, stages = _arguments(*args, **kwargs)
         begin_log()
         self._net = engine.Net(
-            path_of(network_file), int(phase), level=level, stages=stages, weights=weights
+            file_name(network_file), int(phase), level=level, stages=stages, weights=weights
         )
         self._fill()
 
     @classmethod
     def _over(cls, net: engine.Net) -> Self:
-        """Return the pycaffe face of a net that exists already."""
+        """Return the pycaffe net of an engine's net."""
         self = cls.__new__(cls)
         self._net = net
         self._fill()
@@ -72,7 +60,7 @@ class Net:
         params: list[tuple[str, BlobVec]] = []
         for layer in net.layers:
             if not isinstance(layer.blobs, BlobVec):
-                layer.blobs = ParamVec(layer.blobs)  # here, too, a blob may be put in a place
+                layer.blobs = ParamVec(layer.blobs)  # scripts assign blobs to its items
             if layer.blobs:
                 params.append((layer.name, layer.blobs))
         self.layers = LayerVec(
@@ -97,7 +85,7 @@ class Net:
             for index, name in enumerate(self._net.layer_names)
         )
 
-    # -- what it is, by number -----------------------------------------------------------------
+    # -- structure, by index -------------------------------------------------------------------
 
     @property
     def _layer_names(self) -> StringVec:
@@ -149,20 +137,20 @@ class Net:
         """Run the net forward.
 
         Args:
-            blobs: Blobs to return besides the outputs.
+            blobs: Blobs to return in addition to the outputs.
             start: First layer to run.
-            end: Last layer to run; its tops are then the outputs.
-            kwargs: An array for each net input, which the blob is filled with by numpy's rules of
-                broadcasting; its first axis is the blob's. With any, all inputs must be given.
+            end: Last layer to run; the outputs are then its tops.
+            kwargs: An array for each net input, broadcast to the blob; the lengths of the first
+                axes must be equal. Either all inputs are given or none.
 
         Returns:
             Live views of the outputs and of ``blobs``.
 
         Raises:
-            NetError: The inputs given are not the net's.
+            NetError: The given inputs are not the net's.
             ShapeError: An input does not fit its blob.
         """
-        with self._net.lock:  # so that no other thread's inputs come in between
+        with self._net.lock:  # no other thread may set inputs in between
             self._set(kwargs, self.inputs, "inputs", diff=False)
             self._net.forward(start, end)
         tops = self.outputs if end is None else self.top_names[end]
@@ -178,16 +166,16 @@ class Net:
         """Run the net backward.
 
         Args:
-            diffs: Blobs whose gradients to return besides those of the inputs.
+            diffs: Blobs whose gradients are returned in addition to those of the inputs.
             start: First layer to run, from the end.
             end: Last layer to run; the gradients of its bottoms are then returned.
-            kwargs: A gradient for each output. With any, all outputs must be given.
+            kwargs: A gradient for each output. Either all outputs are given or none.
 
         Returns:
             Live views of the gradients.
 
         Raises:
-            NetError: The outputs given are not the net's.
+            NetError: The given outputs are not the net's.
             ShapeError: A gradient does not fit its blob.
         """
         with self._net.lock:
@@ -197,12 +185,12 @@ class Net:
         return {name: self.blobs[name].diff for name in dict.fromkeys([*bottoms, *(diffs or ())])}
 
     def _set(self, given: Mapping[str, ArrayLike], names: list[str], what: str, diff: bool) -> None:
-        """Fill all blobs of these names, or none where nothing is given."""
+        """Fill all blobs of these names; do nothing if no array is given."""
         if not given:
             return
         if set(given) != set(names):
             message = f"the net's {what} are {names}, given are {list(given)}"
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.MISSING, expected=names, got=list(given))
         for name, value in given.items():
             array, blob = np.asarray(value), self.blobs[name]
             if array.shape[:1] != blob.shape[:1]:
@@ -210,7 +198,13 @@ class Net:
                     f"blob {name!r} holds {blob.shape[:1]} items, given are {array.shape[:1]}; "
                     "reshape the blob first"
                 )
-                raise ShapeError(message)
+                raise ShapeError(
+                    message,
+                    code=ErrorCode.SHAPE_MISMATCH,
+                    blob=name,
+                    got=array.shape,
+                    expected=blob.shape,
+                )
             view = blob.diff if diff else blob.data
             try:
                 view[...] = array
@@ -219,7 +213,13 @@ class Net:
                     f"blob {name!r} is {blob.shape}, the array given is {array.shape}; "
                     "reshape one of them"
                 )
-                raise ShapeError(message) from None
+                raise ShapeError(
+                    message,
+                    code=ErrorCode.SHAPE_MISMATCH,
+                    blob=name,
+                    got=array.shape,
+                    expected=blob.shape,
+                ) from None
 
     def _forward(self, start: int, end: int) -> float:
         return self._net.forward(start, end)
@@ -230,11 +230,11 @@ class Net:
     def forward_all(self, blobs: Iterable[str] | None = None, **kwargs: Any) -> Arrays:
         """Run any number of items through the net, in batches of its size; return copies."""
         wanted = list(blobs or ())
-        found = _Found([*self.outputs, *wanted])
+        rows = _Rows([*self.outputs, *wanted])
         with self._net.lock:
             for batch in self._batch(kwargs):
-                found.add(self.forward(wanted, None, None, **batch))
-        return found.arrays(_count(kwargs))
+                rows.add(self.forward(wanted, None, None, **batch))
+        return rows.arrays(_count(kwargs))
 
     def forward_backward_all(
         self, blobs: Iterable[str] | None = None, diffs: Iterable[str] | None = None, **kwargs: Any
@@ -242,16 +242,16 @@ class Net:
         """Run any number of items forward and backward, in batches of the net's size.
 
         Args:
-            blobs: Blobs whose data to return besides the outputs.
-            diffs: Blobs whose gradients to return besides those of the inputs.
-            kwargs: Arrays for the inputs, gradients for the outputs; where there are none, the
-                blobs are used as they are.
+            blobs: Blobs whose data are returned in addition to the outputs.
+            diffs: Blobs whose gradients are returned in addition to those of the inputs.
+            kwargs: Arrays for the inputs, gradients for the outputs; without them the present
+                content of the blobs is used.
 
         Returns:
             Copies of the data and of the gradients.
         """
         data, gradients = list(blobs or ()), list(diffs or ())
-        outs, backs = _Found([*self.outputs, *data]), _Found([*self.inputs, *gradients])
+        outs, backs = _Rows([*self.outputs, *data]), _Rows([*self.inputs, *gradients])
         forward, backward = (
             self._batch({name: kwargs[name] for name in names if name in kwargs})
             for names in (self.inputs, self.outputs)
@@ -264,7 +264,7 @@ class Net:
         return outs.arrays(_count(kwargs)), backs.arrays(_count(kwargs))
 
     def _batch(self, blobs: Mapping[str, Any]) -> Iterator[Arrays]:
-        """Cut arrays into batches of the net's size; the last one is filled up with zeros."""
+        """Split arrays into batches of the net's size; the last batch is padded with zeros."""
         if not blobs:
             return
         size = self.blobs[next(iter(blobs))].shape[0]
@@ -276,15 +276,15 @@ class Net:
             }
 
     def set_input_arrays(self, data: ArrayLike, labels: ArrayLike) -> None:
-        """Let the net's first layer, a ``MemoryData``, give the rows of these arrays.
+        """Set the arrays that the net's first layer, a ``MemoryData``, reads.
 
         Args:
-            data: Shape: (n, C, H, W), n a multiple of the batch size; used without a copy where
-                it is float32 and contiguous.
+            data: Shape: (n, C, H, W), n a multiple of the batch size; not copied if float32 and
+                contiguous.
             labels: Shape: (n,) or (n, 1, 1, 1).
 
         Raises:
-            NetError: The first layer is another.
+            NetError: The first layer has another type.
             ShapeError: The arrays have other shapes.
             DataError: n is not a multiple of the batch size.
         """
@@ -297,11 +297,11 @@ class Net:
                 "set_input_arrays is for nets whose first layer is MemoryData; here it is "
                 f"{first.name!r} ({first.type})"
             )
-            raise NetError(message)
+            raise NetError(message, code=ErrorCode.UNSUPPORTED, layer=first.name)
         first.reset(data, labels)
 
     def reshape(self) -> None:
-        """Let every layer give its tops their shapes."""
+        """Reshape the tops of all layers."""
         self._net.reshape()
 
     def clear_param_diffs(self) -> None:
@@ -326,43 +326,43 @@ class Net:
 
     # -- weights -------------------------------------------------------------------------------
 
-    def save(self, path: Path) -> None:
-        """Write the parameters to a caffemodel, whatever the path's ending.
+    def save(self, path: FileName) -> None:
+        """Write the parameters to a caffemodel, for any suffix of the path.
 
         Raises:
-            WeightsError: ``copy_from`` would take what has this ending for another format.
+            WeightsError: ``copy_from`` reads files with this suffix in another format.
         """
-        file = pathlib.Path(path_of(path))
+        file = pathlib.Path(file_name(path))
         if file.suffix in ARRAYS:
             message = (
                 f"net.save writes a caffemodel, which could not be read back from {file}; call it "
                 f".caffemodel, or convert it with: demitasse weights export FILE {file.name}"
             )
-            raise WeightsError(message)
+            raise WeightsError(message, code=ErrorCode.CONFLICT, file=str(file))
         with self._net.lock:
             save_caffemodel(self._net.structure, file, write_diff=False)
 
-    def save_hdf5(self, path: Path, write_diff: bool = False) -> None:
+    def save_hdf5(self, path: FileName, write_diff: bool = False) -> None:
         """Write the parameters to an HDF5 file."""
-        self._net.save_hdf5(path_of(path), write_diff)
+        self._net.save_hdf5(file_name(path), write_diff)
 
-    def copy_from(self, path: Path) -> None:
+    def copy_from(self, path: FileName) -> None:
         """Load parameters by layer name from a file of weights, in any format."""
-        self._net.load(path_of(path))
+        self._net.load(file_name(path))
 
-    def load_hdf5(self, path: Path) -> None:
+    def load_hdf5(self, path: FileName) -> None:
         """Load parameters by layer name from an HDF5 file."""
-        self._net.load(path_of(path))
+        self._net.load(file_name(path))
 
     def share_with(self, other: Net) -> None:
-        """Hold the same parameters as the layers of the same names in another net."""
+        """Share the parameters of another net's layers with equal names."""
         self._net.share_trained_layers_with(other._net)
 
     def __getattr__(self, name: str) -> Any:
-        """Say of methods that only the first versions of Caffe had what to do in their place."""
+        """Name the replacement of methods that only Caffe's first versions had."""
         message = f"{type(self).__name__!r} object has no attribute {name!r}"
-        if instead := instead_of(name):
-            message += f"; Caffe's first versions had it: {instead}"
+        if advice := DEPRECATED_METHODS.get(name):
+            message += f"; Caffe's first versions had it: {advice}"
         raise AttributeError(message, name=name, obj=self)
 
     def __repr__(self) -> str:
@@ -376,8 +376,8 @@ class NetVec(list[Net]):
     """Nets, such as a solver's test nets."""
 
 
-class _Found:
-    """The rows of blobs, collected from batch to batch."""
+class _Rows:
+    """Rows of blobs, collected batch by batch."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.rows: dict[str, list[np.ndarray]] = {name: [] for name in names}
@@ -391,12 +391,12 @@ class _Found:
 
 
 def _count(arrays: Mapping[str, Any]) -> int:
-    """Return the number of items in the arrays, which all have the same."""
+    """Return the number of items, which is equal in all arrays."""
     return len(next(iter(arrays.values())))
 
 
 def _arguments(*args: Any, **kwargs: Any) -> tuple[Phase | int, Any, int, Sequence[str]]:
-    """Sort out the two ways to make a net; the older one names the weights before the phase."""
+    """Return the arguments of either signature; in the older one the weights come first."""
     names: tuple[str, ...] = ("phase", "level", "stages", "weights")
     if args and not hasattr(args[0], "__index__"):
         names = ("weights", "phase")
@@ -404,11 +404,82 @@ def _arguments(*args: Any, **kwargs: Any) -> tuple[Phase | int, Any, int, Sequen
     given.setdefault("phase", default_phase())
     unknown = set(given) - {"phase", "level", "stages", "weights"}
     if unknown or given["phase"] is None or len(args) > len(names):
-        shown = ", ".join([*map(repr, args), *(f"{name}={kwargs[name]!r}" for name in kwargs)])
-        message = f"Net(file, phase, level=0, stages=None, weights=None), not Net(file, {shown})"
+        text = ", ".join([*map(repr, args), *(f"{name}={kwargs[name]!r}" for name in kwargs)])
+        message = f"Net(file, phase, level=0, stages=None, weights=None), not Net(file, {text})"
         if not unknown and given["phase"] is None:
             message += "; the phase is missing, caffe.TRAIN or caffe.TEST"
         raise TypeError(message)
     weights = given.get("weights")
-    weights = None if weights is None else path_of(weights)
+    weights = None if weights is None else file_name(weights)
     return given["phase"], weights, given.get("level", 0), given.get("stages") or ()
+
+
+class BoolVec(list[bool]):
+    """Flags, such as the gradients that a layer computes."""
+
+
+class DtypeVec(list[float]):
+    """Numbers, such as loss weights."""
+
+
+class IntVec(list[int]):
+    """Integers, such as indices of blobs in a net."""
+
+
+class LayerVec(list[Any]):
+    """Layers; a ``Python`` layer is represented by the user's object."""
+
+
+class ParamVec(BlobVec):
+    """Parameters of a layer; the list is fixed.
+
+    Assigning a blob to an item shares the blob's data and gradient with the parameter.
+
+    Raises:
+        NetError: The list is changed in another way. In Caffe an added blob is saved with the net
+            and has no other effect.
+    """
+
+    def __setitem__(self, index: Any, blob: Any) -> None:
+        if isinstance(index, slice) or not isinstance(blob, Blob):
+            self._refuse()
+        param = self[index]
+        param.share_data(blob)
+        param.share_diff(blob)
+
+    def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        message = (
+            "the list of a layer's parameters cannot be changed; to change values, write into a "
+            "blob: net.params['ip1'][0].data[...] = array"
+        )
+        raise NetError(message, code=ErrorCode.READ_ONLY)
+
+    __delitem__ = __iadd__ = __imul__ = _refuse
+    add_blob = append = clear = extend = insert = pop = remove = reverse = sort = _refuse
+
+
+class StringVec(list[str]):
+    """Names."""
+
+
+DEPRECATED_METHODS = {
+    "set_phase_test": "name the phase when the net is made: Net(file, weights, caffe.TEST)",
+    "set_phase_train": "name the phase when the net is made: Net(file, weights, caffe.TRAIN)",
+    "set_mode_cpu": "call caffe.set_mode_cpu() before the net is made",
+    "set_mode_gpu": "call caffe.set_mode_gpu() before the net is made",
+    "set_device": "call caffe.set_device(number) before the net is made",
+    **dict.fromkeys(
+        ("set_mean", "set_input_scale", "set_raw_scale", "set_channel_swap"),
+        "give it to caffe.Classifier when that is made, or to a caffe.io.Transformer",
+    ),
+    **dict.fromkeys(("preprocess", "deprocess"), "a caffe.io.Transformer has it"),
+}
+"""Methods of Caffe's first versions, and their replacement."""
+
+
+FileName = str | bytes | os.PathLike[str]
+
+
+def file_name(name: FileName) -> str:
+    """Return a file name as text; bytes are decoded by the file system's encoding."""
+    return os.fsdecode(name)

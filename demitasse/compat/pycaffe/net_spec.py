@@ -1,8 +1,8 @@
-"""Nets written as Python programs: ``n.conv1 = L.Convolution(n.data, kernel_size=5)``.
+"""Nets as Python programs: ``n.conv1 = L.Convolution(n.data, kernel_size=5)``.
 
-A call of ``layers.Type(...)`` describes a layer and returns its tops, which further calls take as
-bottoms. ``NetSpec`` names tops by the attributes they are assigned to; ``to_proto`` makes the
-message of the net, in which layers stand in the order they are needed.
+``layers.Type(...)`` describes a layer and returns its tops, the bottoms of further layers.
+``NetSpec`` names tops by the attributes that they are assigned to; ``to_proto`` returns the net's
+message, with layers in topological order.
 
 Source: Caffe, ``python/caffe/net_spec.py``.
 """
@@ -39,15 +39,15 @@ SHARED = {
     "LSTM": "recurrent",
     "RNN": "recurrent",
 }
-"""Types whose fields are in a message named after another type; Caffe needs that spelt out."""
+"""Types whose fields are in the message of another type; scripts for Caffe must name it."""
 
 
 class Top:
-    """One blob that a layer writes.
+    """A top of a layer.
 
     Attributes:
         fn: The layer.
-        n: Which of its tops this is.
+        n: Index of the top.
     """
 
     def __init__(self, fn: Function, n: int) -> None:
@@ -55,19 +55,19 @@ class Top:
         self.n = n
 
     def to_proto(self) -> NetParameter:
-        """Return a net of the layers that are needed for this blob."""
+        """Return a net of the layers that this top depends on."""
         return to_proto(self)
 
 
 class Function:
-    """A layer: its type, what it reads and its parameters.
+    """A layer: type, bottoms and parameters.
 
     Args:
-        type_name: The layer's type.
-        inputs: Its bottoms.
-        params: Its fields. Those whose names end in ``param``, and those that the message of its
-            type has not, belong to the layer itself; ``ntop`` says how many tops it has (one,
-            unless told otherwise), ``in_place`` that it writes its bottoms.
+        type_name: Type of the layer.
+        inputs: Bottoms of the layer.
+        params: Fields. Names that end in ``param``, and names that the message of the type does
+            not have, are fields of the layer itself. ``ntop`` is the number of tops (default 1),
+            ``in_place`` makes the tops equal to the bottoms.
 
     Raises:
         TypeError: A bottom is not a top of another layer.
@@ -87,10 +87,10 @@ class Function:
 
 
 class NetSpec:
-    """A net under construction: every top assigned to an attribute gets that name.
+    """A net under construction: a top that is assigned to an attribute gets its name.
 
     Attributes:
-        tops: What was assigned, by name.
+        tops: Assigned tops, by name.
     """
 
     tops: OrderedDict[str, Top | Function]
@@ -102,7 +102,7 @@ class NetSpec:
         self.tops[name] = value
 
     def __getattr__(self, name: str) -> Any:
-        if name == "tops" or name not in self.tops:  # `tops` is asked for while being unpickled
+        if name == "tops" or name not in self.tops:  # unpickling reads `tops`
             message = f"the net has no top {name!r}"
             raise AttributeError(message)
         return self.tops[name]
@@ -122,7 +122,7 @@ class NetSpec:
         return list(self.tops.values())
 
     def update(self, name: str, params: Mapping[str, Any]) -> None:
-        """Give more fields to the layer of a top (SSD's)."""
+        """Set more fields of the layer of a top (SSD's)."""
         top = self.tops[name]
         (top.fn if isinstance(top, Top) else top).params.update(params)
 
@@ -130,8 +130,8 @@ class NetSpec:
         """Return the net's message.
 
         Raises:
-            TypeError: Something was assigned that is no top.
-            AttributeError: A layer was given a field that it has not.
+            TypeError: An assigned value is not a top.
+            AttributeError: A layer has an unknown field.
         """
         writer = _Writer({top: name for name, top in self.tops.items()})
         for name, top in self.tops.items():
@@ -146,10 +146,10 @@ class NetSpec:
 
 
 class Layers:
-    """Makes layers by their types: ``Layers().ReLU(bottom, in_place=True)``."""
+    """Creates layers by type: ``Layers().ReLU(bottom, in_place=True)``."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("__"):  # Python asking what this object can do
+        if name.startswith("__"):  # Python's protocol lookups
             raise AttributeError(name)
 
         def layer(*bottoms: Top, **params: Any) -> Top | Function | tuple[Top, ...]:
@@ -184,7 +184,7 @@ params = Parameters()
 
 
 def to_proto(*tops: Top | Function) -> NetParameter:
-    """Return a net of the layers that are needed for some tops; their names are made up."""
+    """Return a net of the layers that the tops depend on, with generated names."""
     writer = _Writer({})
     for top in tops:
         writer.add(top)
@@ -192,9 +192,9 @@ def to_proto(*tops: Top | Function) -> NetParameter:
 
 
 def param_name_dict() -> dict[str, str]:
-    """Return which field holds the parameters of a layer: ``{"InnerProduct": "inner_product"}``.
+    """Return the parameter field of each layer type: ``{"InnerProduct": "inner_product"}``.
 
-    A few fields belong to all layers, such as ``transform_param``; they are listed, too.
+    Fields of all layers, such as ``transform_param``, are included.
     """
     layer = LayerParameter()
     names = [f.name for f in layer.DESCRIPTOR.fields if f.name.endswith("_param")]
@@ -211,12 +211,12 @@ def assign_proto(proto: Message, name: str, val: Any) -> None:
     Args:
         proto: The message.
         name: The field.
-        val: A dictionary for a message, a list for a repeated field (a single value will do),
-            anything else as it is.
+        val: A dictionary for a message, a list or a single value for a repeated field, else a
+            plain value.
 
     Raises:
-        AttributeError: The message, or one inside it, has no such field.
-        TypeError: A field cannot have this value.
+        AttributeError: The message, or a nested one, has no such field.
+        TypeError: The value has the wrong type.
     """
     _need_field(proto, name)
     field = getattr(proto, name)
@@ -225,18 +225,18 @@ def assign_proto(proto: Message, name: str, val: Any) -> None:
             if isinstance(item, Mapping):
                 _assign_all(field.add(), item)
             else:
-                with _named(name, item):
+                with _errors_of_field(name, item):
                     field.append(item)
     elif isinstance(val, Mapping):
         _assign_all(field, val)
     else:
-        with _named(name, val):
+        with _errors_of_field(name, val):
             setattr(proto, name, val)
 
 
 @contextmanager
-def _named(name: str, value: Any) -> Iterator[None]:
-    """Name the field and the value in protobuf's complaint, which names neither."""
+def _errors_of_field(name: str, value: Any) -> Iterator[None]:
+    """Add the field and the value to protobuf's TypeError, which names neither."""
     try:
         yield
     except TypeError as error:
@@ -262,10 +262,10 @@ def _need_field(proto: Message, name: str) -> None:
 
 
 class _Writer:
-    """Makes the messages of layers, each after those it reads from.
+    """Writes the messages of layers in topological order.
 
     Args:
-        names: Names of tops, and of layers without tops; all others get a type and a number.
+        names: Names of tops, and of layers without tops; other names are a type and a number.
     """
 
     def __init__(self, names: Mapping[Top | Function, str]) -> None:
@@ -274,11 +274,11 @@ class _Writer:
         self._layers: dict[Function, LayerParameter] = {}
 
     def net(self) -> NetParameter:
-        """Return a net of all layers added."""
+        """Return a net of all added layers."""
         return NetParameter(layer=self._layers.values())
 
     def add(self, wanted: Top | Function) -> None:
-        """Add a layer, and before it those it needs; without recursion, as nets can be deep."""
+        """Add a layer after its dependencies, without recursion, since nets can be deep."""
         waiting = [_layer_of(wanted)]
         while waiting:
             fn = waiting[-1]
@@ -318,7 +318,7 @@ def _layer_of(wanted: Top | Function) -> Function:
 
 
 def _holder(layer: LayerParameter, name: str) -> Message:
-    """Return the message that a layer's field is in: that of its type, or the layer's own."""
+    """Return the message of a layer's field: the message of its type, or the layer itself."""
     own = _param_names.get(layer.type)
     if name.endswith("param") or own is None:
         return layer

@@ -1,11 +1,12 @@
-"""Nets and solvers where Caffe's own code keeps them: ``caffe.pycaffe``.
+"""``caffe.pycaffe``: nets and solvers under Caffe's module name.
 
 Source: Caffe, ``python/caffe/pycaffe.py``.
 """
 
+from demitasse.compat.pycaffe.common import Timer
 from demitasse.compat.pycaffe.net import Net
-from demitasse.compat.pycaffe.parallel import NCCL
 from demitasse.compat.pycaffe.solver import (
+    NCCL,
     AdaDeltaSolver,
     AdaGradSolver,
     AdamSolver,
@@ -13,7 +14,6 @@ from demitasse.compat.pycaffe.solver import (
     RMSPropSolver,
     SGDSolver,
 )
-from demitasse.compat.pycaffe.timer import Timer
 
 __all__ = [
     "NCCL",

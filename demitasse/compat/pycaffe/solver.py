@@ -1,31 +1,27 @@
-"""``caffe.get_solver`` and the solver classes over the engine's Solver.
+"""``caffe.get_solver``, the solver classes, and training with several of them (``NCCL``).
 
-Source: Caffe, ``python/caffe/_caffe.cpp``.
+Source: Caffe, ``python/caffe/_caffe.cpp`` and ``src/caffe/parallel.cpp``.
 """
 
 from __future__ import annotations
 
+import math
+import uuid
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from demitasse import training as solvers
-from demitasse.compat.pycaffe.files import Path, path_of
-from demitasse.compat.pycaffe.glog import begin_log
-from demitasse.compat.pycaffe.net import Net, NetVec
-from demitasse.compat.pycaffe.parallel import NCCL, place
+from demitasse.compat.pycaffe.common import begin_log
+from demitasse.compat.pycaffe.net import FileName, Net, NetVec, file_name
 from demitasse.core.html_repr import html_of
 from demitasse.core.log import get_logger
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import SolverParameter, read_solver_params
 
-__all__ = [
-    "AdaDeltaSolver",
-    "AdaGradSolver",
-    "AdamSolver",
-    "NesterovSolver",
-    "RMSPropSolver",
-    "SGDSolver",
-    "Solver",
-    "get_solver",
-]
+if TYPE_CHECKING:
+    from demitasse.compat.pycaffe.net import Net
+    from demitasse.training.distributed.gradient_buffer import GradientAverager
+
 
 _logger = get_logger(__name__)
 
@@ -33,71 +29,71 @@ _logger = get_logger(__name__)
 class Solver:
     """A solver of any type, from its file.
 
-    The type of the file counts for ``get_solver``; a class called by its own name, as
-    ``AdamSolver(file)``, is of that type whatever the file says, as in Caffe.
+    ``get_solver`` uses the file's type. A class such as ``AdamSolver(file)`` has its own type for
+    any file, as in Caffe.
 
     Attributes:
-        net: The net that is trained.
-        test_nets: The nets to test with.
+        net: The training net.
+        test_nets: The test nets.
 
     Raises:
         PrototxtError: The file cannot be read.
-        ConfigError: It asks for something that is not there.
+        ConfigError: The file contains an invalid or unsupported field.
     """
 
     type = ""
 
-    def __init__(self, param_file: Path | SolverParameter) -> None:
+    def __init__(self, param_file: FileName | SolverParameter) -> None:
         begin_log()
-        rank, ranks = place()
+        rank, count = rank_and_count()
         self._solver = solvers.Solver(
-            _source(param_file), type=self.type or None, rank=rank, world_size=ranks
+            _source(param_file), type=self.type or None, rank=rank, world_size=count
         )
         self.net = Net._over(self._solver.net)
         self.test_nets = NetVec(Net._over(net) for net in self._solver.test_nets)
-        self._told = False
+        self._start_logged = False
 
     @property
     def iter(self) -> int:
-        """Updates made so far."""
+        """Number of updates so far."""
         return self._solver.iter
 
     @property
     def param(self) -> SolverParameter:
-        """The solver's message; what is set in it counts from the next iteration on."""
+        """The solver's message; changes take effect at the next iteration."""
         return self._solver.param
 
     @property
     def lr(self) -> float:
-        """The learning rate of the next update."""
+        """Learning rate of the next update."""
         return self._solver.next_lr
 
     def step(self, iterations: int) -> None:
-        """Make a number of updates."""
-        if not self._told:  # Caffe says so in solve alone, and parsers of its log begin there
+        """Run a number of updates."""
+        if not self._start_logged:  # Caffe logs this in solve only; log parsers start there
             _logger.info("Solving %s", self._solver.net.name)
-            self._told = True
+            self._start_logged = True
         self._solver.step(int(iterations))
 
-    def solve(self, resume_file: Path | None = None) -> None:
-        """Train to the end, from a snapshot if one is given."""
-        self._told = True
-        self._solver.solve(None if resume_file is None else path_of(resume_file))
+    def solve(self, resume_file: FileName | None = None) -> None:
+        """Train to the last iteration, optionally from a snapshot."""
+        self._start_logged = True
+        self._solver.solve(None if resume_file is None else file_name(resume_file))
 
     def snapshot(self) -> None:
         """Write the weights and the state."""
         self._solver.snapshot()
 
-    def restore(self, state_file: Path) -> None:
+    def restore(self, state_file: FileName) -> None:
         """Continue from a snapshot."""
-        self._solver.restore(path_of(state_file))
+        self._solver.restore(file_name(state_file))
 
     def apply_update(self) -> None:
-        """Make one update from the gradients as they are."""
+        """Apply one update from the present gradients."""
         self._solver.apply_update()
 
     def share_weights(self, net: Net) -> None:
-        """Let another net hold the parameters of this solver's net."""
+        """Share the parameters of this solver's net with another net."""
         net.share_with(self.net)
 
     def add_callback(
@@ -105,11 +101,11 @@ class Solver:
         on_start: Callable[[], None] | NCCL,
         on_gradients_ready: Callable[[], None] | None = None,
     ) -> None:
-        """Call functions when an iteration starts and when its gradients are there.
+        """Call functions at the start of an iteration and when its gradients are ready.
 
         Args:
-            on_start: The first; or an ``NCCL``, which is both.
-            on_gradients_ready: The second.
+            on_start: Called at the start; or an ``NCCL``, which has both functions.
+            on_gradients_ready: Called when the gradients are ready.
         """
         if isinstance(on_start, NCCL):
             nccl = on_start
@@ -128,7 +124,7 @@ class Solver:
 
 
 class SGDSolver(Solver):
-    """Stochastic gradient descent with momentum, and what the others derive from, as in Caffe."""
+    """Stochastic gradient descent with momentum; base of the other types, as in Caffe."""
 
     type = "SGD"
 
@@ -171,7 +167,7 @@ CLASSES: dict[str, type[Solver]] = {
 }  # fmt: skip
 
 
-def get_solver(param_file: Path | SolverParameter) -> Solver:
+def get_solver(param_file: FileName | SolverParameter) -> Solver:
     """Return the solver that a file describes.
 
     Raises:
@@ -183,5 +179,137 @@ def get_solver(param_file: Path | SolverParameter) -> Solver:
     return CLASSES.get(param.type, Solver)(source)
 
 
-def _source(given: Path | SolverParameter) -> str | SolverParameter:
-    return given if isinstance(given, SolverParameter) else path_of(given)
+def _source(given: FileName | SolverParameter) -> str | SolverParameter:
+    return given if isinstance(given, SolverParameter) else file_name(given)
+
+
+_solvers = {"count": 1, "rank": 0}
+
+
+def has_nccl() -> bool:
+    """Return True if CuPy provides NCCL, so that several GPUs can train one net.
+
+    The query does not initialize CUDA, since a process cannot fork afterwards.
+    """
+    from demitasse.backends.cupy.library.nccl import missing
+
+    return not missing()
+
+
+def solver_count() -> int:
+    """Return the number of solvers that train together."""
+    return _solvers["count"]
+
+
+def set_solver_count(count: int) -> None:
+    """Set the number of solvers; each later solver reads its share of the data.
+
+    Raises:
+        ConfigError: The number is below 1.
+    """
+    if count < 1:
+        message = f"got {count} solvers, expected 1 or more"
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="solver_count", got=count)
+    _solvers["count"] = int(count)
+
+
+def solver_rank() -> int:
+    """Return the rank of this solver."""
+    return _solvers["rank"]
+
+
+def set_solver_rank(rank: int) -> None:
+    """Set the rank of this solver, from 0; only rank 0 tests and writes snapshots.
+
+    Raises:
+        ConfigError: The rank is negative.
+    """
+    if rank < 0:
+        message = f"got rank {rank}, expected 0 or more"
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="solver_rank", got=rank)
+    _solvers["rank"] = int(rank)
+
+
+def rank_and_count() -> tuple[int, int]:
+    """Return the rank of a new solver, and the number of solvers.
+
+    Raises:
+        ConfigError: The rank is not below the number.
+    """
+    rank, count = solver_rank(), solver_count()
+    if rank >= count:
+        message = (
+            f"got rank {rank} of {count} solvers, which have ranks from 0; call set_solver_count, "
+            "too"
+        )
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="solver_rank", got=rank)
+    return rank, count
+
+
+def set_multiprocess(multiprocess: bool) -> None:
+    """Do nothing: each solver may always run in its own process."""
+    del multiprocess
+
+
+class NCCL:
+    """All-reduce of the gradients of several solvers, one GPU each; no-op for one solver.
+
+    Pass an ``NCCL`` to ``solver.add_callback``, and also to ``solver.net.after_backward`` to
+    overlap the all-reduce of each layer's gradients with backward. There is no timeout.
+
+    Args:
+        solver: The solver.
+        uid: The result of ``new_uid`` in one process.
+
+    Raises:
+        ConfigError: There are several solvers, and the net is not on a GPU or NCCL is missing.
+        ParallelError: NCCL failed.
+    """
+
+    def __init__(self, solver: Solver, uid: str | bytes) -> None:
+        self.solver = solver
+        self._gradients: GradientAverager | None = None
+        if solver_count() > 1:
+            name = uid.encode("latin-1") if isinstance(uid, str) else bytes(uid)
+            self._gradients = _connected(solver.net, name)
+
+    @staticmethod
+    def new_uid() -> bytes:
+        """Return an identifier for a group of solvers."""
+        from demitasse.backends.cupy.library.nccl import new_uid
+
+        return new_uid() if has_nccl() else uuid.uuid4().hex.encode()
+
+    def bcast(self) -> None:
+        """Broadcast the weights of rank 0."""
+        if self._gradients is not None:
+            self._gradients.broadcast_weights()
+
+    def on_start(self) -> None:
+        """Do nothing at the start of an iteration."""
+
+    def on_gradients_ready(self) -> None:
+        """Replace the gradients by their mean over all solvers."""
+        if self._gradients is not None:
+            self._gradients.finish()
+
+    def __call__(self, layer: int) -> None:
+        """Start the all-reduce of a layer's gradients, after its backward."""
+        if self._gradients is not None:
+            self._gradients.start_layer(layer)
+
+
+def _connected(net: Net, uid: bytes) -> GradientAverager:
+    from demitasse.training.distributed.gradient_buffer import GradientAverager
+
+    engine = net._net
+    connector = engine.device.backend.connector
+    count = solver_count()
+    why = f"this net is on {engine.device}" if connector is None else connector.missing()
+    if connector is None or why:
+        message = (
+            f"NCCL connects GPUs, and {why}; without it {count} processes train one net by: "
+            f"mpirun -n {count} demitasse train --solver SOLVER"
+        )
+        raise ConfigError(message, code=ErrorCode.UNAVAILABLE, library="NCCL")
+    return GradientAverager(engine, connector.join(uid, solver_rank(), count, timeout=math.inf))

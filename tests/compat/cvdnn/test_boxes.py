@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse import cvdnn
+from demitasse.errors import ErrorCode
 
 BOXES = [[0, 0, 10, 10], [1, 1, 10, 10], [50, 50, 5, 5]]
 SCORES = [0.9, 0.8, 0.7]
@@ -40,14 +42,14 @@ def test_boxes_of_other_classes_do_not_suppress():
 
 
 @pytest.mark.parametrize(
-    ("boxes", "scores", "options", "message"),
+    ("boxes", "scores", "options", "code", "mentions"),
     [
-        (BOXES, [0.9], {}, "3 boxes have 1 scores"),
-        ([[0, 0, 1]], [0.9], {}, r"bboxes must be \(K, 4\)"),
-        (BOXES, SCORES, {"score_threshold": -1}, "must be 0 or more"),
-        (BOXES, SCORES, {"eta": 0}, "eta above 0"),
+        (BOXES, [0.9], {}, ErrorCode.COUNT_MISMATCH, ["3", "1"]),
+        ([[0, 0, 1]], [0.9], {}, ErrorCode.SHAPE_MISMATCH, "bboxes"),
+        (BOXES, SCORES, {"score_threshold": -1}, ErrorCode.OUT_OF_RANGE, "score_threshold"),
+        (BOXES, SCORES, {"eta": 0}, ErrorCode.OUT_OF_RANGE, "eta"),
     ],
 )
-def test_what_makes_no_sense_is_refused(boxes, scores, options, message):
-    with pytest.raises(cvdnn.error, match=message):
+def test_what_makes_no_sense_is_refused(boxes, scores, options, code, mentions):
+    with expect_error(cvdnn.error, code, mentions=mentions):
         cvdnn.NMSBoxes(boxes, scores, **{"score_threshold": 0.5, "nms_threshold": 0.4, **options})

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from opencv_nets import IN_PLACE
 
 from demitasse import cvdnn
-from demitasse.errors import DemitasseError
+from demitasse.errors import DemitasseError, ErrorCode
 from demitasse.io.proto import NetParameter
 
 TEXT = """
@@ -62,7 +63,7 @@ def test_the_order_of_files_does_not_matter_to_read_net(files):
 def test_a_net_with_parameters_does_not_run_without_weights(files):
     net = cvdnn.readNetFromCaffe(files[0])
 
-    with pytest.raises(cvdnn.error, match="layers scale have parameters and no weights"):
+    with expect_error(cvdnn.error, ErrorCode.MISSING, layer="scale"):
         result(net)
 
 
@@ -71,22 +72,22 @@ def test_a_net_without_parameters_needs_no_weights():
 
 
 @pytest.mark.parametrize(
-    ("text", "weights", "message"),
+    ("text", "weights", "mentions"),
     [
-        ("/nowhere.prototxt", "", "/nowhere.prototxt: No such file"),
-        (TEXT.encode(), "/nowhere.caffemodel", "/nowhere.caffemodel: No such file"),
+        ("/nowhere.prototxt", "", "/nowhere.prototxt"),
+        (TEXT.encode(), "/nowhere.caffemodel", "/nowhere.caffemodel"),
         (b"layer { nam: 3 }", b"", "prototxt buffer:1"),
-        (TEXT.encode(), caffemodel()[:-3], "caffeModel buffer: .*NetParameter"),
-        (TEXT.encode(), caffemodel("other"), "the weights have none for layers scale"),
-        (3, "", "prototxt must be a path or the contents of a file, it is int"),
-        (np.zeros(4), "", "prototxt as an array must be of uint8, it is float64"),
+        (TEXT.encode(), caffemodel()[:-3], "caffeModel buffer"),
+        (TEXT.encode(), caffemodel("other"), "scale"),
+        (3, "", ["prototxt", "int"]),
+        (np.zeros(4), "", ["prototxt", "uint8", "float64"]),
         (b'layer { name: "r" type: "ReLU" bottom: "x" top: "y" }', b"", "'x'"),
         (b'input: "x" input_dim: 1 layer { name: "r" type: "Foo" }', b"", "input_dim"),
         (b'layer { name: "r" type: "Foo" }', b"", "Foo"),
     ],
 )
-def test_what_is_no_net_is_refused(text, weights, message):
-    with pytest.raises(cvdnn.error, match=message) as caught:
+def test_what_is_no_net_is_refused(text, weights, mentions):
+    with expect_error(cvdnn.error, mentions=mentions) as caught:
         cvdnn.readNetFromCaffe(text, weights)
 
     assert caught.value.func == "readNetFromCaffe"
@@ -94,14 +95,14 @@ def test_what_is_no_net_is_refused(text, weights, message):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "mentions"),
     [
-        (("net.pb", "net.pbtxt"), "'net.pb' is no file of Caffe's by its ending"),
-        (("net.caffemodel",), "needs the .prototxt"),
-        (("tensorflow", b"", b""), "only nets of 'caffe' are read, not of 'tensorflow'"),
-        ((b"", "net.prototxt"), "contents of files are read with readNet"),
+        (("net.pb", "net.pbtxt"), ["'net.pb'", ".caffemodel"]),
+        (("net.caffemodel",), [".caffemodel", ".prototxt"]),
+        (("tensorflow", b"", b""), ["'caffe'", "'tensorflow'"]),
+        ((b"", "net.prototxt"), "readNet('caffe', bufferModel, bufferConfig)"),
     ],
 )
-def test_files_of_others_are_refused(arguments, message):
-    with pytest.raises(cvdnn.error, match=message):
+def test_files_of_others_are_refused(arguments, mentions):
+    with expect_error(cvdnn.error, mentions=mentions):
         cvdnn.readNet(*arguments)

@@ -3,7 +3,7 @@
 import pytest
 
 from demitasse import settings
-from demitasse.compat.pycaffe import glog, modes, parallel
+from demitasse.compat.pycaffe import common, solver
 from demitasse.core.device import set_device
 from demitasse.core.log import stop_logging
 
@@ -44,10 +44,10 @@ def on_backend(backend):
 
 @pytest.fixture(autouse=True)
 def _modes_end_with_the_test(monkeypatch):
-    monkeypatch.setattr(glog, "_begun", [])
-    monkeypatch.setattr(modes, "_phase", [])
-    monkeypatch.setattr(modes, "_gpu", {"id": 0})
-    monkeypatch.setattr(parallel, "_solvers", {"count": 1, "rank": 0})
+    monkeypatch.setattr(common, "_started_log", [])
+    monkeypatch.setattr(common, "_phase", [])
+    monkeypatch.setattr(common, "_gpu", {"id": 0})
+    monkeypatch.setattr(solver, "_solvers", {"count": 1, "rank": 0})
     yield
     set_device(None)
     settings.set("seed", None)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 import demitasse.compat.pycaffe as caffe
 from demitasse.compat.pycaffe import layers as L  # noqa: N812
@@ -119,7 +120,7 @@ def test_maps_compose_and_invert():
 
     assert compose(first, second) == (1, 8, 13)
     assert compose(first, inverse(first)) == (1, 1, 0)
-    with pytest.raises(AxisMismatchException, match="axis 1, the other of axis 2"):
+    with expect_error(AxisMismatchException, mentions=["axis 1", "axis 2"]):
         compose(first, (2, 1.0, 0.0))
 
 
@@ -141,17 +142,17 @@ def test_crop_without_windows_in_between_takes_the_corner():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "mentions"),
     [
-        ({"pool": 3}, "scales differ"),
-        ({"up_pad": 10}, "below 0"),
-        ({"pool": 3, "up": 3}, "no whole number"),
+        ({"pool": 3}, "strides"),
+        ({"up_pad": 10}, ["-", "pad"]),
+        ({"pool": 3, "up": 3}, ".5"),
     ],
 )
-def test_crops_that_cannot_be_are_refused(options, message):
+def test_crops_that_cannot_be_are_refused(options, mentions):
     n = net(**options)
 
-    with pytest.raises(AssertionError, match=message):
+    with expect_error(AssertionError, mentions=mentions):
         crop(n.up, n.data)
 
 
@@ -159,12 +160,12 @@ def test_layers_that_lose_places_end_the_walk():
     n = net()
     n.ip = L.InnerProduct(n.up, num_output=3)
 
-    with pytest.raises(UndefinedMapException, match="InnerProduct"):
+    with expect_error(UndefinedMapException, mentions="InnerProduct"):
         coord_map(n.ip.fn)
-    with pytest.raises(RuntimeError, match="not connected"):
+    with expect_error(RuntimeError, mentions="InnerProduct"):
         coord_map_from_to(n.ip, n.data)
 
 
 def test_geometry_by_sides_is_refused():
-    with pytest.raises(AssertionError, match="given by kernel_h, kernel_w"):
+    with expect_error(AssertionError, mentions="kernel_h, kernel_w"):
         conv_params(L.Pooling(L.Input(), kernel_h=2, kernel_w=3).fn)

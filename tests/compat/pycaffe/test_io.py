@@ -7,10 +7,12 @@ import types
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from PIL import Image
 
 from demitasse.compat.pycaffe import io
 from demitasse.compat.pycaffe.proto import caffe_pb2
+from demitasse.errors import ErrorCode
 
 rng = np.random.default_rng(3)
 
@@ -46,7 +48,7 @@ def test_a_blob_message_of_one_number_needs_no_shape():
 
 
 def test_a_blob_message_needs_as_many_values_as_its_shape_says():
-    with pytest.raises(ValueError, match=r"100 values, but its shape is \(\)"):
+    with expect_error(ValueError, mentions=["100", "()"]):
         io.blobproto_to_array(caffe_pb2.BlobProto(data=[0.0] * 100))
 
 
@@ -81,12 +83,12 @@ def test_other_numbers_are_floats_in_a_datum():
 
 
 def test_a_datum_has_three_axes():
-    with pytest.raises(ValueError, match=r"the array given is \(2, 2\)"):
+    with expect_error(ValueError, mentions="(2, 2)"):
         io.array_to_datum(np.zeros((2, 2)))
 
 
 def test_compressed_images_are_not_taken_for_pixels():
-    with pytest.raises(ValueError, match="decode_image"):
+    with expect_error(ValueError, mentions="decode_image"):
         io.datum_to_array(caffe_pb2.Datum(encoded=True, data=b"\xff\xd8"))
 
 
@@ -208,14 +210,14 @@ def test_open_files_are_read(saved):
 def test_what_is_no_image_is_an_oserror(tmp_path):
     (tmp_path / "notes.jpg").write_text("milk, bread")
 
-    with pytest.raises(OSError, match=r"notes\.jpg: cannot be decoded"):
+    with expect_error(OSError, mentions="notes.jpg"):
         io.load_image(tmp_path / "notes.jpg")
     with pytest.raises(FileNotFoundError):
         io.load_image(tmp_path / "missing.jpg")
 
 
 def test_addresses_are_refused():
-    with pytest.raises(ValueError, match=r"download http://example.com/cat.jpg first"):
+    with expect_error(ValueError, mentions="http://example.com/cat.jpg"):
         io.load_image("http://example.com/cat.jpg")
 
 
@@ -304,11 +306,11 @@ def test_a_constant_image_stays_constant():
 
 
 def test_sizes_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match=r"\(2, 2\) cannot be resized to \(4, 4\)"):
+    with expect_error(ValueError, mentions=["(2, 2)", "(4, 4)"]):
         io.resize_image(np.zeros((2, 2)), (4, 4))
-    with pytest.raises(ValueError, match=r"\(0, 4\)"):
+    with expect_error(ValueError, mentions="(0, 4)"):
         io.resize_image(np.zeros((2, 2, 3)), (0, 4))
-    with pytest.raises(ValueError, match="interp_order is 6"):
+    with expect_error(ValueError, mentions=["interp_order", "6"]):
         io.resize_image(rng.random((2, 2, 3)), (4, 4), 6)
 
 
@@ -321,7 +323,7 @@ def test_scripts_find_the_function_of_scikit_image():
     np.testing.assert_allclose(smaller, bilinear(image / 255, 3, 4), atol=1e-12)
     np.testing.assert_allclose(io.resize(image[..., 0], (3, 4)), smaller[..., 0])
     np.testing.assert_allclose(io.resize(np.ones((2, 2)), (4, 4))[0, :2], [0.5625, 0.75])
-    with pytest.raises(ValueError, match=r"\(6, 9, 3\) cannot be resized to \(3, 4, 1\)"):
+    with expect_error(ValueError, mentions=["(6, 9, 3)", "(3, 4, 1)"]):
         io.resize(image, (3, 4, 1))
 
 
@@ -359,7 +361,7 @@ def test_edges_go_on_around_an_image(order):
 
 
 def test_a_mode_that_is_none_is_refused():
-    with pytest.raises(ValueError, match="mode is 'nearest', but must be one of constant, edge"):
+    with expect_error(ValueError, mentions=["'nearest'", "constant, edge"]):
         io.resize(np.ones((2, 2)), (4, 4), mode="nearest")
 
 
@@ -389,9 +391,9 @@ def test_scripts_find_scikit_image_where_it_is_installed(monkeypatch):
 def test_scikit_image_that_is_not_installed_is_told_of(monkeypatch):
     monkeypatch.setitem(sys.modules, "skimage", None)
 
-    with pytest.raises(AttributeError, match="pip install scikit-image"):
+    with expect_error(AttributeError, mentions="pip install scikit-image"):
         io.skimage  # noqa: B018
-    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+    with expect_error(AttributeError, mentions="'nothing'"):
         io.nothing  # noqa: B018
 
 
@@ -412,7 +414,7 @@ def test_oversampling_shows_corners_centre_and_mirror_images():
 
 
 def test_views_do_not_exceed_the_image():
-    with pytest.raises(ValueError, match="8 x 2 pixels does not fit an image of 5 x 7"):
+    with expect_error(ValueError, mentions=["8 x 2", "5 x 7"]):
         io.oversample(np.zeros((1, 5, 7, 1)), np.array([8, 2]))
 
 
@@ -485,20 +487,24 @@ def test_means_of_another_size_are_resized(transformer):
 
 
 @pytest.mark.parametrize(
-    ("refused", "message"),
+    ("refused", "code", "mentions"),
     [
-        (lambda t: t.preprocess("image", np.zeros((4, 5, 3))), r"inputs are \['data'\]"),
-        (lambda t: t.set_raw_scale("image", 1), "'image' is no input"),
-        (lambda t: t.set_transpose("data", (1, 0)), "has 3 axes"),
-        (lambda t: t.set_channel_swap("data", (0, 1)), "has 3 channels"),
+        (
+            lambda t: t.preprocess("image", np.zeros((4, 5, 3))),
+            ErrorCode.UNKNOWN,
+            ["'image'", "['data']"],
+        ),
+        (lambda t: t.set_raw_scale("image", 1), ErrorCode.UNKNOWN, "'image'"),
+        (lambda t: t.set_transpose("data", (1, 0)), ErrorCode.COUNT_MISMATCH, ["'data'", "3"]),
+        (lambda t: t.set_channel_swap("data", (0, 1)), ErrorCode.COUNT_MISMATCH, ["'data'", "3"]),
     ],
 )
-def test_what_does_not_fit_the_net_is_refused(transformer, refused, message):
-    with pytest.raises(Exception, match=message):
+def test_what_does_not_fit_the_net_is_refused(transformer, refused, code, mentions):
+    with expect_error(Exception, code, mentions=mentions):
         refused(transformer)
 
 
 @pytest.mark.parametrize("shape", [(2,), (1, 3, 4, 5), ()])
 def test_means_that_do_not_fit_are_refused(transformer, shape):
-    with pytest.raises(ValueError, match="mean"):
+    with expect_error(ValueError, mentions="mean"):
         transformer.set_mean("data", np.zeros(shape))

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from expect_error import expect_error, expect_warning
 from google.protobuf import text_format
 
 import demitasse.compat.pycaffe as caffe
@@ -32,7 +33,7 @@ def test_one_seed_gives_one_net():
 def test_a_gpu_that_is_not_there_is_an_error():
     caffe.set_device(1)
 
-    with pytest.raises(DeviceError, match="cuda:1"):
+    with expect_error(DeviceError, mentions="cuda:1"):
         caffe.set_mode_gpu()
 
 
@@ -42,7 +43,7 @@ def test_a_setting_replaces_a_gpu_that_is_not_there():
     device._warn_of_fallback.cache_clear()
 
     with settings.override(gpu_fallback="cpu"):
-        with pytest.warns(RuntimeWarning, match="no GPU"):
+        with expect_warning(RuntimeWarning, mentions=["GPU", "cpu"]):
             caffe.set_mode_gpu()
         caffe.set_device(1)
         out = caffe.Net("net.prototxt", caffe.TEST).forward()

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 import demitasse.compat.pycaffe as caffe
 from demitasse.compat.pycaffe import _caffe
-from demitasse.errors import ConfigError, DataError, NetError, ShapeError, WeightsError
+from demitasse.errors import ConfigError, DataError, ErrorCode, NetError, ShapeError, WeightsError
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -63,33 +64,33 @@ def test_arguments_may_be_named_and_files_given_in_any_way(folder):
 
 
 def test_other_ways_are_refused():
-    with pytest.raises(TypeError, match=r"not Net\(file, \)"):
+    with expect_error(TypeError, mentions="Net(file, )"):
         caffe.Net("net.prototxt")
-    with pytest.raises(TypeError, match=r"not Net.*wrong=1"):
+    with expect_error(TypeError, mentions="wrong=1"):
         caffe.Net("net.prototxt", caffe.TEST, wrong=1)
-    with pytest.raises(TypeError, match="Net"):
+    with expect_error(TypeError, mentions="Net"):
         caffe.Net("net.prototxt", "w.caffemodel", caffe.TEST, 3)
-    with pytest.raises(ConfigError, match="TRAIN or TEST"):
+    with expect_error(ConfigError, mentions=["TRAIN", "TEST", "5"]):
         caffe.Net("net.prototxt", 5)
 
 
 def test_a_missing_phase_is_named():
-    with pytest.raises(TypeError, match=r"the phase is missing, caffe\.TRAIN or caffe\.TEST"):
+    with expect_error(TypeError, mentions=["caffe.TRAIN", "caffe.TEST"]):
         caffe.Net("net.prototxt", "w.caffemodel")
 
 
 @pytest.mark.parametrize(
     ("name", "instead"),
     [
-        ("set_phase_test", r"Net\(file, weights, caffe\.TEST\)"),
-        ("set_mode_gpu", r"caffe\.set_mode_gpu\(\) before the net is made"),
-        ("set_raw_scale", r"caffe\.io\.Transformer"),
+        ("set_phase_test", "Net(file, weights, caffe.TEST)"),
+        ("set_mode_gpu", "caffe.set_mode_gpu()"),
+        ("set_raw_scale", "caffe.io.Transformer"),
     ],
 )
 def test_methods_of_the_first_versions_say_what_is_in_their_place(name, instead):
     net = caffe.Net("net.prototxt", caffe.TEST)
 
-    with pytest.raises(AttributeError, match=f"'Net' object has no attribute '{name}'.*{instead}"):
+    with expect_error(AttributeError, mentions=["'Net'", f"'{name}'", instead]):
         getattr(net, name)
 
 
@@ -100,9 +101,9 @@ def test_other_names_have_nothing_in_their_place():
 
 
 def test_files_that_are_not_there_are_runtime_errors():
-    with pytest.raises(RuntimeError, match="missing"):
+    with expect_error(RuntimeError, mentions="missing.prototxt"):
         caffe.Net("missing.prototxt", caffe.TEST)
-    with pytest.raises(RuntimeError, match="missing"):
+    with expect_error(RuntimeError, mentions="missing.caffemodel"):
         caffe.Net("net.prototxt", caffe.TEST, weights="missing.caffemodel")
 
 
@@ -156,14 +157,14 @@ def test_backward_returns_gradients(folder, on_backend):
 def test_inputs_and_outputs_are_checked():
     net = caffe.Net("net.prototxt", caffe.TEST)
 
-    with pytest.raises(NetError, match=r"inputs are \['data'\]"):
+    with expect_error(NetError, expected=["data"], got=["image"]):
         net.forward(image=np.zeros((4, 6)))
-    with pytest.raises(ShapeError, match="reshape the blob first"):
+    with expect_error(ShapeError, ErrorCode.SHAPE_MISMATCH, blob="data", got=(5, 6)):
         net.forward(data=np.zeros((5, 6)))
     for shape in [(4, 7), (4, 6, 1), (4, 1, 6)]:
-        with pytest.raises(ShapeError, match=r"is \(4, 6\)"):
+        with expect_error(ShapeError, ErrorCode.SHAPE_MISMATCH, blob="data", expected=(4, 6)):
             net.forward(data=np.zeros(shape))
-    with pytest.raises(NetError, match=r"outputs are \['prob'\]"):
+    with expect_error(NetError, expected=["prob"], got=["loss"]):
         net.backward(loss=np.zeros(1))
 
 
@@ -205,7 +206,7 @@ def test_weights_are_copied_and_shared(on_backend):
 
 @pytest.mark.parametrize("name", ["w.npz", "w.safetensors"])
 def test_a_caffemodel_is_not_written_where_it_could_not_be_read(name, folder):
-    with pytest.raises(WeightsError, match=f"could not be read back from {name}"):
+    with expect_error(WeightsError, ErrorCode.CONFLICT, file=name):
         caffe.Net("net.prototxt", caffe.TEST).save(name)
 
     assert not (folder / name).exists()
@@ -306,7 +307,7 @@ def test_a_layer_keeps_the_parameters_that_it_was_made_with(change):
     net = caffe.Net("net.prototxt", caffe.TEST)
     before = list(net.params["ip"])
 
-    with pytest.raises(NetError, match="cannot be changed; to change values, write into a blob"):
+    with expect_error(NetError, ErrorCode.READ_ONLY):
         change(net.params["ip"])
 
     assert net.params["ip"] == before
@@ -340,14 +341,14 @@ def test_arrays_are_the_input_of_a_memory_layer(folder):
 
     np.testing.assert_array_equal(net.blobs["data"].data, rows[2:])
     np.testing.assert_array_equal(net.blobs["label"].data, [2, 3])
-    with pytest.raises(DataError, match="multiple of the batch size 2"):
+    with pytest.raises(DataError):
         net.set_input_arrays(rows[:3], np.arange(3, dtype=np.float32))
 
 
 def test_arrays_need_a_memory_layer():
     net = caffe.Net("net.prototxt", caffe.TEST)
 
-    with pytest.raises(NetError, match=r"here it is 'data' \(Input\)"):
+    with expect_error(NetError, layer="data", mentions="Input"):
         net.set_input_arrays(np.zeros((4, 6)), np.zeros(4))
 
 

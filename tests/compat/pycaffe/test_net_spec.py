@@ -3,6 +3,7 @@
 import copy
 
 import pytest
+from expect_error import expect_error
 
 import demitasse.compat.pycaffe as caffe
 from demitasse.compat.pycaffe import layers as L  # noqa: N812
@@ -252,7 +253,7 @@ def test_several_tops_need_several_names():
     n = caffe.NetSpec()
     n.pair = L.DummyData(shape={"dim": 3}, ntop=2)
 
-    with pytest.raises(TypeError, match="'pair' is a tuple, not a top"):
+    with expect_error(TypeError, mentions=["'pair'", "tuple"]):
         n.to_proto()
 
 
@@ -273,7 +274,7 @@ def test_fields_that_are_not_there_are_named():
     n.data = L.Input(shape={"dim": 3})
     n.ip = L.InnerProduct(n.data, num_outputs=3)
 
-    with pytest.raises(AttributeError, match="LayerParameter has no field 'num_outputs'") as caught:
+    with expect_error(AttributeError, mentions=["LayerParameter", "'num_outputs'"]) as caught:
         n.to_proto()
 
     assert caught.value.__notes__ == ["in layer 'ip' (InnerProduct)"]
@@ -285,21 +286,19 @@ def test_fields_that_are_not_there_are_named():
 def test_a_value_that_a_field_cannot_have_is_named(field, value):
     top = L.Convolution(L.Input(shape={"dim": 3}), **{field: value})
 
-    with pytest.raises(TypeError, match=rf"{field} cannot be 3\.0: .*'//' whole numbers"):
+    with expect_error(TypeError, mentions=[field, "3.0", "'//'"]):
         top.to_proto()
 
 
 def test_fields_of_forks_are_named_with_the_fork():
     top = L.Lstm(L.Input(shape={"dim": 3}), lstm_param={"num_output": 3})
 
-    with pytest.raises(AttributeError, match="has no field 'lstm_param'; it comes from caffe-lstm"):
+    with expect_error(AttributeError, mentions=["'lstm_param'", "caffe-lstm"]):
         top.to_proto()
 
 
 def test_fields_inside_fields_are_named():
     top = L.Convolution(L.Input(shape={"dim": 3}), weight_filler={"typ": "xavier"})
 
-    with pytest.raises(
-        AttributeError, match="FillerParameter has no field 'typ'; did you mean 'type'"
-    ):
+    with expect_error(AttributeError, mentions=["FillerParameter", "'typ'", "'type'"]):
         top.to_proto()

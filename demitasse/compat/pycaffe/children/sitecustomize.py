@@ -1,8 +1,8 @@
-"""Answers the first ``import caffe`` of a process whose PYTHONPATH names this folder.
+"""Make ``import caffe`` load Demitasse in a process whose PYTHONPATH contains this folder.
 
-Python imports a module of this name whenever it starts, before a program can put folders in front
-of ``sys.path``. It loads nothing until ``caffe`` is wanted; the environment's own module of this
-name runs as it would have.
+Python imports ``sitecustomize`` at start-up, before a program can prepend folders to ``sys.path``.
+Nothing else is loaded before the first ``import caffe``. The environment's own ``sitecustomize``
+runs, too.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 from types import ModuleType
 
 
-class First:
-    """Finds ``caffe`` by leaving it to Demitasse."""
+class CaffeFinder:
+    """Delegates the first ``import caffe`` to Demitasse's import hook."""
 
     @classmethod
     def find_spec(
         cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return where ``caffe`` is; nothing for other names."""
+        """Return the spec of ``caffe``; None for other names."""
         if name != "caffe":
             return None
         sys.meta_path.remove(cls)
@@ -32,12 +32,12 @@ class First:
         return sys.meta_path[0].find_spec(name, path, target)
 
 
-sys.meta_path.insert(0, First)
+sys.meta_path.insert(0, CaffeFinder)
 
-next_one = PathFinder.find_spec(
+own_module = PathFinder.find_spec(
     "sitecustomize", [folder for folder in sys.path if Path(folder) != Path(__file__).parent]
 )
-if next_one is not None and next_one.loader is not None:
-    module = module_from_spec(next_one)
+if own_module is not None and own_module.loader is not None:
+    module = module_from_spec(own_module)
     sys.modules["sitecustomize"] = module
-    next_one.loader.exec_module(module)
+    own_module.loader.exec_module(module)

@@ -1,1 +1,1 @@
-"""Directed graphs: built as with pydot, laid out in layers, drawn as SVG or pixels."""
+"""Directed graphs with pydot's interface, layered layout, and SVG or pixel output."""

@@ -1,7 +1,6 @@
-"""Graphs in Graphviz's language, built as with pydot and drawn without Graphviz.
+"""Graphs in Graphviz's language, with pydot's interface, drawn without Graphviz.
 
-The classes have the names and the methods of pydot's that scripts for nets use, so one stands in
-for the other.
+The classes have the names and methods of pydot that scripts for nets use.
 """
 
 from __future__ import annotations
@@ -10,29 +9,27 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from demitasse.compat.pycaffe.graphs.picture import Picture, picture
-from demitasse.compat.pycaffe.graphs.pixels import FORMATS, pixels
-from demitasse.compat.pycaffe.graphs.svg import svg
+from demitasse.compat.pycaffe.graphs.render import FORMATS, Drawing, drawing, to_pixels, to_svg
 from demitasse.core.atomic import atomic_write
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 
 __all__ = ["Dot", "Edge", "Node"]
 
 TEXT = ("raw", "dot", "gv", "canon")
-"""Formats that are the graph's own text."""
+"""Formats that return the graph's text."""
 
 WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|-?\d+(\.\d+)?")
 KEYWORDS = {"node", "edge", "graph", "digraph", "subgraph", "strict"}
 
 
 class _Element:
-    """What has attributes: the graph, nodes, edges."""
+    """Element with attributes: the graph, a node or an edge."""
 
     def __init__(self, attributes: dict[str, str]) -> None:
         self._attributes = {name: str(value) for name, value in attributes.items()}
 
     def get(self, name: str) -> str | None:
-        """Return an attribute, None if it is not set."""
+        """Return an attribute, or None."""
         return self._attributes.get(name)
 
     def set(self, name: str, value: str) -> None:
@@ -56,14 +53,14 @@ class _Element:
 
 
 class Node(_Element):
-    r"""A node; its name is also its text, in which ``\n`` as two characters begins a new line."""
+    r"""A node; its name is also its text, in which ``\n`` (two characters) starts a new line."""
 
     def __init__(self, name: str, **attributes: str) -> None:
         super().__init__(attributes)
         self._name = name
 
     def get_name(self) -> str:
-        """Return its name as Graphviz reads it, in quotes where that needs them."""
+        """Return the name in Graphviz's language, quoted if necessary."""
         return _quoted(self._name)
 
     def to_string(self) -> str:
@@ -72,7 +69,7 @@ class Node(_Element):
 
 
 class Edge(_Element):
-    """An arrow from one node to another, each given as a node or by its name."""
+    """A directed edge between two nodes, given as nodes or by name."""
 
     def __init__(self, src: Node | str, dst: Node | str, **attributes: str) -> None:
         super().__init__(attributes)
@@ -81,11 +78,11 @@ class Edge(_Element):
         ]
 
     def get_source(self) -> str:
-        """Return the name of the node it leaves."""
+        """Return the name of the source node."""
         return self._ends[0]
 
     def get_destination(self) -> str:
-        """Return the name of the node it leads to."""
+        """Return the name of the target node."""
         return self._ends[1]
 
     def to_string(self) -> str:
@@ -97,7 +94,7 @@ class Dot(_Element):
     """A graph. ``create_png()``, ``write_svg(path)`` and so on exist for every format.
 
     Args:
-        graph_name: Its name.
+        graph_name: Name of the graph.
         graph_type: ``digraph``; arrows are drawn in any case.
         attributes: Such as ``rankdir``.
     """
@@ -111,27 +108,27 @@ class Dot(_Element):
         self._edges: list[Edge] = []
 
     def get_name(self) -> str:
-        """Return its name."""
+        """Return the name of the graph."""
         return _quoted(self._name)
 
     def add_node(self, graph_node: Node) -> None:
-        """Add a node; of two with the same name the latter counts."""
+        """Add a node; a later node replaces one with the same name."""
         self._nodes[graph_node.get_name()] = graph_node
 
     def add_edge(self, graph_edge: Edge) -> None:
-        """Add an edge; its nodes need not have been added."""
+        """Add an edge, perhaps between nodes that were not added."""
         self._edges.append(graph_edge)
 
     def get_nodes(self) -> list[Node]:
-        """Return the nodes added."""
+        """Return the nodes."""
         return list(self._nodes.values())
 
     def get_edges(self) -> list[Edge]:
-        """Return the edges added."""
+        """Return the edges."""
         return list(self._edges)
 
     def get_node(self, name: str) -> list[Node]:
-        """Return the node of a name, in a list that is empty if there is none."""
+        """Return a list with the node of a name, or an empty list."""
         node = self._nodes.get(_quoted(name))
         return [node] if node else []
 
@@ -151,26 +148,26 @@ class Dot(_Element):
         """Draw the graph.
 
         Args:
-            prog: Which program of Graphviz would draw; none is needed, so it is not looked at.
+            prog: Program of Graphviz; ignored.
             format: ``svg``, a format of pixels such as ``png``, or ``dot`` for the graph's text.
-            encoding: Of the text; UTF-8 by default.
+            encoding: Encoding of the text; defaults to UTF-8.
 
         Returns:
             The contents of the file.
 
         Raises:
-            ConfigError: The format is none of these, or needs Pillow, which is not installed.
+            ConfigError: The format is unknown, or needs Pillow, which is not installed.
         """
         del prog
         if format in TEXT:
             return self.to_string().encode(encoding or "utf-8")
         if format == "svg":
-            return svg(self._picture()).encode(encoding or "utf-8")
+            return to_svg(self._drawing()).encode(encoding or "utf-8")
         if format in FORMATS:
-            return pixels(self._picture(), format)
+            return to_pixels(self._drawing(), format)
         known = ", ".join(["svg", *FORMATS, *TEXT])
         message = f"graphs are not drawn as {format!r}; formats are: {known}"
-        raise ConfigError(message)
+        raise ConfigError(message, code=ErrorCode.UNKNOWN, field="format", got=format)
 
     def write(
         self, path: str, prog: object = None, format: str = "raw", encoding: str | None = None
@@ -188,7 +185,7 @@ class Dot(_Element):
         message = f"{type(self).__name__!r} object has no attribute {name!r}"
         raise AttributeError(message)
 
-    def _picture(self) -> Picture:
+    def _drawing(self) -> Drawing:
         nodes = {_plain(name): node.get_attributes() for name, node in self._nodes.items()}
         edges = [
             (_plain(e.get_source()), _plain(e.get_destination()), _plain(e.get("label") or ""))
@@ -197,11 +194,11 @@ class Dot(_Element):
         for ends in edges:
             for end in ends[:2]:
                 nodes.setdefault(end, {})
-        return picture(nodes, edges, self.get("rankdir") or "TB")
+        return drawing(nodes, edges, self.get("rankdir") or "TB")
 
 
 def _quoted(text: str) -> str:
-    """Return text as Graphviz reads it; what is in quotes already stays."""
+    """Return text in Graphviz's language; quoted text is unchanged."""
     if text.startswith('"') and text.endswith('"') and len(text) > 1:
         return text
     if WORD.fullmatch(text) and text.lower() not in KEYWORDS:

@@ -1,8 +1,7 @@
-"""A place for every node of a directed graph, layer by layer, so that edges run one way.
+"""Layered layout of directed graphs, after Sugiyama.
 
-The steps are Sugiyama's: turn some edges around until there is no cycle, give every node a layer,
-let edges that skip layers bend in them, order each layer so that few edges cross, then move the
-nodes of a layer towards those they are joined to.
+Steps: reverse some edges to remove cycles, assign each node to a layer, bend edges that span
+several layers, order each layer to minimize crossings, then move nodes towards their neighbours.
 
 *Across* is the direction along a layer, *down* the one from layer to layer; both in pixels.
 
@@ -21,30 +20,30 @@ from itertools import pairwise
 __all__ = ["Layout", "Point", "layered"]
 
 Point = tuple[float, float]
-"""Across and down."""
+"""Coordinates across and down."""
 
 Edge = tuple[int, int]
 
 GAP = 24.0
-"""Least distance between neighbours in a layer."""
+"""Smallest distance between neighbours in a layer."""
 
 BEND = 8.0
-"""Room in a layer for an edge that passes through it."""
+"""Width that an edge occupies in a layer that it passes through."""
 
 PARALLEL = 14.0
-"""Distance between edges that join the same two nodes."""
+"""Distance between parallel edges."""
 
 ORDER_SWEEPS, PLACE_SWEEPS, RANK_SWEEPS = 12, 8, 8
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where everything goes.
+    """Positions of nodes and edges.
 
     Attributes:
-        size: Across and down, all nodes included.
-        centers: Of each node.
-        routes: For each edge the points it runs through: from its first node to its second.
+        size: Extent across and down.
+        centers: Center of each node.
+        routes: Points of each edge, from its first node to its second.
     """
 
     size: Point

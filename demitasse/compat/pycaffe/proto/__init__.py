@@ -1,4 +1,4 @@
-"""Caffe's messages, where ``from caffe.proto import caffe_pb2`` looks for them."""
+"""Caffe's messages, for ``from caffe.proto import caffe_pb2``."""
 
 from __future__ import annotations
 

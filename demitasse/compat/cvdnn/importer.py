@@ -1,0 +1,213 @@
+"""A net as OpenCV's importer reads it: layer 0 is the inputs, the other layers follow from 1 on.
+
+Repeated names get the suffixes ``_1``, ``_2``, ... Callers request layers, not blobs, and a layer
+that runs in place does not change the output of the layer before it.
+
+Source: OpenCV 4, ``modules/dnn/src/caffe/caffe_importer.cpp``, ``lrn_layer.cpp``,
+``prior_box_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from demitasse import net as engine
+from demitasse.compat.cvdnn.errors import error
+from demitasse.core.device import Device
+from demitasse.errors import DemitasseError, ErrorCode
+from demitasse.graph import filter_net
+from demitasse.io.proto import LayerParameter, NetParameter, Phase, upgrade_net
+from demitasse.layers import Layer
+
+Shape = tuple[int, ...]
+Weights = Path | NetParameter
+LayerId = int | str
+
+INPUTS = "_input"
+"""OpenCV's name of layer 0."""
+
+
+@dataclass(frozen=True)
+class BuiltNet:
+    """A net of the engine, with the indices of the file's layers.
+
+    Attributes:
+        net: The net.
+        indices: Index in the net of each layer of the file; 0 for layer 0.
+        untrained: Names of layers with parameters, if no weights were given.
+    """
+
+    net: engine.Net
+    indices: tuple[int, ...]
+    untrained: tuple[str, ...]
+
+    def layer(self, number: int) -> Layer:
+        """Return a layer, numbered from 1."""
+        return self.net.layers[self.indices[number]]
+
+    def tops(self, number: int) -> list[str]:
+        """Return the names of a layer's tops."""
+        return self._names(self.net.structure.top_ids(self.indices[number]))
+
+    def bottoms(self, number: int) -> list[str]:
+        """Return the names of a layer's bottoms."""
+        return self._names(self.net.structure.bottom_ids(self.indices[number]))
+
+    def _names(self, blobs: list[int]) -> list[str]:
+        return [self.net.blob_names[blob] for blob in blobs]
+
+
+class ImportedNet:
+    """A net's upgraded message, with OpenCV's layer numbers and names.
+
+    Args:
+        message: The net's message.
+        weights: A file or message of weights, or None.
+        source: Name of the prototxt in messages.
+
+    Attributes:
+        inputs: Names of the inputs.
+        declared: Declared shapes of the inputs; empty if undeclared.
+        layers: Layers of phase TEST, without Input layers.
+        names: Unique names of the layers.
+
+    Raises:
+        DemitasseError: The message cannot be upgraded.
+    """
+
+    def __init__(self, message: NetParameter, weights: Weights | None, source: str) -> None:
+        shapeless = list(message.input) if not message.input_dim and not message.input_shape else []
+        upgrade_net(message)
+        if shapeless:
+            message.layer.insert(0, LayerParameter(name="input", type="Input", top=shapeless))
+        message.state.phase = Phase.Value("TEST")
+        self._message, _ = filter_net(message)
+        for layer in self._message.layer:
+            apply_opencv_defaults(layer)
+        self._weights, self._source = weights, source
+        self.declared: dict[str, Shape] = {}
+        for layer in self._inputs():
+            shapes = [tuple(shape.dim) for shape in layer.input_param.shape] or [()]
+            for i, top in enumerate(layer.top):
+                self.declared[top] = shapes[min(i, len(shapes) - 1)]
+        self.inputs = list(self.declared)
+        self.layers = [layer for layer in self._message.layer if layer.type != "Input"]
+        self.names = _unique([layer.name for layer in self.layers])
+
+    def numbers(self) -> dict[str, int]:
+        """Return the number of each layer by name."""
+        return {name: number for number, name in enumerate([INPUTS, *self.names])}
+
+    def number(self, layer: LayerId) -> int:
+        """Return the number of a layer given by name or number.
+
+        Raises:
+            error: The layer does not exist.
+        """
+        if isinstance(layer, str):
+            number = self.numbers().get(layer)
+            if number is None:
+                pairs = zip(self.names, self.layers, strict=True)
+                writers = [name for name, message in pairs if layer in message.top]
+                hint = f"; blob {layer!r} is a top of layer {writers[-1]!r}" if writers else ""
+                message = f"unknown layer {layer!r}{hint}; known are {', '.join(self.names)}"
+                raise error(message, code=ErrorCode.UNKNOWN, layer=layer)
+            return number
+        if isinstance(layer, bool) or not isinstance(layer, (int, np.integer)):
+            message = f"got {layer!r}, expected the name or the number of a layer"
+            raise error(message, code=ErrorCode.INVALID, layer=layer)
+        if not 0 <= layer <= len(self.names):
+            message = f"got layer {layer}, expected 0 (the inputs) to {len(self.names)}"
+            raise error(message, code=ErrorCode.OUT_OF_RANGE, layer=layer)
+        return int(layer)
+
+    def outputs(self) -> list[int]:
+        """Return the numbers of the layers whose tops have no reader."""
+        writer: dict[str, int] = {}
+        read: set[int] = set()
+        for number, layer in enumerate(self.layers, 1):
+            read.update(writer[bottom] for bottom in layer.bottom if bottom in writer)
+            writer.update(dict.fromkeys(layer.top, number))
+        return [number for number in range(1, len(self.layers) + 1) if number not in read]
+
+    def edges(self) -> list[tuple[int, int]]:
+        """Return the edges of the graph: pairs of writer and reader; 0 for an input."""
+        writer, edges = dict.fromkeys(self.inputs, 0), list[tuple[int, int]]()
+        for number, layer in enumerate(self.layers, 1):
+            edges += [(writer[bottom], number) for bottom in layer.bottom if bottom in writer]
+            writer.update(dict.fromkeys(layer.top, number))
+        return edges
+
+    def build(self, input_shapes: Mapping[str, Shape], device: Device | None) -> BuiltNet | None:
+        """Build the net and load its weights; return None if the shape of an input is unknown.
+
+        Args:
+            input_shapes: Shapes of inputs without a declared shape.
+            device: Device of the net; defaults to the configuration's.
+
+        Raises:
+            DemitasseError: The layers do not fit together, or the weights do not fit the net.
+        """
+        shapes = {
+            name: shape or input_shapes.get(name, ()) for name, shape in self.declared.items()
+        }
+        if not all(shapes.values()):
+            return None
+        for layer in self._inputs():
+            del layer.input_param.shape[:]
+            for top in layer.top:
+                layer.input_param.shape.add(dim=shapes[top])
+        try:
+            net = engine.Net(self._message, "TEST", device=device)
+        except DemitasseError as fault:
+            raise fault.at(self._source) from None
+        untrained: tuple[str, ...] = tuple(net.params)
+        if self._weights is not None:
+            missing = net.load(self._weights).missing
+            if missing:
+                message = f"the weights contain no parameters of layers {', '.join(missing)}"
+                raise error(message, code=ErrorCode.MISSING, layer=missing[0])
+            self._weights, untrained = None, ()
+        return BuiltNet(net, self._indices(net), untrained)
+
+    def _inputs(self) -> list[LayerParameter]:
+        return [layer for layer in self._message.layer if layer.type == "Input"]
+
+    def _indices(self, net: engine.Net) -> tuple[int, ...]:
+        """Return the indices of the file's layers in the net, which also contains splits."""
+        indices, remaining = [0], iter(self.layers)
+        layer = next(remaining, None)
+        for index, made in enumerate(net.layers):
+            if layer is not None and (made.name, made.param.type) == (layer.name, layer.type):
+                indices.append(index)
+                layer = next(remaining, None)
+        return tuple(indices)
+
+
+def _unique(names: list[str]) -> list[str]:
+    """Append numbers to repeated names, like OpenCV."""
+    seen: Counter[str] = Counter()
+    unique = []
+    for name in names:
+        unique.append(f"{name}_{seen[name]}" if seen[name] else name)
+        seen[name] += 1
+    return unique
+
+
+def apply_opencv_defaults(layer: LayerParameter) -> None:
+    """Set OpenCV's defaults in a layer, in place, where they differ from Caffe's.
+
+    LRN: alpha defaults to 0.0001 instead of 1, and k is always 1. PriorBox: boxes are clipped to
+    the image unless the file disables it.
+    """
+    if layer.type == "LRN":
+        if not layer.lrn_param.HasField("alpha"):
+            layer.lrn_param.alpha = 1e-4
+        layer.lrn_param.k = 1
+    if layer.type == "PriorBox" and not layer.prior_box_param.HasField("clip"):
+        layer.prior_box_param.clip = True
