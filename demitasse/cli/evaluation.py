@@ -18,6 +18,7 @@ from demitasse.blob import Blob
 from demitasse.core.log import get_logger, number
 from demitasse.io.data.databases.datum import array_to_datum
 from demitasse.io.data.databases.writing import Records, new_database
+from demitasse.io.weights.load import load_files
 from demitasse.io.weights.pairing import OnMismatch
 from demitasse.net import Net
 from demitasse.training import Epoch
@@ -105,14 +106,8 @@ def load_weights_into(
     net: Net, files: Sequence[str | os.PathLike[str]], on_mismatch: OnMismatch = "raise"
 ) -> None:
     """Load files one after the other, and log what was left out of files and net."""
-    missing = set(net.params) if files else set()
-    for file in files:
-        report = net.load(file, on_mismatch)
-        tell_load(report, file)
-        missing &= set(report.missing)
-    for layer in net.params:
-        if layer in missing:
-            log.warning("No file has weights for layer %s; the initial weights stay", layer)
+    for layer in load_files(net, files, on_mismatch, tell_load):
+        log.warning("No file has weights for layer %s; the initial weights stay", layer)
 
 
 log = get_logger(__name__)

@@ -15,6 +15,7 @@ from demitasse.core.log import get_logger
 from demitasse.core.paths import resolve_path
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode
 from demitasse.io.proto import NetParameter, NetState, Phase, SolverParameter, read_text
+from demitasse.io.weights.load import load_files
 from demitasse.io.weights.pairing import LoadReport, OnMismatch
 from demitasse.net import Net
 from demitasse.plan.liveness import Keep
@@ -257,13 +258,8 @@ def load_weights_list(
         on_mismatch: "raise" an error for layers that do not fit, or "skip" them.
     """
     names = [part.strip() for one in lists for part in one.split(",") if part.strip()]
-    missing = set(net.params) if names else set()
-    for name in names:
-        path = resolve_path(name, base)
-        report = net.load(path, on_mismatch)
-        tell_load(report, path)
-        missing &= set(report.missing)
-    kept = [layer for layer in net.params if layer in missing]
+    paths = [resolve_path(name, base) for name in names]
+    kept = load_files(net, paths, on_mismatch, tell_load)
     if kept:
         log.info("No file has weights for %s, which begin with their fillers'", ", ".join(kept))
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse.backends import random
 from demitasse.core.device import Device
@@ -125,17 +126,17 @@ def test_a_bilinear_filler_is_symmetric(size, line):
 
 
 @pytest.mark.parametrize(
-    ("fields", "shape", "says"),
+    ("fields", "shape", "mentions"),
     [
-        ({"type": "xaver"}, (2,), "unknown filler type 'xaver'"),
-        ({"type": "uniform", "min": 2, "max": 1}, (2,), "min 2.0 is above max 1.0"),
-        ({"type": "bilinear"}, (2, 2), "square kernel"),
-        ({"type": "bilinear"}, (1, 1, 2, 3), "square kernel"),
-        ({"type": "xavier", "sparse": 3}, (2, 2), "no 'sparse'"),
+        ({"type": "xaver"}, (2,), "'xaver'"),
+        ({"type": "uniform", "min": 2, "max": 1}, (2,), ["min", "2.0", "max", "1.0"]),
+        ({"type": "bilinear"}, (2, 2), "bilinear"),
+        ({"type": "bilinear"}, (1, 1, 2, 3), "bilinear"),
+        ({"type": "xavier", "sparse": 3}, (2, 2), "'sparse'"),
     ],
 )
-def test_fillers_refuse(fields, shape, says):
-    with pytest.raises(ConfigError, match=says):
+def test_fillers_refuse(fields, shape, mentions):
+    with expect_error(ConfigError, mentions=mentions):
         filled(shape, **fields)
 
 
@@ -152,7 +153,7 @@ def test_nothing_is_filled_with_nothing(kind, shape):
 @pytest.mark.parametrize("shape", [(0,), (0, 2), (2, 0), (0, 0, 0, 0)])
 @pytest.mark.parametrize("kind", ["xavier", "msra"])
 def test_fillers_that_divide_by_a_size_refuse_nothing(kind, shape):
-    with pytest.raises(ConfigError, match=f"'{kind}' cannot fill an empty shape"):
+    with expect_error(ConfigError, mentions=f"'{kind}'"):
         filled(shape, type=kind)
 
 

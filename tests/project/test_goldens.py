@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from goldens import GOLDENS, error, expect_close, golden_layers, golden_rules, golden_solvers
 
 
@@ -26,16 +27,14 @@ def test_recorded_infinities_must_be_met():
 def test_every_wrong_array_is_named():
     want = {"out/y": np.ones(2), "din/x": np.ones(2), "dparam/ip/0": np.ones(2)}
 
-    with pytest.raises(AssertionError) as failure:
+    with expect_error(AssertionError, mentions=["din/x", "(3,)", "(2,)", "dparam/ip/0"]) as failure:
         expect_close({"out/y": np.ones(2), "din/x": np.ones(3)}, want, rtol=1e-4, atol=1e-5)
 
     assert "out/y" not in str(failure.value)
-    assert "din/x: shape (3,), recorded (2,)" in str(failure.value)
-    assert "dparam/ip/0: not there" in str(failure.value)
 
 
 def test_a_difference_beyond_the_tolerance_fails():
-    with pytest.raises(AssertionError, match=r"off by 0\.01"):
+    with expect_error(AssertionError, mentions="0.01"):
         expect_close({"y": np.array([1.01])}, {"y": np.array([1.0])}, rtol=1e-4, atol=1e-5)
 
 

@@ -107,7 +107,7 @@ def card_from_table(
     Raises:
         ConfigError: An entry is invalid, or a file is missing.
     """
-    table.whole("format", FORMAT, FORMAT, FORMAT)
+    table.integer("format", FORMAT, FORMAT, FORMAT)
     model, preprocess = table.table("model"), table.table("preprocess")
     classify, detect = table.table("classify"), table.table("detect")
     table.close()
@@ -121,7 +121,7 @@ def card_from_table(
         input=model.text("input"),
         outputs=model.names("output", MAX_FILES),
         labels=_labels(model, folder, overrides, optional=labels_optional),
-        batch=model.whole("batch", 0, 1 << 16, 0),
+        batch=model.integer("batch", 0, 1 << 16, 0),
         softmax=classify.flag("softmax"),
         detect=_detect(detect),
         source=model.text("source"),
@@ -174,7 +174,7 @@ def _detect(table: Table) -> Detect:
         scores=table.text("scores"),
         anchors=None if anchors is None else _anchors(anchors),
         overlap=table.number("overlap", 0, 1, 0.45),
-        background=table.whole("background", -1, MAX_LABELS, 0),
+        background=table.integer("background", -1, MAX_LABELS, 0),
     )
     table.close()
     if bool(made.boxes) != bool(made.scores) or bool(made.boxes) != (made.anchors is not None):
@@ -420,7 +420,7 @@ class Table:
             raise self._error(key, "must be true or false", value)
         return value
 
-    def whole(self, key: str, low: int, high: int, default: int) -> int:
+    def integer(self, key: str, low: int, high: int, default: int) -> int:
         """Read an integer within limits."""
         value = self._entry(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:

@@ -18,6 +18,7 @@ from demitasse.inference.cards.outputs import output_decoder
 from demitasse.inference.cards.predictions import Prediction
 from demitasse.inference.cards.preprocessing import PreparedImage, Preprocessor
 from demitasse.io.data.images.decode import Color, read_image
+from demitasse.io.weights.load import load_files
 from demitasse.net import Net
 
 Item = TypeVar("Item")
@@ -244,12 +245,8 @@ Arrays = dict[str, np.ndarray]
 
 def load_weights(net: Net, weights: Sequence[Path]) -> None:
     """Load files of weights; log a warning for each layer without weights."""
-    missing = set(net.params)
-    for path in weights:
-        missing &= set(net.load(path).missing)
-    for layer in net.params:
-        if layer in missing:
-            log.warning("No file has weights for layer %s; it keeps its initial values", layer)
+    for layer in load_files(net, weights):
+        log.warning("No file has weights for layer %s; the initial weights stay", layer)
 
 
 def run_net(net: Net, inputs: Mapping[str, np.ndarray], outputs: Iterable[str]) -> Arrays:

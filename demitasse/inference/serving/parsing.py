@@ -131,7 +131,7 @@ def _tensors(top: Fields, key: str, binary: _Binary) -> list[Tensor]:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         message = f"{key} has {twice!r} more than once"
-        raise DataError(message)
+        raise DataError(message, code=ErrorCode.DUPLICATE, field=key, tensor=twice)
     binary.close()
     return tensors
 
@@ -286,7 +286,7 @@ def _items(entry: Fields, content: memoryview, shape: tuple[int, ...]) -> np.nda
     return values.reshape(shape)
 
 
-MAX_SHOWN = 60
+MAX_REPR = 60
 """Characters of a value that a message shows."""
 
 MAX_NAME = 1000
@@ -324,7 +324,7 @@ class Fields:
 
     def __init__(self, value: object, place: str) -> None:
         if not isinstance(value, Mapping):
-            message = f"{place} must be an object {{...}}, it is {_shown(value)}"
+            message = f"{place} must be an object {{...}}, it is {_short_repr(value)}"
             raise DataError(message, code=ErrorCode.INVALID, field=place)
         self._values, self.place = value, place
 
@@ -382,7 +382,7 @@ class Fields:
 
     def refuse(self, key: str, needed: str, near: str = "") -> NoReturn:
         """Raise the error about a field; ``near`` is a suggestion."""
-        message = f"{self._name(key)} {needed}, it is {_shown(self._values.get(key))}{near}"
+        message = f"{self._name(key)} {needed}, it is {_short_repr(self._values.get(key))}{near}"
         raise DataError(message, code=ErrorCode.INVALID, field=self._name(key))
 
     def _name(self, key: str) -> str:
@@ -394,15 +394,15 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(message)
 
 
-def _shown(value: object) -> str:
+def _short_repr(value: object) -> str:
     match value:
         case list():
             return f"a list of {len(value)}"
         case Mapping():
             return f"an object with {len(value)} fields"
         case str():
-            text = json.dumps(value[:MAX_SHOWN])
-            return text if len(value) <= MAX_SHOWN else f"{text}... ({len(value)} characters)"
+            text = json.dumps(value[:MAX_REPR])
+            return text if len(value) <= MAX_REPR else f"{text}... ({len(value)} characters)"
         case int() if not isinstance(value, bool) and value.bit_length() > 128:
             return "a number of more than 128 bits"
     return json.dumps(value)

@@ -6,9 +6,10 @@ Source: Caffe, ``Net::CopyTrainedLayersFrom`` in ``src/caffe/net.cpp``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -31,9 +32,48 @@ from demitasse.io.weights.pairing import (
 )
 from demitasse.io.weights.store import ParameterStore
 
-__all__ = ["load_into"]
+__all__ = ["LoadableNet", "load_files", "load_into"]
 
 NO_GRADIENT = np.empty(0, np.float32)
+
+
+class LoadableNet(Protocol):
+    """A net with ``Net.load``."""
+
+    @property
+    def params(self) -> Mapping[str, Sequence[Blob]]:
+        """Parameters by layer name."""
+
+    def load(
+        self, source: str | os.PathLike[str], on_mismatch: OnMismatch = "raise", /
+    ) -> LoadReport:
+        """Load a file."""
+
+
+def load_files(
+    net: LoadableNet,
+    files: Sequence[str | os.PathLike[str]],
+    on_mismatch: OnMismatch = "raise",
+    on_load: Callable[[LoadReport, str | os.PathLike[str]], None] | None = None,
+) -> list[str]:
+    """Load several files into a net, in order; return the layers without weights in any file.
+
+    Args:
+        net: The net.
+        files: Files of weights.
+        on_mismatch: "raise" or "skip".
+        on_load: Called with the report of each file.
+
+    Returns:
+        Names of layers that keep their initial weights; empty without files.
+    """
+    missing = set(net.params) if files else set()
+    for file in files:
+        report = net.load(file, on_mismatch)
+        if on_load is not None:
+            on_load(report, file)
+        missing &= set(report.missing)
+    return [layer for layer in net.params if layer in missing]
 
 
 def load_into(

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from expect_error import expect_error
+from expect_error import expect_error, expect_warning
 from PIL import Image
 
 import demitasse as dm
@@ -55,6 +55,18 @@ def test_a_broken_image_is_an_error_that_names_it(colors, tmp_path):
 
     with expect_error(DataError, mentions="broken.png"):
         colors.predict(tmp_path / "broken.png")
+
+
+def test_old_names_work_and_warn(colors, monkeypatch):
+    from demitasse.core import deprecated
+    from demitasse.inference import cards
+
+    monkeypatch.setattr(deprecated, "_warned", set())
+
+    with expect_warning(DeprecationWarning, mentions=["batch", "batch_size"]):
+        assert len(colors.predict([np.zeros((4, 4, 3), np.uint8)] * 2, batch=1)) == 2
+    with expect_warning(DeprecationWarning, mentions=["Answer", "Prediction"]):
+        assert cards.Answer is cards.Prediction
 
 
 def test_streams_keep_their_order_and_go_on_after_broken_images(colors):
