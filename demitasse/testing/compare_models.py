@@ -256,6 +256,8 @@ def compare_weights(
     return result
 
 
+# -- matching of arrays ------------------------------------------------------------------------
+
 NEVER = -1
 
 

@@ -386,6 +386,9 @@ def _give_gradients(net: Net, copy: Net) -> None:
             copy.blobs[name].mutable_cpu_diff()[...] = net.blobs[name].cpu_diff()
 
 
+# -- random inputs -----------------------------------------------------------------------------
+
+
 def random_inputs(net: Net, seed: int) -> dict[str, np.ndarray]:
     """Return a random array for each net input.
 
@@ -424,6 +427,9 @@ def _value_kinds(net: Net) -> dict[str, set[str]]:
             for top in net.structure.top_ids(index):
                 kinds[bottoms[0]] |= kinds[net.blob_names[top]]
     return kinds
+
+
+# -- training ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

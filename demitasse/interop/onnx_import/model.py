@@ -132,6 +132,8 @@ class Node:
                 raise NetError(message, code=ErrorCode.UNSUPPORTED, output=position)
 
 
+# -- reading -----------------------------------------------------------------------------------
+
 KNOWN_DATA = 4096
 """Largest number of elements of a constant that shape inference reads."""
 
@@ -358,6 +360,8 @@ def _check_shape_names(shapes: Mapping[str, Shape], names: list[str]) -> None:
         )
 
 
+# -- inlining of functions ---------------------------------------------------------------------
+
 MOST_NODES = 100_000
 """Largest number of nodes after inlining."""
 
@@ -422,6 +426,8 @@ def _all(nodes: Iterable[Any]) -> Iterator[Any]:
             for graph in (attribute.g, *attribute.graphs):
                 yield from _all(graph.node)
 
+
+# -- constant folding --------------------------------------------------------------------------
 
 FOLDABLE = {
     "Abs", "Add", "And", "Cast", "Ceil", "Concat", "Constant", "ConstantOfShape", "Div", "Equal",

@@ -177,6 +177,17 @@ def test_texts_are_not_computed(tmp_path):
         import_onnx(model)
 
 
+def test_a_division_by_0_before_an_erf_is_refused(tmp_path):
+    nodes = [
+        helper.make_node("Div", ["x", "zero"], ["a"], name="quotient"),
+        helper.make_node("Erf", ["a"], ["y"], name="erf"),
+    ]
+    model = write(tmp_path / "net.onnx", nodes, {"zero": np.zeros((), np.float32)})
+
+    with expect_error(NetError, ErrorCode.UNSUPPORTED, mentions="node 'quotient' (Div)"):
+        import_onnx(model)
+
+
 def with_functions(path, bodies):
     """Write a model that calls the first of some functions, given as the names they call."""
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]

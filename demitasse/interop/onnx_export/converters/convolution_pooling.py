@@ -129,6 +129,9 @@ LOWEST = float(np.finfo(np.float32).min)
 TINY = float(np.finfo(np.float32).tiny)
 
 
+# -- poolings ----------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Fit:
     """Placement of pooling windows on an image.

@@ -210,6 +210,9 @@ def _move_anchors(graph: GraphBuilder, anchors: np.ndarray, code: str) -> str:
     return graph.add("Concat", *corners, axis=2)
 
 
+# -- regions -----------------------------------------------------------------------------------
+
+
 def _roi_pooling(node: LayerNode, graph: GraphBuilder) -> None:
     p, (x, rois), [y] = node.layer.param.roi_pooling_param, node.bottoms, node.tops
     regions = rois.name if len(rois.shape) == 2 else graph.reshape(rois, [-1, 5])

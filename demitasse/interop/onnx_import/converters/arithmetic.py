@@ -167,6 +167,9 @@ CONVERTERS: Mapping[str, Converter] = {
 }
 
 
+# -- broadcasting ------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Block:
     """Axes of a larger shape that a broadcast operand covers.

@@ -212,6 +212,8 @@ def _skipped(size: int, before: int, extent: int, stride: int, out: int) -> int:
     raise NetError(message, code=ErrorCode.UNSUPPORTED)
 
 
+# -- poolings ----------------------------------------------------------------------------------
+
 ROUND_MODES = ("CEIL", "FLOOR")
 """Round modes of Pooling, the default first."""
 

@@ -210,6 +210,8 @@ CONVERTERS: Mapping[str, Converter] = {
 }
 
 
+# -- fusion of GELU ----------------------------------------------------------------------------
+
 HALF_ROOT = math.sqrt(0.5)
 
 
@@ -285,9 +287,10 @@ def _number(node: Node | None) -> tuple[float | None, Tensor | None]:
         return None, None
     for number, other in _pairs(node.inputs):
         if number.array is not None and number.array.size == 1:
-            if node.op == "Div" and number is node.inputs[0]:
+            value = float(number.array.reshape(()))
+            if node.op == "Div" and (number is node.inputs[0] or not value):
                 return None, None
-            return float(number.array.reshape(())), other
+            return value, other
     return None, None
 
 

@@ -211,6 +211,8 @@ def _space_to_depth(node: Node, net: NetBuilder) -> None:
     net.reshape(net.permute(blocks, order), node.y.shape, to=node.y)
 
 
+# -- resizing ----------------------------------------------------------------------------------
+
 ROUNDINGS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "ceil": np.ceil,
     "floor": np.floor,
