@@ -18,6 +18,9 @@ Numbers = Sequence[float] | np.ndarray
 EPS = float(np.finfo(np.float64).eps)
 
 
+WIDTH = 7  # image, class, score, xmin, ymin, xmax, ymax
+
+
 @failing_as("NMSBoxes")
 def NMSBoxes(
     bboxes: Boxes,
@@ -126,9 +129,6 @@ def _overlaps(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
     distance = np.where(area + areas <= EPS, 0.0, distance)
     ratio: np.ndarray = np.float32(1) - distance.astype(np.float32)
     return ratio
-
-
-WIDTH = 7  # image, class, score, xmin, ymin, xmax, ymax
 
 
 def padded_detections(rows: np.ndarray, images: int, keep: int) -> np.ndarray:

@@ -26,6 +26,10 @@ from demitasse.compat.cvdnn.errors import error, failing_as
 from demitasse.errors import ErrorCode
 from demitasse.io.data.images.resize import resize_image, resize_values
 
+Scalar = tuple[float, float, float, float]
+
+ScalarLike = float | Sequence[float]
+
 
 @dataclass
 class Image2BlobParams:
@@ -252,10 +256,6 @@ def _scaled(batch: np.ndarray, mean: Sequence[float], scale: Sequence[float]) ->
     if set(scale) != {1.0}:
         values *= np.array(scale, np.float32)
     return values
-
-
-Scalar = tuple[float, float, float, float]
-ScalarLike = float | Sequence[float]
 
 
 def as_scalar(values: ScalarLike, what: str) -> Scalar:

@@ -31,6 +31,177 @@ Names = list[str] | tuple[str, ...]
 Shapes = Sequence[int] | Sequence[Sequence[int]]
 
 
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A read-only description of a layer.
+
+    Attributes:
+        name: Name of the layer.
+        type: Type of the layer; empty for layer 0, the inputs.
+        blobs: Copies of the parameters.
+        tops: Names of the outputs.
+    """
+
+    name: str
+    type: str
+    blobs: tuple[np.ndarray, ...]
+    tops: Sequence[str]
+
+    def outputNameToIndex(self, outputName: str) -> int:
+        """Return the index of the output with this name; -1 if it does not exist."""
+        return list(self.tops).index(outputName) if outputName in self.tops else -1
+
+
+class Session:
+    """An imported net, the engine's net once it is built, and the inputs.
+
+    Args:
+        imported: The imported net.
+
+    Attributes:
+        imported: The imported net.
+        built: The engine's net; None until the shapes of all inputs are known.
+        inputs: The inputs that were set, by name.
+        timings: Times of the last pass and of its layers, in nanoseconds.
+    """
+
+    def __init__(self, imported: ImportedNet) -> None:
+        self.imported = imported
+        self.built: BuiltNet | None = None
+        self._device: Device | None = None
+        self.inputs: dict[str, np.ndarray] = {}
+        self.timings: tuple[int, list[float]] = (0, [])
+
+    def build(self, shapes: Mapping[str, Shape]) -> None:
+        """Build the engine's net, unless it exists or the shape of an input is unknown.
+
+        Args:
+            shapes: Shapes of inputs without a declared shape.
+        """
+        if self.built is None:
+            self.built = self.imported.build(shapes, self._device)
+
+    def ready(self) -> BuiltNet:
+        """Return the engine's net, built with the shapes of the inputs if necessary.
+
+        Raises:
+            error: The shape of an input is unknown.
+        """
+        self.build({name: values.shape for name, values in self.inputs.items()})
+        if self.built is None:
+            message = (
+                f"the file declares no shapes of inputs {', '.join(self.imported.inputs)}; "
+                "call setInput for each"
+            )
+            raise error(message, code=ErrorCode.MISSING, blob=self.imported.inputs[0])
+        return self.built
+
+    def move(self, device: Device) -> None:
+        """Move the net to another device."""
+        self._device = device
+        if self.built is not None:
+            self.built.net.to(device)
+
+    def last(self) -> str:
+        """Return the name of the last layer.
+
+        Raises:
+            error: The net is empty.
+        """
+        if not self.imported.layers:
+            message = "the net is empty; read one with readNetFromCaffe"
+            raise error(message, code=ErrorCode.BAD_STATE)
+        return self.imported.names[-1]
+
+    def outputs(self, names: list[str]) -> list[list[np.ndarray]]:
+        """Run the net up to each of the layers; return copies of their outputs.
+
+        Each output is copied before a layer that runs in place overwrites it.
+
+        Raises:
+            error: A layer does not exist, or an input or the weights are missing.
+        """
+        numbers = [self.imported.number(name) for name in names]
+        if 0 in numbers:
+            message = f"layer {INPUTS!r} is the inputs; name another layer"
+            raise error(message, code=ErrorCode.INVALID, layer=INPUTS)
+        built = self.ready()
+        if built.untrained:
+            message = (
+                f"layers {', '.join(built.untrained)} have parameters and no weights were given; "
+                "pass the caffemodel to readNetFromCaffe"
+            )
+            raise error(message, code=ErrorCode.MISSING, layer=built.untrained[0])
+        missing = [name for name in self.imported.inputs if name not in self.inputs]
+        if missing:
+            message = f"inputs {', '.join(missing)} are missing; call setInput for each"
+            raise error(message, code=ErrorCode.MISSING, blob=missing[0])
+        for name, values in self.inputs.items():
+            built.net.set_input(name, values)
+        results: dict[int, list[np.ndarray]] = {}
+        start = 0
+        with self._timed(built):
+            for number in sorted(set(numbers)):
+                index = built.indices[number]
+                built.net.forward(start, index)
+                results[number] = self._tops(built, number)
+                start = index + 1
+        return [results[number] for number in numbers]
+
+    def _tops(self, built: BuiltNet, number: int) -> list[np.ndarray]:
+        tops = [built.net.blobs[name].cpu_data().copy() for name in built.tops(number)]
+        layer = built.layer(number)
+        if not tops:
+            message = f"layer {layer.name!r} ({layer.param.type}) has no outputs"
+            raise error(message, code=ErrorCode.MISSING, layer=layer.name)
+        if layer.param.type == "DetectionOutput":
+            images = built.net.blobs[built.bottoms(number)[0]].shape[0]
+            keep = layer.param.detection_output_param.keep_top_k
+            return [padded_detections(tops[0], images, keep)]
+        return tops
+
+    @contextmanager
+    def _timed(self, built: BuiltNet) -> Iterator[None]:
+        """Measure the time of the layers, except on devices that would have to synchronize."""
+        net = built.net
+        watch = Stopwatch(net.plan, net.synchronize) if net.device.shares_host else None
+        begin = perf_counter_ns()
+        with watch or nullcontext():
+            yield
+        total = perf_counter_ns() - begin
+        seconds = [0.0 if watch is None else watch.forward[i] for i in built.indices[1:]]
+        self.timings = (total, [1e9 * s for s in seconds])
+
+    def shapes(self, inputs: Sequence[Shape]) -> list[tuple[list[Shape], list[Shape]]]:
+        """Return the shapes of bottoms and tops of each layer, without a forward pass.
+
+        Args:
+            inputs: Shape of each input.
+
+        Raises:
+            error: The number of inputs differs.
+        """
+        names = self.imported.inputs
+        if len(inputs) != len(names):
+            message = f"got {len(inputs)} shapes, expected those of inputs {', '.join(names)}"
+            raise error(
+                message, code=ErrorCode.COUNT_MISMATCH, got=len(inputs), expected=len(names)
+            )
+        by_name = dict(zip(names, inputs, strict=True))
+        self.build(by_name)
+        built = self.ready()
+        blobs = built.net.blobs
+        for name, shape in by_name.items():
+            blobs[name].reshape(shape)
+        built.net.reshape()
+        pairs = [(list(inputs), list(inputs))]
+        for number in range(1, len(built.indices)):
+            sides = (built.bottoms(number), built.tops(number))
+            read, made = ([blobs[name].shape for name in side] for side in sides)
+            pairs.append((read, made))
+        return pairs
+
+
 class Net:
     """A net as ``readNetFromCaffe`` returns it; ``Net()`` is empty.
 
@@ -341,174 +512,3 @@ def _shape_list(shapes: Shapes) -> list[Shape]:
     """Return a list of shapes, for one shape or several."""
     rows = [shapes] if np.ndim(shapes[0] if len(shapes) else 0) == 0 else list(shapes)
     return [tuple(map(int, np.asarray(row))) for row in rows]
-
-
-@dataclass(frozen=True, eq=False)
-class Layer:
-    """A read-only description of a layer.
-
-    Attributes:
-        name: Name of the layer.
-        type: Type of the layer; empty for layer 0, the inputs.
-        blobs: Copies of the parameters.
-        tops: Names of the outputs.
-    """
-
-    name: str
-    type: str
-    blobs: tuple[np.ndarray, ...]
-    tops: Sequence[str]
-
-    def outputNameToIndex(self, outputName: str) -> int:
-        """Return the index of the output with this name; -1 if it does not exist."""
-        return list(self.tops).index(outputName) if outputName in self.tops else -1
-
-
-class Session:
-    """An imported net, the engine's net once it is built, and the inputs.
-
-    Args:
-        imported: The imported net.
-
-    Attributes:
-        imported: The imported net.
-        built: The engine's net; None until the shapes of all inputs are known.
-        inputs: The inputs that were set, by name.
-        timings: Times of the last pass and of its layers, in nanoseconds.
-    """
-
-    def __init__(self, imported: ImportedNet) -> None:
-        self.imported = imported
-        self.built: BuiltNet | None = None
-        self._device: Device | None = None
-        self.inputs: dict[str, np.ndarray] = {}
-        self.timings: tuple[int, list[float]] = (0, [])
-
-    def build(self, shapes: Mapping[str, Shape]) -> None:
-        """Build the engine's net, unless it exists or the shape of an input is unknown.
-
-        Args:
-            shapes: Shapes of inputs without a declared shape.
-        """
-        if self.built is None:
-            self.built = self.imported.build(shapes, self._device)
-
-    def ready(self) -> BuiltNet:
-        """Return the engine's net, built with the shapes of the inputs if necessary.
-
-        Raises:
-            error: The shape of an input is unknown.
-        """
-        self.build({name: values.shape for name, values in self.inputs.items()})
-        if self.built is None:
-            message = (
-                f"the file declares no shapes of inputs {', '.join(self.imported.inputs)}; "
-                "call setInput for each"
-            )
-            raise error(message, code=ErrorCode.MISSING, blob=self.imported.inputs[0])
-        return self.built
-
-    def move(self, device: Device) -> None:
-        """Move the net to another device."""
-        self._device = device
-        if self.built is not None:
-            self.built.net.to(device)
-
-    def last(self) -> str:
-        """Return the name of the last layer.
-
-        Raises:
-            error: The net is empty.
-        """
-        if not self.imported.layers:
-            message = "the net is empty; read one with readNetFromCaffe"
-            raise error(message, code=ErrorCode.BAD_STATE)
-        return self.imported.names[-1]
-
-    def outputs(self, names: list[str]) -> list[list[np.ndarray]]:
-        """Run the net up to each of the layers; return copies of their outputs.
-
-        Each output is copied before a layer that runs in place overwrites it.
-
-        Raises:
-            error: A layer does not exist, or an input or the weights are missing.
-        """
-        numbers = [self.imported.number(name) for name in names]
-        if 0 in numbers:
-            message = f"layer {INPUTS!r} is the inputs; name another layer"
-            raise error(message, code=ErrorCode.INVALID, layer=INPUTS)
-        built = self.ready()
-        if built.untrained:
-            message = (
-                f"layers {', '.join(built.untrained)} have parameters and no weights were given; "
-                "pass the caffemodel to readNetFromCaffe"
-            )
-            raise error(message, code=ErrorCode.MISSING, layer=built.untrained[0])
-        missing = [name for name in self.imported.inputs if name not in self.inputs]
-        if missing:
-            message = f"inputs {', '.join(missing)} are missing; call setInput for each"
-            raise error(message, code=ErrorCode.MISSING, blob=missing[0])
-        for name, values in self.inputs.items():
-            built.net.set_input(name, values)
-        results: dict[int, list[np.ndarray]] = {}
-        start = 0
-        with self._timed(built):
-            for number in sorted(set(numbers)):
-                index = built.indices[number]
-                built.net.forward(start, index)
-                results[number] = self._tops(built, number)
-                start = index + 1
-        return [results[number] for number in numbers]
-
-    def _tops(self, built: BuiltNet, number: int) -> list[np.ndarray]:
-        tops = [built.net.blobs[name].cpu_data().copy() for name in built.tops(number)]
-        layer = built.layer(number)
-        if not tops:
-            message = f"layer {layer.name!r} ({layer.param.type}) has no outputs"
-            raise error(message, code=ErrorCode.MISSING, layer=layer.name)
-        if layer.param.type == "DetectionOutput":
-            images = built.net.blobs[built.bottoms(number)[0]].shape[0]
-            keep = layer.param.detection_output_param.keep_top_k
-            return [padded_detections(tops[0], images, keep)]
-        return tops
-
-    @contextmanager
-    def _timed(self, built: BuiltNet) -> Iterator[None]:
-        """Measure the time of the layers, except on devices that would have to synchronize."""
-        net = built.net
-        watch = Stopwatch(net.plan, net.synchronize) if net.device.shares_host else None
-        begin = perf_counter_ns()
-        with watch or nullcontext():
-            yield
-        total = perf_counter_ns() - begin
-        seconds = [0.0 if watch is None else watch.forward[i] for i in built.indices[1:]]
-        self.timings = (total, [1e9 * s for s in seconds])
-
-    def shapes(self, inputs: Sequence[Shape]) -> list[tuple[list[Shape], list[Shape]]]:
-        """Return the shapes of bottoms and tops of each layer, without a forward pass.
-
-        Args:
-            inputs: Shape of each input.
-
-        Raises:
-            error: The number of inputs differs.
-        """
-        names = self.imported.inputs
-        if len(inputs) != len(names):
-            message = f"got {len(inputs)} shapes, expected those of inputs {', '.join(names)}"
-            raise error(
-                message, code=ErrorCode.COUNT_MISMATCH, got=len(inputs), expected=len(names)
-            )
-        by_name = dict(zip(names, inputs, strict=True))
-        self.build(by_name)
-        built = self.ready()
-        blobs = built.net.blobs
-        for name, shape in by_name.items():
-            blobs[name].reshape(shape)
-        built.net.reshape()
-        pairs = [(list(inputs), list(inputs))]
-        for number in range(1, len(built.indices)):
-            sides = (built.bottoms(number), built.tops(number))
-            read, made = ([blobs[name].shape for name in side] for side in sides)
-            pairs.append((read, made))
-        return pairs

@@ -29,6 +29,13 @@ _gpu = {"id": 0}
 _phase: list[Phase] = []
 
 
+_lock = threading.Lock()
+
+_started_log: list[bool] = []
+
+_logger = get_logger(__name__)
+
+
 def set_mode_cpu() -> None:
     """Run new nets on the CPU."""
     device.set_device("cpu")
@@ -79,12 +86,6 @@ def default_phase() -> Phase | None:
 def layer_type_list() -> list[str]:
     """Return the names of all layer types."""
     return layer_types()
-
-
-_lock = threading.Lock()
-_started_log: list[bool] = []
-
-_logger = get_logger(__name__)
 
 
 def init_log(level: int | None = None, stderr: bool | None = None) -> None:

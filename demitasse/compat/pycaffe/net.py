@@ -29,6 +29,76 @@ Arrays = dict[str, np.ndarray]
 Hook = Callable[[int], None]
 
 
+class BoolVec(list[bool]):
+    """Flags, such as the gradients that a layer computes."""
+
+
+class DtypeVec(list[float]):
+    """Numbers, such as loss weights."""
+
+
+class IntVec(list[int]):
+    """Integers, such as indices of blobs in a net."""
+
+
+class LayerVec(list[Any]):
+    """Layers; a ``Python`` layer is represented by the user's object."""
+
+
+class ParamVec(BlobVec):
+    """Parameters of a layer; the list is fixed.
+
+    Assigning a blob to an item shares the blob's data and gradient with the parameter.
+
+    Raises:
+        NetError: The list is changed in another way. In Caffe an added blob is saved with the net
+            and has no other effect.
+    """
+
+    def __setitem__(self, index: Any, blob: Any) -> None:
+        if isinstance(index, slice) or not isinstance(blob, Blob):
+            self._refuse()
+        param = self[index]
+        param.share_data(blob)
+        param.share_diff(blob)
+
+    def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        message = (
+            "the list of a layer's parameters cannot be changed; to change values, write into a "
+            "blob: net.params['ip1'][0].data[...] = array"
+        )
+        raise NetError(message, code=ErrorCode.READ_ONLY)
+
+    __delitem__ = __iadd__ = __imul__ = _refuse
+    add_blob = append = clear = extend = insert = pop = remove = reverse = sort = _refuse
+
+
+class StringVec(list[str]):
+    """Names."""
+
+
+DEPRECATED_METHODS = {
+    "set_phase_test": "name the phase when the net is made: Net(file, weights, caffe.TEST)",
+    "set_phase_train": "name the phase when the net is made: Net(file, weights, caffe.TRAIN)",
+    "set_mode_cpu": "call caffe.set_mode_cpu() before the net is made",
+    "set_mode_gpu": "call caffe.set_mode_gpu() before the net is made",
+    "set_device": "call caffe.set_device(number) before the net is made",
+    **dict.fromkeys(
+        ("set_mean", "set_input_scale", "set_raw_scale", "set_channel_swap"),
+        "give it to caffe.Classifier when that is made, or to a caffe.io.Transformer",
+    ),
+    **dict.fromkeys(("preprocess", "deprocess"), "a caffe.io.Transformer has it"),
+}
+"""Methods of Caffe's first versions, and their replacement."""
+
+FileName = str | bytes | os.PathLike[str]
+
+
+def file_name(name: FileName) -> str:
+    """Return a file name as text; bytes are decoded by the file system's encoding."""
+    return os.fsdecode(name)
+
+
 class Net:
     """A net: ``Net(file, phase, level=0, stages=None, weights=None)``.
 
@@ -412,74 +482,3 @@ def _arguments(*args: Any, **kwargs: Any) -> tuple[Phase | int, Any, int, Sequen
     weights = given.get("weights")
     weights = None if weights is None else file_name(weights)
     return given["phase"], weights, given.get("level", 0), given.get("stages") or ()
-
-
-class BoolVec(list[bool]):
-    """Flags, such as the gradients that a layer computes."""
-
-
-class DtypeVec(list[float]):
-    """Numbers, such as loss weights."""
-
-
-class IntVec(list[int]):
-    """Integers, such as indices of blobs in a net."""
-
-
-class LayerVec(list[Any]):
-    """Layers; a ``Python`` layer is represented by the user's object."""
-
-
-class ParamVec(BlobVec):
-    """Parameters of a layer; the list is fixed.
-
-    Assigning a blob to an item shares the blob's data and gradient with the parameter.
-
-    Raises:
-        NetError: The list is changed in another way. In Caffe an added blob is saved with the net
-            and has no other effect.
-    """
-
-    def __setitem__(self, index: Any, blob: Any) -> None:
-        if isinstance(index, slice) or not isinstance(blob, Blob):
-            self._refuse()
-        param = self[index]
-        param.share_data(blob)
-        param.share_diff(blob)
-
-    def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        message = (
-            "the list of a layer's parameters cannot be changed; to change values, write into a "
-            "blob: net.params['ip1'][0].data[...] = array"
-        )
-        raise NetError(message, code=ErrorCode.READ_ONLY)
-
-    __delitem__ = __iadd__ = __imul__ = _refuse
-    add_blob = append = clear = extend = insert = pop = remove = reverse = sort = _refuse
-
-
-class StringVec(list[str]):
-    """Names."""
-
-
-DEPRECATED_METHODS = {
-    "set_phase_test": "name the phase when the net is made: Net(file, weights, caffe.TEST)",
-    "set_phase_train": "name the phase when the net is made: Net(file, weights, caffe.TRAIN)",
-    "set_mode_cpu": "call caffe.set_mode_cpu() before the net is made",
-    "set_mode_gpu": "call caffe.set_mode_gpu() before the net is made",
-    "set_device": "call caffe.set_device(number) before the net is made",
-    **dict.fromkeys(
-        ("set_mean", "set_input_scale", "set_raw_scale", "set_channel_swap"),
-        "give it to caffe.Classifier when that is made, or to a caffe.io.Transformer",
-    ),
-    **dict.fromkeys(("preprocess", "deprocess"), "a caffe.io.Transformer has it"),
-}
-"""Methods of Caffe's first versions, and their replacement."""
-
-
-FileName = str | bytes | os.PathLike[str]
-
-
-def file_name(name: FileName) -> str:
-    """Return a file name as text; bytes are decoded by the file system's encoding."""
-    return os.fsdecode(name)

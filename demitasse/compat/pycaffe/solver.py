@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _logger = get_logger(__name__)
 
 
+_solvers = {"count": 1, "rank": 0}
+
+
 class Solver:
     """A solver of any type, from its file.
 
@@ -181,9 +184,6 @@ def get_solver(param_file: FileName | SolverParameter) -> Solver:
 
 def _source(given: FileName | SolverParameter) -> str | SolverParameter:
     return given if isinstance(given, SolverParameter) else file_name(given)
-
-
-_solvers = {"count": 1, "rank": 0}
 
 
 def has_nccl() -> bool:

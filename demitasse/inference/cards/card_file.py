@@ -41,6 +41,13 @@ MAX_LABELS, MAX_FILES, MAX_MAPS = 100_000, 16, 64
 log = get_logger(__name__)
 
 
+MAX_TEXT = 2000
+"""Longest text, in characters."""
+
+MAX_NUMBER = 1e30
+"""Largest absolute value of a number."""
+
+
 @dataclass(frozen=True)
 class FileOverrides:
     """Files of the caller, which replace those of a card.
@@ -354,13 +361,6 @@ def safe_path(folder: Path, name: str) -> Path:
         message = f"there is no file {name!r} in the card's folder, {folder}"
         raise ConfigError(message, code=ErrorCode.NOT_FOUND, file=name)
     return path
-
-
-MAX_TEXT = 2000
-"""Longest text, in characters."""
-
-MAX_NUMBER = 1e30
-"""Largest absolute value of a number."""
 
 
 class Table:

@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
 
 
+HUE_STEP = 0.618034
+"""Difference of hues of neighbouring classes, as a fraction of the circle: the golden ratio."""
+
+OPACITY = 0.5
+"""Opacity of a mask over its image."""
+
+Color = tuple[int, int, int]
+
+
 def _label(labels: Sequence[str], index: int) -> str:
     return labels[index] if 0 <= index < len(labels) else str(index)
 
@@ -136,15 +145,6 @@ class Features:
 
 
 Prediction = Classes | Boxes | Segments | Features
-
-
-HUE_STEP = 0.618034
-"""Difference of hues of neighbouring classes, as a fraction of the circle: the golden ratio."""
-
-OPACITY = 0.5
-"""Opacity of a mask over its image."""
-
-Color = tuple[int, int, int]
 
 
 def draw_prediction(image: np.ndarray, prediction: Prediction) -> np.ndarray:

@@ -26,6 +26,12 @@ Item = TypeVar("Item")
 BATCH_SIZE = 16
 
 
+log = get_logger(__name__)
+
+Arrays = dict[str, np.ndarray]
+"""Values by name of the blob."""
+
+
 @runtime_checkable
 class Picture(Protocol):
     """An image of Pillow, which is not imported."""
@@ -235,12 +241,6 @@ def _ends_in_softmax(net: Net, outputs: Sequence[str]) -> bool:
         for top in net.structure.top_ids(index)
     }
     return all(made_by.get(name) == "Softmax" for name in outputs)
-
-
-log = get_logger(__name__)
-
-Arrays = dict[str, np.ndarray]
-"""Values by name of the blob."""
 
 
 def load_weights(net: Net, weights: Sequence[Path]) -> None:

@@ -32,6 +32,10 @@ ZOO = Path(__file__).parent / "zoo"
 MOST = 64
 
 
+CHUNK = 1 << 20
+"""Bytes per read."""
+
+
 @dataclass(frozen=True)
 class PublishedCard:
     """A published card.
@@ -146,10 +150,6 @@ def _input_size(one: PublishedCard) -> tuple[int, ...]:
     table = parse_card(ZOO / f"{one.key}.toml").table("preprocess")
     sides = table.sides("crop", MAX_SIDE) or table.sides("size", MAX_SIDE)
     return sides * 2 if len(sides) == 1 else sides
-
-
-CHUNK = 1 << 20
-"""Bytes per read."""
 
 
 def file_hashes(path: Path) -> tuple[str, str]:

@@ -27,6 +27,20 @@ from demitasse.io.weights.npz import arrays_in, write_npz
 MAX_SHARDS = 100_000
 
 
+Candidate = tuple[int, int | None, str]
+"""Index, number of shards, and source; the number is None if unknown."""
+
+Format = Literal["npz", "jsonl"]
+
+ITEMS, SOURCE = "items", "made_from"
+"""Arrays of a part besides the outputs: names of the items, and the fingerprint."""
+
+PART = re.compile(r"part-(\d{5,6})-of-(?!0+\.)(\d{5,6})\.(npz|jsonl)", re.ASCII)
+
+MAX_LINE = 1000
+"""Largest first line of a part, which contains the fingerprint, in bytes."""
+
+
 @dataclass(frozen=True)
 class Shard:
     """One of several shards of the batches.
@@ -105,10 +119,6 @@ def find_shard(text: str, environment: Mapping[str, str]) -> Shard:
     return Shard(index, size, where)
 
 
-Candidate = tuple[int, int | None, str]
-"""Index, number of shards, and source; the number is None if unknown."""
-
-
 def _candidates(environment: Mapping[str, str]) -> Iterator[Candidate]:
     number = _Numbers(environment)
     array = number("SLURM_ARRAY_TASK_ID")
@@ -144,17 +154,6 @@ class _Numbers:
             message = f"the variable {name} is {text[:50]!r}, expected a number"
             raise ConfigError(message, code=ErrorCode.INVALID, variable=name)
         return int(text)
-
-
-Format = Literal["npz", "jsonl"]
-
-ITEMS, SOURCE = "items", "made_from"
-"""Arrays of a part besides the outputs: names of the items, and the fingerprint."""
-
-PART = re.compile(r"part-(\d{5,6})-of-(?!0+\.)(\d{5,6})\.(npz|jsonl)", re.ASCII)
-
-MAX_LINE = 1000
-"""Largest first line of a part, which contains the fingerprint, in bytes."""
 
 
 @renamed_arguments(maker="runner", batch="batch_size")

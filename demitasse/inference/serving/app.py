@@ -44,6 +44,12 @@ READERS = 4
 """Threads that parse large bodies and decode images."""
 
 
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds of the histogram of durations, in seconds."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """Limits of requests.
@@ -282,12 +288,6 @@ async def _send(response: Response, send: Send, *, head: bool) -> None:
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": response.status, "headers": raw})
     await send({"type": "http.response.body", "body": b"" if head else response.body})
-
-
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds of the histogram of durations, in seconds."""
 
 
 @dataclass

@@ -37,6 +37,13 @@ PYTHON_TYPES: dict[str, set[type]] = {
 """Types of JSON values by the kind of a numpy type."""
 
 
+MAX_REPR = 60
+"""Characters of a value that a message shows."""
+
+MAX_NAME = 1000
+"""Longest name, in characters."""
+
+
 def read_request(body: bytes | memoryview, json_length: int | None = None) -> InferRequest:
     """Parse a request for inference.
 
@@ -284,13 +291,6 @@ def _items(entry: Fields, content: memoryview, shape: tuple[int, ...]) -> np.nda
     values = np.empty(len(found), DTYPES["BYTES"])
     values[:] = found
     return values.reshape(shape)
-
-
-MAX_REPR = 60
-"""Characters of a value that a message shows."""
-
-MAX_NAME = 1000
-"""Longest name, in characters."""
 
 
 def json_object(content: bytes | memoryview) -> Fields:

@@ -29,6 +29,34 @@ CORNER = 0.29
 """Fraction of an octagon's height that each corner cuts off."""
 
 
+BASELINE = 0.35
+"""Distance from the middle of a text line down to its baseline, in font sizes."""
+
+FORMATS = {
+    "png": "PNG",
+    "jpg": "JPEG",
+    "jpeg": "JPEG",
+    "jpe": "JPEG",
+    "gif": "GIF",
+    "bmp": "BMP",
+    "tif": "TIFF",
+    "tiff": "TIFF",
+    "webp": "WEBP",
+    "pdf": "PDF",
+    "ps": "EPS",
+    "eps": "EPS",
+}
+"""Pillow's formats by file extension."""
+
+SUPERSAMPLING = 2
+"""Pixels drawn per output pixel, along each side, for antialiasing."""
+
+MAX_PIXELS, MAX_SIDE = 1 << 26, 16_000
+"""Largest image; larger drawings are scaled down, since WebP and many viewers have limits."""
+
+CURVE_POINTS = 12
+
+
 @dataclass(frozen=True)
 class Shape:
     """A node.
@@ -174,10 +202,6 @@ def arrow(line: Line) -> list[Point]:
     ]
 
 
-BASELINE = 0.35
-"""Distance from the middle of a text line down to its baseline, in font sizes."""
-
-
 def to_svg(graph: Drawing) -> str:
     """Return a drawing as an SVG document."""
     width, height = graph.size
@@ -225,31 +249,6 @@ def _svg_shape(shape: Shape) -> list[str]:
         for i, text in enumerate(shape.lines)
     ]
     return [outline, *texts]
-
-
-FORMATS = {
-    "png": "PNG",
-    "jpg": "JPEG",
-    "jpeg": "JPEG",
-    "jpe": "JPEG",
-    "gif": "GIF",
-    "bmp": "BMP",
-    "tif": "TIFF",
-    "tiff": "TIFF",
-    "webp": "WEBP",
-    "pdf": "PDF",
-    "ps": "EPS",
-    "eps": "EPS",
-}
-"""Pillow's formats by file extension."""
-
-SUPERSAMPLING = 2
-"""Pixels drawn per output pixel, along each side, for antialiasing."""
-
-MAX_PIXELS, MAX_SIDE = 1 << 26, 16_000
-"""Largest image; larger drawings are scaled down, since WebP and many viewers have limits."""
-
-CURVE_POINTS = 12
 
 
 def to_pixels(graph: Drawing, extension: str) -> bytes:
