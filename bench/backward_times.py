@@ -16,7 +16,7 @@ from nets import NETS
 
 from demitasse import Net
 from demitasse.io.proto import NetParameter, parse_text
-from demitasse.plan.stopwatch import Stopwatch
+from demitasse.plan.report import Stopwatch
 
 CASES = ("lenet:64", "caffenet:32", "googlenet:8", "resnet50:8")
 OUT = Path(__file__).parent / "results/backward_times.json"

@@ -21,8 +21,7 @@ from peers.run_peak import Measured as Peak
 
 from demitasse import Net
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
-from demitasse.plan.report import report
-from demitasse.plan.stopwatch import Stopwatch
+from demitasse.plan.report import Stopwatch, report
 from demitasse.training import Solver
 
 SOLVER = (

@@ -28,8 +28,7 @@ from demitasse.io.proto import (
 from demitasse.memory.transfers import transfers
 from demitasse.net import Net
 from demitasse.net.memory_usage import memory_held
-from demitasse.plan.report import report
-from demitasse.plan.stopwatch import Stopwatch
+from demitasse.plan.report import Stopwatch, report
 from demitasse.testing.comparison import random_inputs
 from demitasse.training import Solver
 

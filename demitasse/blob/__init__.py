@@ -1,6 +1,5 @@
-"""Blobs: data and gradient, the memory they are in, and Caffe's methods on them."""
+"""Blobs: data and gradient, their memories, and Caffe's methods on them."""
 
-from demitasse.blob.blob import Blob
-from demitasse.blob.changes import Changes
+from demitasse.blob.blob import Blob, VersionCounter
 
-__all__ = ["Blob", "Changes"]
+__all__ = ["Blob", "VersionCounter"]

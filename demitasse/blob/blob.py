@@ -5,48 +5,372 @@ Source: Caffe, ``src/caffe/blob.cpp``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
-from demitasse.blob.views import Views
-from demitasse.core.axes import LEGACY, shape_string
+from demitasse.backends.arrays import Array
+from demitasse.backends.storage import Stored
+from demitasse.blob.array_input import host_array, is_on
+from demitasse.core.axes import LEGACY, Axes, checked_shape, flat_list, shape_string
+from demitasse.core.device import Device, current_device
 from demitasse.core.html_repr import html_of
-from demitasse.errors import ErrorCode, ShapeError
-from demitasse.io.proto import BlobProto, floats, set_floats, stored_shape
+from demitasse.errors import DeviceError, ErrorCode, ShapeError
+from demitasse.io.proto import BlobProto, BlobShape, floats, set_floats, stored_shape
 from demitasse.memory import Head, SyncedMemory
 
-__all__ = ["Blob"]
+__all__ = ["Blob", "VersionCounter"]
 
 PART = 1 << 20
-"""Elements that are taken at a time of values whose memory is given back on the way."""
+"""Elements copied at a time from values whose memory is returned to the system on the way."""
+
+_numbers = itertools.count(1)
 
 
-class Blob(Views):
+class VersionCounter:
+    """Number of the last change of shape or memory of a net's blobs.
+
+    A plan compares one integer to detect changes since its preparation.
+
+    Attributes:
+        number: Number of the last change. No number occurs twice in a process, so no change is
+            lost when threads note changes at the same time.
+    """
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def note(self) -> None:
+        """Count a change."""
+        self.number = next(_numbers)
+
+
+class Blob(Axes):
     """Data and its gradient (``diff``), both of one shape.
 
     Args:
         shape: Sizes of the axes, each at least 0; at most 32 of them.
         dtype: "float32", "float64", or an integer type for internal use.
-        device: Where it lives; the current device by default.
-        name: What it is called in messages.
+        device: The device; by default the current one.
+        name: Name in messages.
 
     Raises:
         ShapeError: An axis is negative, or there are too many.
     """
 
+    def __init__(
+        self,
+        shape: Sequence[int] = (),
+        dtype: str = "float32",
+        device: str | Device | None = None,
+        name: str = "",
+    ) -> None:
+        self.dtype = dtype
+        self.device = current_device() if device is None else Device(device)
+        super().__init__(shape, name)
+        self._counters: tuple[VersionCounter, ...] = ()
+        self._data, self._diff = self._new_memories(self._count)
+
+    def _new_memories(self, count: int) -> tuple[SyncedMemory, SyncedMemory]:
+        """Return memories for data and gradient that no other blob shares."""
+        label = self._called()
+        return (
+            SyncedMemory(count, self.dtype, self.device, label),
+            SyncedMemory(count, self.dtype, self.device, f"the gradient of {label}"),
+        )
+
+    def subscribe(self, changes: VersionCounter) -> None:
+        """Count changes of shape and memory there, too; a blob may be part of several nets."""
+        if changes not in self._counters:
+            self._counters = (*self._counters, changes)
+
+    def _note(self) -> None:
+        """Count a change, before it is made: an interrupted change must be counted, too."""
+        for changes in self._counters:
+            changes.note()
+
+    # -- shape ---------------------------------------------------------------------------------
+
+    def reshape(self, *shape: int | Iterable[int] | BlobShape) -> None:
+        """Change the shape; memory that is too small is replaced, and never shrinks.
+
+        Args:
+            shape: Integers, one tuple or list, or one BlobShape.
+
+        Raises:
+            ShapeError: An axis is negative, or there are more than 32.
+        """
+        if len(shape) == 1 and type(shape[0]) is tuple and shape[0] == self._shape:
+            return  # the usual case in a pass
+        new = checked_shape(_dims(shape))
+        if new == self._shape:
+            return
+        count, data, diff = math.prod(new), self._data, self._diff
+        if count > min(data.size, diff.size):
+            # both are replaced, as in Caffe, which ends the sharing of either
+            data, diff = self._new_memories(count)
+        self._note()
+        # one statement: an interrupt must not leave a shape without the memory for it
+        self._shape, self._count, self._data, self._diff = new, count, data, diff
+
+    def reshape_like(self, other: Axes) -> None:
+        """Change the shape to that of another blob."""
+        self.reshape(other.shape)
+
+    # -- memory --------------------------------------------------------------------------------
+
+    @property
+    def data_memory(self) -> SyncedMemory:
+        """The memory of the data, which other blobs may share."""
+        return self._data
+
+    @property
+    def diff_memory(self) -> SyncedMemory:
+        """The memory of the gradient, which other blobs may share."""
+        return self._diff
+
+    def share_data(self, other: Blob) -> None:
+        """Share the data memory of ``other``, which must have the same count.
+
+        Raises:
+            ShapeError: The counts differ.
+            DeviceError: The blobs are on devices that do not share memory.
+        """
+        self._check_same_count(other)
+        self._check_same_place(other)
+        if self._data is not other._data:
+            self._note()
+            self._data = other._data
+
+    def share_diff(self, other: Blob) -> None:
+        """Share the gradient memory of ``other``; raises the errors of ``share_data``."""
+        self._check_same_count(other)
+        self._check_same_place(other)
+        if self._diff is not other._diff:
+            self._note()
+            self._diff = other._diff
+
+    def to(self, device: Device) -> None:
+        """Move to another device; the contents are copied when they are next used."""
+        self.device = device
+        self._data.to(device)
+        self._diff.to(device)
+
+    def set_cpu_data(self, array: np.ndarray) -> None:
+        """Use a host array of the blob's count as the data, without a copy."""
+        self._adopt(array, Head.HEAD_AT_CPU)
+
+    def set_gpu_data(self, array: Array) -> None:
+        """Use a device array of the blob's count as the data, without a copy."""
+        self._adopt(array, Head.HEAD_AT_GPU)
+
+    def _adopt(self, array: Array, side: Head) -> None:
+        if math.prod(array.shape) != self._count:
+            message = (
+                f"got an array of shape {tuple(array.shape)} as the data of {self._called()} "
+                f"{self.shape_string}; the counts must be equal"
+            )
+            raise ShapeError(
+                message,
+                code=ErrorCode.COUNT_MISMATCH,
+                blob=self.name,
+                got=tuple(array.shape),
+                expected=self._shape,
+            )
+        if self._data.size != self._count:  # both memories are replaced, as in Caffe
+            data, diff = self._new_memories(self._count)
+            self._note()
+            self._data, self._diff = data, diff
+        if side is Head.HEAD_AT_CPU:
+            self._data.set_cpu_data(array.reshape(-1))
+        else:
+            self._data.set_gpu_data(self.device.backend.xp.reshape(array, (-1,)))
+
+    # -- host views ----------------------------------------------------------------------------
+
+    @property
+    def data(self) -> np.ndarray:
+        """The data as a live, writable numpy view. Shape: ``shape``."""
+        return self._data.live_view()[: self._count].reshape(self._shape)
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        if is_on(value, self.device):
+            self.write(self._as_own_dtype(value))
+        else:
+            self.mutable_cpu_data()[...] = host_array(value, self._called(), self.device)
+
+    @property
+    def diff(self) -> np.ndarray:
+        """The gradient as a live, writable numpy view. Shape: ``shape``."""
+        return self._diff.live_view()[: self._count].reshape(self._shape)
+
+    @diff.setter
+    def diff(self, value: Any) -> None:
+        if is_on(value, self.device):
+            self.write_diff(self._as_own_dtype(value))
+        else:
+            self.mutable_cpu_diff()[...] = host_array(value, self._called(), self.device)
+
+    def cpu_data(self) -> np.ndarray:
+        """Return the data on the host, for reading."""
+        return self._data.cpu_data()[: self._count].reshape(self._shape)
+
+    def mutable_cpu_data(self) -> np.ndarray:
+        """Return the data on the host, for writing."""
+        return self._data.mutable_cpu_data()[: self._count].reshape(self._shape)
+
+    def cpu_diff(self) -> np.ndarray:
+        """Return the gradient on the host, for reading."""
+        return self._diff.cpu_data()[: self._count].reshape(self._shape)
+
+    def mutable_cpu_diff(self) -> np.ndarray:
+        """Return the gradient on the host, for writing."""
+        return self._diff.mutable_cpu_data()[: self._count].reshape(self._shape)
+
+    def gpu_data(self) -> Array:
+        """Return the data on the device, for reading."""
+        return self._view(self._data.gpu_data())
+
+    def mutable_gpu_data(self) -> Array:
+        """Return the data on the device, for writing."""
+        return self._view(self._data.mutable_gpu_data())
+
+    def gpu_diff(self) -> Array:
+        """Return the gradient on the device, for reading."""
+        return self._view(self._diff.gpu_data())
+
+    def mutable_gpu_diff(self) -> Array:
+        """Return the gradient on the device, for writing."""
+        return self._view(self._diff.mutable_gpu_data())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        host = self.cpu_data()
+        if copy is False and dtype not in (None, host.dtype):
+            message = f"a {host.dtype} blob cannot be converted to {dtype} without a copy"
+            raise ValueError(message)
+        return np.array(host, dtype=dtype) if copy is not False else host
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.mutable_gpu_data().__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        return self.gpu_data().__dlpack_device__()
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        return self.mutable_gpu_data().__cuda_array_interface__
+
+    @property
+    def _gpu_data_ptr(self) -> int:
+        """Address of the data on the GPU, for writing; pycaffe's."""
+        return int(self.__cuda_array_interface__["data"][0])
+
+    @property
+    def _gpu_diff_ptr(self) -> int:
+        """Address of the gradient on the GPU, for writing."""
+        return int(self.mutable_gpu_diff().__cuda_array_interface__["data"][0])
+
+    def data_at(self, *indices: int | Sequence[int]) -> float:
+        """Return one element of the data."""
+        return float(self._data.cpu_data()[self.offset(*indices)])
+
+    def diff_at(self, *indices: int | Sequence[int]) -> float:
+        """Return one element of the gradient."""
+        return float(self._diff.cpu_data()[self.offset(*indices)])
+
+    # -- device arrays, for layers -------------------------------------------------------------
+
+    def read(self) -> Array:
+        """Return the data on the device, read-only and valid until the layer's method returns."""
+        return self.device.backend.guard(self._view(self._data.gpu_data()))
+
+    def read_diff(self) -> Array:
+        """Return the gradient on the device, read-only and valid until the method returns."""
+        return self.device.backend.guard(self._view(self._diff.gpu_data()))
+
+    def buffer(self) -> Array:
+        """Return the data's device array, to be overwritten completely."""
+        return self._view(self._data.mutable_gpu_data(discard=True))
+
+    def diff_buffer(self) -> Array:
+        """Return the gradient's device array, to be overwritten completely."""
+        return self._view(self._diff.mutable_gpu_data(discard=True))
+
+    def write(self, array: Array) -> None:
+        """Copy ``array``, which must have exactly the blob's shape, into the data.
+
+        Raises:
+            ShapeError: The array has another shape.
+        """
+        self._check_shape(array)
+        with self.device.backend.here():
+            if self._data.storage == "float":
+                self.buffer()[...] = array
+            else:
+                self._data.overwrite(array)
+
+    def read_narrow(self, storage: Stored) -> Array:
+        """Return the data on the device in 16 bits, read-only until the method returns."""
+        return self._view(self._data.narrow_data(storage))
+
+    def narrow_buffer(self, storage: Stored) -> Array:
+        """Return the data's device array of 16 bits, to be overwritten completely."""
+        return self._view(self._data.mutable_narrow_data(storage))
+
+    def write_diff(self, array: Array) -> None:
+        """Copy ``array``, which must have exactly the blob's shape, into the gradient."""
+        self._check_shape(array)
+        with self.device.backend.here():
+            self.diff_buffer()[...] = array
+
+    def add_diff(self, array: Array) -> None:
+        """Add ``array``, which must have exactly the blob's shape, to the gradient."""
+        if self._diff.cleared:
+            self.write_diff(array)
+            return
+        self._check_shape(array)
+        with self.device.backend.here():
+            view = self._view(self._diff.mutable_gpu_data())
+            view += array
+
+    def set_diff(self, value: float) -> None:
+        """Fill the gradient with one number."""
+        with self.device.backend.here():
+            self.diff_buffer()[...] = value
+
+    def _as_own_dtype(self, array: Array) -> Array:
+        backend = self.device.backend
+        return backend.xp.astype(array, backend.dtype(self.dtype), copy=False)
+
+    def _check_shape(self, array: Array) -> None:
+        if tuple(array.shape) != self._shape:
+            message = f"got an array of shape {array.shape} for {self._called()} of {self._shape}"
+            raise ShapeError(
+                message,
+                code=ErrorCode.SHAPE_MISMATCH,
+                blob=self.name,
+                got=tuple(array.shape),
+                expected=self._shape,
+            )
+
     # -- arithmetic ----------------------------------------------------------------------------
 
     def update(self) -> None:
-        """Subtract the gradient from the data, where the data's newest side is.
+        """Subtract the gradient from the data, on the data's newest side.
 
         Raises:
-            ShapeError: The data was never written, or this is an integer blob.
+            ShapeError: The data was never written, or is of integers.
         """
-        self._need_float("update")
+        self._check_float("update")
         match self._data.head:
             case Head.UNINITIALIZED:
-                message = f"update of {self._called()} whose data was never written"
+                message = f"update of {self._called()}, whose data was never written"
                 raise ShapeError(message, code=ErrorCode.BAD_STATE, blob=self.name)
             case Head.HEAD_AT_CPU:
                 host = self.mutable_cpu_data()
@@ -82,7 +406,7 @@ class Blob(Views):
         self._scale(self._diff, factor)
 
     def _norm(self, memory: SyncedMemory, power: int) -> float:
-        self._need_float("norm")
+        self._check_float("norm")
         if memory.cleared:
             return 0.0
         if memory.head is Head.HEAD_AT_CPU:
@@ -94,7 +418,7 @@ class Blob(Views):
             return float(xp.sum(xp.abs(flat)) if power == 1 else xp.sum(flat * flat))
 
     def _scale(self, memory: SyncedMemory, factor: float) -> None:
-        self._need_float("scale")
+        self._check_float("scale")
         if memory.cleared:
             return
         if memory.head is Head.HEAD_AT_CPU:
@@ -106,7 +430,7 @@ class Blob(Views):
             view *= factor
 
     def copy_from(self, source: Blob, copy_diff: bool = False, reshape: bool = False) -> None:
-        """Copy the data, or else the gradient, of another blob on the current device's side.
+        """Copy the data, or the gradient, of another blob on the current device's side.
 
         Raises:
             ShapeError: The shapes differ and ``reshape`` is false.
@@ -114,8 +438,8 @@ class Blob(Views):
         if source.shape != self._shape:
             if not reshape:
                 message = (
-                    f"cannot copy {source.shape_string} into {self._called()} {self.shape_string}; "
-                    "pass reshape=True to take its shape"
+                    f"got a blob of shape {source.shape_string} to copy into {self._called()} "
+                    f"{self.shape_string}; pass reshape=True to change the shape"
                 )
                 raise ShapeError(
                     message,
@@ -139,7 +463,7 @@ class Blob(Views):
     # -- messages ------------------------------------------------------------------------------
 
     def shape_equals(self, proto: BlobProto) -> bool:
-        """Whether a message has our shape; legacy dimensions are compared from the end."""
+        """Return whether a message has this shape; legacy axes are compared from the end."""
         if any(proto.HasField(name) for name in LEGACY):
             legacy = tuple(getattr(proto, name) for name in LEGACY)
             return self.num_axes <= 4 and legacy == tuple(
@@ -148,18 +472,18 @@ class Blob(Views):
         return tuple(proto.shape.dim) == self._shape
 
     def from_proto(self, proto: BlobProto, reshape: bool = True) -> None:
-        """Take the shape, the data and, where there is one, the gradient of a message.
+        """Copy the shape, the data and, if there is one, the gradient of a message.
 
         Raises:
-            ShapeError: With ``reshape`` false, the shapes differ; or its shape and the number of
-                its values do.
+            ShapeError: With ``reshape`` false, the shapes differ; or the message has another
+                number of values than its shape.
         """
         if reshape:
             self.reshape(stored_shape(proto))
         elif not self.shape_equals(proto):
             message = (
-                f"{self._called()} is {self.shape_string}, "
-                f"the message is {shape_string(stored_shape(proto))}"
+                f"got a message of shape {shape_string(stored_shape(proto))} for {self._called()} "
+                f"{self.shape_string}"
             )
             raise ShapeError(
                 message,
@@ -173,22 +497,22 @@ class Blob(Views):
     def set_floats(
         self, data: np.ndarray, diff: np.ndarray, taken: Callable[[], None] | None = None
     ) -> None:
-        """Take the data and, where it is not empty, the gradient. Shapes: (count,).
+        """Copy the data and, unless it is empty, the gradient. Shapes: (count,).
 
         Args:
             data: The data.
             diff: The gradient.
-            taken: Called after each part that has been copied.
+            taken: Called after each copied part.
 
         Raises:
-            ShapeError: There are more or fewer values than the blob has.
+            ShapeError: The number of values is not the blob's count.
         """
         self._fill(self._data, data, "values", taken)
         if diff.size:
             self._fill(self._diff, diff, "gradient values", taken)
 
     def to_proto(self, write_diff: bool = False) -> BlobProto:
-        """Return a message with the shape, the data and, if asked, the gradient."""
+        """Return a message with the shape, the data and, with ``write_diff``, the gradient."""
         proto = BlobProto()
         if self._shape:  # Caffe writes no shape for a blob without axes
             proto.shape.dim.extend(self._shape)
@@ -205,9 +529,7 @@ class Blob(Views):
         taken: Callable[[], None] | None = None,
     ) -> None:
         if values.size != self._count:
-            message = (
-                f"{self._called()} {self.shape_string} cannot be filled with {values.size} {what}"
-            )
+            message = f"got {values.size} {what} for {self._called()} {self.shape_string}"
             raise ShapeError(
                 message,
                 code=ErrorCode.COUNT_MISMATCH,
@@ -223,9 +545,44 @@ class Blob(Views):
 
     # -- details -------------------------------------------------------------------------------
 
-    def _need_float(self, what: str) -> None:
+    def _view(self, flat: Array) -> Array:
+        return self.device.backend.view(flat, self._shape, self._count)
+
+    def _check_same_count(self, other: Blob) -> None:
+        if other.count != self._count:
+            message = (
+                f"{self._called()} {self.shape_string} cannot share the memory of "
+                f"{other._called()} {other.shape_string}; the counts must be equal"
+            )
+            raise ShapeError(
+                message,
+                code=ErrorCode.COUNT_MISMATCH,
+                blob=self.name,
+                got=other.count,
+                expected=self._count,
+            )
+
+    def _check_same_place(self, other: Blob) -> None:
+        """Check that both memories are on one device, or on the host."""
+        if other.device is not self.device and not (
+            other.device.shares_host and self.device.shares_host
+        ):
+            message = (
+                f"{self._called()} on {self.device} cannot share the memory of {other._called()} "
+                f"on {other.device}; move both to one device with net.to(...), or use copy_from"
+            )
+            raise DeviceError(message, code=ErrorCode.CONFLICT, blob=self.name)
+
+    def __copy__(self) -> NoReturn:
+        message = "a blob cannot be copied with copy.copy; use copy_from or share_data"
+        raise TypeError(message)
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        self.__copy__()
+
+    def _check_float(self, what: str) -> None:
         if not self.dtype.startswith("float"):
-            message = f"{what} of {self._called()} of {self.dtype}: only float blobs have it"
+            message = f"{what} of {self._called()} of {self.dtype}; only float blobs support it"
             raise ShapeError(message, code=ErrorCode.DTYPE_MISMATCH, blob=self.name, got=self.dtype)
 
     def __repr__(self) -> str:
@@ -234,3 +591,9 @@ class Blob(Views):
 
     def _repr_html_(self) -> str:
         return html_of(self)
+
+
+def _dims(given: tuple[Any, ...]) -> list[int]:
+    if len(given) == 1 and isinstance(given[0], BlobShape):
+        return list(given[0].dim)
+    return flat_list(given)

@@ -1,4 +1,4 @@
-"""How the values of a blob are distributed: ends, mean, norm and a histogram."""
+"""Distribution of the values of a blob: range, mean, norm and a histogram."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ BINS = 30
 """Bars of a histogram."""
 
 MOST_SAMPLED = 1 << 16
-"""Values that a histogram is made of; of more, as many are taken at equal distances."""
+"""Largest sample of a histogram; larger blobs are sampled at equal distances."""
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """How values are distributed.
+    """Distribution of values.
 
     Attributes:
-        count: How many values there are.
-        sampled: How many of them the histogram is made of.
-        low: The smallest; NaN where one is NaN.
-        high: The largest.
-        mean: Their mean.
-        norm: The square root of the sum of their squares.
-        nonfinite: How many of the sampled values are NaN or infinite.
-        edges: Where the bars of the histogram begin and end; one more than bars, rising.
-        counts: How many sampled values fall into each bar.
+        count: Number of values.
+        sampled: Number of values in the histogram.
+        low: The smallest value; NaN if a value is NaN.
+        high: The largest value.
+        mean: Mean of the values.
+        norm: Square root of the sum of squares.
+        nonfinite: Number of sampled values that are NaN or infinite.
+        edges: Edges of the histogram's bars, rising; one more than bars.
+        counts: Number of sampled values in each bar.
     """
 
     count: int
@@ -51,10 +51,10 @@ class Distribution:
 
 
 def distribution(blob: Blob, *, diff: bool = False) -> Distribution | None:
-    """Return how the data of a blob, or its gradient, are distributed; None where it has none.
+    """Return the distribution of a blob's data, or of its gradient; None for an empty blob.
 
-    Ends, mean and norm are computed where the values are newest. Of a device with a memory of its
-    own no more than the sample comes to the host.
+    Range, mean and norm are computed on the newest side. A device with a memory of its own copies
+    the sample alone to the host.
     """
     memory = blob.diff_memory if diff else blob.data_memory
     if memory.cleared or not blob.count:
@@ -84,7 +84,7 @@ def distribution(blob: Blob, *, diff: bool = False) -> Distribution | None:
 
 @contextmanager
 def _newest(blob: Blob, memory: SyncedMemory) -> Iterator[tuple[Any, Array]]:
-    """Yield a namespace and the values where they are newest. Shape: (count,)."""
+    """Yield a namespace and the values on the newest side. Shape: (count,)."""
     if blob.device.shares_host or memory.head is Head.HEAD_AT_CPU:
         yield np, memory.cpu_data()[: blob.count]
         return
@@ -95,6 +95,6 @@ def _newest(blob: Blob, memory: SyncedMemory) -> Iterator[tuple[Any, Array]]:
 
 def _numbers(xp: Any, flat: Array) -> tuple[float, float, float, float]:
     """Return the smallest value, the largest, the mean and the norm."""
-    with np.errstate(all="ignore"):  # of what is infinite, or nearly so
+    with np.errstate(all="ignore"):  # values may be infinite, or overflow
         square = xp.sum(flat * flat)
         return float(xp.min(flat)), float(xp.max(flat)), float(xp.mean(flat)), float(square) ** 0.5

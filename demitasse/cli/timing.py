@@ -16,8 +16,7 @@ from demitasse.core.config import settings
 from demitasse.core.log import get_logger, number
 from demitasse.core.text import bytes_text
 from demitasse.net import Net
-from demitasse.plan.report import LayerReport, report
-from demitasse.plan.stopwatch import Stopwatch
+from demitasse.plan.report import LayerReport, Stopwatch, report
 
 log = get_logger(__name__)
 
@@ -157,7 +156,7 @@ class _Reasons:
 
     def mark(self, layer: LayerReport) -> str:
         """Return the numbers of a layer's reasons, such as ``[1] [2]``."""
-        alone = f"not fused with the next: {layer.why_alone}" if layer.why_alone else ""
+        alone = f"not fused with the next: {layer.why_not_fused}" if layer.why_not_fused else ""
         reasons = filter(None, (layer.why, alone))
         return " ".join(f"[{self._numbers.setdefault(r, len(self._numbers) + 1)}]" for r in reasons)
 

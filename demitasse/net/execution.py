@@ -17,7 +17,7 @@ from functools import partial, reduce
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.storage import Stored
-from demitasse.blob import Changes
+from demitasse.blob import VersionCounter
 from demitasse.core.config import settings
 from demitasse.core.device import Device
 from demitasse.core.out_of_memory import MEMORY_ERRORS, located_memory_error
@@ -35,7 +35,7 @@ from demitasse.net.memory_usage import suggest_batch_size
 from demitasse.net.rollback import StatefulBlobs
 from demitasse.net.structure import Structure
 from demitasse.plan import Plan
-from demitasse.plan.liveness import Allocator, hidden_blobs
+from demitasse.plan.liveness import Allocator, elidable_blobs
 
 __all__ = ["Callback", "ExclusiveLock", "Execution", "Loss", "Passes"]
 
@@ -145,7 +145,7 @@ class Passes:
     ) -> None:
         self._structure, self._kept, self._storage = structure, kept, storage
         self._allocator: Allocator | None = None
-        self._changes = Changes()
+        self._changes = VersionCounter()
         self._serials: tuple[int, frozenset[int]] = (-1, frozenset())
         self.plan = self._planned(optimize=optimize)
         self.debug_info, self.gradients_valid = False, True
@@ -179,7 +179,7 @@ class Passes:
         """Return why the passes cannot be captured; "" if they can."""
         if self._has_callbacks:
             return "callbacks run between layers"
-        if self.debug_info or self.plan.watch is not None:
+        if self.debug_info or self.plan.observer is not None:
             return "layers are observed one by one"
         if self._leased():
             return "a live view of a blob (blob.data) is in use"
@@ -192,7 +192,7 @@ class Passes:
 
     def reset_plan(self) -> None:
         """Discard all prepared Steps, for a net that has moved to another device."""
-        self.plan = self._planned(optimize=self.plan.lowered)
+        self.plan = self._planned(optimize=self.plan.optimize)
 
     def forward(self, first: int, last: int) -> list[Array]:
         """Run layers ``first`` to ``last``, both included.
@@ -230,7 +230,7 @@ class Passes:
             return False
         try:
             self._take_over_views()
-            replayed = self.plan.again()
+            replayed = self.plan.replay()
             if replayed:
                 self._show_views()
         except BaseException:
@@ -324,7 +324,7 @@ class Passes:
         if allocator is not None:
             if not backward:
                 self.plan.reshape()
-            allocator.update(self.plan.runs)
+            allocator.update(self.plan.fusion_ends)
             allocator.check_reads(first, last)
         try:
             if allocator is not None:
@@ -355,22 +355,24 @@ class Passes:
 
     def _planned(self, *, optimize: bool) -> Plan:
         """Return a plan of the layers; assign shared buffers to the blobs that are not kept."""
-        places = self._structure.places()
+        bindings = self._structure.bindings()
         if self._kept is None:
-            return Plan(places, self._changes, lowered=optimize)
+            return Plan(bindings, self._changes, optimize=optimize)
         if self._allocator is not None:
             self._allocator.release()
         wanted = self._kept.union(self._structure.inputs, self._structure.outputs)
         kept = [blob for name, blob in self._structure.blobs.items() if name in wanted]
         if self._structure.phase == "TRAIN":
-            self._allocator = Allocator(places, kept, self._changes, backward=True)
-            return Plan(places, self._changes, lowered=optimize)
-        places = [replace(place, backward=False) for place in places]
-        self._allocator = Allocator(places, kept, self._changes)
-        hidden = hidden_blobs(places, kept)
-        joins = optimize and places[0].layer.device.backend.joins_in_place
-        arrange = self._allocator.find_homes if joins else None
-        return Plan(places, self._changes, lowered=optimize, hidden=hidden, arrange=arrange)
+            self._allocator = Allocator(bindings, kept, self._changes, backward=True)
+            return Plan(bindings, self._changes, optimize=optimize)
+        bindings = [replace(binding, backward=False) for binding in bindings]
+        self._allocator = Allocator(bindings, kept, self._changes)
+        elidable = elidable_blobs(bindings, kept)
+        in_place = optimize and bindings[0].layer.device.backend.joins_in_place
+        aliases = self._allocator.find_aliases if in_place else None
+        return Plan(
+            bindings, self._changes, optimize=optimize, elidable=elidable, on_shapes_known=aliases
+        )
 
     def _leased(self) -> list[SyncedMemory]:
         """Return the memories of the net that have live views."""

@@ -21,8 +21,7 @@ from demitasse.layers import Layer
 from demitasse.memory import DEVICE_HEADS, Head, SyncedMemory
 from demitasse.memory.transfers import transfer_mode
 from demitasse.net.rollback import BlobCopies, nothing
-from demitasse.plan import Ran
-from demitasse.plan.entry import Entry
+from demitasse.plan import Executed, PlannedLayer
 
 if TYPE_CHECKING:
     from demitasse.net.execution import Execution
@@ -37,13 +36,13 @@ the stream of the capture, and leaves all memories where they stay."""
 # -- obstacles to a capture --------------------------------------------------------------------
 
 
-def count_sources(entries: Sequence[Entry]) -> int:
+def count_sources(entries: Sequence[PlannedLayer]) -> int:
     """Return the number of layers at the beginning that only bring data in."""
-    firsts = (index for index, entry in enumerate(entries) if entry.place.bottom)
+    firsts = (index for index, entry in enumerate(entries) if entry.binding.bottom)
     return next(firsts, len(entries))
 
 
-def layer_blocker(entries: Sequence[Entry]) -> str:
+def layer_blocker(entries: Sequence[PlannedLayer]) -> str:
     """Return which layer prevents the capture of passes, and why; "" for none.
 
     Args:
@@ -52,16 +51,16 @@ def layer_blocker(entries: Sequence[Entry]) -> str:
     first = count_sources(entries)
     for index, entry in enumerate(entries):
         if why := _blocks(entry) if index >= first else _blocks_as_source(entry):
-            return f"{entry.place.called} {why}"
+            return f"{entry.binding.label} {why}"
     return ""
 
 
-def _blocks_as_source(entry: Entry) -> str:
+def _blocks_as_source(entry: PlannedLayer) -> str:
     return "is a data layer with a loss weight" if entry.layer.loss_weights else ""
 
 
-def _blocks(entry: Entry) -> str:
-    if not entry.place.bottom:
+def _blocks(entry: PlannedLayer) -> str:
+    if not entry.binding.bottom:
         return "brings in data after other layers"
     if entry.layer.dynamic_shapes:
         return "runs on the host, or its shapes depend on values"
@@ -183,7 +182,7 @@ class _Captured:
 
     replay: GraphReplay
     copies: BlobCopies
-    steps: Ran
+    steps: Executed
 
 
 class GraphCapture:
@@ -279,14 +278,14 @@ class GraphCapture:
         except NotRecorded:
             roll_back()
             raise
-        execution.plan.recorded.add(replay)
+        execution.plan.captured.add(replay)
         log.debug("From now on %s are launched as one.", self._what)
-        return _Captured(replay, copies, execution.plan.ran())
+        return _Captured(replay, copies, execution.plan.executed())
 
     def _launch(self, work: CapturableWork, captured: _Captured) -> None:
         execution = self._execution
         if execution.last_launch is not self:
-            execution.plan.follow(captured.steps)
+            execution.plan.restore_executed(captured.steps)
         work.update_inputs()
         execution.stateful_blobs.before_replay(captured.copies)
         with Uninterrupted():

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from demitasse.backends.storage import Stored
 from demitasse.blob import Blob
-from demitasse.blob.given import host_array, is_on
+from demitasse.blob.array_input import host_array, is_on
 from demitasse.core.config import settings
 from demitasse.core.deprecated import deprecated_attribute, renamed_arguments
 from demitasse.core.device import Device, choose_device
@@ -516,7 +516,7 @@ class Net:
             self._source,
             device=self.device if device is None else device,
             dtype=self.dtype,
-            lowered=self.plan.lowered,
+            lowered=self.plan.optimize,
             seed=self.seed,
             base_dir=self.base_dir,
             keep=self._kept,

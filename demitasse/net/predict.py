@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demitasse.blob.given import host_array, is_on
+from demitasse.blob.array_input import host_array, is_on
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError, ShapeError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from demitasse.core.html_repr import html_of
 from demitasse.graph import Graph, Needs, Param
 from demitasse.io.proto import LayerParameter, NetParameter, Phase
 from demitasse.layers import Layer
-from demitasse.plan import Place
+from demitasse.plan import LayerBinding
 
 __all__ = ["ReadOnlyMapping", "Structure"]
 
@@ -137,10 +137,10 @@ class Structure:
         """The index of the first layer of each name."""
         return {layer.name: i for i, layer in reversed([*enumerate(self.layers)])}
 
-    def places(self) -> list[Place]:
+    def bindings(self) -> list[LayerBinding]:
         """Return each layer with its blobs and its wanted gradients."""
         return [
-            Place(
+            LayerBinding(
                 layer,
                 tuple(self.blob_list[b] for b in node.bottoms),
                 tuple(self.blob_list[t] for t in node.tops),

@@ -1,4 +1,4 @@
-"""Which blobs of a net are kept, and which of the other blobs' memories share a buffer.
+"""Liveness: the blobs of a net that are kept, and the buffers that other blobs share.
 
 In a net that only runs forward, the data of a blob that is not kept is needed from the layer that
 writes it to the last layer that reads it: that is its *live range*. In a net that is trained all
@@ -18,20 +18,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from demitasse.backends.ops import Concat, Conv
-from demitasse.blob import Blob, Changes
+from demitasse.blob import Blob, VersionCounter
 from demitasse.core.frozen_struct import FrozenStruct
 from demitasse.core.text import suggestion
 from demitasse.errors import ErrorCode, NetError
 from demitasse.layers.metadata import layer_metadata
 from demitasse.memory import SyncedMemory
 from demitasse.memory.arena import Arena, Assignment, Slot
-from demitasse.plan import Place
-from demitasse.plan.joining import Joined, find_homes
+from demitasse.plan.concat_aliasing import Alias, find_aliases
+from demitasse.plan.planned_layer import LayerBinding
 
-__all__ = ["Allocator", "Keep", "bytes_taken", "hidden_blobs", "kept_names", "names_in"]
+__all__ = ["Allocator", "Keep", "bytes_taken", "elidable_blobs", "kept_names", "names_in"]
 
 Keep = str | Iterable[str] | None
-"""Names of blobs to keep; "outputs" for those nobody reads; None for all blobs."""
+"""Names of blobs to keep; "outputs" for the net's outputs; None for all blobs."""
 
 
 def names_in(keep: Keep) -> frozenset[str] | None:
@@ -53,8 +53,8 @@ def kept_names(keep: Keep, known: Sequence[str]) -> frozenset[str] | None:
     unknown = sorted(names - set(known))
     if unknown:
         message = (
-            f"keep= names {', '.join(unknown)}{suggestion(unknown[0], known)}; "
-            f"the net has {', '.join(known)}"
+            f"got keep={unknown}, expected names of blobs{suggestion(unknown[0], known)}; the net "
+            f"has {', '.join(known)}"
         )
         raise NetError(message, code=ErrorCode.UNKNOWN, field="keep", got=unknown)
     return names
@@ -65,43 +65,43 @@ class Access(FrozenStruct):
 
     Attributes:
         layer: Index of the layer.
-        called: The layer as messages name it.
-        reads: Names and memories that it reads.
-        writes: Names and memories that it writes.
-        opaque: Whether the layer may use its blobs in other ways than these, so that their
-            memories cannot be shared.
+        label: Name of the layer in messages.
+        reads: Names and memories that the layer reads.
+        writes: Names and memories that the layer writes.
+        opaque: True if the layer may use its blobs in other ways, so that their memories cannot be
+            shared.
     """
 
     layer: int
-    called: str
+    label: str
     reads: tuple[tuple[str, SyncedMemory], ...]
     writes: tuple[tuple[str, SyncedMemory], ...]
     opaque: bool
 
     @property
     def all(self) -> tuple[tuple[str, SyncedMemory], ...]:
-        """Names and memories that it reads or writes."""
+        """Names and memories that the layer reads or writes."""
         return self.reads + self.writes
 
 
 @dataclass
 class LiveRange:
-    """From when to when a memory is needed.
+    """The layers from the first to the last access of a memory.
 
     Attributes:
         memory: The memory.
-        name: The blob's name.
-        start: The first time it is accessed; times are counted in layers along the pass.
-        end: The last time it is accessed.
-        within: Whether it lies between two convolutions that may run as one, and so may never be
-            written.
+        name: Name of the blob.
+        start: Time of the first access; times are counted in layers along the pass.
+        end: Time of the last access.
+        fusion_internal: True for a blob between two convolutions that may run as one, which then
+            is never written.
     """
 
     memory: SyncedMemory
     name: str
     start: int
     end: int
-    within: bool = False
+    fusion_internal: bool = False
 
 
 class Occupancy:
@@ -109,86 +109,85 @@ class Occupancy:
 
     Args:
         slot: The slot.
-        within: Whether it is for what may never be written. That is kept apart, so that the others
-            are used again soon, while they are still in a cache.
+        fusion_internal: True if the slot is for memories that may never be written. Their slots
+            are separate, so that the others are reused soon, while they are still in a cache.
     """
 
-    def __init__(self, slot: Slot, *, within: bool) -> None:
-        self.slot, self._within = slot, within
-        self._times: list[tuple[int, int]] = []  # when it is occupied, in order
+    def __init__(self, slot: Slot, *, fusion_internal: bool) -> None:
+        self.slot, self._fusion_internal = slot, fusion_internal
+        self._times: list[tuple[int, int]] = []  # reserved times, in order
 
-    def take(self, live: LiveRange) -> bool:
-        """Occupy the slot for a live range, if it is free then; return whether it was."""
+    def try_reserve(self, live: LiveRange) -> bool:
+        """Reserve the slot for a live range, if it is free then; return whether it was."""
         times = (live.start, live.end)
         place = bisect_left(self._times, times)
         before, after = self._times[:place][-1:], self._times[place : place + 1]
         if any(end >= live.start for _, end in before) or any(s <= live.end for s, _ in after):
             return False
-        if live.within != self._within:
+        if live.fusion_internal != self._fusion_internal:
             return False
         self._times.insert(place, times)
         return True
 
 
-def accesses(places: Sequence[Place], *, backward: bool) -> list[Access]:
+def accesses(bindings: Sequence[LayerBinding], *, backward: bool) -> list[Access]:
     """Return how a forward pass accesses the data, or a backward pass the gradients, in order."""
     if not backward:
         return [
             Access(
                 index,
-                place.called,
-                tuple((blob.name, blob.data_memory) for blob in place.bottom),
-                tuple((blob.name, blob.data_memory) for blob in place.top),
-                _is_opaque(place),
+                binding.label,
+                tuple((blob.name, blob.data_memory) for blob in binding.bottom),
+                tuple((blob.name, blob.data_memory) for blob in binding.top),
+                _is_opaque(binding),
             )
-            for index, place in enumerate(places)
+            for index, binding in enumerate(bindings)
         ]
     return [
         Access(
             index,
-            place.called,
-            tuple((blob.name, blob.diff_memory) for blob in place.top),
+            binding.label,
+            tuple((blob.name, blob.diff_memory) for blob in binding.top),
             tuple(
                 (blob.name, blob.diff_memory)
-                for blob, wanted in zip(place.bottom, place.propagate_down, strict=True)
+                for blob, wanted in zip(binding.bottom, binding.propagate_down, strict=True)
                 if wanted
             ),
-            _is_opaque(place),
+            _is_opaque(binding),
         )
-        for index, place in reversed(list(enumerate(places)))
-        if place.backward
+        for index, binding in reversed(list(enumerate(bindings)))
+        if binding.backward
     ]
 
 
-def _is_opaque(place: Place) -> bool:
-    """Whether a layer may keep or change its blobs' memories at will, as data and Python layers."""
-    return not place.bottom or layer_metadata(place.layer.type).opaque
+def _is_opaque(binding: LayerBinding) -> bool:
+    """Return whether a layer may keep or replace its blobs' memories, as data and Python layers."""
+    return not binding.bottom or layer_metadata(binding.layer.type).opaque
 
 
-def hidden_blobs(places: Sequence[Place], kept: Iterable[Blob]) -> frozenset[int]:
-    """Return the ids of blobs that a backend need not compute at all in a net that runs forward.
+def elidable_blobs(bindings: Sequence[LayerBinding], kept: Iterable[Blob]) -> frozenset[int]:
+    """Return the ids of blobs that a backend may leave out in a net that only runs forward.
 
-    They are written by one layer, read by one other, and not kept.
+    One layer writes such a blob, one other layer reads it, and it is not kept.
     """
-    readers = Counter(id(b) for place in places for b in place.bottom if b not in place.top)
+    readers = Counter(id(b) for binding in bindings for b in binding.bottom if b not in binding.top)
     seen = {id(blob) for blob in kept}
-    for place in places:
-        if _is_opaque(place):
-            seen |= {id(blob) for blob in place.top}
+    for binding in bindings:
+        if _is_opaque(binding):
+            seen |= {id(blob) for blob in binding.top}
     return frozenset(b for b, count in readers.items() if count == 1) - seen
 
 
 class Allocator:
     """Assigns the memories of a net that need not be kept to the slots of an arena.
 
-    They are what one kind of pass writes: the data in a forward pass, or the gradients in a
-    backward pass.
+    The memories are those of the data in a forward pass, or of the gradients in a backward pass.
 
     Args:
-        places: The layers with their blobs.
+        bindings: The layers with their blobs.
         kept: The blobs to keep.
-        changes: Where the blobs note changes of their shapes and memories.
-        backward: Whether it is the backward pass and the gradients; else the forward pass and the
+        changes: Counts the changes of the blobs' shapes and memories.
+        backward: True for the backward pass and the gradients; False for the forward pass and the
             data.
 
     Attributes:
@@ -198,47 +197,47 @@ class Allocator:
 
     def __init__(
         self,
-        places: Sequence[Place],
+        bindings: Sequence[LayerBinding],
         kept: Iterable[Blob],
-        changes: Changes,
+        changes: VersionCounter,
         *,
         backward: bool = False,
     ) -> None:
         self.arena, self.backward = Arena(), backward
-        self._places, self._kept = places, list(kept)
-        self._accesses = accesses(places, backward=backward)
+        self._bindings, self._kept = bindings, list(kept)
+        self._accesses = accesses(bindings, backward=backward)
         self._changes, self._seen = changes, -1
-        self._joined: dict[int, Joined] = {}  # by serials
-        self._assigned: dict[int, tuple[int, Joined | None]] = {}  # sizes and homes by serials
+        self._aliases: dict[int, Alias] = {}  # by serials
+        self._assigned: dict[int, tuple[int, Alias | None]] = {}  # sizes and aliases by serials
         self._checked: set[tuple[int, int]] = set()  # ranges of layers, since the last change
 
-    def find_homes(self) -> None:
-        """Let memories that a Concat joins know where in its top they may lie."""
+    def find_aliases(self) -> None:
+        """Set the ``concat_slot`` of memories that may be views of a Concat's top."""
         for memory in self._memories():  # some may have left the net
             memory.concat_slot = None
-        if not any(isinstance(place.layer.op, Concat) for place in self._places):
-            self._joined = {}
+        if not any(isinstance(binding.layer.op, Concat) for binding in self._bindings):
+            self._aliases = {}
             return
-        present = accesses(self._places, backward=self.backward)
-        ranges = self._live_ranges(present, range(len(self._places)))
-        self._joined = find_homes(self._places, {live.memory.serial for live in ranges})
+        present = accesses(self._bindings, backward=self.backward)
+        ranges = self._live_ranges(present, range(len(self._bindings)))
+        self._aliases = find_aliases(self._bindings, {live.memory.serial for live in ranges})
         for live in ranges:
-            joined = self._joined.get(live.memory.serial)
-            live.memory.concat_slot = None if joined is None else joined.home
+            alias = self._aliases.get(live.memory.serial)
+            live.memory.concat_slot = None if alias is None else alias.slot
 
-    def update(self, runs: Callable[[], Sequence[int]]) -> None:
-        """Assign slots anew, if shapes or memories have changed since the last time.
+    def update(self, fusion_ends: Callable[[], Sequence[int]]) -> None:
+        """Assign slots again, if shapes or memories have changed since the last call.
 
         Args:
-            runs: Returns, for each layer, the last of those that may be computed as one with it.
+            fusion_ends: Returns, for each layer, the last of those that may run as one with it.
         """
         if self._seen != self._changes.number:
             number, before = self._changes.number, self._memories()
             self._checked.clear()
-            self._accesses = accesses(self._places, backward=self.backward)
-            ranges = self._together(self._live_ranges(self._accesses, runs()))
+            self._accesses = accesses(self._bindings, backward=self.backward)
+            ranges = self._together(self._live_ranges(self._accesses, fusion_ends()))
             assigned = {
-                live.memory.serial: (live.memory.size, self._joined.get(live.memory.serial))
+                live.memory.serial: (live.memory.size, self._aliases.get(live.memory.serial))
                 for live in ranges
             }
             if assigned != self._assigned:
@@ -246,7 +245,7 @@ class Allocator:
                 _release(before)
                 self._assign(ranges)
                 self._assigned = assigned
-            self._seen = number  # when all is done: what is interrupted is done again
+            self._seen = number  # last: an interrupted update is repeated
         for slot in self.arena.slots:
             if slot.outgrown:
                 for memory in self._memories():
@@ -256,16 +255,16 @@ class Allocator:
                 slot.clear()
 
     def release(self) -> None:
-        """Give every memory buffers of its own again."""
+        """Give every memory its own buffers again."""
         _release(self._memories())
         for memory in self._memories():
             memory.concat_slot = None
 
     def check_reads(self, first: int, last: int) -> None:
-        """Make sure that a pass from layer ``first`` to layer ``last`` finds what it reads.
+        """Check that a pass from layer ``first`` to layer ``last`` writes the buffers it reads.
 
         Raises:
-            NetError: A layer reads what only an earlier pass could have left behind.
+            NetError: A layer reads a buffer that only an earlier pass has written.
         """
         low, high = min(first, last), max(first, last)
         if (low, high) in self._checked:
@@ -277,7 +276,7 @@ class Allocator:
             for name, memory in access.reads:
                 if memory.serial in self._assigned and memory.serial not in written:
                     message = (
-                        f"{access.called} reads blob {name!r}, which was not kept between "
+                        f"{access.label} reads blob {name!r}, which was not kept between "
                         f"passes; start further up, or name it in keep=[{name!r}, ...]"
                     )
                     raise NetError(message, code=ErrorCode.BAD_STATE, blob=name)
@@ -297,32 +296,32 @@ class Allocator:
         for access, (start, end) in zip(found, times, strict=True):
             for name, memory in access.all:
                 new = memory.serial not in ranges
-                # read before any layer writes it: set from outside, as a loss's weight is
-                given = new and any(memory is read for _, read in access.reads)
-                if given or access.opaque or memory.viewed:
+                # read before any layer writes it: set by the caller, as the weight of a loss
+                preset = new and any(memory is read for _, read in access.reads)
+                if preset or access.opaque or memory.viewed:
                     kept.add(memory.serial)
                 live = ranges.setdefault(memory.serial, LiveRange(memory, name, start, end))
                 live.end = max(live.end, end)
                 lasts[memory.serial] = max(lasts.get(memory.serial, 0), access.layer)
         if not self.backward:
             for serial, live in ranges.items():
-                first, last = (self._places[i].layer.op for i in (live.start, lasts[serial]))
+                first, last = (self._bindings[i].layer.op for i in (live.start, lasts[serial]))
                 pair = isinstance(first, Conv) and isinstance(last, Conv)
-                live.within = pair and lasts[serial] <= together[live.start]
+                live.fusion_internal = pair and lasts[serial] <= together[live.start]
         return [live for serial, live in ranges.items() if serial not in kept]
 
     def _together(self, ranges: list[LiveRange]) -> list[LiveRange]:
-        """Return live ranges by their starts; others may lie in a memory before it is written."""
+        """Return live ranges by their starts; the range of a Concat's top covers its aliases."""
         known = {live.memory.serial: live for live in ranges}
         for live in ranges:
-            joined = self._joined.get(live.memory.serial)
-            root = known.get(joined.root) if joined else None
+            alias = self._aliases.get(live.memory.serial)
+            root = known.get(alias.root) if alias else None
             if root is not None:
                 root.start, root.end = min(root.start, live.start), max(root.end, live.end)
         return sorted(ranges, key=lambda live: live.start)
 
     def _times(self, found: Sequence[Access], together: Sequence[int]) -> list[tuple[int, int]]:
-        """Return when each access starts and ends; layers that run as one end together."""
+        """Return start and end of each access; layers that run as one have the same end."""
         layers = [access.layer for access in found]
         if not self.backward:
             return [(layer, together[layer]) for layer in layers]
@@ -334,11 +333,11 @@ class Allocator:
         slots: dict[int, Slot] = {}
         # the largest first; a slot that comes later is no larger
         for live in sorted(ranges, key=self._needed, reverse=True):
-            chosen = next((one for one in reversed(occupied) if one.take(live)), None)
+            chosen = next((one for one in reversed(occupied) if one.try_reserve(live)), None)
             if chosen is None:
                 slot = Slot(expected=self._needed(live))
-                chosen = Occupancy(slot, within=live.within)
-                chosen.take(live)
+                chosen = Occupancy(slot, fusion_internal=live.fusion_internal)
+                chosen.try_reserve(live)
                 occupied.append(chosen)
             slots[live.memory.serial] = chosen.slot
         for live in ranges:
@@ -346,24 +345,24 @@ class Allocator:
         self.arena.slots = [one.slot for one in occupied]
 
     def _needed(self, live: LiveRange) -> int:
-        """Return the elements of a place of its own: none where it may lie in another memory.
+        """Return the elements of a buffer of its own: none for a view of another memory.
 
-        Where no Step writes it there, its slot grows.
+        Where no Step uses the view, the slot grows.
         """
-        joined = self._joined.get(live.memory.serial)
-        elsewhere = joined is not None and joined.root != live.memory.serial
+        alias = self._aliases.get(live.memory.serial)
+        elsewhere = alias is not None and alias.root != live.memory.serial
         return 0 if elsewhere else live.memory.size
 
     def _assignment(self, live: LiveRange, slots: Mapping[int, Slot]) -> Assignment:
-        slot, joined = slots[live.memory.serial], self._joined.get(live.memory.serial)
-        if joined is None or joined.root not in slots:
+        slot, alias = slots[live.memory.serial], self._aliases.get(live.memory.serial)
+        if alias is None or alias.root not in slots:
             return Assignment(self.arena, slot, live.name)
-        host = None if joined.root == live.memory.serial else slots[joined.root]
-        return Assignment(self.arena, slot, live.name, joined.home, host)
+        parent = None if alias.root == live.memory.serial else slots[alias.root]
+        return Assignment(self.arena, slot, live.name, alias.slot, parent)
 
 
 def bytes_taken(memories: Iterable[SyncedMemory]) -> int:
-    """Return the bytes that some memories take at present; shared buffers count once."""
+    """Return the bytes in use by some memories; shared buffers count once."""
     own: dict[int, int] = {}
     arenas: dict[int, Arena] = {}
     for memory in memories:

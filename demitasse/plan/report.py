@@ -1,37 +1,40 @@
-"""What runs each layer of a net, why nothing faster does, and what it costs."""
+"""Report: the code that runs each layer, why nothing faster does, costs, and measured times."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Self
 
 from demitasse.blob import Blob
-from demitasse.plan.entry import Entry
 from demitasse.plan.plan import Plan
+from demitasse.plan.planned_layer import PlannedLayer
 
-__all__ = ["LayerReport", "report"]
+__all__ = ["LayerReport", "Stopwatch", "report"]
 
 
 @dataclass(frozen=True)
 class LayerReport:
     """One layer of a prepared plan.
 
-    A layer that is computed by the Step of a layer before it has no code of its own.
+    A layer that runs as part of the Step of a layer before it has no code of its own.
 
     Attributes:
-        name: Of the layer.
-        type: Of the layer.
-        code: What runs forward, in a word: "portable", "numpy", "jit:avx2", "direct llvm:avx2".
-        backward_code: The same backward; empty where the layer has no gradient to compute.
-        fused: Names of the layers that are computed along with it.
-        part_of: Name of the layer whose Step computes this one in forward; empty for itself.
-        why: Why nothing faster runs; empty where the backend knows nothing faster.
-        why_alone: Why no more of the layers after it are computed along; empty if none could be.
-        multiply_adds: Of the forward pass by the definition, fused layers included.
-        backward_multiply_adds: Of the wanted gradients.
+        name: Name of the layer.
+        type: Type of the layer.
+        code: Code of forward, in a word: "portable", "numpy", "jit:avx2", "direct llvm:avx2".
+        backward_code: Code of backward; empty for a layer without a gradient.
+        fused: Names of the layers that run as one with this layer.
+        part_of: Name of the layer whose Step runs this one forward; empty for its own Step.
+        why: Why nothing faster runs; empty if the backend has nothing faster.
+        why_not_fused: Why no more of the layers after this one run as one with it; empty if none
+            could.
+        multiply_adds: Multiply-adds of the forward pass by definition, fused layers included.
+        backward_multiply_adds: Multiply-adds of the wanted gradients.
         bytes: Least bytes that the forward pass reads and writes, fused layers included.
-        backward_bytes: The same of the wanted gradients.
-        workspace: Scratch memory of its Steps, in bytes.
+        backward_bytes: Least bytes that the wanted gradients read and write.
+        workspace: Scratch memory of the layer's Steps, in bytes.
     """
 
     name: str
@@ -41,7 +44,7 @@ class LayerReport:
     fused: tuple[str, ...]
     part_of: str
     why: str
-    why_alone: str
+    why_not_fused: str
     multiply_adds: int
     backward_multiply_adds: int
     bytes: int
@@ -50,15 +53,15 @@ class LayerReport:
 
 
 def report(plan: Plan) -> list[LayerReport]:
-    """Say what runs each layer of a plan whose shapes are settled (``Net.reshape`` does that)."""
-    return _with_joined_gradients(plan, _each(plan))
+    """Return a report of each layer of a plan whose shapes are known, as after ``Net.reshape``."""
+    return _with_fused_gradients(plan, _each(plan))
 
 
-def _with_joined_gradients(plan: Plan, layers: list[LayerReport]) -> list[LayerReport]:
-    """Return the same, with the code of gradients that are computed as one."""
+def _with_fused_gradients(plan: Plan, layers: list[LayerReport]) -> list[LayerReport]:
+    """Return the reports with the code of gradients that are computed as one."""
     index = len(layers) - 1
     while index >= 0:
-        group = plan.entries[index].back
+        group = plan.entries[index].gradient_group
         count = 1 if group is None else group.count
         if group is not None:
             for place in range(index - count + 1, index + 1):
@@ -80,8 +83,8 @@ def _each(plan: Plan) -> list[LayerReport]:
     return found
 
 
-def _first(entry: Entry, members: Sequence[Entry]) -> LayerReport:
-    """Report the layer whose Step computes ``members``, itself included."""
+def _first(entry: PlannedLayer, members: Sequence[PlannedLayer]) -> LayerReport:
+    """Report the layer whose Step runs ``members``, the first of which is the layer itself."""
     step = entry.step if entry.group is None else entry.group.step
     together = entry.group is not None and entry.group.step.own_backward
     back = step if together else entry.step
@@ -93,7 +96,7 @@ def _first(entry: Entry, members: Sequence[Entry]) -> LayerReport:
         fused=tuple(member.layer.name for member in members[1:]),
         part_of="",
         why=entry.why,
-        why_alone=entry.why_alone,
+        why_not_fused=entry.why_not_fused,
         multiply_adds=sum(_multiply_adds(member) for member in members),
         backward_multiply_adds=_backward_multiply_adds(entry),
         bytes=_bytes(members),
@@ -102,8 +105,8 @@ def _first(entry: Entry, members: Sequence[Entry]) -> LayerReport:
     )
 
 
-def _part(entry: Entry, head: Entry) -> LayerReport:
-    """Report a layer that the Step of ``head`` computes along."""
+def _part(entry: PlannedLayer, head: PlannedLayer) -> LayerReport:
+    """Report a layer that runs as part of the Step of ``head``."""
     together = head.group is not None and head.group.step.own_backward
     back = "portable" if entry.step is None else entry.step.backward_code
     return LayerReport(
@@ -114,7 +117,7 @@ def _part(entry: Entry, head: Entry) -> LayerReport:
         fused=(),
         part_of=head.layer.name,
         why="",
-        why_alone="",
+        why_not_fused="",
         multiply_adds=0,
         backward_multiply_adds=0 if together else _backward_multiply_adds(entry),
         bytes=0,
@@ -123,42 +126,86 @@ def _part(entry: Entry, head: Entry) -> LayerReport:
     )
 
 
-def _backward_code(entry: Entry, code: str) -> str:
-    return code if entry.place.backward else ""
+def _backward_code(entry: PlannedLayer, code: str) -> str:
+    return code if entry.binding.backward else ""
 
 
-def _multiply_adds(entry: Entry) -> int:
+def _multiply_adds(entry: PlannedLayer) -> int:
     return entry.layer.op.multiply_adds if entry.layer.op is not None else 0
 
 
-def _backward_multiply_adds(entry: Entry) -> int:
-    """Return those of the gradients: as many as forward for the input, and for the weights."""
-    place, layer = entry.place, entry.layer
-    if not place.backward:
+def _backward_multiply_adds(entry: PlannedLayer) -> int:
+    """Return the multiply-adds of the gradients: one forward each for the input and the weights."""
+    binding, layer = entry.binding, entry.layer
+    if not binding.backward:
         return 0
     weights = any(layer.param_propagate_down(i) for i in range(len(layer.blobs)))
-    return _multiply_adds(entry) * (int(any(place.propagate_down)) + int(weights))
+    return _multiply_adds(entry) * (int(any(binding.propagate_down)) + int(weights))
 
 
-def _bytes(members: Sequence[Entry]) -> int:
-    """Return what is read from elsewhere and written for elsewhere, and the parameters."""
-    written = {id(blob) for member in members for blob in member.place.top}
-    first, last = members[0].place, members[-1].place
-    reads = [blob for m in members for blob in m.place.bottom if id(blob) not in written]
+def _bytes(members: Sequence[PlannedLayer]) -> int:
+    """Return the bytes of inputs, outputs and parameters of layers that run as one."""
+    written = {id(blob) for member in members for blob in member.binding.top}
+    first, last = members[0].binding, members[-1].binding
+    reads = [blob for m in members for blob in m.binding.bottom if id(blob) not in written]
     in_place = [blob for blob in first.bottom if id(blob) in written]
     params = [blob for member in members for blob in member.layer.blobs]
     return _nbytes([*reads, *in_place, *params, *last.top])
 
 
-def _backward_bytes(entry: Entry) -> int:
-    """Return the tops' gradients, what they are multiplied with, and the gradients written."""
-    place, layer = entry.place, entry.layer
-    if not place.backward:
+def _backward_bytes(entry: PlannedLayer) -> int:
+    """Return the bytes of the tops' gradients, their factors, and the computed gradients."""
+    binding, layer = entry.binding, entry.layer
+    if not binding.backward:
         return 0
-    wanted = [b for b, down in zip(place.bottom, place.propagate_down, strict=True) if down]
+    wanted = [b for b, down in zip(binding.bottom, binding.propagate_down, strict=True) if down]
     weights = [b for i, b in enumerate(layer.blobs) if layer.param_propagate_down(i)]
-    return _nbytes([*place.top, *place.bottom, *layer.blobs, *wanted, *weights])
+    return _nbytes([*binding.top, *binding.bottom, *layer.blobs, *wanted, *weights])
 
 
 def _nbytes(blobs: Sequence[Blob]) -> int:
     return sum(blob.data_memory.nbytes for blob in blobs)
+
+
+class Stopwatch:
+    """Measures the time of each layer of a plan within its ``with`` block.
+
+    The stopwatch waits for the device after each layer. A layer's time includes copies of its
+    inputs.
+
+    Args:
+        plan: The plan.
+        synchronize: Waits until the device is done.
+
+    Attributes:
+        forward: Seconds of each layer; for layers that run as one, at the first of them.
+        backward: Seconds of the gradients of each layer.
+    """
+
+    def __init__(self, plan: Plan, synchronize: Callable[[], None]) -> None:
+        self._plan, self._synchronize = plan, synchronize
+        self.forward = [0.0] * len(plan.entries)
+        self.backward = [0.0] * len(plan.entries)
+        self._since = 0.0
+
+    def __enter__(self) -> Self:
+        self._before, self._plan.observer = self._plan.observer, self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._plan.observer = self._before
+
+    def begin(self) -> None:
+        """Start the time of the first layer of a pass."""
+        self._synchronize()
+        self._since = perf_counter()
+
+    def before(self, layers: range, *, backward: bool) -> None:
+        """Do nothing: a layer's time starts at the end of the layer before."""
+
+    def after(self, layers: range, *, backward: bool) -> None:
+        """Add the time of layers that have run as one."""
+        self._synchronize()
+        now = perf_counter()
+        (self.backward if backward else self.forward)[layers.start] += now - self._since
+        self._since = now

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.storage import Stored
-from demitasse.blob import Blob, Changes
+from demitasse.blob import Blob, VersionCounter
 from demitasse.core.deprecated import deprecated_attribute, renamed_arguments
 from demitasse.core.device import Device, current_device, use_device
 from demitasse.errors import ErrorCode, NetError, PrototxtError
 from demitasse.io.proto import LayerParameter, NetParameter, parse_text
 from demitasse.layers import Layer, LayerContext, create_layer
-from demitasse.plan import Entry, Place, Plan
+from demitasse.plan import LayerBinding, Plan, PlannedLayer
 
 __all__ = ["SingleLayer", "make_layer"]
 
@@ -62,7 +62,7 @@ class SingleLayer:
         return self.layer.blobs
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> PlannedLayer:
         """Plan of the layer: its Step, or why it has none."""
         return self._plan.entries[0]
 
@@ -117,19 +117,19 @@ class SingleLayer:
     def _plan(self) -> Plan:
         """Plan of this layer, for the gradients in ``propagate_down``."""
         learned = [self.layer.param_propagate_down(i) for i in range(len(self.params))]
-        place = Place(
+        place = LayerBinding(
             self.layer,
             tuple(self.bottom),
             tuple(self.top),
             tuple(self.propagate_down),
             backward=any(self.propagate_down) or any(learned),
         )
-        return Plan([place], Changes(), lowered=self._optimize)
+        return Plan([place], VersionCounter(), optimize=self._optimize)
 
     def _want(self, wanted: list[bool]) -> None:
         """Make a new plan for these gradients, and repeat forward if the old plan ran it."""
         self.layer.refuse_gradients(self.bottom, wanted)
-        ran, self.propagate_down = self.entry.ran, wanted
+        ran, self.propagate_down = self.entry.executed_step, wanted
         del self._plan
         if ran is not None:
             for blob, value in self._start:

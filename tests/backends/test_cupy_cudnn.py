@@ -615,7 +615,7 @@ class TestReLU:
         found = self.entry(net_of(conv(), RELU, device=device))
 
         assert found.group is None
-        assert found.why_alone == "cuDNN's ReLU may lose NaN; the setting cudnn_relu allows it"
+        assert found.why_not_fused == "cuDNN's ReLU may lose NaN; the setting cudnn_relu allows it"
 
     def test_it_runs_with_the_convolution_where_that_is_allowed(self, frontend, device):
         with settings.override(cudnn_relu=True):
@@ -649,4 +649,4 @@ class TestReLU:
             found = self.entry(net_of(layer, RELU, device=device))
 
         assert found.group is None
-        assert "no engine takes a ReLU without a bias" in found.why_alone
+        assert "no engine takes a ReLU without a bias" in found.why_not_fused

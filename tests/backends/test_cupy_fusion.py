@@ -173,7 +173,7 @@ def test_a_sum_and_another_function_run_apart():
 
     entry = clone.plan.entries[clone.layer_names.index("sum")]
     assert entry.group is None
-    assert entry.why_alone == "sigmoid after a sum; kernels fuse one ReLU"
+    assert entry.why_not_fused == "sigmoid after a sum; kernels fuse one ReLU"
 
 
 @pytest.mark.parametrize(
@@ -204,4 +204,4 @@ def test_the_reason_why_a_layer_runs_alone_is_kept(layers, why):
 
     entry = clone.plan.entries[clone.layer_names.index("norm")]
     assert entry.group is None
-    assert entry.why_alone == why
+    assert entry.why_not_fused == why

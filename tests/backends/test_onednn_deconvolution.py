@@ -48,7 +48,7 @@ def test_few_channels_are_added_up_from_products_of_pixels(pair):
 
     got, want = results(pair, x)
 
-    code = pair[0].plan.entries[-1].ran.code
+    code = pair[0].plan.entries[-1].executed_step.code
     assert ("overlaps" in code) == (jit.status().ready and engine().tuning.width > 0)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
@@ -85,7 +85,7 @@ def test_a_bias_is_added_by_the_library(size, channels, training):
 
     got, want = results(nets, np.random.default_rng(0).normal(size=(2, 8, 5, 4)))
 
-    assert "numpy" not in nets[0].plan.entries[-1].ran.code
+    assert "numpy" not in nets[0].plan.entries[-1].executed_step.code
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
@@ -117,7 +117,7 @@ def test_windows_that_fill_caches_are_added_up_one_channel_at_a_time(monkeypatch
         got, want = results(nets, x)
 
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
-    code = nets[0].plan.entries[-1].ran.code
+    code = nets[0].plan.entries[-1].executed_step.code
     assert ("overlaps" in code) == (jit.status().ready and engine().tuning.width > 0)
 
 
@@ -127,7 +127,7 @@ def test_the_library_computes_all_channels_at_once_for_others(monkeypatch, train
 
     got, want = results(nets, np.random.default_rng(0).normal(size=(2, 5, 4, 3)))
 
-    assert "overlaps" not in nets[0].plan.entries[-1].ran.code
+    assert "overlaps" not in nets[0].plan.entries[-1].executed_step.code
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
@@ -154,4 +154,4 @@ def test_windows_of_no_whole_strides_and_a_bias_run_in_the_library(channels, siz
         for net in nets:
             net.layers[-1].blobs[1].mutable_cpu_data()[...] += 1.5
 
-    assert "numpy" not in nets[0].plan.entries[-1].ran.code
+    assert "numpy" not in nets[0].plan.entries[-1].executed_step.code

@@ -50,7 +50,7 @@ def test_few_rows_run_in_our_kernel(rows, after, bias):
 
     [entry] = [entry for entry in nets[0].plan.entries if entry.layer.name == "ip"]
     ran = entry.group and entry.group.step
-    step = ran or entry.ran
+    step = ran or entry.executed_step
     most = {16: 8, 8: 4}.get(engine().tuning.width, 0) if jit.status().ready else 0
     assert ("few rows" in step.code) == (rows <= most)
     assert (ran is not None) == (after == RELU or (bool(after) and rows <= most))

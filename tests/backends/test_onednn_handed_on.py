@@ -91,7 +91,9 @@ def apart(monkeypatch):
 
 
 def joined(net):
-    return [entry.back.count for entry in net.plan.entries if entry.back is not None]
+    return [
+        entry.gradient_group.count for entry in net.plan.entries if entry.gradient_group is not None
+    ]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -192,7 +194,7 @@ def test_others_are_left_to_their_own(join, why):
         entries = net.plan.entries
         last = next(i for i, entry in enumerate(entries) if entry.layer.type == "Split" and i > 2)
 
-        assert entries[last].back is None
+        assert entries[last].gradient_group is None
         with pytest.raises(Declined, match=why):
             entries[last].layer.device.backend.join_gradients(
                 [entry.step for entry in entries[last - 1 : last + 1]]

@@ -49,4 +49,4 @@ def test_parts_are_those_of_the_portable_code_in_any_layout(kind, batch, channel
         got, want = (net.blobs[name].cpu_data() for net in nets)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     [entry] = [entry for entry in nets[0].plan.entries if entry.layer.name == "p"]
-    assert entry.ran is not None
+    assert entry.executed_step is not None

@@ -152,7 +152,7 @@ def test_other_activations_run_by_themselves_and_say_why(kind, param):
     made = planned(conv(16), layer("r", kind, "c", "c", param))
 
     assert entry(made, "c").group is None
-    assert "oneDNN appends ReLU" in entry(made, "c").why_alone
+    assert "oneDNN appends ReLU" in entry(made, "c").why_not_fused
 
 
 def test_a_step_declines_before_it_touches_anything():

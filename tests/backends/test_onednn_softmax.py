@@ -44,7 +44,7 @@ def test_it_computes_what_the_portable_code_does(convolved, batch, phase):
         got, want = (net.blobs[name].cpu_diff() for net in nets)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     [entry] = [entry for entry in nets[0].plan.entries if entry.layer.name == "s"]
-    assert phase == "TRAIN" or entry.ran.may_wait
+    assert phase == "TRAIN" or entry.executed_step.may_wait
 
 
 LOSS = """force_backward: true
@@ -74,4 +74,4 @@ def test_the_loss_of_few_classes_takes_the_kernel_of_short_rows(value):
         name, part = found.split(".")
         got, want = (getattr(net.blobs[name], part) for net in nets)
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-7)
-    assert nets[0].plan.entries[-1].ran.code.startswith("rows llvm")
+    assert nets[0].plan.entries[-1].executed_step.code.startswith("rows llvm")

@@ -66,7 +66,7 @@ def test_no_iterations_are_wrong_usage(project, run):
 def test_every_measurement_waits_for_the_device(project, monkeypatch):
     waits = []
     with Net("net.prototxt", "TRAIN") as net:
-        monkeypatch.setattr(net, "synchronize", lambda: waits.append(net.plan.watch))
+        monkeypatch.setattr(net, "synchronize", lambda: waits.append(net.plan.observer))
 
         measure_net(net, 3)
 

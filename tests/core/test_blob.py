@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from demitasse.blob import Blob, Changes
+from demitasse.blob import Blob, VersionCounter
 from demitasse.core.device import Device
 from demitasse.errors import ErrorCode, ShapeError
 from demitasse.io.proto import BlobProto, BlobShape
@@ -80,8 +80,12 @@ def test_memory_never_shrinks_and_growth_renews_both_and_ends_sharing():
 
 
 def test_a_blob_tells_of_another_shape_or_memory_and_of_nothing_else():
-    made, other, changes = Blob((2, 3), device="numpy"), Blob((3, 2), device="numpy"), Changes()
-    made.tell(changes)
+    made, other, changes = (
+        Blob((2, 3), device="numpy"),
+        Blob((3, 2), device="numpy"),
+        VersionCounter(),
+    )
+    made.subscribe(changes)
     seen = [changes.number]
 
     for act in (
@@ -102,9 +106,9 @@ def test_a_blob_tells_of_another_shape_or_memory_and_of_nothing_else():
 
 
 def test_a_blob_of_two_nets_tells_both():
-    made, first, second = Blob((2,), device="numpy"), Changes(), Changes()
+    made, first, second = Blob((2,), device="numpy"), VersionCounter(), VersionCounter()
     for changes in (first, second, first):
-        made.tell(changes)
+        made.subscribe(changes)
 
     made.reshape(3)
 

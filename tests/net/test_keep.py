@@ -186,7 +186,7 @@ def test_a_copy_keeps_the_same():
 def test_callbacks_see_every_blob_in_its_time(backend):
     net, seen = made(backend, "outputs"), []
     net.after_forward.append(
-        lambda index: seen.append(net.plan.entries[index].place.top[0].asum_data())
+        lambda index: seen.append(net.plan.entries[index].binding.top[0].asum_data())
     )
 
     net.forward()
@@ -344,7 +344,7 @@ def test_callbacks_see_every_gradient_in_its_time(backend):
 
     def look(index):
         entry = places[index]
-        wanted = zip(entry.place.bottom, entry.place.propagate_down, strict=True)
+        wanted = zip(entry.binding.bottom, entry.binding.propagate_down, strict=True)
         seen.extend(blob.asum_diff() for blob, down in wanted if down)
 
     net.after_backward.append(look)

@@ -8,8 +8,7 @@ from demitasse.backends import ops
 from demitasse.backends.readonly import ReadonlyBackend
 from demitasse.backends.step import Declined, Step
 from demitasse.io.proto import NetParameter, parse_text
-from demitasse.plan.report import report
-from demitasse.plan.stopwatch import Stopwatch
+from demitasse.plan.report import Stopwatch, report
 
 NET = """
 layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 16 dim: 6 dim: 6 } } }

@@ -12,7 +12,7 @@ from demitasse.blob import Blob
 from demitasse.core.config import settings
 from demitasse.core.device import Device
 from demitasse.io.proto import LayerParameter, parse_text
-from demitasse.plan import Entry
+from demitasse.plan import PlannedLayer
 from demitasse.testing import SingleLayer, make_layer
 
 NO_GRADIENT = {"labels", "marks", "regions", "state"}
@@ -175,7 +175,7 @@ def home(step: AnyStep | None) -> str:
 
 
 def expect_step(
-    entry: Entry, chain: Sequence[str], runs: Sequence[str], may: Sequence[str]
+    entry: PlannedLayer, chain: Sequence[str], runs: Sequence[str], may: Sequence[str]
 ) -> None:
     """Hold what ran against what the table says, and its reason.
 

@@ -25,7 +25,7 @@ from demitasse.core.atomic import atomic_write
 from demitasse.core.device import Device
 from demitasse.errors import ErrorCode
 from demitasse.io.proto import NetParameter
-from demitasse.plan.stopwatch import Stopwatch
+from demitasse.plan.report import Stopwatch
 
 Names = list[str] | tuple[str, ...]
 Shapes = Sequence[int] | Sequence[Sequence[int]]

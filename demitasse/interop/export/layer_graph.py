@@ -26,7 +26,7 @@ from demitasse.layers.batch_norm import BatchNorm
 from demitasse.layers.dropout import Dropout
 from demitasse.layers.scale_bias import Scale
 from demitasse.net import Net
-from demitasse.plan import Place
+from demitasse.plan import LayerBinding
 
 L = TypeVar("L", bound=Layer)
 Model = TypeVar("Model")
@@ -63,7 +63,7 @@ class LayerNode:
         scale: Scale layer folded into this BatchNorm; ``tops`` are those of the Scale.
     """
 
-    place: Place
+    place: LayerBinding
     bottoms: tuple[Value, ...]
     tops: tuple[Value, ...]
     scale: Layer | None = None
@@ -76,7 +76,7 @@ class LayerNode:
     @property
     def label(self) -> str:
         """Name and type of the layer, for messages."""
-        return self.place.called
+        return self.place.label
 
     def layer_as(self, kind: type[L]) -> L:
         """Return the layer, narrowed to a class.
@@ -115,7 +115,7 @@ def build_layer_graph(net: Net, sizes: Sizes, outputs: Collection[str] = ()) -> 
         sizes: Sizes of each blob.
         outputs: Names of further output blobs.
     """
-    structure, names, places = net.structure, _ValueNames(net), net.structure.places()
+    structure, names, places = net.structure, _ValueNames(net), net.structure.bindings()
     values: dict[tuple[int, int], Value] = {}
     current: dict[int, Value] = {}  # blob -> its present value
     inputs: list[Value] = []

@@ -146,11 +146,11 @@ class _ShapeProbe:
             for name, shape in self.own.items():
                 wanted = [n + more * ((name, axis) in longer) for axis, n in enumerate(shape)]
                 net.blobs[name].reshape(wanted)
-            for index, place in enumerate(net.structure.places()):
+            for index, place in enumerate(net.structure.bindings()):
                 try:
                     place.layer.run_reshape(place.bottom, place.top)
                 except DemitasseError as error:
-                    raise error.at(place.called, layer=place.layer.name) from None
+                    raise error.at(place.label, layer=place.layer.name) from None
                 for blob in place.top if index in self.counted else ():
                     axes, axis = list(blob.shape), ROW_AXES[place.layer.type]
                     axes[axis] = 1 + (more if index == counted else 0)

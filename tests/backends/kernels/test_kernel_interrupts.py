@@ -10,7 +10,7 @@ from demitasse.backends.kernels.language import status, team
 from demitasse.backends.kernels.language.notes import Notes
 from demitasse.io.data.images.resize import resize_image
 from demitasse.io.proto import SolverParameter, parse_text
-from demitasse.plan.stretch import Stretch
+from demitasse.plan.replay import ReplaySegment
 
 pytestmark = [
     pytest.mark.skipif(not status().ready, reason=str(status())),
@@ -82,7 +82,7 @@ def warm(request, monkeypatch):
     """Iterations to begin with: from then on kernels are run layer by layer, or as noted."""
     if request.param == "made again":
         return 5
-    monkeypatch.setattr(Stretch, "run", lambda self, pass_over: pass_over())
+    monkeypatch.setattr(ReplaySegment, "run", lambda self, pass_over: pass_over())
     return 2
 
 

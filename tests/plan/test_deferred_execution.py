@@ -10,7 +10,7 @@ from demitasse.backends.onednn import status
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.core.config import settings
 from demitasse.io.proto import NetParameter, parse_text
-from demitasse.plan.stopwatch import Stopwatch
+from demitasse.plan.report import Stopwatch
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 

@@ -12,7 +12,7 @@ from demitasse.backends.kernels.language.notes import Notes
 from demitasse.core.config import settings
 from demitasse.errors import DeviceError, ErrorCode, NetError
 from demitasse.io.proto import NetParameter, parse_text
-from demitasse.plan.stretch import Stretch
+from demitasse.plan.replay import ReplaySegment
 
 NET = """
 name: "stretch"
@@ -83,7 +83,7 @@ def look(net, x):
 def one_by_one(monkeypatch, run):
     """Return what ``run`` returns where no calls are made again."""
     with monkeypatch.context() as patch:
-        patch.setattr(Stretch, "run", lambda self, pass_over: pass_over())
+        patch.setattr(ReplaySegment, "run", lambda self, pass_over: pass_over())
         return run()
 
 

@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from demitasse.backends.ops import Op
 from demitasse.backends.recent import Recent
 from demitasse.backends.step import AnyStep, Declined, Operands
-from demitasse.blob import Blob, Changes
+from demitasse.blob import Blob, VersionCounter
 from demitasse.core.frozen_struct import FrozenStruct
 from demitasse.layers.base import Layer
 
-__all__ = ["Entry", "Group", "Place"]
+__all__ = ["Group", "LayerBinding", "PlannedLayer"]
 
-KEPT_SHAPES = 4
-"""For how many shapes of its blobs a layer's Steps stay prepared."""
+CACHED_SHAPES = 4
+"""Number of shapes of its blobs for which a layer's Steps stay prepared."""
 
 
 class Choice(FrozenStruct):
-    """What runs a layer, for some shapes of its blobs.
+    """The code that runs a layer, for some shapes of its blobs.
 
     Attributes:
         step: The Step; None for the layer's portable code.
-        why: Why nothing faster runs; empty where the fastest does.
+        why: Why nothing faster runs; empty for the fastest code.
     """
 
     step: AnyStep | None
@@ -32,13 +32,13 @@ class Choice(FrozenStruct):
 
 
 class Group(FrozenStruct):
-    """Layers that follow each other, run by one Step.
+    """Consecutive layers, run by one Step.
 
     Attributes:
         step: The Step.
-        count: How many layers there are.
-        last: Where it is of gradients, those of its last layers that also run forward as one; None
-            where each runs by itself.
+        count: Number of layers.
+        last: For gradients, the group of the last layers that also run forward as one; None where
+            each layer runs forward by itself.
     """
 
     step: AnyStep
@@ -47,8 +47,16 @@ class Group(FrozenStruct):
 
 
 @dataclass(frozen=True)
-class Place:
-    """One layer with its blobs and the gradients that are wanted of it."""
+class LayerBinding:
+    """One layer with its blobs and its wanted gradients.
+
+    Attributes:
+        layer: The layer.
+        bottom: The blobs that it reads.
+        top: The blobs that it writes.
+        propagate_down: For each bottom, True if its gradient is wanted.
+        backward: True if the layer takes part in the backward pass.
+    """
 
     layer: Layer
     bottom: tuple[Blob, ...]
@@ -57,65 +65,66 @@ class Place:
     backward: bool
 
     @property
-    def called(self) -> str:
-        """The layer as messages name it."""
+    def label(self) -> str:
+        """Name of the layer in messages."""
         return f"layer {self.layer.name!r} ({self.layer.type})"
 
 
-class Entry:
-    """One layer of a plan: the Step that runs it, or None for its portable code.
+class PlannedLayer:
+    """One layer of a plan, with the Step that runs it, or None for its portable code.
 
     Args:
-        place: The layer with its blobs.
-        lowered: Whether the backend is asked for Steps.
+        binding: The layer with its blobs.
+        optimize: Whether the backend is asked for Steps.
 
     Attributes:
-        step: What the next forward runs.
-        ran: What the last forward ran; backward follows it.
+        step: The Step of the next forward.
+        executed_step: The Step of the last forward, which backward follows.
         group: The layers from this one on that run as one, or None.
-        ran_in: The group whose Step ran this layer and keeps what its gradient needs, or None.
-        back: The layers up to this one whose gradients are computed as one, or None.
+        executed_group: The group whose Step ran this layer and has the state for its gradient, or
+            None.
+        gradient_group: The layers up to this one whose gradients are computed as one, or None.
         why: Why nothing faster runs.
-        why_alone: Why no more of the layers after it run as one with it.
-        seen: The number of the last change when its shapes were last looked at.
+        why_not_fused: Why no more of the layers after this one run as one with it.
+        seen: Number of the last change when the shapes were last computed.
     """
 
-    def __init__(self, place: Place, *, lowered: bool) -> None:
-        self.place, self.layer = place, place.layer
+    def __init__(self, binding: LayerBinding, *, optimize: bool) -> None:
+        self.binding, self.layer = binding, binding.layer
         self.step: AnyStep | None = None
-        self.ran: AnyStep | None = None
+        self.executed_step: AnyStep | None = None
         self.group: Group | None = None
-        self.ran_in: Group | None = None
-        self.back: Group | None = None
-        self.why = self.why_alone = ""
+        self.executed_group: Group | None = None
+        self.gradient_group: Group | None = None
+        self.why = self.why_not_fused = ""
         self.seen = -1
-        self._lowered = lowered
-        self._weighted = [blob.shape for blob in place.top]
-        self._choices: Recent[Choice] = Recent(KEPT_SHAPES)
-        self._groups: Recent[tuple[Group | None, str]] = Recent(KEPT_SHAPES)
-        self._backs: Recent[tuple[Group | None]] = Recent(KEPT_SHAPES)
+        self._optimize = optimize
+        self._weighted = [blob.shape for blob in binding.top]
+        self._choices: Recent[Choice] = Recent(CACHED_SHAPES)
+        self._groups: Recent[tuple[Group | None, str]] = Recent(CACHED_SHAPES)
+        self._gradient_groups: Recent[tuple[Group | None]] = Recent(CACHED_SHAPES)
 
-    def tell(self, changes: Changes) -> None:
-        """Have all its blobs note changes there, also those it got from another net."""
-        for blob in (*self.place.bottom, *self.place.top, *self.layer.blobs):
-            blob.tell(changes)
+    def subscribe(self, changes: VersionCounter) -> None:
+        """Have all blobs of the layer count their changes there, also blobs of another net."""
+        for blob in (*self.binding.bottom, *self.binding.top, *self.layer.blobs):
+            blob.subscribe(changes)
 
     def reshape(self) -> None:
-        """Let the layer give its tops their shapes."""
-        self.layer.run_reshape(self.place.bottom, self.place.top)
-        shapes = [blob.shape for blob in self.place.top]
+        """Compute the shapes of the tops."""
+        self.layer.run_reshape(self.binding.bottom, self.binding.top)
+        shapes = [blob.shape for blob in self.binding.top]
         if shapes != self._weighted:
-            self.layer.fill_loss_weights(self.place.top)
+            self.layer.fill_loss_weights(self.binding.top)
             self._weighted = shapes
 
     def lower(self, followers: Sequence[Op] = ()) -> bool:
-        """Find or prepare the Step for the present shapes; True when it is a new one.
+        """Find or prepare the Step for the present shapes; return True for a new Step.
 
         Args:
-            followers: What the layers after it do that may run as one with it, in order.
+            followers: Operations of the layers that may run as one with this one, in order.
         """
         op = self.layer.op
-        if op is None or not self._lowered:
+        if op is None or not self._optimize:
             self.step = None
             self.why = "plans are off" if op is not None else ""
             return False
@@ -133,13 +142,13 @@ class Entry:
     def lower_backward(self) -> None:
         """Prepare the gradient of a new Step; without one the layer runs its portable code.
 
-        Only now is the Step kept: one whose preparation was interrupted is never met again.
+        The Step is cached only now: one whose preparation was interrupted is never used again.
         """
         op = self.layer.op
         if op is None or self.step is None:
             return
         choice = Choice(self.step, "; ".join(self.step.declined))
-        if self.place.backward:
+        if self.binding.backward:
             try:
                 self.step.prepare_backward()
             except Declined as declined:
@@ -147,33 +156,35 @@ class Entry:
         self.step, self.why = choice.step, choice.why
         self._choices.keep(self._key(op), choice)
 
-    def fuse(self, followers: Sequence[Entry]) -> None:
+    def fuse(self, followers: Sequence[PlannedLayer]) -> None:
         """Find or prepare a group of this layer and as many of the ``followers`` as possible.
 
         Args:
-            followers: The layers after it that may run as one with it, in order.
+            followers: The layers that may run as one with this one, in order.
         """
         members = [self, *followers]
         key = tuple(member._key(op) for member in members if (op := member.layer.op))
         found = self._groups.find(key) or self._groups.keep(key, self._fused(members))
-        self.group, self.why_alone = found
+        self.group, self.why_not_fused = found
 
-    def join(self, before: Sequence[Entry], last: Group | None = None) -> None:
+    def fuse_gradients(self, before: Sequence[PlannedLayer], last: Group | None = None) -> None:
         """Find or prepare a group, for the gradients, of this layer and as many as possible.
 
         Args:
-            before: The layers before it whose gradients may be computed along, in order.
-            last: The group that ends with this layer and computes its gradient as one; those are
-                the layers before it.
+            before: The layers before this one whose gradients may be computed along, in order.
+            last: The group that ends with this layer and computes its gradient as one; ``before``
+                are then the layers before the group.
         """
         own = self.step if last is None else last.step
         keys = tuple(entry._key(op) for entry in (*before, self) if (op := entry.layer.op))
         key = (keys, last)
-        found = self._backs.find(key) or self._backs.keep(key, (self._joined(before, own, last),))
-        [self.back] = found
+        found = self._gradient_groups.find(key) or self._gradient_groups.keep(
+            key, (self._gradients_fused(before, own, last),)
+        )
+        [self.gradient_group] = found
 
-    def _joined(
-        self, before: Sequence[Entry], own: AnyStep | None, last: Group | None
+    def _gradients_fused(
+        self, before: Sequence[PlannedLayer], own: AnyStep | None, last: Group | None
     ) -> Group | None:
         """Return the longest group that ends with this layer."""
         for first in range(len(before)):
@@ -183,7 +194,7 @@ class Entry:
                 return Group(step, len(steps) - 1 + (1 if last is None else last.count), last)
         return None
 
-    def _fused(self, members: Sequence[Entry]) -> tuple[Group | None, str]:
+    def _fused(self, members: Sequence[PlannedLayer]) -> tuple[Group | None, str]:
         """Return the longest group that the backend runs as one, and why it is no longer."""
         why = ""
         chain = [member.layer.op for member in members if member.layer.op]
@@ -200,37 +211,38 @@ class Entry:
                 return Group(step, count), why
         return None, why
 
-    def follows(self, first: Op, top: Blob, *, hidden: bool) -> bool:
-        """Whether it may run as one with layers before it, the last of which writes ``top`` alone.
+    def may_follow(self, first: Op, top: Blob, *, elidable: bool) -> bool:
+        """Return whether this layer may run as one with the layers before it.
 
         Args:
-            first: What the first of them does.
-            top: What the last writes.
-            hidden: Whether nobody but this layer reads it.
+            first: The operation of the first of those layers.
+            top: The only blob that the last of those layers writes.
+            elidable: True if only this layer reads ``top``.
         """
-        mine, op = self.place, self.layer.op
+        mine, op = self.binding, self.layer.op
         if op is None or self.layer.loss_weights or len(mine.top) != 1:
             return False
         if mine.bottom == mine.top == (top,):
             return True
         elsewhere = top in mine.bottom and mine.top[0] not in mine.bottom
-        return hidden and elsewhere and op.joins_behind(first)
+        return elidable and elsewhere and op.joins_behind(first)
 
     def forward(self) -> None:
         """Compute the tops."""
-        self.ran, self.ran_in = self.step, None
+        self.executed_step, self.executed_group = self.step, None
         if self.step is not None:
             self.step.forward()
         else:
-            self.layer.run_forward(self.place.bottom, self.place.top)
+            self.layer.run_forward(self.binding.bottom, self.binding.top)
 
     def backward(self) -> None:
-        """Compute the wanted gradients, the way the last forward ran."""
-        if self.ran is not None and not self.ran.portable_gradient:
-            self.ran.backward()
+        """Compute the wanted gradients, by the code that ran the last forward."""
+        step = self.executed_step
+        if step is not None and not step.portable_gradient:
+            step.backward()
         else:
-            place = self.place
-            self.layer.backward(place.top, place.propagate_down, place.bottom)
+            binding = self.binding
+            self.layer.backward(binding.top, binding.propagate_down, binding.bottom)
 
     @property
     def workspace(self) -> int:
@@ -239,18 +251,18 @@ class Entry:
 
     @property
     def held(self) -> int:
-        """The same without what they borrow of the engine's."""
+        """Scratch memory of the prepared Steps that is not borrowed from the engine, in bytes."""
         return sum(step.workspace for step in self._steps() if not step.borrows)
 
     def _steps(self) -> list[AnyStep]:
-        """Return the prepared Steps, also those for other shapes than the present ones."""
+        """Return all prepared Steps, also those for earlier shapes."""
         steps = [choice.step for choice in self._choices.values()]
         steps += [group.step for group, _ in self._groups.values() if group is not None]
         return [step for step in steps if step is not None]
 
     def _key(self, op: Op) -> tuple[object, ...]:
-        # a Step may hold on to memories, so a blob with another memory is another operand
-        blobs = (*self.place.bottom, *self.place.top, *self.layer.blobs)
+        # a Step may refer to memories, so a blob with another memory is another operand
+        blobs = (*self.binding.bottom, *self.binding.top, *self.layer.blobs)
         return (
             op,
             tuple(
@@ -260,19 +272,19 @@ class Entry:
         )
 
     def _operands(self, followers: Sequence[Op] = ()) -> Operands:
-        place, layer = self.place, self.layer
+        binding, layer = self.binding, self.layer
         storage = layer.context.storage
         return Operands(
-            bottom=place.bottom,
-            top=place.top,
+            bottom=binding.bottom,
+            top=binding.top,
             params=tuple(layer.blobs),
             saved=layer.saved,
-            propagate_down=place.propagate_down,
+            propagate_down=binding.propagate_down,
             param_propagate_down=tuple(
                 layer.param_propagate_down(i) for i in range(len(layer.blobs))
             ),
             phase=layer.phase,
-            backward=place.backward and storage == "float",
+            backward=binding.backward and storage == "float",
             words=layer.random_words,
             draw=layer.draw,
             storage=storage,

@@ -7,7 +7,7 @@ from demitasse import Solver
 from demitasse.backends.kernels.language.notes import Notes
 from demitasse.core.config import settings
 from demitasse.io.proto import SolverParameter, parse_text
-from demitasse.plan.stretch import Stretch
+from demitasse.plan.replay import ReplaySegment
 
 DATA = """
 layer { name: "data" type: "Input" top: "data" top: "label"
@@ -115,7 +115,7 @@ def trained(net, fields="", between=None, **options):
 
 def check(monkeypatch, played, *given, **options):
     with monkeypatch.context() as patch:
-        patch.setattr(Stretch, "run", lambda self, pass_over: pass_over())
+        patch.setattr(ReplaySegment, "run", lambda self, pass_over: pass_over())
         expected = trained(*given, **options)
     before = played[0]
 
@@ -215,7 +215,7 @@ def test_weights_that_a_test_net_sees_change(monkeypatch, played):
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(Stretch, "run", lambda self, pass_over: pass_over())
+        patch.setattr(ReplaySegment, "run", lambda self, pass_over: pass_over())
         expected = run()
 
     assert run() == expected

@@ -1,0 +1,119 @@
+"""Fusion: consecutive layers of a plan that one Step may run, forward or for their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from demitasse.backends.ops import BatchNorm, Concat, Split
+from demitasse.plan.planned_layer import Group, PlannedLayer
+
+__all__ = ["Fusion"]
+
+MOST_GRADIENTS = 3
+"""Largest number of layers whose gradients may be computed as one."""
+
+LONGEST = 40
+"""Largest number of layers that may run as one; backends take fewer."""
+
+
+class Fusion:
+    """Decides which layers may run as one, and has the backend prepare their Steps.
+
+    Args:
+        entries: All layers of a plan.
+        elidable: Ids of blobs that one layer writes, one layer reads, and no caller reads.
+        optimize: Whether the backend is asked for Steps.
+    """
+
+    def __init__(
+        self, entries: Sequence[PlannedLayer], elidable: frozenset[int], *, optimize: bool
+    ) -> None:
+        self._entries, self._elidable, self._optimize = entries, elidable, optimize
+
+    def last_fusable(self, index: int, end: int) -> int:
+        """Return the index of the last layer that may run as one with layer ``index``."""
+        layer, top = self._entries[index].layer, self._entries[index].binding.top
+        if not self._optimize or layer.op is None or layer.loss_weights or len(top) != 1:
+            return index
+        end = min(end, index + LONGEST - 1)
+        while index < end:
+            follower = self._entries[index + 1]
+            if not follower.may_follow(layer.op, top[0], elidable=id(top[0]) in self._elidable):
+                break
+            index, top = index + 1, follower.binding.top
+        return index
+
+    def ends(self) -> list[int]:
+        """Return, for each layer, the last of those that may run as one with it."""
+        end, last, found = len(self._entries) - 1, -1, []
+        for index in range(len(self._entries)):
+            last = max(last, self.last_fusable(index, end), self._concat_gradient_end(index))
+            found.append(last)
+        return found
+
+    def fuse(self, head: PlannedLayer, index: int, end: int) -> int:
+        """Group layer ``index`` and the layers that run as one with it; return their number."""
+        head.group = None
+        last = self.last_fusable(index, end)
+        if last > index:
+            head.fuse(self._entries[index + 1 : last + 1])
+        count = head.group.count if head.group else 1
+        for member in self._entries[index + 1 : index + count]:
+            member.group = None
+        return count
+
+    def fuse_gradients(
+        self, entry: PlannedLayer, index: int, start: int, last: Group | None
+    ) -> None:
+        """Group layer ``index`` and the layers before it whose gradients are computed as one.
+
+        Args:
+            entry: The layer.
+            index: Its index.
+            start: First layer of the range.
+            last: The group that ends with the layer and computes its gradient as one, or None.
+        """
+        own = index if last is None else index - last.count + 1
+        entry.gradient_group, first = None, own
+        while (
+            first > start and own - first < MOST_GRADIENTS - 1 and self._can_fuse_gradients(first)
+        ):
+            first -= 1
+        if first < own:
+            entry.fuse_gradients(self._entries[first:own], last)
+
+    def groups_with_gradient(self, start: int, end: int) -> dict[int, Group]:
+        """Return the groups that compute their gradients as one, by their last layers."""
+        groups = ((index, self._entries[index].group) for index in range(start, end + 1))
+        return {
+            index + group.count - 1: group
+            for index, group in groups
+            if group is not None and group.step.own_backward
+        }
+
+    def _concat_gradient_end(self, index: int) -> int:
+        """Return the last layer whose gradient a Concat may split; ``index`` for none.
+
+        The parts lie in other places than the whole, which must stay until all of it is read.
+        """
+        last = index
+        if self._optimize and isinstance(self._entries[index].layer.op, Concat):
+            end = min(index + MOST_GRADIENTS, len(self._entries)) - 1
+            while last < end and self._can_fuse_gradients(last + 1):
+                last += 1
+                if isinstance(self._entries[last].layer.op, BatchNorm):
+                    return self.last_fusable(last, len(self._entries) - 1)
+        return last
+
+    def _can_fuse_gradients(self, index: int) -> bool:
+        """Return whether the gradients of a layer and the one before may be computed as one."""
+        entry, before = self._entries[index], self._entries[index - 1]
+        if entry.layer.op is None or before.layer.op is None:
+            return False
+        one, other = before.binding, entry.binding
+        weighted = before.layer.loss_weights or entry.layer.loss_weights
+        reads = one.top == other.bottom
+        if isinstance(before.layer.op, Split) and isinstance(entry.layer.op, BatchNorm):
+            # the last of the Split's readers in backward: all other readers' gradients exist
+            reads = len(other.bottom) == 1 and other.bottom[0] in one.top
+        return one.backward and other.backward and reads and not weighted
