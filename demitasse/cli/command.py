@@ -124,6 +124,7 @@ def _shared_options() -> list[click.Parameter]:
             ["--log_format"],
             type=click.Choice(["glog", "text", "json"]),
             default="glog",
+            show_default=True,
             help="Format of log lines on standard error; Caffe's log parsers read glog.",
         ),
         click.Option(

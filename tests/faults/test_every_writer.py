@@ -17,7 +17,7 @@ APART = {
     "backends/kernels/language/compiler.py": "dumps code for who asks to look at it",
     "cli/__init__.py": "opens the null device where a standard stream is closed",
     "cli/commands/convert.py": "calls proto/write.py, whose function has the name of pathlib's",
-    "testing/conformance/files.py": "tests a device, in a folder that is thrown away",
+    "testing/conformance/file_cases.py": "tests a device, in a folder that is thrown away",
     "io/proto/generate.py": "makes a part of the package, for developers",
 }
 """File of the package that is no writer -> why."""

@@ -223,7 +223,13 @@ POSITIVE = click.IntRange(min=1)
     show_default=True,
     help="Address to listen on; the default accepts connections from this machine alone.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="Port to listen on; 0 for a free port.",
+)
 @click.option(
     "--workers",
     type=POSITIVE,
