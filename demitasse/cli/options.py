@@ -20,6 +20,74 @@ Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
 
 
+def complete_devices(
+    context: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete a device, the last in a comma-separated list."""
+    from demitasse.core.device import available_devices
+
+    del context, param
+    before, comma, last = incomplete.rpartition(",")
+    return _matching(last, available_devices(), before + comma)
+
+
+def complete_files(
+    context: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete a file, by the shell."""
+    del context, param
+    return [CompletionItem(incomplete, type="file")]
+
+
+def complete_codes(
+    context: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete a code of ``lint``."""
+    from demitasse.lint.findings import CODES
+
+    del context, param
+    return _matching(incomplete, list(CODES))
+
+
+def complete_loggers(
+    context: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete a kind of logger, with its colon."""
+    from demitasse.training.tracking.targets import KINDS
+
+    del context, param
+    return _matching(incomplete, [f"{kind}:" for kind in KINDS])
+
+
+def _matching(incomplete: str, names: Sequence[str], before: str = "") -> list[CompletionItem]:
+    return [CompletionItem(before + name) for name in names if name.startswith(incomplete)]
+
+
+def option_group(name: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
+    """Return a decorator that adds options and passes their values as one argument.
+
+    Args:
+        name: Name of the argument.
+        make: Function of the options' values, by name.
+        options: Decorators of click, in the order of the help.
+    """
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            values = {one: kwargs.pop(one) for one in names}
+            return function(*args, **{name: make(**values)}, **kwargs)
+
+        params: list[click.Parameter] = call.__dict__.setdefault("__click_params__", [])
+        before = len(params)
+        for option in reversed(options):
+            option(call)
+        names = [str(one.name) for one in params[before:]]
+        return call
+
+    return decorate
+
+
 class _File(click.Path):
     """A file; an option with an empty value counts as not given, as in gflags."""
 
@@ -63,20 +131,6 @@ mismatch_option = click.option(
 )
 
 
-def device_options(function: Function) -> Function:
-    """Add ``--device`` and Caffe's ``--gpu``; the command gets ``device``, a name or None.
-
-    Of several GPUs, the first is used, as in Caffe.
-    """
-
-    @_device_flags
-    @wraps(function)
-    def with_device(*args: Any, devices: list[str], **kwargs: Any) -> Any:
-        return function(*args, device=devices[0] if devices else None, **kwargs)
-
-    return with_device
-
-
 def device_option(help: str = "Device to run on: cpu, cuda:0, numpy, ...") -> Decorator:
     """Add ``--device`` alone."""
     return click.option("--device", metavar="DEVICE", shell_complete=complete_devices, help=help)
@@ -90,45 +144,49 @@ def weights_option(help: str, name: str = "--weights", *, required: bool = False
     )  # fmt: skip
 
 
-def training_device_options(function: Function) -> Function:
-    """Add the flags of ``device_options``; the command gets ``devices``, all GPUs of the flag."""
-    return _device_flags(function)
-
-
-def _device_flags(function: Function) -> Function:
-    @device_option()
-    @click.option("--gpu", metavar="ID|all", help="GPU to run on, by number, as in Caffe.")
-    @wraps(function)
-    def with_devices(*args: Any, device: str | None, gpu: str | None, **kwargs: Any) -> Any:
-        if gpu and device is not None:
-            message = "got --device and --gpu, expected one of them"
-            raise click.UsageError(message)
-        named = [] if device is None else [device]
-        return function(*args, devices=_gpus(gpu) if gpu else named, **kwargs)
-
-    return with_devices
+def _devices(device: str | None, gpu: str | None) -> list[str]:
+    if gpu and device is not None:
+        message = "got --device and --gpu, expected one of them"
+        raise click.UsageError(message)
+    if gpu:
+        return _gpus(gpu)
+    return [] if device is None else [device]
 
 
 def _gpus(gpu: str) -> list[str]:
     return [f"cuda:{number}" for number in gpu_numbers(gpu)]
 
 
+def _first_device(device: str | None, gpu: str | None) -> str | None:
+    return next(iter(_devices(device, gpu)), None)
+
+
+_device_flags = (
+    device_option(),
+    click.option("--gpu", metavar="ID|all", help="GPU to run on, by number, as in Caffe."),
+)
+
+device_options = option_group("device", _first_device, *_device_flags)
+"""Adds ``--device`` and Caffe's ``--gpu``; the command gets ``device``, a name or None.
+
+Of several GPUs, the first is used, as in Caffe.
+"""
+
+training_device_options = option_group("devices", _devices, *_device_flags)
+"""Adds the flags of ``device_options``; the command gets ``devices``, all GPUs of the flag."""
+
+
 def state_options(function: Function) -> Function:
     """Add ``--level`` and ``--stage``; the command gets ``level``, or None, and ``stages``."""
-
-    @click.option("--level", type=int, help="Level of the net's state.")
-    @click.option(
+    stage = click.option(
         "--stage",
         "stages",
         multiple=True,
         metavar="STAGE[,STAGE]",
+        callback=lambda _ctx, _param, lists: split_names(lists),
         help="Stages of the net's state.",
     )
-    @wraps(function)
-    def with_state(*args: Any, stages: tuple[str, ...], **kwargs: Any) -> Any:
-        return function(*args, stages=split_names(stages), **kwargs)
-
-    return with_state
+    return click.option("--level", type=int, help="Level of the net's state.")(stage(function))
 
 
 def phase_option(default: str) -> Decorator:
@@ -210,46 +268,3 @@ def local_gpu(named: Sequence[str], connected: Communicator | None) -> str | Non
     if list(named) in (["cuda"], ["gpu"]):
         named = [f"cuda:{number}" for number in available_gpus()]
     return named[connected.local_rank % len(named)] if named else None
-
-
-def complete_devices(
-    context: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete a device, the last in a comma-separated list."""
-    from demitasse.core.device import available_devices
-
-    del context, param
-    before, comma, last = incomplete.rpartition(",")
-    return _matching(last, available_devices(), before + comma)
-
-
-def complete_files(
-    context: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete a file, by the shell."""
-    del context, param
-    return [CompletionItem(incomplete, type="file")]
-
-
-def complete_codes(
-    context: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete a code of ``lint``."""
-    from demitasse.lint.findings import CODES
-
-    del context, param
-    return _matching(incomplete, list(CODES))
-
-
-def complete_loggers(
-    context: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete a kind of logger, with its colon."""
-    from demitasse.training.tracking.targets import KINDS
-
-    del context, param
-    return _matching(incomplete, [f"{kind}:" for kind in KINDS])
-
-
-def _matching(incomplete: str, names: Sequence[str], before: str = "") -> list[CompletionItem]:
-    return [CompletionItem(before + name) for name in names if name.startswith(incomplete)]

@@ -12,14 +12,13 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from demitasse.cli.command import Command
-from demitasse.cli.options import FILE, device_option
+from demitasse.cli.options import FILE, device_option, option_group
 from demitasse.core.atomic import atomic_write
 from demitasse.errors import ConfigError, ErrorCode
 
@@ -42,6 +41,7 @@ class ImageModel:
         input_scale: Factor after the mean.
         raw_scale: Factor before the mean.
         channel_swap: Order of channels; None for the order in files.
+        device: Name of the device; None for that of the settings.
     """
 
     net: str
@@ -50,6 +50,7 @@ class ImageModel:
     input_scale: float | None
     raw_scale: float
     channel_swap: list[int] | None
+    device: str | None
 
     def mean(self) -> np.ndarray | None:
         """Read the mean. Shape: (C, H, W) or (C,)."""
@@ -63,61 +64,51 @@ class ImageModel:
         return read_mean(self.mean_file)
 
 
-def image_options(function: Function) -> Function:
-    """Add the flags; the command gets ``image_model`` and ``device``, a name or None."""
+def _image_model(
+    *, device: str | None, gpu: bool, mean_file: Path | None, channel_swap: str, **values: Any
+) -> ImageModel:
+    if gpu and device is not None:
+        message = "got --device and --gpu, expected one of them"
+        raise click.UsageError(message)
+    return ImageModel(
+        **values,
+        device="cuda:0" if gpu else device,
+        mean_file=None if mean_file == Path() else mean_file,  # an empty name is Caffe's default
+        channel_swap=numbers("--channel_swap", channel_swap) if channel_swap else None,
+    )
 
-    @click.option("--model_def", metavar="FILE", required=True, help="The net's prototxt.")
-    @click.option("--pretrained_model", metavar="FILE", required=True, help="Weights of the net.")
-    @device_option()
-    @click.option("--gpu", is_flag=True, help="Run on the first GPU, as in Caffe.")
-    @click.option(
+
+image_options = option_group(
+    "image_model",
+    _image_model,
+    click.option("--model_def", "net", metavar="FILE", required=True, help="The net's prototxt."),
+    click.option(
+        "--pretrained_model", "weights", metavar="FILE", required=True, help="Weights of the net."
+    ),
+    device_option(),
+    click.option("--gpu", is_flag=True, help="Run on the first GPU, as in Caffe."),
+    click.option(
         "--mean_file",
         type=FILE,
         help="Subtract this mean, a .npy file (channels, height, width) or a .binaryproto. "
         "[default: no mean]",
-    )
-    @click.option("--input_scale", type=float, help="Multiply by this after the mean. [default: 1]")
-    @click.option(
+    ),
+    click.option("--input_scale", type=float, help="Multiply by this after the mean. [default: 1]"),
+    click.option(
         "--raw_scale",
         type=float,
         default=255.0,
         show_default=True,
         help="Multiply pixels from 0 to 1 by this before the mean.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--channel_swap",
         default="2,1,0",
         show_default=True,
         help="Order of the channels; 2,1,0 is blue first, an empty text red first.",
-    )
-    @wraps(function)
-    def with_image_model(
-        *args: Any,
-        model_def: str,
-        pretrained_model: str,
-        device: str | None,
-        gpu: bool,
-        mean_file: Path | None,
-        input_scale: float | None,
-        raw_scale: float,
-        channel_swap: str,
-        **kwargs: Any,
-    ) -> Any:
-        if gpu and device is not None:
-            message = "got --device and --gpu, expected one of them"
-            raise click.UsageError(message)
-        image_model = ImageModel(
-            model_def,
-            pretrained_model,
-            None if mean_file == Path() else mean_file,  # an empty name is Caffe's default
-            input_scale,
-            raw_scale,
-            numbers("--channel_swap", channel_swap) if channel_swap else None,
-        )
-        where = "cuda:0" if gpu else device
-        return function(*args, image_model=image_model, device=where, **kwargs)
-
-    return with_image_model
+    ),
+)
+"""Adds the flags of a net for images; the command gets ``image_model``."""
 
 
 @contextmanager
@@ -163,7 +154,6 @@ def classify_command(
     source: Path,
     out: Path,
     image_model: ImageModel,
-    device: str | None,
     center_only: bool,
     images_dim: str,
     ext: str,
@@ -183,7 +173,7 @@ def classify_command(
     if len(size) != 2:
         message = f"--images_dim takes height,width; got {images_dim!r}"
         raise click.UsageError(message)
-    with input_errors(), use_device(choose_device(device)[0]):
+    with input_errors(), use_device(choose_device(image_model.device)[0]):
         classifier = Classifier(
             image_model.net,
             image_model.weights,
@@ -238,7 +228,6 @@ def detect_command(
     source: Path,
     out: Path,
     image_model: ImageModel,
-    device: str | None,
     crop_mode: str,
     context_pad: int,
 ) -> None:
@@ -258,7 +247,7 @@ def detect_command(
     if (source.suffix == ".csv") != (crop_mode == "list"):
         message = "--crop_mode list needs a .csv file of windows, selective_search a .txt file"
         raise click.UsageError(message)
-    with input_errors(), use_device(choose_device(device)[0]):
+    with input_errors(), use_device(choose_device(image_model.device)[0]):
         mean = image_model.mean()
         detector = Detector(
             image_model.net,

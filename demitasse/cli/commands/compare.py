@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +17,7 @@ from demitasse.cli.options import (
     complete_devices,
     device_option,
     json_option,
+    option_group,
     phase_option,
     split_names,
     state_options,
@@ -123,43 +123,27 @@ class ReportOptions:
             result.write_page(self.html)
 
 
-def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the flags of comparisons; the command gets ``options``."""
-
-    @click.option(
+report_options = option_group(
+    "options",
+    ReportOptions,
+    click.option(
         "--rtol",
         type=click.FloatRange(min=0),
         help="Largest difference allowed, relative to an array's largest value. [default: 1e-4]",
-    )
-    @click.option(
+    ),
+    click.option(
         "--sort_by_error",
         cls=RenamedOption,
         old="--worst",
         is_flag=True,
         help="List the layers with the largest differences first.",
-    )
-    @click.option("--details", is_flag=True, help="Print a row for each array, not for each layer.")
-    @click.option("--junit", type=FILE, help="Write the result as JUnit's XML, for CI servers.")
-    @click.option("--html", type=FILE, help="Write the result as a page with a chart.")
-    @json_option
-    @wraps(function)
-    def with_options(
-        *args: Any,
-        rtol: float | None,
-        sort_by_error: bool,
-        details: bool,
-        junit: Path | None,
-        html: Path | None,
-        as_json: bool,
-        **kwargs: Any,
-    ) -> Any:
-        return function(
-            *args,
-            options=ReportOptions(rtol, sort_by_error, details, junit, html, as_json),
-            **kwargs,
-        )
-
-    return with_options
+    ),
+    click.option("--details", is_flag=True, help="Print a row for each array, not for each layer."),
+    click.option("--junit", type=FILE, help="Write the result as JUnit's XML, for CI servers."),
+    click.option("--html", type=FILE, help="Write the result as a page with a chart."),
+    json_option,
+)
+"""Adds the flags of comparisons; the command gets ``options``."""
 
 
 @click.command(cls=MultiValueCommand)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from demitasse.cli.options import (
     device_option,
     gpu_numbers,
     json_option,
+    option_group,
     overwrite_option,
     split_names,
 )
@@ -74,102 +74,86 @@ class ImageSetConversion:
         click.echo(f"{self.out}: {done.written} records written{left_out}")
 
 
-def image_set_options(function: Function) -> Function:
-    """Add the flags of databases of images; the command gets ``conversion``."""
+def _conversion(
+    *,
+    root: str,
+    source: Path,
+    out: Path,
+    as_json: bool,
+    backend: str,
+    overwrite: bool,
+    resume: bool,
+    on_error: str,
+    threads: int | None,
+    **images: Any,
+) -> ImageSetConversion:
+    from demitasse.io.data.threads import THREADS
 
-    @click.argument("root", metavar="ROOTFOLDER/")
-    @click.argument("source", metavar="LISTFILE", type=FILE)
-    @click.argument("out", metavar="DB_NAME", type=FOLDER)
-    @click.option("--gray", is_flag=True, help="Store one channel: brightness.")
-    @click.option("--shuffle", is_flag=True, help="Store the images in random order.")
-    @click.option(
+    for side in ("resize_height", "resize_width"):
+        images[side] = max(images[side], 0)
+    options = {
+        "backend": backend,
+        "overwrite": overwrite,
+        "resume": resume,
+        "skip": on_error == "skip",
+        "threads": threads or THREADS,
+    }
+    return ImageSetConversion(root, source, out, images, options, as_json)
+
+
+image_set_options = option_group(
+    "conversion",
+    _conversion,
+    click.argument("root", metavar="ROOTFOLDER/"),
+    click.argument("source", metavar="LISTFILE", type=FILE),
+    click.argument("out", metavar="DB_NAME", type=FOLDER),
+    click.option("--gray", is_flag=True, help="Store one channel: brightness."),
+    click.option("--shuffle", is_flag=True, help="Store the images in random order."),
+    click.option(
         "--seed",
         type=int,
         default=0,
         show_default=True,
         help="Seed of --shuffle.",
-    )
-    @backend_option()
-    @click.option(
+    ),
+    backend_option(),
+    click.option(
         "--resize_width",
         type=int,
         default=0,
         help="Resize to this width, in pixels. [default: 0, no resizing]",
-    )
-    @click.option(
+    ),
+    click.option(
         "--resize_height",
         type=int,
         default=0,
         help="Resize to this height, in pixels. [default: 0, no resizing]",
-    )
-    @click.option("--check_size", is_flag=True, help="Refuse images of different sizes.")
-    @click.option("--encoded", is_flag=True, help="Store the bytes of image files.")
-    @click.option(
+    ),
+    click.option("--check_size", is_flag=True, help="Refuse images of different sizes."),
+    click.option("--encoded", is_flag=True, help="Store the bytes of image files."),
+    click.option(
         "--encode_type",
         default="",
         metavar="jpg|png|...",
         help="Store the bytes of files of this format; convert other formats.",
-    )
-    @overwrite_option
-    @click.option("--resume", is_flag=True, help="Resume an interrupted run with the same flags.")
-    @click.option(
+    ),
+    overwrite_option,
+    click.option("--resume", is_flag=True, help="Resume an interrupted run with the same flags."),
+    click.option(
         "--on_error",
         type=click.Choice(["skip", "raise"]),
         default="skip",
         show_default=True,
         help="Skip unreadable images with a warning, or raise an error.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--threads",
         type=click.IntRange(min=1),
         help="Number of decoder threads. [default: number of CPUs]",
-    )
-    @json_option
-    @wraps(function)
-    def with_options(
-        *args: Any,
-        root: str,
-        source: Path,
-        out: Path,
-        gray: bool,
-        shuffle: bool,
-        seed: int,
-        backend: str,
-        resize_width: int,
-        resize_height: int,
-        check_size: bool,
-        encoded: bool,
-        encode_type: str,
-        overwrite: bool,
-        resume: bool,
-        on_error: str,
-        threads: int | None,
-        as_json: bool,
-        **kwargs: Any,
-    ) -> Any:
-        from demitasse.io.data.threads import THREADS
-
-        images = {
-            "gray": gray,
-            "resize_height": max(resize_height, 0),
-            "resize_width": max(resize_width, 0),
-            "check_size": check_size,
-            "encoded": encoded,
-            "encode_type": encode_type,
-            "shuffle": shuffle,
-            "seed": seed,
-        }
-        options = {
-            "backend": backend,
-            "overwrite": overwrite,
-            "resume": resume,
-            "skip": on_error == "skip",
-            "threads": threads or THREADS,
-        }
-        conversion = ImageSetConversion(root, source, out, images, options, as_json)
-        return function(*args, conversion=conversion, **kwargs)
-
-    return with_options
+    ),
+    json_option,
+)
+"""Adds the flags of databases of images; the command gets ``conversion``."""
 
 
 @click.command(cls=Command)

@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
@@ -25,6 +24,7 @@ from demitasse.cli.options import (
     device_options,
     local_gpu,
     mismatch_option,
+    option_group,
     split_names,
     state_options,
     training_device_options,
@@ -69,26 +69,27 @@ class Workers(NamedTuple):
     fault_tolerant: bool
 
 
-def workers_options(function: Function) -> Function:
-    """Add the flags of training by several processes; the command gets ``workers``."""
-
-    @click.option(
+workers_options = option_group(
+    "workers",
+    Workers,
+    click.option(
         "--shards",
         type=click.IntRange(min=1),
         metavar="S",
         help="Split the data into S shards, each with the net's batch size, shared out among the "
         "processes that mpirun starts; by default one shard for each process. The same number of "
         "shards gives the same bits for any number of processes.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--expect-processes",
+        "expected",
         cls=RenamedOption,
         old="--ranks",
         type=click.IntRange(min=1),
         metavar="N",
         help="Refuse to train unless exactly N processes are connected.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--allreduce",
         cls=RenamedOption,
         old="--reduce",
@@ -97,15 +98,15 @@ def workers_options(function: Function) -> Function:
         help="How gradients are summed over processes: deterministic (the same bits for any number "
         "of processes), fast (the order that MPI or NCCL chooses) or fp16 (sent in half "
         "precision). By default fast between GPUs that NCCL connects, else deterministic.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--overlap",
         is_flag=True,
         help="Exchange gradients while backward computes those of earlier layers. Faster between "
         "machines with a free core, and perhaps between GPUs that NCCL connects. The bits of "
         "--allreduce deterministic stay the same.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--timeout",
         cls=RenamedOption,
         old="--deadline",
@@ -115,30 +116,17 @@ def workers_options(function: Function) -> Function:
         metavar="SECONDS",
         help="How long a process waits for the others before the run ends: at the start, in an "
         "iteration and at the end.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--fault-tolerant",
         cls=RenamedOption,
         old="--survive",
         is_flag=True,
         help="Continue when a process dies: the others take over its shards, with the same bits. "
         "Needs mpirun --with-ft ulfm (Open MPI 5), and gradients that do not travel by NCCL.",
-    )
-    @wraps(function)
-    def with_workers(
-        *args: Any,
-        shards: int | None,
-        expect_processes: int | None,
-        allreduce: AllReduce | None,
-        overlap: bool,
-        timeout: float,
-        fault_tolerant: bool,
-        **kwargs: Any,
-    ) -> Any:
-        workers = Workers(shards, expect_processes, allreduce, overlap, timeout, fault_tolerant)
-        return function(*args, workers=workers, **kwargs)
-
-    return with_workers
+    ),
+)
+"""Adds the flags of training by several processes; the command gets ``workers``."""
 
 
 def train_together(
