@@ -82,20 +82,20 @@ class Accuracy(Layer):
             top[1].write(hits / at_least_one(self, xp.sum(each, axis=(0, 2))))
 
     def believable(self) -> bool:
-        """Whether all labelled scores of the last pass were numbers; waits for the device."""
+        """Return True if no labelled score of the last pass was NaN; synchronizes the device."""
         return not self.saved("not numbers", ()).blob.cpu_data().any()
 
 
 @register_layer("SegAccuracy")
 class SegAccuracy(Layer):
-    """Compare the best class of every pixel with its label; a metric, without a gradient.
+    """Compare the best class of every pixel with its label; a metric without a gradient.
 
     How well a segmentation fits: accuracy, mean recall, mean intersection over union.
 
-    The mean of the recall is over classes that have pixels, that of intersection over union over
-    all, where it is 1 for a class that is neither labelled nor predicted. Pixels whose label is one
-    of ``ignore_label`` do not count; any other label that is no class makes the result NaN, where
-    the original aborts. Not compared with the original.
+    The mean recall is over classes that have pixels. The mean intersection over union is over all
+    classes; a class that is neither labelled nor predicted has 1. Pixels with an ``ignore_label``
+    do not count; any other label that is no class makes the result NaN, where the original aborts.
+    Not compared with the original.
 
     Source: DeepLab (also in hszhao/PSPNet), ``src/caffe/layers/seg_accuracy_layer.cpp``,
     ``src/caffe/util/confusion_matrix.cpp``.

@@ -5,6 +5,8 @@ Source: Caffe, ``src/caffe/layers``; other sources are named in the classes.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from demitasse.backends import normal, ops
 from demitasse.backends.arrays import Array
 from demitasse.io.proto import FillerParameter
@@ -16,29 +18,33 @@ from demitasse.layers.registry import register_layer
 
 
 class NeuronLayer(Layer):
-    """A function of every element.
+    """Base class of elementwise functions; usable in place.
 
     Shapes: bottom any -> top the same.
     """
 
     bottoms = tops = Exactly(1)
+    function: ClassVar[str] = ""
+    """Function of the operation, for functions without constants."""
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         top[0].reshape_like(bottom[0])
+        if self.function:
+            self.op = self.activation(self.function, bottom)
 
     def activation(self, function: str, bottom: Blobs, *parameters: float) -> ops.Activation:
-        """Return the descriptor of an elementwise function with these constants."""
+        """Return the operation of an elementwise function with these constants."""
         return ops.Activation(
             dtype=self.dtype, function=function, count=bottom[0].count, parameters=parameters
         )
 
     def save_input(self, bottom: Blobs, top: Blobs) -> None:
-        """In place, save the input, for a layer whose backward needs it: ``saved_input``."""
+        """Save the input of a layer that runs in place, for ``saved_input``."""
         if top[0] is bottom[0]:
             self.saved("input", bottom[0].shape).write(bottom[0].read())
 
     def saved_input(self, bottom: Blobs, top: Blobs) -> Array:
-        """Return the input of the last forward, also when the output has overwritten it."""
+        """Return the input of the last forward, also after the output has overwritten it."""
         if top[0] is bottom[0]:
             return self.saved("input", bottom[0].shape).read()
         return bottom[0].read()
@@ -55,14 +61,11 @@ class AbsVal(NeuronLayer):
     Shapes: bottom any -> top the same.
 
     Raises:
-        NetError: It is to run in place, which would lose the signs.
+        NetError: The top is the bottom, which would lose the signs.
     """
 
     in_place = False
-
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        super().reshape(bottom, top)
-        self.op = self.activation("abs", bottom)
+    function = "abs"
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         top[0].write(self.xp.abs(bottom[0].read()))
@@ -72,7 +75,7 @@ class AbsVal(NeuronLayer):
             bottom[0].write_diff(top[0].read_diff() * self.xp.sign(bottom[0].read()))
 
 
-LARGEST = 50.0  # no exponential of more is taken in the gradient
+LARGEST = 50.0  # largest exponent in the gradient
 
 
 @register_layer("BNLL")
@@ -86,9 +89,7 @@ class BNLL(NeuronLayer):
     Shapes: bottom any -> top the same.
     """
 
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        super().reshape(bottom, top)
-        self.op = self.activation("bnll", bottom)
+    function = "bnll"
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         self.save_input(bottom, top)
@@ -162,7 +163,7 @@ class ELU(NeuronLayer):
         if self.alpha < 0:  # otherwise the output has the sign of the input
             self.save_input(bottom, top)
         xp, x = self.xp, bottom[0].read()
-        below = xp.expm1(xp.minimum(x, 0.0))  # right for small x, too, unlike exp(x) - 1
+        below = xp.expm1(xp.minimum(x, 0.0))  # exact for small x, too
         top[0].write(xp.maximum(x, 0.0) + self.alpha * below)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
@@ -179,8 +180,8 @@ class GELU(NeuronLayer):
 
     y = x Phi(x), where Phi is the distribution function of a standard normal variable.
 
-    On ``cpu``, oneDNN's code for float32 is right to six digits after the point, and gives NaN for
-    infinite inputs; the layer's own code gives their limits.
+    On ``cpu``, oneDNN's float32 code is exact to six decimals and returns NaN for infinite inputs;
+    the portable code returns their limits.
 
     Source: Hendrycks and Gimpel, Gaussian Error Linear Units, arXiv:1606.08415; the exact form, by
     erf, as ``torch.nn.GELU`` computes it. Caffe does not have it.
@@ -188,9 +189,7 @@ class GELU(NeuronLayer):
     Shapes: bottom any -> top the same.
     """
 
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        super().reshape(bottom, top)
-        self.op = self.activation("gelu", bottom)
+    function = "gelu"
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         self.save_input(bottom, top)
@@ -248,7 +247,7 @@ class PReLU(NeuronLayer):
             bottom[0].write_diff(dy * (above + (1 - above) * self._slope()))
 
     def _slope(self) -> Array:
-        """Return the slope, to be multiplied with a blob."""
+        """Return the slope in a shape that broadcasts with the bottom."""
         return self.xp.reshape(self.blobs[0].read(), self.spread)
 
 
@@ -277,7 +276,7 @@ class ReLU(NeuronLayer):
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             x = self.saved_input(bottom, top) if self.slope < 0 else bottom[0].read()
-            factor = self.cast(x > 0)  # a product is several times as fast as a choice
+            factor = self.cast(x > 0)  # a product is several times as fast as where
             if self.slope:
                 factor = factor + self.slope * self.cast(x <= 0)
             bottom[0].write_diff(top[0].read_diff() * factor)
@@ -308,7 +307,7 @@ class ReLU6(NeuronLayer):
         self.op = self.activation("relu6", bottom, self.slope)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        if self.slope < 0:  # otherwise the output tells where the input was
+        if self.slope < 0:  # otherwise the output determines the slope
             self.save_input(bottom, top)
         xp, x = self.xp, bottom[0].read()
         y = xp.maximum(x, 0.0)
@@ -336,9 +335,7 @@ class Sigmoid(NeuronLayer):
     Shapes: bottom any -> top the same.
     """
 
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        super().reshape(bottom, top)
-        self.op = self.activation("sigmoid", bottom)
+    function = "sigmoid"
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         top[0].write(sigmoid(self, bottom[0].read()))
@@ -389,9 +386,7 @@ class TanH(NeuronLayer):
     Shapes: bottom any -> top the same.
     """
 
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        super().reshape(bottom, top)
-        self.op = self.activation("tanh", bottom)
+    function = "tanh"
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         top[0].write(self.xp.tanh(bottom[0].read()))

@@ -13,16 +13,19 @@ from demitasse.layers.checks import out_of_range, wrong_shapes
 
 @dataclass(frozen=True)
 class ClassAxis:
-    """The sizes around the class axis of a blob of scores.
+    """Sizes around the class axis of a blob of scores.
+
+    Scores are seen as (outer, C, inner), and their labels as (outer, inner), whatever the shape of
+    the label blob.
 
     Attributes:
-        axis: Its index.
-        outer: Product of the axes before it.
-        classes: Its size.
-        inner: Product of the axes after it.
+        axis: Index of the class axis.
+        outer: Product of the axes before.
+        classes: Size of the class axis, C.
+        inner: Product of the axes after.
 
     Raises:
-        ShapeError: There is no class, and something to be of one.
+        ShapeError: There are labels, but no classes.
     """
 
     axis: int
@@ -37,7 +40,7 @@ class ClassAxis:
 
     @classmethod
     def of(cls, scores: Blob, axis: int, labels: Blob) -> ClassAxis:
-        """Return the sizes for scores that ``labels`` belong to.
+        """Return the sizes for scores and their labels.
 
         Raises:
             ShapeError: There is no such axis, or not one label for each position.
@@ -61,7 +64,7 @@ class ClassAxis:
 
     @classmethod
     def of_samples(cls, scores: Blob, labels: Blob) -> ClassAxis:
-        """Return the sizes for (N, ...) scores that are all of one sample's classes.
+        """Return the sizes for scores (N, ...) of which each row has the classes of one sample.
 
         Raises:
             ShapeError: There is not one label per sample.
@@ -83,11 +86,11 @@ class ClassAxis:
 
     @property
     def positions(self) -> int:
-        """How many labels there are."""
+        """Number of labels."""
         return self.outer * self.inner
 
     def labels(self, layer: Layer, blob: Blob) -> Array:
-        """Return the labels as integers, cut towards zero.
+        """Return the labels as integers, truncated towards zero.
 
         Shapes: blob any -> (outer, inner), int64.
         """
@@ -98,26 +101,26 @@ class ClassAxis:
         return layer.xp.reshape(scores, (self.outer, self.classes, self.inner))
 
     def known(self, labels: Array) -> Array:
-        """Return where a label is one of the classes.
+        """Return a mask of the labels that are classes.
 
         Shapes: (outer, inner) -> the same, bool.
         """
         return (labels >= 0) & (labels < self.classes)
 
     def pick(self, layer: Layer, scores: Array, labels: Array) -> Array:
-        """Return the score of the labelled class at each position; of the nearest for other labels.
+        """Return the score of the labelled class at each position; invalid labels are clamped.
 
         Shapes: scores (outer, C, inner) in any shape, labels (outer, inner) -> (outer, inner).
         """
         xp = layer.xp
-        # on cupy, clip would wait for the device
+        # on cupy, clip synchronizes
         inside = xp.minimum(xp.maximum(labels, 0), self.classes - 1)
         index = inside * self.inner + self._starts(layer)
         flat = xp.reshape(scores, (-1,))
         return xp.reshape(xp.take(flat, xp.reshape(index, (-1,)), axis=0), labels.shape)
 
     def matches(self, layer: Layer, labels: Array) -> Array:
-        """Return, for each class and position, whether it is the labelled one.
+        """Return the one-hot labels.
 
         Shapes: labels (outer, inner) -> (outer, C, inner), bool.
         """
@@ -128,7 +131,10 @@ class ClassAxis:
         return xp.expand_dims(labels, axis=1) == numbers
 
     def _starts(self, layer: Layer) -> Array:
-        """Where, in the flattened scores, class 0 of each position is. Shape: (outer, inner)."""
+        """Return the index of class 0 of each position in the flattened scores.
+
+        Shape: (outer, inner).
+        """
         xp, step = layer.xp, self.classes * self.inner
 
         def make() -> Array:
@@ -140,11 +146,11 @@ class ClassAxis:
 
 @dataclass(frozen=True)
 class Channels:
-    """The channels of a blob (N, C, ...).
+    """Channels of a blob (N, C, ...).
 
     Attributes:
-        count: How many there are.
-        rest: How many axes are after theirs.
+        count: Number of channels.
+        rest: Number of axes after the channels.
     """
 
     count: int
@@ -152,10 +158,10 @@ class Channels:
 
     @classmethod
     def of(cls, blob: Blob, needed_by: str) -> Channels:
-        """Return those of a blob.
+        """Return the channels of a blob.
 
         Raises:
-            ShapeError: It has fewer than two axes.
+            ShapeError: The blob has fewer than two axes.
         """
         if blob.num_axes < 2:
             raise wrong_shapes(needed_by, "a bottom (N, C, ...)", blob)
@@ -165,12 +171,12 @@ class Channels:
         """Refuse another number of channels.
 
         Args:
-            count: How many there must be.
-            blob: Whose channels these are.
-            what: What there are so many of, in the plural.
+            count: Number of channels expected.
+            blob: The blob.
+            what: Parameters with one value per channel, in the plural.
 
         Raises:
-            ShapeError: There are not so many.
+            ShapeError: The blob has another number of channels.
         """
         if self.count != count:
             message = (
@@ -187,12 +193,12 @@ class Channels:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """All axes but the channels': over which a channel is summed up."""
+        """All axes except the channels, for sums over a channel."""
         return (0, *range(2, self.rest + 2))
 
     @property
     def spread(self) -> tuple[int, ...]:
-        """The shape in which one value for each channel broadcasts: (1, C, 1, ...)."""
+        """Shape that broadcasts one value per channel: (1, C, 1, ...)."""
         return (1, self.count, *(1,) * self.rest)
 
 
@@ -202,7 +208,7 @@ def learned_shape(blob: Blob, axis: int, num_axes: int, field: str) -> tuple[int
     Args:
         blob: The first operand.
         axis: First axis; negative counts from the end.
-        num_axes: How many; 0 for a scalar, -1 for all that follow.
+        num_axes: Number of axes; 0 for a scalar, -1 for all that follow.
         field: Name of the message, for errors.
 
     Raises:
@@ -226,10 +232,10 @@ def learned_shape(blob: Blob, axis: int, num_axes: int, field: str) -> tuple[int
 
 
 def broadcast_dims(blob: Blob, operand: Blob, axis: int) -> tuple[int, int, int]:
-    """Return (outer, dim, inner): ``blob`` seen with all axes of ``operand`` as its middle one.
+    """Return (outer, dim, inner): the sizes of ``blob`` before, along and after ``operand``.
 
     Raises:
-        ShapeError: The operand's axes are not those of the blob from ``axis`` on.
+        ShapeError: The operand's shape differs from the blob's axes from ``axis`` on.
     """
     start = blob.canonical_axis(axis) if operand.num_axes else 0
     end = start + operand.num_axes

@@ -34,7 +34,7 @@ __all__ = ["Arity", "AtLeast", "Between", "Blobs", "Exactly", "Flags", "Layer", 
 
 @dataclass(frozen=True)
 class Arity:
-    """From ``low`` to ``high`` blobs; ``high`` None has no limit."""
+    """Number of blobs, from ``low`` to ``high``; None has no limit."""
 
     low: int
     high: int | None
@@ -66,19 +66,19 @@ def Between(low: int, high: int) -> Arity:  # noqa: N802
 
 
 class PassCounting(Protocol):
-    """What runs forward passes, and numbers them in ``pass_id``."""
+    """Object that numbers its forward passes in ``pass_id``."""
 
     pass_id: int
 
 
 class SavedForBackward:
-    """State that backward needs from forward, in a fixed buffer, stamped with its pass.
+    """State that backward needs from forward, in a fixed buffer with the number of its pass.
 
-    Reading what another pass has left is an error rather than a wrong gradient.
+    To read the state of another pass is an error rather than a wrong gradient.
 
     Args:
         layer: Counts its forward passes.
-        name: What the state is called.
+        name: Name of the state.
         blob: The buffer.
     """
 
@@ -92,7 +92,7 @@ class SavedForBackward:
         return self.blob.shape
 
     def write(self, array: Array) -> None:
-        """Keep ``array``, which must have exactly the buffer's shape."""
+        """Copy ``array``, which must have exactly the buffer's shape."""
         self.blob.write(array)
         self._pass_id = self._layer.pass_id
 
@@ -102,7 +102,7 @@ class SavedForBackward:
         return self.blob.buffer()
 
     def read(self) -> Array:
-        """Return what this pass's forward has kept.
+        """Return the state of the last forward pass.
 
         Raises:
             NetError: The layer's last forward did not write it.
@@ -129,51 +129,51 @@ RENAMED = {
     "remembers": "has_counters",
     "repeats": "graph_capturable",
 }
-"""New names of hooks that layers of users may define by the old ones."""
+"""New names of hooks by the old names, which layers of users may still define."""
 
 
 class Layer(Arrays):
-    """One node of a net. Subclasses write ``setup``, ``reshape``, ``forward`` and ``backward``.
+    """Node of a net. Subclasses define ``setup``, ``reshape``, ``forward`` and ``backward``.
 
     Args:
-        param: The message that describes it.
+        param: Message with the layer's fields.
         phase: "TRAIN" or "TEST".
         context: Device, dtype, seed and so on.
 
     Attributes:
-        blobs: Its parameters.
-        op: What it computes in this shape, for backends that know a faster way; or None.
+        blobs: Parameters.
+        op: Operation in the present shape, for backends with a faster Step; or None.
     """
 
     type: ClassVar[str] = ""
     bottoms: ClassVar[Arity] = AtLeast(0)
     tops: ClassVar[Arity] = AtLeast(0)
     same_count: ClassVar[bool] = False
-    """Whether it takes as many tops as bottoms."""
+    """True if the layer takes as many tops as bottoms."""
     auto_tops: ClassVar[bool] = False
-    """Whether missing tops are made up, as loss layers do."""
+    """True if the net adds missing tops, as for losses."""
     in_place: ClassVar[bool] = True
-    """Whether a top may be a bottom; a layer may still say which."""
+    """True if a top may be a bottom; a layer may restrict the choice."""
     dynamic_shapes: ClassVar[bool] = False
-    """Whether top shapes depend on values, so that ``reshape`` is not enough to know them."""
+    """True if top shapes depend on values, so that ``forward`` sets them."""
 
     is_alias: ClassVar[bool] = False
-    """Whether its passes compute nothing: tops share what bottoms hold, or there are no bottoms, or
-    no tops."""
+    """True if the passes compute nothing: tops share the bottoms' memory, or there are no bottoms
+    or no tops."""
 
     graph_capturable: ClassVar[bool] = False
-    """Whether its passes do the same as long as shapes stay, on arrays of the device alone: they
-    read no numbers on the host, and make no matrix products. A device may then record them. A class
-    says it of itself: it is not inherited."""
+    """True if a device may capture and replay the portable code: for given shapes, the passes run
+    the same operations on device arrays, read no numbers on the host, and multiply no matrices.
+    The attribute is not inherited."""
 
     strict_propagate_down: ClassVar[bool] = True
-    """Whether ``propagate_down: true`` is an error for a bottom that has no gradient, and not
-    without effect."""
+    """True if ``propagate_down: true`` is an error for a bottom without a gradient, and not
+    ignored."""
 
     differentiable: Sequence[int] | None = None
-    """The bottoms that have a gradient, in order, where not all have: labels and indices do not."""
+    """Indices of the bottoms with a gradient, in order; None for all. Labels have none."""
     random_in_test: bool = False
-    """Whether it takes random numbers in TEST, too, so that each pass there needs others."""
+    """True if the layer draws random numbers in phase TEST, too."""
     op: Op | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -197,13 +197,13 @@ class Layer(Arrays):
         self.loss_weights: list[float] = []
         self.pass_id = 0
 
-    # -- written by subclasses -----------------------------------------------------------------
+    # -- defined by subclasses -----------------------------------------------------------------
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        """Read the fields and make the parameters; called once."""
+        """Read the fields and add the parameters; called once."""
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        """Give the tops their shapes; called before every forward pass that needs it."""
+        """Set the shapes of the tops; called before a forward pass with new shapes."""
         raise NotImplementedError(type(self).__name__)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
@@ -217,75 +217,73 @@ class Layer(Arrays):
             raise NetError(message, code=ErrorCode.NO_GRADIENT, type=self.type)
 
     def allow_force_backward(self, bottom_index: int) -> bool:
-        """Whether ``force_backward`` may ask for the gradient of this bottom."""
+        """Return True if ``force_backward`` may request the gradient of this bottom."""
         return self.has_gradient(bottom_index)
 
     def state(self) -> dict[str, int]:
-        """Return what a training snapshot must keep besides the parameters."""
+        """Return the counters that a training snapshot stores besides the parameters."""
         return {}
 
     def set_state(self, state: dict[str, int]) -> None:
-        """Continue from what ``state`` returned."""
+        """Restore counters that ``state`` returned."""
 
     def savepoint(self) -> Callable[[], None]:
-        """Return a function that takes back the forward passes made from now on.
+        """Return a function that rolls back all forward passes from now on.
 
-        A pass that is cut short is taken back. By default that is the counters of ``state``; what
-        is in blobs (``state_blobs``) is seen to by the net.
+        The net rolls back an interrupted pass. By default the function restores the counters of
+        ``state``; the net restores ``state_blobs``.
         """
         return partial(self.set_state, self.state())
 
     def state_blobs(self) -> Sequence[Blob]:
-        """Return the blobs that forward passes leave for later ones: averages, hidden states.
+        """Return the blobs that later forward passes read: averages, hidden states.
 
-        They may be fewer before the first pass, when they hold nothing.
+        Before the first pass there may be fewer blobs.
         """
         return ()
 
     @property
     def has_state(self) -> bool:
-        """Whether there may be such blobs."""
+        """True if the layer may have ``state_blobs``."""
         return type(self).state_blobs is not Layer.state_blobs
 
     @property
     def has_counters(self) -> bool:
-        """Whether forward passes leave something for the next ones."""
+        """True if forward passes change counters that the next passes read."""
         kind = type(self)
         return kind.state is not Layer.state or kind.savepoint is not Layer.savepoint
 
     def fingerprint(self) -> Fingerprint | None:
-        """Return what tells the records that it reads from others; None where it reads none.
+        """Return the fingerprint of the records that the layer reads; None without records.
 
         Raises:
-            DataError: They cannot be read any more.
-            OSError: The same.
+            DataError: The records cannot be read.
+            OSError: The records cannot be read.
         """
         return None
 
     def record_of(self, place: int) -> tuple[str, str] | None:
-        """Return the source of a record of the batch in the tops and its key there, for messages.
-
-        None where that is not known, as of layers that read none.
+        """Return source and key of a record of the batch in the tops, for messages; or None.
 
         Args:
-            place: Which record of the batch.
+            place: Index of the record in the batch.
         """
         return None
 
     def close(self) -> None:
-        """Let go of threads and files."""
+        """Stop threads and close files."""
 
-    # -- the life of a layer -------------------------------------------------------------------
+    # -- life cycle ----------------------------------------------------------------------------
 
     @final
     def initialize(self, bottom: Blobs, top: Blobs) -> None:
-        """Check the numbers of blobs, set up, reshape, set loss weights.
+        """Check the numbers of blobs, call ``setup`` and ``reshape``, set the loss weights.
 
         Raises:
-            NetError: It takes other numbers of bottoms or tops, does not run in place, or is to
-                compute a gradient that there is not.
-            ConfigError: A field has a value it cannot have.
-            ShapeError: A bottom has a shape it cannot take.
+            NetError: The layer takes other numbers of bottoms or tops, does not run in place, or
+                has no gradient for a bottom with ``propagate_down: true``.
+            ConfigError: A field is missing or out of range.
+            ShapeError: The layer does not take the shape of a bottom.
         """
         self.check_counts(len(bottom), len(top))
         if not self.in_place:
@@ -296,7 +294,7 @@ class Layer(Arrays):
         self._set_loss_weights(top)
 
     def check_counts(self, bottoms: int, tops: int) -> None:
-        """Refuse numbers of bottoms and tops that the type does not take."""
+        """Raise NetError for numbers of bottoms and tops that the type does not take."""
         for arity, count, word in ((self.bottoms, bottoms, "bottom"), (self.tops, tops, "top")):
             if count not in arity:
                 plural = "" if str(arity) == "exactly 1" else "s"
@@ -320,7 +318,7 @@ class Layer(Arrays):
         """Refuse tops that are bottoms.
 
         Raises:
-            NetError: One is.
+            NetError: A top is a bottom.
         """
         for blob in bottom:
             if any(blob is one for one in top):
@@ -328,14 +326,14 @@ class Layer(Arrays):
                 raise NetError(message, code=ErrorCode.CONFLICT, blob=blob.name)
 
     def has_gradient(self, bottom_index: int) -> bool:
-        """Whether there is a gradient for this bottom; what computes it may still be frozen."""
+        """Return True if this bottom has a gradient, for an input that requires one."""
         return self.differentiable is None or bottom_index in self.differentiable
 
     def refuse_gradients(self, bottom: Blobs, wanted: Flags) -> None:
         """Refuse to compute gradients of labels, indices and the like.
 
         Raises:
-            NetError: One is wanted, of a layer that does not take such a wish for nothing.
+            NetError: Such a gradient is requested, and ``strict_propagate_down`` is true.
         """
         for index, (blob, want) in enumerate(zip(bottom, wanted, strict=False)):
             if want and self.strict_propagate_down and not self.has_gradient(index):
@@ -346,7 +344,7 @@ class Layer(Arrays):
                 raise NetError(message, code=ErrorCode.NO_GRADIENT, blob=blob.name, bottom=index)
 
     def refuse_overwritten(self, bottom: Blobs, top: Blobs, propagate_down: Flags) -> None:
-        """Refuse a gradient that needs bottoms which the layer's own tops have overwritten.
+        """Refuse a gradient that needs bottoms overwritten by the layer's own tops.
 
         Raises:
             NetError: A top is a bottom, and a gradient is wanted.
@@ -358,11 +356,11 @@ class Layer(Arrays):
 
     @final
     def run_reshape(self, bottom: Blobs, top: Blobs) -> None:
-        """Give the tops their shapes.
+        """Set the shapes of the tops.
 
         Raises:
-            NetError: A top is a bottom, and would get another shape than its writer gave it.
-            ShapeError: A bottom has a shape it cannot take.
+            NetError: A top is a bottom, and would get another shape.
+            ShapeError: The layer does not take the shape of a bottom.
         """
         before = [(blob, blob.shape) for blob in bottom if any(blob is one for one in top)]
         self.reshape(bottom, top)
@@ -376,13 +374,13 @@ class Layer(Arrays):
 
     @final
     def run_forward(self, bottom: Blobs, top: Blobs) -> None:
-        """Run the portable code; state it saves carries this pass's stamp."""
+        """Run the portable code, and count the pass."""
         self.pass_id += 1
         self.forward(bottom, top)
 
     @final
     def loss_terms(self, top: Blobs) -> list[Array]:
-        """Return, for each top with a loss weight, the dot product of data and weight (0-d)."""
+        """Return the dot product of data and weight (0-d) for each top with a loss weight."""
         return [
             self.device.backend.dot(blob.read(), blob.read_diff())
             for blob, weight in zip(top, self.loss_weights, strict=False)
@@ -416,7 +414,7 @@ class Layer(Arrays):
                 top[index].set_diff(weight)
 
     def fill_loss_weights(self, top: Blobs) -> None:
-        """Put the loss weights back into the gradients of the tops, after they changed shape."""
+        """Write the loss weights into the gradients of the tops, after a change of shape."""
         for blob, weight in zip(top, self.loss_weights, strict=False):
             if weight:
                 blob.set_diff(weight)
@@ -424,10 +422,10 @@ class Layer(Arrays):
     # -- parameters ----------------------------------------------------------------------------
 
     def add_param(self, shape: tuple[int, ...], filler: FillerParameter | None = None) -> Blob:
-        """Declare the next parameter; stored values are kept, otherwise it is filled.
+        """Add the next parameter, with stored values or else from a filler.
 
-        Values that are stored as (num, channels, height, width), as all once were, fit a parameter
-        of fewer axes with ones in front, as in Caffe's ``Blob::ShapeEquals``.
+        Values stored in the legacy shape (num, channels, height, width) fit a parameter of fewer
+        axes with ones in front, as in Caffe's ``Blob::ShapeEquals``.
 
         Raises:
             ShapeError: The stored parameter has another shape.
@@ -468,16 +466,16 @@ class Layer(Arrays):
         return blob
 
     def param_propagate_down(self, index: int) -> bool:
-        """Whether the gradient of a parameter is wanted; False beyond what was set."""
+        """Return True if the gradient of a parameter is computed; False by default."""
         return index < len(self._propagate) and self._propagate[index]
 
     def set_param_propagate_down(self, index: int, wanted: bool) -> None:
-        """Say whether the gradient of a parameter is wanted."""
+        """Set whether the gradient of a parameter is computed."""
         self._propagate += [False] * (index + 1 - len(self._propagate))
         self._propagate[index] = wanted
 
     def to_proto(self, write_diff: bool = False) -> LayerParameter:
-        """Return the message of this layer with its parameters in it."""
+        """Return the message of this layer with its parameters."""
         proto = LayerParameter()
         proto.CopyFrom(self.param)
         del proto.blobs[:]
@@ -490,7 +488,7 @@ class Layer(Arrays):
     def saved(
         self, name: str, shape: tuple[int, ...], dtype: str | None = None
     ) -> SavedForBackward:
-        """Return the internal blob ``name`` that carries state from forward to backward."""
+        """Return the state ``name`` that forward saves for backward."""
         dtype = dtype or self.dtype
         found = self._saved.get(name)
         if found is None or found.blob.dtype != dtype:
@@ -501,11 +499,11 @@ class Layer(Arrays):
         return found
 
     def internal_blobs(self) -> list[Blob]:
-        """Return the blobs that carry state from forward to backward."""
+        """Return the blobs that forward saves for backward."""
         return [saved.blob for saved in self._saved.values()]
 
     def to(self, device: Device) -> None:
-        """Follow the net to another device."""
+        """Move to another device."""
         for blob in (*self.blobs, *self.internal_blobs()):
             blob.to(device)
         self._constants.clear()

@@ -1,7 +1,7 @@
 """BatchNorm: y = (x - mean) / sqrt(variance + eps), channel by channel.
 
-The statistics are the batch's, which also feed running averages, or those averages themselves. The
-averages are kept as sums: parameter 2 counts how much has been added to parameters 0 and 1.
+Statistics are those of the batch, which are also added to running averages, or the averages. The
+averages are stored as sums: parameter 2 is the common factor of parameters 0 and 1.
 
 Source: Caffe, ``src/caffe/layers/batch_norm_layer.cpp``; the scale and the bias: NVCaffe
 (NVIDIA/caffe), the same file.
@@ -59,7 +59,7 @@ class BatchNorm(Layer):
         self._freeze()
 
     def _freeze(self) -> None:
-        """Set the learning rates of the statistics to 0, refusing others unless as NVCaffe does."""
+        """Set the learning rates of the statistics to 0; refuse others, except NVCaffe's."""
         for index in range(3):
             if index == len(self.param.param):
                 self.param.param.add(lr_mult=0)
@@ -92,7 +92,7 @@ class BatchNorm(Layer):
             use_global_stats=self.use_global_stats,
         )
         if self.scaled or self.view != shape:
-            self.op = None  # backends know Caffe's layer, and an axis of channels, only
+            self.op = None  # backends implement Caffe's layer with a channel axis only
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         xp, x = self.xp, self.xp.reshape(bottom[0].read(), self.view)
@@ -134,7 +134,7 @@ class BatchNorm(Layer):
         bottom[0].write_diff(xp.reshape(dy / deviation, bottom[0].shape))
 
     def _backward_scale(self, dy: Array) -> Array:
-        """Add the gradients of scale and bias; return that of what they are applied to."""
+        """Add the gradients of scale and bias; return the gradient of the normalized values."""
         y = self.saved("normalised", self.view).read()
         for index, diff in ((3, dy * y), (4, dy)):
             if self.param_propagate_down(index):
@@ -142,11 +142,11 @@ class BatchNorm(Layer):
         return dy * self._spread(3)
 
     def _spread(self, index: int) -> Array:
-        """Return a parameter, to be broadcast with the bottom."""
+        """Return a parameter in a shape that broadcasts with the bottom."""
         return self.xp.reshape(self.blobs[index].read(), self.spread)
 
     def _averages(self) -> tuple[Array, Array]:
-        """Return the running averages of mean and variance; 0 while nothing was added to them."""
+        """Return the running averages of mean and variance; 0 before the first batch."""
         factor = self.blobs[2].read()
         one = self.full((1,), 1.0)
         some = factor != 0
@@ -154,7 +154,7 @@ class BatchNorm(Layer):
         return self.blobs[0].read() * scale, self.blobs[1].read() * scale
 
     def _add_to_averages(self, mean: Array, variance: Array) -> None:
-        """Add the batch's statistics to the running sums, the variance without bias."""
+        """Add the batch's statistics to the running sums; the variance is unbiased."""
         correction = self.rows / (self.rows - 1) if self.rows > 1 else 1.0
         for blob, value in zip(self.blobs, (mean, variance * correction, 1.0), strict=False):
             blob.write(blob.read() * self.fraction + value)

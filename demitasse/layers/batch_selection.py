@@ -26,7 +26,7 @@ class BatchReindex(Layer):
     bottoms = Exactly(2)
     tops = Exactly(1)
     differentiable = (0,)
-    dynamic_shapes = True  # the indices are looked at on the host
+    dynamic_shapes = True  # the host checks the indices
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         if bottom[1].num_axes != 1 or not bottom[0].num_axes:
@@ -55,8 +55,8 @@ class Filter(Layer):
 
     The items of a batch whose selector is not 0.
 
-    The output size is known only during forward; until the first pass the tops have room for all
-    items.
+    The output size is known only during forward; before the first pass the tops have the size of
+    all items.
 
     Source: Caffe, ``src/caffe/layers/filter_layer.cpp``.
 
@@ -104,7 +104,7 @@ class Filter(Layer):
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         xp, n = self.xp, bottom[-1].count
-        places = [0] * n  # where in the top an item went
+        places = [0] * n  # index in the top of each item
         for place, item in enumerate(self.chosen):
             places[item] = place
         chosen = [False] * n
@@ -121,7 +121,7 @@ class Filter(Layer):
             source.write_diff(xp.where(flags, dx, self.zeros(())))
 
     def _choose(self, bottom: Blobs, top: Blobs) -> None:
-        """Look at the selector, which only a pass that has come here has filled."""
+        """Read the selector, whose values are known during a pass only."""
         flags = bottom[-1].cpu_data().reshape(-1) != 0
         self.chosen: list[int] = flags.nonzero()[0].tolist()
         count = flags.size if self.first else len(self.chosen)

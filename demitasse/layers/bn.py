@@ -23,9 +23,9 @@ EPS = 1e-9
 
 
 class SegNetBN(Layer):
-    """In mode LEARN, normalise each channel by the batch; then scale and shift it; maybe in place.
+    """In mode LEARN, normalize each channel by the batch; then scale and shift it.
 
-    Mode INFERENCE expects the statistics to be part of scale and shift.
+    Mode INFERENCE expects the statistics to be part of scale and shift. May run in place.
 
     Shapes: bottom (N, C, ...) -> top the same; in mode LEARN, further tops take mean and variance
     of the batch, shaped like the parameters: scale, shift (1, C, 1, 1).
@@ -88,7 +88,7 @@ class SegNetBN(Layer):
         bottom[0].write_diff(dx)
 
     def _spread(self, index: int) -> Array:
-        """Return a parameter, to be broadcast with the bottom."""
+        """Return a parameter in a shape that broadcasts with the bottom."""
         return self.xp.reshape(self.blobs[index].read(), self.channels.spread)
 
 
@@ -183,32 +183,32 @@ class BN(Layer):
         return self.by_batch
 
     def _note(self, mean: Array, variance: Array) -> None:
-        """Give statistics of the batch to the averages."""
+        """Add the batch's statistics to the averages."""
         for blob, value in zip(self.blobs[2:], (mean, variance), strict=True):
             new = self.xp.reshape(value, blob.shape) * (1 - self.momentum)
             blob.write(blob.read() * self.momentum + new)
 
     def _spread(self, index: int) -> Array:
-        """Return a parameter, to be broadcast with the bottom."""
+        """Return a parameter in a shape that broadcasts with the bottom."""
         return self.xp.reshape(self.blobs[index].read(), self.channels.spread)
 
 
 @register_layer("BN")
 def create_bn(param: LayerParameter, phase: str, context: LayerContext) -> Layer:
-    """Make the layer of SegNet or that of PSPNet, by the fields of the message.
+    """Return the layer of SegNet or of PSPNet, by the fields of the message.
 
     Raises:
-        ConfigError: It has fields of both.
+        ConfigError: The message has fields of both.
     """
     kind = SegNetBN if _is_segnet(param.bn_param, stored=len(param.blobs)) else BN
     return kind(param, phase, context)
 
 
 def _is_segnet(p: BNParameter, stored: int) -> bool:
-    """Whether a message is SegNet's; the number of stored parameters decides where it is empty.
+    """Return True for SegNet's message; an empty message with two stored parameters is SegNet's.
 
     Raises:
-        ConfigError: It has fields of both.
+        ConfigError: The message has fields of both.
     """
     segnet = [name for name in SEGNET if p.HasField(name)]
     averages = [name for name in AVERAGES if p.HasField(name)]

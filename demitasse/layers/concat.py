@@ -15,7 +15,7 @@ from demitasse.layers.registry import register_layer
 
 @register_layer("Concat")
 class Concat(Layer):
-    """Join bottoms along ``axis`` (once ``concat_dim``); a single bottom is shared, not copied.
+    """Join bottoms along ``axis`` (formerly ``concat_dim``); a single bottom is shared, not copied.
 
     Shapes: bottoms equal except on the axis -> top with the sum of that axis.
 

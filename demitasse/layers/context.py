@@ -16,10 +16,11 @@ from demitasse.core.device import Device, current_device
 
 @dataclass
 class PassCounter:
-    """Counts of passes that random numbers are keyed by; kept in snapshots.
+    """Pass counter, a key of the random numbers; stored in snapshots.
 
     Attributes:
-        passes: Forward passes of the net so far, in phase TRAIN or where a layer draws in TEST.
+        passes: Forward passes so far, in phase TRAIN or with layers that draw random numbers in
+            TEST.
     """
 
     passes: int = 0
@@ -27,18 +28,18 @@ class PassCounter:
 
 @dataclass
 class LayerContext:
-    """What a net tells its layers about the world.
+    """Context of a net's layers.
 
     Attributes:
-        device: Where the net runs.
-        dtype: What it computes in.
-        seed: Key of all its random numbers.
-        base_dir: Folder of the prototxt, where named files are looked for too; or None.
-        rank: Which of ``ranks`` data-parallel workers this is.
-        ranks: How many of them there are.
-        storage: How the device keeps what is computed, and weights: "float" as it is, or in 16
-            bits, "half" or "bfloat16".
-        python_layers: Whether ``Python`` layers may import modules.
+        device: Device of the net.
+        dtype: Element type of the computation.
+        seed: Key of all random numbers.
+        base_dir: Folder of the prototxt, searched for named files; or None.
+        rank: Index of this data-parallel process.
+        world_size: Number of data-parallel processes.
+        storage: Format of activations and weights on the device: "float", or 16 bits, "half" or
+            "bfloat16".
+        python_layers: True if ``Python`` layers may import modules.
         pass_counter: The net's pass counter.
     """
 
@@ -47,17 +48,17 @@ class LayerContext:
     seed: int = 0
     base_dir: Path | None = None
     rank: int = 0
-    ranks: int = 1
+    world_size: int = 1
     storage: Stored = "float"
     python_layers: bool = True
     pass_counter: PassCounter = field(default_factory=PassCounter)
 
 
 class Arrays:
-    """Makes arrays where the net runs, in the dtype that it computes in.
+    """Arrays on the net's device, in the net's dtype.
 
     Args:
-        name: Name of the layer, which its random words are keyed by.
+        name: Name of the layer, a key of its random words.
         context: Device, dtype, seed and so on.
     """
 
@@ -67,17 +68,17 @@ class Arrays:
 
     @property
     def device(self) -> Device:
-        """Where the net runs."""
+        """Device of the net."""
         return self.context.device
 
     @property
     def xp(self) -> Any:
-        """The array namespace to compute with."""
+        """Array namespace of the device."""
         return self.context.device.backend.xp
 
     @property
     def dtype(self) -> str:
-        """Name of the dtype the net computes in."""
+        """Name of the net's dtype."""
         return self.context.dtype
 
     def zeros(self, shape: tuple[int, ...], dtype: str | None = None) -> Array:
@@ -101,7 +102,7 @@ class Arrays:
         return self.xp.astype(array, self.device.backend.dtype(dtype or self.dtype), copy=False)
 
     def constant(self, name: str, key: object, make: Callable[[], Array]) -> Array:
-        """Return an array that depends on ``key`` alone, made once for each device."""
+        """Return a cached array that depends on ``key`` and the device."""
         full_key = (key, self.device)
         known = self._constants.get(name)
         if known is None or known[0] != full_key:
@@ -109,9 +110,11 @@ class Arrays:
         return known[1]
 
     def draw(self) -> Draw:
-        """Say which random words this layer draws in this pass."""
+        """Return the key of this layer's random words in this pass."""
         context = self.context
-        return Draw(context.seed, stream_of(self.name), context.pass_counter.passes, context.ranks)
+        return Draw(
+            context.seed, stream_of(self.name), context.pass_counter.passes, context.world_size
+        )
 
     def random_bits(self, count: int, first: int = 0) -> Array:
         """Return random 32-bit words of this layer and pass, the same on every device.
@@ -124,13 +127,13 @@ class Arrays:
     def random_words(self, shape: tuple[int, ...]) -> Array:
         """Return a random 32-bit word of this layer and pass for each element of a blob.
 
-        With several data-parallel ranks a sample has the words it would have in the joined batch,
-        where rank r of n holds samples r, r + n, ...
+        Data-parallel processes draw the words of the joined batch, in which rank r of n has the
+        samples r, r + n, ...
 
         Shapes: ``shape``, uint32.
         """
-        count, ranks = math.prod(shape), self.context.ranks
-        if ranks == 1 or not shape:
+        count, size = math.prod(shape), self.context.world_size
+        if size == 1 or not shape:
             return self.xp.reshape(self.random_bits(count), shape)
-        joined = self.xp.reshape(self.random_bits(count * ranks), (shape[0], ranks, *shape[1:]))
+        joined = self.xp.reshape(self.random_bits(count * size), (shape[0], size, *shape[1:]))
         return joined[:, self.context.rank, ...]

@@ -15,7 +15,10 @@ from demitasse.layers.windows import Correlation, convolution_window
 
 
 class ConvolutionBase(Layer):
-    """Several bottoms, as many tops, one weight; channels on ``axis``, spatial axes behind it.
+    """Several bottoms, as many tops, one weight; channels on ``axis``, then spatial axes.
+
+    The base class has the fields, the parameters and the checks. Each subclass computes by a
+    :class:`Correlation`; a Deconvolution exchanges the roles of image and map.
 
     Shapes: weight that of the correlation; bias (num_output,).
 
@@ -50,7 +53,7 @@ class ConvolutionBase(Layer):
         self.has_bias = p.bias_term
 
     def add_params(self) -> None:
-        """Make the weight of the correlation, and the bias."""
+        """Add the weight of the correlation, and the bias."""
         p = self.param.convolution_param
         wanted = 2 if self.has_bias else 1
         if self.blobs and len(self.blobs) != wanted:
@@ -65,7 +68,7 @@ class ConvolutionBase(Layer):
             self.add_param((self.m,), p.bias_filler)
 
     def spatial(self, bottom: Blobs) -> Shape:
-        """Return the spatial axes of the bottoms, which must be as when the weight was made."""
+        """Return the spatial axes of the bottoms; check the other axes."""
         first = bottom[0]
         if first.num_axes != self.axes or first.shape[self.axis] != self.channels:
             expected = (
@@ -79,14 +82,14 @@ class ConvolutionBase(Layer):
         return first.shape[self.axis + 1 :]
 
     def reshape_tops(self, bottom: Blobs, top: Blobs, spatial: Shape) -> None:
-        """Give the tops the lead axes of the bottoms, ``num_output`` channels and these axes."""
+        """Set the tops' shapes: leading axes of the bottoms, ``num_output``, spatial axes."""
         lead = bottom[0].shape[: self.axis]
         for blob in top:
             blob.reshape((*lead, self.m, *spatial))
         self.n = math.prod(lead)
 
     def operation(self, kind: type[ops.Conv], bottom: Blobs, top: Blobs) -> ops.Conv:
-        """Return what a backend is told of each bottom and its top."""
+        """Return the operation for each bottom and its top."""
         return kind(
             dtype=self.dtype,
             bottom=bottom[0].shape,

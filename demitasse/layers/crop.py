@@ -14,7 +14,7 @@ from demitasse.layers.registry import register_layer
 
 @register_layer("Crop")
 class Crop(Layer):
-    """Keep, from ``axis`` on, as much as the second bottom has, starting at ``offset``.
+    """Crop the axes from ``axis`` on to the second bottom's sizes, starting at ``offset``.
 
     Shapes: bottom 0 any, bottom 1 smaller or equal from ``axis`` on -> top (*axes of bottom 0
     before ``axis``, *axes of bottom 1 from it on). The second bottom's values are not used, and
@@ -22,7 +22,7 @@ class Crop(Layer):
 
     Raises:
         ConfigError: ``offset`` is given neither once nor once for each cropped axis.
-        ShapeError: There is no such axis, or the cut reaches beyond the first bottom.
+        ShapeError: There is no such axis, or the crop reaches beyond the first bottom.
     """
 
     bottoms = Exactly(2)

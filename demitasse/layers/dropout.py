@@ -21,11 +21,11 @@ class Dropout(NeuronLayer):
     """y = x * mask / (1 - ratio) in TRAIN, y = x in TEST; may run in place.
 
     With ``scale_train: false`` y = x * mask in TRAIN, and y = x * (1 - ratio) in TEST. With
-    ``sample_weights_test`` TEST computes what TRAIN does, with another mask in each pass: the
-    spread of the results says how sure a net is.
+    ``sample_weights_test`` TEST computes as TRAIN does, with a new mask in each pass: the spread of
+    the results measures the uncertainty of the net.
 
-    A value is kept where its random 32-bit word is above ``ratio`` of the largest word, so the
-    mask is the same on every device, and a sample's the same with several data-parallel ranks.
+    A value is kept if its random 32-bit word is above ``ratio`` of the largest word. The mask is
+    the same on every device, and for each sample with any number of data-parallel ranks.
 
     Shapes: bottom any -> top the same.
 

@@ -12,14 +12,14 @@ from demitasse.layers.registry import register_layer
 
 @register_layer("Embed")
 class Embed(Layer):
-    """Look words up: a fully connected layer whose input is one-hot, given as indices.
+    """Return rows of a table: a fully connected layer whose one-hot input is given as indices.
 
     Shapes: bottom (...) of indices 0 to K - 1 -> top (..., M). Weight (K, M), bias (M,), where K is
     ``input_dim`` and M ``num_output``.
 
     Raises:
         ConfigError: ``num_output`` or ``input_dim`` is missing or 0.
-        ShapeError: An index is not in the table (looked at where that costs no transfer).
+        ShapeError: An index is not in the table (checked unless it is on a device only).
     """
 
     bottoms = tops = Exactly(1)
@@ -44,7 +44,7 @@ class Embed(Layer):
         words = xp.reshape(self.cast(bottom[0].read(), "int64"), (bottom[0].count,))
         try:
             y = xp.take(self.blobs[0].read(), words, axis=0)  # (count, M)
-        except IndexError:  # of a library that looks at them, on a device where we have not
+        except IndexError:  # raised by a library that checks indices which we have not
             check_indices(bottom[0], self.k, "rows in the table", wait=True)
             raise
         if self.has_bias:

@@ -17,7 +17,7 @@ class Exp(NeuronLayer):
 
     y = base^(shift + scale x).
 
-    ``base`` -1, the default, stands for e.
+    ``base`` -1, the default, means e.
 
     Source: Caffe, ``src/caffe/layers/exp_layer.cpp``.
 
@@ -49,7 +49,7 @@ class Exp(NeuronLayer):
 
 
 def log_of_base(base: float, field_name: str) -> float:
-    """Return the natural logarithm of a base; -1 stands for e.
+    """Return the natural logarithm of a base; -1 means e.
 
     Raises:
         ConfigError: The base is not a positive finite number.
@@ -74,7 +74,7 @@ class Log(NeuronLayer):
 
     y = log(shift + scale x) to a base.
 
-    ``base`` -1, the default, stands for e.
+    ``base`` -1, the default, means e.
 
     Source: Caffe, ``src/caffe/layers/log_layer.cpp``.
 
@@ -117,8 +117,8 @@ class Power(NeuronLayer):
 
     y = (shift + scale x)^power.
 
-    Where ``power`` is 0 the top is 1 whatever the input. The gradient is
-    power * scale * (shift + scale x)^(power - 1), so that it is right at 0, too.
+    With ``power`` 0 the top is 1 for every input. The gradient is
+    power * scale * (shift + scale x)^(power - 1), which is exact at 0, too.
 
     Source: Caffe, ``src/caffe/layers/power_layer.cpp``.
 
@@ -129,7 +129,7 @@ class Power(NeuronLayer):
         del bottom, top
         p = self.param.power_param
         self.power, self.scale, self.shift = p.power, p.scale, p.shift
-        self.slope = p.power * p.scale  # of the outer function; 0: the input does not matter
+        self.slope = p.power * p.scale  # of the outer function; 0: the top is constant
         self.needs_input = self.slope != 0 and self.power != 1
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:

@@ -1,7 +1,7 @@
 """Fillers: the initial values of parameters.
 
-They run on the host in double precision with a counter-based generator, so that one seed gives the
-same weights on every device and in every dtype. Caffe's own random streams are not reproduced.
+Fillers run on the host in double precision with a counter-based generator: one seed gives the same
+weights on every device and in every dtype. Caffe's own random streams are not reproduced.
 
 Source: Caffe, ``include/caffe/filler.hpp``.
 """
@@ -26,7 +26,7 @@ Make = Callable[[Draw], np.ndarray]
 
 
 def fill(shape: Shape, filler: FillerParameter, seed: int, stream: int) -> np.ndarray:
-    """Return an array filled as a message says; ``filling`` says how, and what it raises.
+    """Return an array filled by a message; arguments and errors as for ``filling``.
 
     Returns:
         Shape ``shape``, float64.
@@ -37,19 +37,19 @@ def fill(shape: Shape, filler: FillerParameter, seed: int, stream: int) -> np.nd
 def filling(
     shape: Shape, filler: FillerParameter, seed: int, stream: int
 ) -> Callable[[], np.ndarray]:
-    """Return what fills an array as a message says, whenever it is called; all is checked now.
+    """Return a function that returns an array filled by a message; check the message now.
 
     Args:
         shape: Shape of the parameter; its first axis is the fan-out side, as in Caffe.
         filler: Type and constants.
         seed: Key of the random generator.
-        stream: Which sequence of that key: one for each parameter.
+        stream: Sequence of that key: one for each parameter.
 
     Returns:
         A function that returns an array of shape ``shape``, float64, the same at each call.
 
     Raises:
-        ConfigError: The type is unknown, or its constants are not allowed.
+        ConfigError: The type is unknown, or a constant is out of range.
     """
     prepare = FILLERS.get(filler.type)
     if prepare is None:
@@ -66,8 +66,8 @@ def filling(
     def filled() -> np.ndarray:
         if 0 in shape:
             return np.zeros(shape)
-        turns = itertools.count(1)
-        return make(lambda n: random.uniform(seed, stream, next(turns), n))
+        calls = itertools.count(1)
+        return make(lambda n: random.uniform(seed, stream, next(calls), n))
 
     return filled
 
@@ -153,7 +153,7 @@ def _between(shape: Shape, low: float, high: float, draw: Draw) -> np.ndarray:
 
 
 def _normal(shape: Shape, draw: Draw) -> np.ndarray:
-    """Box-Muller: two uniforms make two normals."""
+    """Return normal numbers by Box-Muller: two uniforms make two normals."""
     count = math.prod(shape)
     half = -(-count // 2)
     radius = np.sqrt(-2.0 * np.log1p(-draw(half)))

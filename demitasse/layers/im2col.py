@@ -15,7 +15,7 @@ from demitasse.layers.windows import PaddedImage, convolution_window
 
 @register_layer("Im2col")
 class Im2col(Layer):
-    """Lay every tap of the window beside the others; beyond the image there are zeros.
+    """Return the values at every kernel offset side by side; beyond the image there are zeros.
 
     Shapes: bottom (*lead, C, *spatial) -> top (*lead, C * taps, *positions), the taps of one
     channel next to each other; ``axis`` is that of C.

@@ -37,23 +37,23 @@ class Input(Layer):
                 blob.reshape(shapes[min(index, len(shapes) - 1)])
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        """Nothing: the caller may have reshaped the inputs."""
+        """Do nothing: the caller may have reshaped the inputs."""
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        """Nothing: the caller has filled the inputs."""
+        """Do nothing: the caller fills the inputs."""
 
     def backward(self, top: Blobs, propagate_down: list[bool], bottom: Blobs) -> None:  # type: ignore[override]
-        """Nothing: there is nobody above."""
+        """Do nothing: there is no bottom."""
 
 
 @register_layer("Parameter")
 class Parameter(Layer):
-    """Hand out a parameter that starts as zeros; the data is shared, not copied.
+    """Parameter as a top, initially zeros; the top shares its data.
 
     A learned blob of its own, as a top.
 
-    The top's gradient is added to the parameter's, so that several passes add up. (In Caffe the two
-    share their memory, so only the last pass counts.)
+    The gradients of several passes add up. (In Caffe top and parameter share the memory of the
+    gradient, so only the last pass counts.)
 
     Source: Caffe, ``src/caffe/layers/parameter_layer.cpp``.
 
@@ -69,7 +69,7 @@ class Parameter(Layer):
         top[0].reshape(self.blobs[0].shape)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        """Nothing: the shape is given."""
+        """Do nothing: ``setup`` sets the shape."""
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         top[0].share_data(self.blobs[0])

@@ -79,7 +79,7 @@ class Interp(Layer):
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         x = bottom[0].read()[:, :, *self.inside]
         for axis in (2, 3):
-            low, high, share = self._places(axis)
+            low, high, share = self._neighbours(axis)
             below = self.xp.take(x, low, axis=axis)
             above = self.xp.take(x, high, axis=axis)
             x = below * (1 - share) + above * share
@@ -102,8 +102,8 @@ class Interp(Layer):
         n = (n - 1) // p.shrink_factor + 1
         return n + (n - 1) * (p.zoom_factor - 1)
 
-    def _places(self, axis: int) -> tuple[Array, Array, Array]:
-        """Return, for each pixel of the top along an axis, its neighbours and the second's share.
+    def _neighbours(self, axis: int) -> tuple[Array, Array, Array]:
+        """Return the neighbours of the top's pixels along an axis, and the second's weight.
 
         Shapes: (n,), (n,), (n, 1) for rows or (n,) for columns.
         """
@@ -117,13 +117,13 @@ class Interp(Layer):
             share = self.cast(scaled - low * step) / step
             return low, high, self.xp.reshape(share, (out, 1)) if axis == 2 else share
 
-        places: tuple[Array, Array, Array] = self.constant(f"places {axis}", (size, out), make)
+        places: tuple[Array, Array, Array] = self.constant(f"neighbours {axis}", (size, out), make)
         return places
 
     def _matrix(self, axis: int) -> Array:
-        """Return the weight of every bottom pixel in each top pixel. Shape: (top, bottom)."""
+        """Return the weights of the bottom's pixels for the top's pixels. Shape: (top, bottom)."""
         xp, size = self.xp, self.sizes[axis - 2]
-        low, high, share = self._places(axis)
+        low, high, share = self._neighbours(axis)
         pixels = xp.reshape(self.arange(size), (1, size))
         share = xp.reshape(share, (-1, 1))
         below = self.cast(xp.reshape(low, (-1, 1)) == pixels)

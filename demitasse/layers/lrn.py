@@ -79,7 +79,7 @@ class LRN(Layer):
 
     def _along(self, x: Array, axis: int) -> Array:
         count = x.shape[axis]
-        reach = min(self.size // 2, max(count - 1, 0))  # farther neighbours are zeros alone
+        reach = min(self.size // 2, max(count - 1, 0))  # farther neighbours are zeros
         index = [slice(None)] * 4
         index[axis] = slice(reach, reach + count)
         shape = list(x.shape)

@@ -8,14 +8,14 @@ from demitasse.backends.arrays import Array
 from demitasse.layers.base import Layer
 
 FLT_MIN = 1.1754943508222875e-38
-"""The smallest normal number in single precision."""
+"""Smallest normal number in single precision."""
 
 LOG_THRESHOLD = 1e-20
-"""The smallest probability whose logarithm older losses take, as Caffe calls it."""
+"""Least probability of which older losses take the logarithm, by Caffe's name."""
 
 
 def at_least_one(layer: Layer, value: Array) -> Array:
-    """Return ``value``, and 1 where it is smaller, so that nothing is divided by 0.
+    """Return ``value`` or 1, the larger, as a divisor.
 
     Shapes: value any -> the same.
     """
@@ -23,14 +23,14 @@ def at_least_one(layer: Layer, value: Array) -> Array:
 
 
 def sigmoid(layer: Layer, x: Array) -> Array:
-    """Return the logistic function of ``x``, by way of tanh, which cannot overflow."""
+    """Return the logistic function of ``x``, by tanh, which cannot overflow."""
     return 0.5 * layer.xp.tanh(0.5 * x) + 0.5
 
 
 def softmax(layer: Layer, x: Array, axis: int) -> Array:
     """Return the softmax of ``x`` along ``axis``; the largest value is subtracted first.
 
-    Of nothing it is nothing: an axis of length 0 has no largest value.
+    An empty array is returned as it is.
 
     Shapes: x any -> the same.
     """
@@ -45,7 +45,7 @@ def softmax(layer: Layer, x: Array, axis: int) -> Array:
 def normalization_backward(xp: Any, dy: Array, y: Array, axes: tuple[int, ...]) -> Array:
     """Return the gradient of y = (x - mean) / deviation by x, times the deviation.
 
-    Mean and deviation are those of x over ``axes``, and depend on it, too.
+    Mean and deviation are functions of x, over ``axes``.
 
     Shapes: dy, y any -> the same.
     """

@@ -69,8 +69,8 @@ class Permute(Layer):
 class Reorg(Layer):
     """Trade height and width for channels, or with ``reverse`` channels for height and width.
 
-    Blocks of pixels become channels, as in Darknet, which takes the memory of a (C, H, W) image for
-    an image of (C / s^2, H s, W s) and gathers the pixels of its blocks. Trained nets depend on it.
+    Blocks of pixels become channels, as in Darknet. Darknet reads the memory of a (C, H, W) image
+    as an image (C / s^2, H s, W s) and gathers the pixels of its blocks; trained nets depend on it.
 
     Not compared with the original.
 
@@ -117,12 +117,12 @@ class Reorg(Layer):
             bottom[0].write_diff(self.xp.reshape(moved, shape))
 
     def _moved(self, x: Array, shape: tuple[int, ...], *, spread: bool) -> Array:
-        """Return blocks of an image gathered to channels, or channels spread over blocks.
+        """Return blocks of an image gathered to channels, or channels scattered to blocks.
 
         Args:
             x: The elements of a blob.
             shape: Shape of the bottom.
-            spread: Which way.
+            spread: True scatters channels to blocks.
         """
         xp, s, (n, c, h, w) = self.xp, self.stride, shape
         less = c // (s * s)
@@ -177,7 +177,7 @@ class ShuffleChannel(Layer):
             bottom[0].write_diff(self._shuffled(dy, dy.shape[1] // self.group, self.group))
 
     def _shuffled(self, x: Array, rows: int, columns: int) -> Array:
-        """Return ``x`` with its channels read by columns, as if written in rows."""
+        """Return ``x`` with its channels transposed as a table of rows and columns."""
         xp, shape = self.xp, x.shape
         table = xp.reshape(x, (shape[0], rows, columns, math.prod(shape[2:])))
         return xp.reshape(xp.permute_dims(table, (0, 2, 1, 3)), shape)

@@ -24,11 +24,11 @@ from demitasse.layers.windows import PaddedImage
 
 
 class Method(ABC):
-    """One way of pooling, for bottoms of one size.
+    """Pooling method, for bottoms of one size.
 
     Args:
-        layer: The layer that pools; keeps state and makes arrays.
-        canvas: Where the windows lie.
+        layer: The pooling layer; saves state and creates arrays.
+        canvas: The padded image of the windows.
 
     Shapes: bottom (N, C, *spatial), top (N, C, *positions).
     """
@@ -46,7 +46,7 @@ class Method(ABC):
 
 
 class _Selecting(Method):
-    """Methods whose result is one element of the window, remembered by its index in the plane."""
+    """Methods that select one element of the window, saved as its index in the plane."""
 
     def backward(self, top: Blob, bottom: Blob) -> Array:
         xp, canvas = self.layer.xp, self.padded
@@ -58,7 +58,7 @@ class _Selecting(Method):
         return canvas.crop(total)
 
     def index_of(self, tap: Shape) -> Array:
-        """Return the index, within its plane, of what a tap sees. Shape: (*positions), int32."""
+        """Return the index in the plane for a kernel offset. Shape: (*positions), int32."""
         offset = sum(t * s for t, s in zip(tap, self._plane_strides(), strict=True))
         return self.layer.constant("index", self._key(), self._first_index) + offset
 
@@ -70,7 +70,7 @@ class _Selecting(Method):
         return [math.prod(spatial[axis + 1 :]) for axis in range(len(spatial))]
 
     def _first_index(self) -> Array:
-        """Return the index of what the first tap sees; padding has indices of neighbours."""
+        """Return the index for the first kernel offset; padding has indices of neighbours."""
         layer, window, out = self.layer, self.padded.window, self.padded.out
         total = layer.zeros(out, "int32")
         for axis, step in enumerate(self._plane_strides()):
@@ -82,7 +82,7 @@ class _Selecting(Method):
 
 
 class Max(_Selecting):
-    """The largest element; the first of equals. NaN is never chosen."""
+    """Largest element; the first of equal elements. NaN is never chosen."""
 
     def forward(self, bottom: Blob, top: Blobs) -> None:
         xp, layer = self.layer.xp, self.layer
@@ -101,7 +101,7 @@ class Max(_Selecting):
 
 
 class Average(Method):
-    """The sum divided by the size of the window's part on image and pads."""
+    """Sum divided by the size of the window's part on image and pads."""
 
     def forward(self, bottom: Blob, top: Blobs) -> None:
         total = self.padded.pad(bottom.read())
@@ -121,7 +121,7 @@ class Average(Method):
         return self.padded.crop(total)
 
     def _sweeps(self) -> list[tuple[int, list[tuple[slice, ...]]]]:
-        """Return, for each spatial axis, the index of what each tap along it alone sees."""
+        """Return the slices of the kernel offsets along each spatial axis."""
         everything = [slice(None)] * (2 + len(self.padded.out))
         sweeps = []
         for axis, taps in enumerate(self.padded.window.kernel, start=2):
@@ -161,7 +161,7 @@ class Average(Method):
 
 
 class Stochastic(_Selecting):
-    """TRAIN: one element, drawn with a chance proportional to it. TEST: the expected value."""
+    """TRAIN: one element, drawn with a probability proportional to it. TEST: the expected value."""
 
     def forward(self, bottom: Blob, top: Blobs) -> None:
         canvas = self.padded.pad(bottom.read())
@@ -222,10 +222,10 @@ class Pooling(Layer):
     """Summarise every window of every channel.
 
     Sizes are rounded up by default; with padding, a window that would start beyond the image and
-    its first pad is dropped. The mean divides by the part of the window that lies on the image or
-    its pads. A window that holds no element gives the lowest float32 (MAX). Its mean is Caffe's
-    quotient: NaN (0 / 0) where it begins at the image's end along some axis, and 0 where it begins
-    beyond it, of either sign, as each such axis counts below 0.
+    its first pad is dropped. The mean divides by the size of the window's part on the image or its
+    pads. A window without elements gives the lowest float32 (MAX). Its mean is Caffe's quotient:
+    NaN (0 / 0) if the window begins at the image's end along some axis, and 0 of either sign if it
+    begins beyond the end.
 
     Shapes: bottom (N, C, *spatial) -> top (N, C, *positions); with MAX, a second top of the same
     shape takes the index of the largest element within its (flattened) plane, -1 for none.
@@ -266,7 +266,7 @@ class Pooling(Layer):
         out = window.pooled(spatial, ceil=ceil)
         for blob in top:
             blob.reshape((*shape[:LEAD], *out))
-        # beyond the image it matters whether a window begins at its end or later, not how far
+        # beyond the image only "at its end" and "later" differ
         stride = tuple(
             min(step, size + pad + 1)
             for step, size, pad in zip(window.stride, spatial, window.pad, strict=True)

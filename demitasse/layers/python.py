@@ -28,14 +28,14 @@ from demitasse.layers.user_layer import BlobVec, Phase, RawBlobVec, UserLayer
 
 
 class Python(Layer):
-    """Hands its blobs to a user's object, on the host. Not compared with the original.
+    """Layer whose passes call a user's object, on the host. Not compared with the original.
 
-    Shapes: as the user's ``reshape`` says.
+    Shapes: set by the user's ``reshape``.
 
     Raises:
         ConfigError: ``module`` or ``layer`` is missing, or Python layers are switched off.
-        NetError: There is no such module, or no such layer in it.
-        Exception: Whatever the user's code raises, with a note that names the layer.
+        NetError: The module is not found, or has no such layer.
+        Exception: Any error of the user's code, with a note that names the layer.
     """
 
     dynamic_shapes = True
@@ -50,7 +50,7 @@ class Python(Layer):
             self.user = user(param)
         self.user.param_str = param.python_param.param_str
         self.user.phase = Phase[phase]
-        self.user.rank, self.user.ranks = context.rank, context.ranks
+        self.user.rank, self.user.world_size = context.rank, context.world_size
         self.user.blobs = self.own
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
@@ -64,7 +64,7 @@ class Python(Layer):
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         bottom, top = RawBlobVec(bottom), RawBlobVec(top)
         before = [blob.shape for blob in top]
-        self.reshape(bottom, top)  # now that the bottoms hold what it may depend on
+        self.reshape(bottom, top)  # the shapes may depend on values
         with self._noted("forward"):
             self.user.forward(bottom, top)
         if [blob.shape for blob in top] != before:
@@ -76,7 +76,7 @@ class Python(Layer):
 
     @contextmanager
     def _noted(self, method: str) -> Iterator[None]:
-        """Let errors of the user's code through as they are, with a note that names the place."""
+        """Add a note with the place to errors of the user's code."""
         try:
             yield
         except DemitasseError:
@@ -89,7 +89,7 @@ class Python(Layer):
 
 
 def _place(error: Exception, module: str) -> str:
-    """Return the file and line of the user's module that an error came through last."""
+    """Return file and line of the last frame in the user's module."""
     file = getattr(sys.modules.get(module), "__file__", None)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
     return f", {file}:{frames[-1].lineno}" if frames else ""
@@ -97,10 +97,10 @@ def _place(error: Exception, module: str) -> str:
 
 @register_layer("Python")
 def create_python_layer(param: LayerParameter, phase: str, context: LayerContext) -> Layer:
-    """Make the layer that ``python_param`` names.
+    """Return the layer that ``python_param`` names.
 
-    A subclass of ``demitasse.Layer`` is used as it is, on the net's device; one of ``caffe.Layer``
-    is handed numpy views.
+    A subclass of ``demitasse.Layer`` runs on the net's device; a subclass of ``caffe.Layer`` gets
+    numpy views.
     """
     chosen = _user_class(param, context)
     if issubclass(chosen, UserLayer):
@@ -144,23 +144,24 @@ def _user_class(param: LayerParameter, context: LayerContext) -> Any:
     return chosen
 
 
-_beside: dict[str, Path] = {}  # top-level modules that were found beside a prototxt, and where
+_beside: dict[str, Path] = {}  # folders of top-level modules found beside a prototxt
 _lock = threading.RLock()
 
 
 def import_user_module(name: str, base_dir: Path | None) -> ModuleType:
     """Import the module that a ``python_param`` names.
 
-    A module on ``sys.path`` wins. Two nets in different folders may each have a module of one name
-    beside them: each gets its own. What modules import as ``caffe`` is ours.
+    A module on ``sys.path`` has priority. Nets in different folders may have modules of the same
+    name beside their prototxts: each net gets its own. ``import caffe`` gives
+    ``demitasse.pycaffe``.
 
     Args:
-        name: As Python writes it, e.g. ``pyloss`` or ``layers.pyloss``.
+        name: Dotted name, e.g. ``pyloss`` or ``layers.pyloss``.
         base_dir: Folder of the prototxt, or None.
 
     Raises:
-        NetError: There is no such module; says where it was looked for.
-        Exception: Whatever the module raises while it is imported.
+        NetError: The module is not found; the message names the folders searched.
+        Exception: Any error while the module is imported.
     """
     caffe_name.install()
     top = name.partition(".")[0]
@@ -177,7 +178,7 @@ def import_user_module(name: str, base_dir: Path | None) -> ModuleType:
                 return importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise  # the module is there; one that it imports is not
+                raise  # a module that it imports is missing
             raise _missing(name, folder) from None
 
 
@@ -197,7 +198,7 @@ def _forget(top: str) -> None:
 
 @contextmanager
 def _searched(folder: Path | None) -> Iterator[None]:
-    """Search ``folder``, too, while a module and what it imports are imported."""
+    """Add ``folder`` to the search path for an import."""
     if folder is None:
         yield
         return

@@ -23,12 +23,12 @@ from demitasse.layers.registry import register_layer
 
 
 class RecurrentLayer(Layer):
-    """Runs N sequences side by side.
+    """Base class of layers for N sequences of T steps.
 
-    The state that a pass ends with is the one the next pass begins with; cont, 0 where a sequence
-    begins and 1 where it goes on, decides whether it is used. Gradients do not cross passes.
-    With ``expose_hidden`` states come from the last bottoms and go to the last tops instead; these
-    bottoms get no gradient, and the gradients of these tops are not used, as in Caffe.
+    A pass begins with the state at the end of the last pass. cont is 0 at the begin of a sequence,
+    which resets the state, and 1 elsewhere. Gradients do not cross passes. With ``expose_hidden``
+    states come from the last bottoms and go to the last tops instead; these bottoms get no
+    gradient, and the gradients of these tops are not used, as in Caffe.
 
     Shapes: bottoms x (T, N, ...), cont (T, N)[, static (N, ...)][, states (1, N, H)] -> tops
     (T, N, H)[, states (1, N, H)]. Parameters, G gates together: of x (G * H, D), bias (G * H,)
@@ -42,17 +42,17 @@ class RecurrentLayer(Layer):
     bottoms = AtLeast(2)
     tops = AtLeast(1)
     gates: ClassVar[int]
-    """How many gates there are."""
+    """Number of gates."""
     states: ClassVar[int]
-    """How many blobs a state has; the first is the hidden state."""
+    """Number of blobs of a state; the first is the hidden state."""
     cell: ClassVar[Literal["LSTM", "RNN"] | None] = None
-    """What backends call it; None for one that they do not know."""
+    """Name of the cell in backends; None without a Step."""
 
     def unroll(self, z: Array, cont: Array, states: list[Array]) -> tuple[Array, list[Array]]:
         """Run all steps.
 
         Args:
-            z: What x, bias and static give to the gates. Shape: (T, N, G * H).
+            z: Inputs of the gates from x, bias and static. Shape: (T, N, G * H).
             cont: Shape: (T, N, 1).
             states: Each (N, H).
 
@@ -62,7 +62,7 @@ class RecurrentLayer(Layer):
         raise NotImplementedError
 
     def unroll_back(self, dy: Array, cont: Array) -> Array:
-        """Return the gradient of z, (T, N, G * H); add to those of the subclass's parameters."""
+        """Return the gradient of z, (T, N, G * H); add the parameters' gradients."""
         raise NotImplementedError
 
     # -- counts and shapes ---------------------------------------------------------------------
@@ -195,17 +195,17 @@ class RecurrentLayer(Layer):
     def steps(self, name: str, parts: int = 1) -> SavedForBackward:
         """Return state of all steps for backward: (T, N, parts * H).
 
-        ``before`` is each step's hidden state before it, times cont; ``unroll`` writes it.
+        ``before`` is the hidden state before each step, times cont; ``unroll`` writes it.
         """
         return self.saved(name, (self.t, self.n, parts * self.h))
 
     def state_blobs(self) -> Sequence[Blob]:
-        """Return the states that the next pass begins with, where there was a pass."""
+        """Return the states at the begin of the next pass, after the first pass."""
         names = [] if self.exposed else [f"state {i}" for i in range(self.states)]
         return [self._saved[name].blob for name in names if name in self._saved]
 
     def _inputs(self, bottom: Blobs) -> Array:
-        """Return what x, bias and static give to the gates. Shape: (T, N, G * H)."""
+        """Return the inputs of the gates from x, bias and static. Shape: (T, N, G * H)."""
         xp, rows = self.xp, self.gates * self.h
         x = xp.reshape(bottom[0].read(), (self.t * self.n, self.d))
         z = xp.matmul(x, self.blobs[0].read().T) + self.blobs[1].read()
@@ -223,7 +223,7 @@ class RecurrentLayer(Layer):
         return [self.xp.reshape(blob.read(), (self.n, self.h)) for blob in blobs]
 
     def _state(self) -> list[Blob]:
-        """Return the blobs that carry the states from pass to pass."""
+        """Return the blobs of the states between passes."""
         return [self.saved(f"state {i}", (self.n, self.h)).blob for i in range(self.states)]
 
 

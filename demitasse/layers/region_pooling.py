@@ -16,9 +16,9 @@ from demitasse.layers.registry import register_layer
 
 
 class RegionPooling(Layer):
-    """Pool bins of regions of a map.
+    """Base class of pooling over the bins of regions of a map.
 
-    Regions get no gradient, even where ``propagate_down`` asks for it, as in the originals.
+    Regions get no gradient, whatever ``propagate_down`` is, as in the originals.
 
     Shapes: bottoms map (N, C, H, W), regions of R x 5 values: item, x1, y1, x2, y2 in pixels of the
     image -> top (R, D, height, width).
@@ -33,7 +33,7 @@ class RegionPooling(Layer):
     in_place = False
     differentiable = (0,)
     strict_propagate_down = False
-    dynamic_shapes = True  # the regions are looked at on the host
+    dynamic_shapes = True  # the host computes the bins
 
     found: list[Region]
 
@@ -73,7 +73,7 @@ class RegionPooling(Layer):
 
 @register_layer("ROIPooling")
 class ROIPooling(RegionPooling):
-    """Turn regions of any size into maps of one size, by maxima.
+    """Convert regions of any size to maps of one size, by maxima.
 
     The largest value in each bin of a region of interest.
 

@@ -112,18 +112,18 @@ GROUP = "demitasse.layers"
 
 @renamed_arguments(facts="metadata")
 def register_layer(*names: str, metadata: LayerMetadata | None = None) -> Callable[[T], T]:
-    """Make a class, or a function that chooses one by its message, creatable by type name.
+    """Return a decorator that registers a class, or a factory function, under type names.
 
     Args:
-        names: The types.
-        metadata: What ``lint``, ``summary`` and others are to know of a type that is not in the
-            catalogue: its parameters, what its backward reads, and so on.
+        names: Types.
+        metadata: Metadata for ``lint``, ``summary`` and others, for types that are not in the
+            catalogue: parameters, inputs of backward, and so on.
 
     Raises:
         NetError: A name is taken.
     """
 
-    def note(creator: T) -> T:
+    def add(creator: T) -> T:
         for name in names:
             taken = _creators.get(name)
             if taken is not None or (name in CATALOG and CATALOG[name] != creator.__module__):
@@ -136,11 +136,11 @@ def register_layer(*names: str, metadata: LayerMetadata | None = None) -> Callab
             creator.type = names[0]
         return creator
 
-    return note
+    return add
 
 
 def unregister(name: str) -> None:
-    """Take back what :func:`register_layer` noted under a name."""
+    """Undo :func:`register_layer` for a name."""
     _creators.pop(name, None)
     unregister_metadata(name)
 
@@ -151,10 +151,10 @@ def layer_types() -> list[str]:
 
 
 def layer_class(name: str) -> Creator:
-    """Return what creates layers of a type.
+    """Return the class or factory function of a type.
 
     Raises:
-        NetError: The type is unknown; names the nearest, and the fork it comes from if known.
+        NetError: The type is unknown; the message names similar types, and its fork if known.
         ConfigError: A module that the setting ``plugins`` names cannot be imported.
     """
     if name not in _creators and name in CATALOG:
@@ -172,7 +172,7 @@ def layer_class(name: str) -> Creator:
 
 
 def create_layer(param: LayerParameter, phase: str, context: LayerContext) -> Layer:
-    """Make the layer that a message describes."""
+    """Return the layer of a message."""
     return layer_class(param.type)(param, phase, context)
 
 
@@ -182,8 +182,8 @@ def _points() -> list[EntryPoint]:
 
 @cache
 def _points_on(path: tuple[str, ...]) -> list[EntryPoint]:
-    """Return the entry points of the packages on ``sys.path``, whose files are read once."""
-    from importlib.metadata import entry_points  # takes longer than all else that is imported here
+    """Return the entry points of the packages on ``sys.path``; cached."""
+    from importlib.metadata import entry_points  # slower than all other imports here
 
     del path
     return list(entry_points(group=GROUP))

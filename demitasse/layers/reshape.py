@@ -13,7 +13,7 @@ from demitasse.layers.registry import register_layer
 
 
 class ViewLayer(Layer):
-    """Give the bottom's data and gradient another shape, without copying.
+    """View of the bottom's data and gradient in another shape, without a copy.
 
     Raises:
         NetError: The top is the bottom.
@@ -24,7 +24,7 @@ class ViewLayer(Layer):
     is_alias = True
 
     def top_shape(self, bottom: Blob) -> tuple[int, ...]:
-        """Return the top's shape, which holds as many elements as the bottom's."""
+        """Return the top's shape, with the bottom's count."""
         raise NotImplementedError(type(self).__name__)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
@@ -37,7 +37,7 @@ class ViewLayer(Layer):
         top[0].share_diff(bottom[0])
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        """Do nothing: the gradient is the bottom's already."""
+        """Do nothing: top and bottom share the gradient."""
 
 
 @register_layer("Reshape")
@@ -67,9 +67,11 @@ class Reshape(ViewLayer):
             raise out_of_range("reshape_param.shape", self.dims, "sizes, 0 and at most one -1")
 
     def top_shape(self, bottom: Blob) -> tuple[int, ...]:
-        start, end = self._replaced(bottom)
+        start, end = self._replaced_axes(bottom)
         lead, rest = bottom.shape[:start], bottom.shape[end:]
-        dims = [self._kept(bottom, start + i) if d == 0 else d for i, d in enumerate(self.dims)]
+        dims = [
+            self._copied_axis(bottom, start + i) if d == 0 else d for i, d in enumerate(self.dims)
+        ]
         axes = len(lead) + len(dims) + len(rest)
         if axes > MAX_AXES:
             message = f"reshape_param would make {axes} axes; a blob has at most {MAX_AXES}"
@@ -97,7 +99,7 @@ class Reshape(ViewLayer):
             message, code=ErrorCode.SHAPE_MISMATCH, field="reshape_param.shape", got=self.dims
         )
 
-    def _replaced(self, bottom: Blob) -> tuple[int, int]:
+    def _replaced_axes(self, bottom: Blob) -> tuple[int, int]:
         """Return the first replaced axis and the one after the last."""
         p = self.param.reshape_param
         axes = bottom.num_axes
@@ -118,7 +120,7 @@ class Reshape(ViewLayer):
             )
         return start, end
 
-    def _kept(self, bottom: Blob, axis: int) -> int:
+    def _copied_axis(self, bottom: Blob, axis: int) -> int:
         if axis >= bottom.num_axes:
             message = f"a 0 in reshape_param.shape copies axis {axis}, which {bottom.shape} lacks"
             raise self._mismatch(message)

@@ -1,4 +1,4 @@
-"""Silence: readers for blobs that nobody reads, so that they are not net outputs.
+"""Silence: a reader of unused blobs, which are then no outputs of the net.
 
 Source: Caffe, ``src/caffe/layers/silence_layer.cpp``.
 """
@@ -11,7 +11,7 @@ from demitasse.layers.registry import register_layer
 
 @register_layer("Silence")
 class Silence(Layer):
-    """Take any blobs and do nothing with them; their gradients are 0.
+    """Read any blobs and compute nothing; the gradients are 0.
 
     Shapes: bottoms any -> no top.
     """
@@ -21,10 +21,10 @@ class Silence(Layer):
     is_alias = True
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        """Nothing: there are no tops."""
+        """Do nothing: there are no tops."""
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         for blob, wanted in zip(bottom, propagate_down, strict=True):

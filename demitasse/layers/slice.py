@@ -16,7 +16,7 @@ from demitasse.layers.registry import register_layer
 
 @register_layer("Slice")
 class Slice(Layer):
-    """Cut along ``axis`` (once ``slice_dim``), at each ``slice_point`` or into equal parts.
+    """Cut along ``axis`` (formerly ``slice_dim``), at each ``slice_point`` or into equal parts.
 
     A single top is shared with the bottom, not copied.
 
@@ -67,7 +67,7 @@ class Slice(Layer):
         return [(*before, slice(a, b), *after) for a, b in pairwise(self.ends)]
 
     def _ends(self, points: list[int], size: int, tops: int) -> list[int]:
-        """Return where the parts begin and end, 0 and ``size`` included."""
+        """Return the ends of the parts, from 0 to ``size``."""
         if not points:
             if size % tops:
                 message = f"{size} elements of axis {self.axis} do not divide into {tops} tops"

@@ -83,13 +83,13 @@ class SPP(Layer):
             pool.to(device)
 
     def _build(self, bottom: Blob) -> None:
-        """Make the pooling layer of each level, anew when the image has another size."""
+        """Make the pooling layer of each level, again after a change of the image size."""
         if bottom.num_axes != 4 or 0 in bottom.shape[2:]:
             raise wrong_shapes("SPP", "(N, C, H, W) with H and W above 0", bottom)
         if self._size == bottom.shape[2:]:
             return
         self._size = bottom.shape[2:]
-        deepest = max(self._size).bit_length() + 1  # from here on a bin is smaller than a pixel
+        deepest = max(self._size).bit_length() + 1  # deeper bins are smaller than a pixel
         if self.levels > deepest:
             expected = f"at most {deepest} for an image of {self._size[0]} x {self._size[1]}"
             raise out_of_range("spp_param.pyramid_height", self.levels, expected)

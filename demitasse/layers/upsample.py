@@ -15,16 +15,16 @@ from demitasse.layers.checks import check_indices, conflict, missing, out_of_ran
 from demitasse.layers.registry import register_layer
 
 AT_ONCE = 1 << 18
-"""Elements of the top that are put back at once; with their places they stay in a core's cache."""
+"""Most elements of the top in one scatter, so that they fit a core's cache."""
 
 
 @register_layer("Upsample")
 class Upsample(Layer):
-    """Enlarge by whole factors; a second bottom, the mask of a MAX pooling, says where values go.
+    """Enlarge by whole factors, or scatter values by the mask of a MAX pooling.
 
-    Without a mask every pixel becomes a block of equal ones, ``scale`` times as high and wide.
-    With one, values go to the places it names, and all else is 0; of values for one place the last
-    stands. The mask gets no gradient, even where ``propagate_down`` asks for it, as in SegNet. The
+    Without a mask every pixel becomes a block of equal ones, ``scale`` times as high and wide. With
+    a mask, values go to its indices, and all other values are 0; of several values for one index
+    the last is kept. The mask gets no gradient, whatever ``propagate_down`` is, as in SegNet. The
     size is then ``upsample_h``, ``upsample_w``, or ``scale`` (or ``scale_h``, ``scale_w``) times
     the bottom's, less one with ``pad_out_h``, ``pad_out_w``. Not compared with the originals.
 
@@ -35,7 +35,7 @@ class Upsample(Layer):
         ConfigError: The size is given in several ways, not completely, or is too small; ``pad_out``
             with a scale other than 2; fields that need a mask, without one.
         ShapeError: The bottoms do not have these shapes, or the mask names a place that is not
-            there (looked at where that costs no transfer).
+            there (checked unless it is on a device only).
         NetError: The top is a bottom.
     """
 
@@ -91,7 +91,7 @@ class Upsample(Layer):
         xp, dy, shape = self.xp, top[0].read_diff(), bottom[0].shape
         if len(bottom) > 1:
             lead, plane = math.prod(top[0].shape[:2]), math.prod(top[0].shape[2:])
-            places = self._places(bottom[1].read(), lead, plane)
+            places = self._flat_indices(bottom[1].read(), lead, plane)
             dx = xp.take(xp.reshape(dy, (top[0].count,)), places, axis=0)
         else:
             lead = len(shape) - 2
@@ -99,7 +99,7 @@ class Upsample(Layer):
         bottom[0].write_diff(xp.reshape(dx, shape))
 
     def _pieces(self, shape: tuple[int, ...]) -> Iterator[tuple[int, slice]]:
-        """Yield images, and ranges of planes that stay in a cache with all that is made of them."""
+        """Yield (image, range of planes) whose elements fit a cache."""
         n, c, height, width = shape
         step = max(1, AT_ONCE // max(1, height * width))
         for image in range(n):
@@ -107,9 +107,12 @@ class Upsample(Layer):
                 yield image, slice(first, min(first + step, c))
 
     def _scattered(self, x: Array, mask: Array, size: tuple[int, ...]) -> Array:
-        """Return planes with values where the mask says. Shapes: (C, h, w) twice -> (C, *size)."""
+        """Return planes with values at the mask's indices.
+
+        Shapes: (C, h, w) twice -> (C, *size).
+        """
         xp, planes, plane = self.xp, x.shape[0], math.prod(size)
-        places = self._places(mask, planes, plane)
+        places = self._flat_indices(mask, planes, plane)
         values = xp.reshape(x, (places.shape[0],))
         flat = self.device.backend.scatter(values, places, planes * plane)
         return xp.reshape(flat, (planes, *size))
@@ -120,8 +123,8 @@ class Upsample(Layer):
         scale = self.scale if size is None else (size, size)
         return (*lead, height, scale[0], width, scale[1])
 
-    def _places(self, mask: Array, planes: int, size: int) -> Array:
-        """Return where each element of a mask belongs in planes of a size, one after the other.
+    def _flat_indices(self, mask: Array, planes: int, size: int) -> Array:
+        """Return the flat index of each element of a mask in consecutive planes.
 
         Shapes: mask (..., h, w), ``planes`` of (h, w) -> (count,), int64.
         """

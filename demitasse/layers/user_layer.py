@@ -1,4 +1,4 @@
-"""What users derive the layers from that they write for Caffe: ``caffe.Layer``.
+"""Base class of Python layers for Caffe: ``caffe.Layer``.
 
 Source: Caffe, ``python/caffe/_caffe.cpp`` and ``include/caffe/layers/python_layer.hpp``.
 """
@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 from demitasse.blob import Blob
+from demitasse.core.deprecated import deprecated_attribute
 from demitasse.io.proto import LayerParameter
 from demitasse.layers.base import Layer
 
 
 class Phase(IntEnum):
-    """A phase as Python code sees it: a number, as in Caffe's messages, that prints its name."""
+    """Phase: a number, as in Caffe's messages, that prints its name."""
 
     TRAIN = 0
     TEST = 1
@@ -24,19 +25,19 @@ class Phase(IntEnum):
 
 
 class RawBlobVec(list[Blob]):
-    """The bottoms or tops of a layer."""
+    """Bottoms or tops of a layer."""
 
 
 class BlobVec(list[Blob]):
-    """Blobs, as the parameters of a layer; ``add_blob`` makes one more."""
+    """Blobs, for instance the parameters of a layer; ``add_blob`` appends one."""
 
     _layer: Layer | None = None
 
     def add_blob(self, *shape: int) -> None:
-        """Add a blob of zeros; in the ``setup`` of a Python layer, a parameter.
+        """Append a blob of zeros; in the ``setup`` of a Python layer, a parameter.
 
         Raises:
-            ShapeError: A stored parameter in this place has another shape.
+            ShapeError: The stored parameter of this index has another shape.
         """
         if self._layer is None:
             self.append(Blob(shape))
@@ -44,27 +45,28 @@ class BlobVec(list[Blob]):
             self._layer.add_param(shape)
 
     def belong_to(self, layer: Layer) -> None:
-        """Let ``add_blob`` make parameters of a layer whose list of parameters this is."""
+        """Make ``add_blob`` add parameters to this layer."""
         self._layer = layer
 
 
 class UserLayer:
-    """What users derive their Python layers from: ``caffe.Layer``.
+    """Base class of users' Python layers, ``caffe.Layer``.
 
-    ``bottom[i].data`` and ``.diff`` are live numpy views; ``top[i].reshape(...)`` gives a shape.
+    ``bottom[i].data`` and ``.diff`` are live numpy views; ``top[i].reshape(...)`` sets a shape.
     ``reshape`` runs before every ``forward``.
 
     Attributes:
         param_str: The text in ``python_param``.
-        rank: Which of the shards of the data it is to bring; ours.
-        ranks: How many there are; ours.
+        rank: Index of this process, and of its shard of the data; not in Caffe.
+        world_size: Number of processes; not in Caffe.
         phase: ``caffe.TRAIN`` or ``caffe.TEST``, which are 0 and 1.
         blobs: Parameters; ``blobs.add_blob(2, 3)`` in ``setup`` makes one.
     """
 
     param_str: str = ""
     rank: int = 0
-    ranks: int = 1
+    world_size: int = 1
+    ranks = deprecated_attribute("Layer", "ranks", "world_size")
     phase: Phase = Phase.TRAIN
     blobs: BlobVec
 
@@ -73,19 +75,19 @@ class UserLayer:
 
     @property
     def type(self) -> str:
-        """The type in the prototxt."""
+        """Type in the prototxt."""
         return "Python"
 
     @property
     def param_str_(self) -> str:
-        """What ``param_str`` was called in early versions of Caffe."""
+        """Name of ``param_str`` in early versions of Caffe."""
         return self.param_str
 
     def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
-        """Look at the bottoms and prepare; called once."""
+        """Check the bottoms and prepare; called once."""
 
     def reshape(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
-        """Give the tops their shapes."""
+        """Set the shapes of the tops."""
         raise NotImplementedError(self._lacks("reshape(self, bottom, top)"))
 
     def forward(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:

@@ -21,11 +21,11 @@ from demitasse.layers.checks import conflict, out_of_range, wrong_count
 
 
 class PaddedImage:
-    """The padded image that the windows of one layer slide over.
+    """Image with a border, for the sliding window of a layer.
 
     Args:
-        layer: Makes the arrays.
-        window: The window that slides.
+        layer: Creates the arrays.
+        window: The sliding window.
         spatial: Size of the image.
         out: Number of output positions along each axis.
     """
@@ -37,11 +37,11 @@ class PaddedImage:
 
     @cached_property
     def kernel_offsets(self) -> list[Shape]:
-        """The taps that see some of the image; the others see nothing but what is around it."""
+        """Kernel offsets whose slice overlaps the image; the other slices have border only."""
         return self.window.taps_on(self.spatial, self.out)
 
     def pad(self, image: Array, around: float = 0) -> Array:
-        """Return the canvas with ``image`` on it.
+        """Return the padded image.
 
         Shapes: (N, C, *spatial) -> (N, C, *size).
         """
@@ -52,21 +52,21 @@ class PaddedImage:
         return canvas
 
     def blank(self, n: int, channels: int) -> Array:
-        """Return a canvas of zeros. Shape: (n, channels, *size)."""
+        """Return a padded image of zeros. Shape: (n, channels, *size)."""
         return self.layer.zeros((n, channels, *self.size))
 
     def crop(self, canvas: Array) -> Array:
-        """Return the image that lies on a canvas. Shapes: (N, C, *size) -> (N, C, *spatial)."""
+        """Return a padded image without its border. Shapes: (N, C, *size) -> (N, C, *spatial)."""
         return canvas[self._inside]
 
     def slice_for(self, tap: Shape) -> tuple[slice, ...]:
-        """Return the index of what one tap sees: (N, C, *size) -> (N, C, *out)."""
+        """Return the slice of one kernel offset: (N, C, *size) -> (N, C, *out)."""
         return (slice(None), slice(None), *self.window.reach(tap, self.out))
 
     def columns(self, image: Array) -> Array:
-        """Return what each tap sees at each output position.
+        """Return the columns (im2col): the values at each kernel offset and output position.
 
-        Shapes: (N, C, *spatial) -> (N, C * taps, positions).
+        Shapes: (N, C, *spatial) -> (N, C * kernel size, positions).
         """
         n, channels = image.shape[:2]
         rows = (n, channels * self.window.size, math.prod(self.out))
@@ -77,9 +77,9 @@ class PaddedImage:
         return self.layer.xp.reshape(self.layer.xp.stack(seen, axis=2), rows)
 
     def image(self, columns: Array) -> Array:
-        """Add columns up where their taps lie: the transpose of :meth:`columns`.
+        """Return the sum of columns in an image (col2im): the transpose of :meth:`columns`.
 
-        Shapes: (N, C * taps, positions) -> (N, C, *spatial).
+        Shapes: (N, C * kernel size, positions) -> (N, C, *spatial).
         """
         xp, taps = self.layer.xp, self.window.size
         n, channels = columns.shape[0], columns.shape[1] // taps
@@ -93,16 +93,20 @@ class PaddedImage:
 
 
 CHUNK = 1 << 24
-"""Most elements of columns that are held at once, unless a single image needs more."""
+"""Most elements of columns in memory, unless a single image needs more."""
 
 
 class Correlation:
-    """Connects images with maps by a weight, in groups of channels.
+    """Products of an image, a map and a weight, in groups of channels.
+
+    An image has C channels. A map has M channels, and one value for each position of the window on
+    the image. Convolution computes maps from images, Deconvolution images from maps; the gradient
+    of each is the other.
 
     Args:
-        layer: Makes the arrays.
+        layer: Creates the arrays.
         window: The window that slides over the image.
-        group: How many groups; it divides both numbers of channels.
+        group: Number of groups, a divisor of both numbers of channels.
         image: Channels of the image.
         maps: Channels of the map.
 
@@ -117,16 +121,16 @@ class Correlation:
         self.weight_shape = (maps, image // group, *window.kernel)
 
     def fit(self, n: int, *, image: Shape, places: Shape) -> None:
-        """Prepare for ``n`` images of a spatial size, and as many places of the window."""
+        """Prepare for ``n`` images of a spatial size, and the positions of the window."""
         self._n, self._spatial, self._places = n, image, math.prod(places)
         self._canvas = PaddedImage(self._layer, self._window, image, places)
 
     def image(self, values: Array) -> Array:
-        """Return what a blob of images holds as (N, C, *spatial)."""
+        """Return the values of a blob of images as (N, C, *spatial)."""
         return self._layer.xp.reshape(values, (self._n, self._channels, *self._spatial))
 
     def map(self, values: Array) -> Array:
-        """Return what a blob of maps holds as (N, M, places)."""
+        """Return the values of a blob of maps as (N, M, places)."""
         return self._layer.xp.reshape(values, (self._n, self._maps, self._places))
 
     def to_map(self, image: Array, weight: Array) -> Array:
@@ -136,7 +140,7 @@ class Correlation:
         """
         xp, weight = self._layer.xp, self._by_rows(weight)
         parts = [xp.matmul(weight, self._columns(image[part, ...])) for part in self._chunks()]
-        return self.map(self._joined(parts))
+        return self.map(self._concatenated(parts))
 
     def to_image(self, maps: Array, weight: Array) -> Array:
         """Return the transposed convolution of a map with the weight.
@@ -150,7 +154,7 @@ class Correlation:
             columns = xp.matmul(weight, self._by_group(maps[part, ...]))
             rows = (columns.shape[0], self._channels * self._window.size, self._places)
             parts.append(self._canvas.image(xp.reshape(columns, rows)))
-        return self._joined(parts)
+        return self._concatenated(parts)
 
     def weight_gradient(self, image: Array, maps: Array) -> Array:
         """Return the sum over images and places of map times columns.
@@ -187,7 +191,7 @@ class Correlation:
         for first in range(0, max(1, self._n), step):
             yield slice(first, min(first + step, self._n))
 
-    def _joined(self, parts: list[Array]) -> Array:
+    def _concatenated(self, parts: list[Array]) -> Array:
         return parts[0] if len(parts) == 1 else self._layer.xp.concat(parts, axis=0)
 
 
@@ -195,7 +199,7 @@ def convolution_window(param: ConvolutionParameter, axes: int) -> Window:
     """Read the window of a convolution over ``axes`` spatial axes.
 
     Raises:
-        ConfigError: A field is given in two ways, not once per axis, or 0 where it cannot be.
+        ConfigError: A field is given in two ways, not once per axis, or 0.
     """
     kernel = _per_axis(
         axes, "kernel", "kernel_size", param.kernel_size, _hw(param, "kernel", axes), None

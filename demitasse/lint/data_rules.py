@@ -16,7 +16,7 @@ from demitasse.io.data.images.decode import read_image
 from demitasse.io.data.sources.image_list import read_image_list
 from demitasse.io.data.transform.mean import read_mean
 from demitasse.io.proto import DataParameter, Datum, LayerParameter, TransformationParameter
-from demitasse.layers.metadata import field_value, given
+from demitasse.layers.metadata import field_value, has_field
 from demitasse.lint.net_view import NetView
 
 IMAGENET_RED, IMAGENET_BLUE = 123.68, 103.94  # the average pixel of ImageNet
@@ -147,7 +147,7 @@ def _outputs(view: NetView, index: int | None) -> int | None:
 def _ignored(layer: LayerParameter) -> set[int]:
     """Return the ignored labels."""
     paths = ("loss_param.ignore_label", "accuracy_param.ignore_label")
-    ignored = {int(field_value(layer, path)) for path in paths if given(layer, path)}
+    ignored = {int(field_value(layer, path)) for path in paths if has_field(layer, path)}
     return ignored | set(layer.seg_accuracy_param.ignore_label)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from demitasse.core.text import suggestion
 from demitasse.graph import moved_weight
 from demitasse.io.proto import LayerParameter, NetParameter, fork_of_type
-from demitasse.layers.metadata import given
+from demitasse.layers.metadata import has_field
 from demitasse.lint.findings import Finding
 from demitasse.lint.net_view import IN_PHASE, NetView
 
@@ -114,7 +114,7 @@ def zero_weights(view: NetView) -> None:
     for index, layer in enumerate(view.layers):
         params = view.facts[index].params_of(layer, view.phase)
         fillers = {one.filler for one in params if one.role == "weight"}
-        if not layer.blobs and any(not given(layer, filler) for filler in fillers):
+        if not layer.blobs and any(not has_field(layer, filler) for filler in fillers):
             message = (
                 "without a weight_filler, weights start at 0 (unless loaded) and all units compute "
                 'the same; add e.g. weight_filler { type: "xavier" }'

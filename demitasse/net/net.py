@@ -132,7 +132,7 @@ class Net:
             seed=self.seed,
             base_dir=resolve_base_dir(base_dir, read.source),
             rank=rank,
-            ranks=ranks,
+            world_size=ranks,
             storage=choose_storage(storage, chosen, dtype),
             python_layers=settings.get("python_layers"),
             pass_counter=PassCounter(),
@@ -521,7 +521,7 @@ class Net:
             base_dir=self.base_dir,
             keep=self._kept,
             rank=self._context.rank if rank is None else rank,
-            ranks=self._context.ranks,
+            ranks=self._context.world_size,
         )
         for mine, theirs in zip(self.learnable_params, copy.learnable_params, strict=True):
             theirs.copy_from(mine)

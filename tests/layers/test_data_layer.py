@@ -38,7 +38,7 @@ class Reading:
 
     def __init__(self, folder, *, phase="TEST", tops=2, device="numpy", seed=1, **fields):
         transform = fields.pop("transform", {})
-        context = {k: fields.pop(k) for k in ("rank", "ranks", "dtype") if k in fields}
+        context = {k: fields.pop(k) for k in ("rank", "world_size", "dtype") if k in fields}
         data = {"source": "some_lmdb", "batch_size": 3, "backend": DataParameter.LMDB, **fields}
         param = LayerParameter(name="d", type="Data", data_param=DataParameter(**data))
         param.transform_param.CopyFrom(TransformationParameter(**transform))
@@ -239,7 +239,7 @@ def test_augmentation_goes_on_in_a_resumed_run_and_in_ranks(reading, folder):
     )
     make = {"transform": transform, "phase": "TRAIN", "source": "images_lmdb"}
     whole, second = reading(batch_size=4, **make), reading(batch_size=4, **make)
-    shares = [reading(batch_size=2, rank=rank, ranks=2, **make) for rank in range(2)]
+    shares = [reading(batch_size=2, rank=rank, world_size=2, **make) for rank in range(2)]
     whole.forward()
     second.layer.set_state(whole.layer.state())
     for one in shares:
@@ -289,7 +289,7 @@ def test_several_layers_may_read_one_database(reading):
 
 
 def test_the_ranks_share_the_records_of_phase_train(reading):
-    shares = [reading(phase="TRAIN", rank=rank, ranks=2, batch_size=2) for rank in (0, 1)]
+    shares = [reading(phase="TRAIN", rank=rank, world_size=2, batch_size=2) for rank in (0, 1)]
 
     assert [one.forward().labels() for one in shares] == [[0, 20], [10, 30]]
     assert [one.forward().labels() for one in shares] == [[40, 60], [50, 0]]
@@ -297,7 +297,7 @@ def test_the_ranks_share_the_records_of_phase_train(reading):
 
 
 def test_every_rank_reads_all_records_of_phase_test(reading):
-    one = reading(phase="TEST", rank=1, ranks=2)
+    one = reading(phase="TEST", rank=1, world_size=2)
 
     assert one.forward().labels() == [0, 10, 20]
 
@@ -316,7 +316,7 @@ def noise(tmp_path):
 def test_augmentation_of_the_ranks_is_that_of_one_process(reading, noise):
     options = {"source": noise, "phase": "TRAIN", "transform": AUGMENT}
     whole = reading(batch_size=4, **options)
-    shares = [reading(rank=rank, ranks=2, batch_size=2, **options) for rank in (0, 1)]
+    shares = [reading(rank=rank, world_size=2, batch_size=2, **options) for rank in (0, 1)]
 
     for _ in range(5):
         want = whole.forward().data()
@@ -373,7 +373,7 @@ def test_a_restored_layer_goes_on_exactly_where_it_was(reading, noise, steps, fr
 
 
 def test_a_run_may_go_on_with_another_number_of_ranks(reading):
-    two = [reading(phase="TRAIN", rank=rank, ranks=2, batch_size=2) for rank in (0, 1)]
+    two = [reading(phase="TRAIN", rank=rank, world_size=2, batch_size=2) for rank in (0, 1)]
     for one in two:
         one.forward()
     alone = reading(phase="TRAIN", batch_size=4)

@@ -136,7 +136,7 @@ def test_each_pass_and_each_seed_has_its_own_mask():
 def test_a_sample_of_a_rank_has_the_mask_it_has_in_the_joined_batch():
     joined = mask(rows=20)
 
-    parts = [mask(rows=5, rank=rank, ranks=4) for rank in range(4)]
+    parts = [mask(rows=5, rank=rank, world_size=4) for rank in range(4)]
 
     for rank, part in enumerate(parts):
         np.testing.assert_array_equal(part, joined[rank::4])

@@ -139,7 +139,7 @@ def test_reading_goes_on_where_a_snapshot_was_taken(open_layer, shuffle, passes)
 
 def test_ranks_share_the_rows_in_train_and_not_in_test(open_layer):
     for phase, step in (("TRAIN", 2), ("TEST", 1)):
-        one = open_layer(phase=phase, context={"rank": 1, "ranks": 2})
+        one = open_layer(phase=phase, context={"rank": 1, "world_size": 2})
 
         first = 1 if step == 2 else 0
         assert numbers(one, 3) == [(first + step * k) % ALL for k in range(15)]
@@ -149,7 +149,7 @@ def test_ranks_share_the_rows_in_train_and_not_in_test(open_layer):
 def test_ranks_share_the_rows_of_files_that_are_held_in_parts(open_layer, monkeypatch, ranks):
     monkeypatch.setattr(hdf5, "BLOCK", 2 * 4 * (2 * 3 + 2))  # two rows
 
-    one = open_layer(phase="TRAIN", context={"rank": 1, "ranks": ranks})
+    one = open_layer(phase="TRAIN", context={"rank": 1, "world_size": ranks})
 
     assert numbers(one, 4) == [(1 + ranks * k) % ALL for k in range(20)]
 

@@ -158,7 +158,7 @@ def test_rand_skip_leaves_out_the_first_in_the_first_round_only(open_layer):
 
 def test_ranks_share_the_images_in_train_and_not_in_test(open_layer):
     for phase, want in (("TRAIN", [[10, 30], [0, 20]]), ("TEST", [[0, 10], [20, 30]])):
-        one = open_layer("batch_size: 2", phase=phase, context={"rank": 1, "ranks": 2})
+        one = open_layer("batch_size: 2", phase=phase, context={"rank": 1, "world_size": 2})
 
         assert labels(one, 2) == want
 

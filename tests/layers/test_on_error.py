@@ -130,7 +130,7 @@ def test_ranks_share_the_records_of_one(reading, kind):
     alone = reading(kind, phase="TRAIN")
     fields = 'on_error: "skip" batch_size: 2'
     shares = [
-        reading(kind, fields, phase="TRAIN", context={"rank": rank, "ranks": 2})
+        reading(kind, fields, phase="TRAIN", context={"rank": rank, "world_size": 2})
         for rank in range(2)
     ]
 

@@ -221,7 +221,7 @@ def test_stochastic_on_several_ranks_draws_what_one_process_does_on_the_joined_b
 
     for rank in range(3):
         one = layer(STOCHASTIC, x[rank::3])
-        one.layer.context.rank, one.layer.context.ranks = rank, 3
+        one.layer.context.rank, one.layer.context.world_size = rank, 3
 
         np.testing.assert_array_equal(one.forward()[0], joined[rank::3])
 

@@ -247,7 +247,7 @@ def test_reading_goes_on_where_a_snapshot_was_taken(open_layer):
 
 def test_ranks_draw_other_windows_in_train(open_layer):
     first, second = (
-        open_layer("fg_fraction: 1", size=20, context={"rank": rank, "ranks": 2}).forward()[1]
+        open_layer("fg_fraction: 1", size=20, context={"rank": rank, "world_size": 2}).forward()[1]
         for rank in range(2)
     )
 

@@ -31,24 +31,24 @@ from demitasse.layers.checks import missing, out_of_range, positive
 from demitasse.memory import transfers
 
 MOST_BATCHES = 1024
-"""How many batches may be made ahead of their use."""
+"""Largest ``prefetch``, in batches."""
 
 POSITION, SKIPPED = "position", "skipped"
-"""Names of the records used and of those skipped so far, in a snapshot."""
+"""Keys of a snapshot: records used so far, and bad records skipped."""
 
 
 class BaseDataLayer(Layer):
-    """A layer that brings data into the net, and labels when it has a second top."""
+    """Layer that reads data, and labels if it has a second top."""
 
     bottoms = Exactly(0)
     tops = Between(1, 2)
     dynamic_shapes = True
 
     def make_transformer(self, param: TransformationParameter) -> DataTransformer:
-        """Return what a ``transform_param`` asks for.
+        """Return the transformer of a ``transform_param``.
 
         Raises:
-            ConfigError: Fields contradict each other.
+            ConfigError: Fields exclude each other.
             DataError: The mean file cannot be read.
         """
         context = self.context
@@ -63,31 +63,31 @@ class BaseDataLayer(Layer):
 
 
 class PrefetchingDataLayer(BaseDataLayer):
-    """A data layer whose batches are made in a thread, ahead of their use.
+    """Data layer whose batches are prefetched by a thread.
 
-    As in Caffe, ``prefetch`` batches circulate, the one in use included. The thread is started by
-    the first forward pass and stopped by ``close``, or when the layer is deleted. A batch is handed
-    to the tops without being copied; it is valid until the next forward. Some devices take images
-    as bytes (``Backend.feed``): those of the next batch are sent while this one is used.
+    As in Caffe, ``prefetch`` batches circulate, including the batch in use. The first forward pass
+    starts the thread; ``close`` or deletion of the layer stops it. The tops share the memory of a
+    batch, which is valid until the next forward. Some devices take images as bytes
+    (``Backend.feed``): the next batch is uploaded while the present batch is used.
 
     Attributes:
         batch_size: Records in a batch.
-        skipped: Broken records that were skipped on the way to the batch in the tops.
-        skips_broken: Whether broken records are skipped.
+        skipped: Bad records skipped before the batch in the tops.
+        skips_broken: True if bad records are skipped.
         turn: Which of the batches are made here; others are passed over.
-        whole_epochs: Whether a batch ends where a round does, and may then be smaller.
+        whole_epochs: True if a batch ends with the epoch, and may then be smaller.
     """
 
     _prefetcher: Prefetcher | None = None
     _abandon: weakref.finalize[..., PrefetchingDataLayer] | None = None
     _current: Batch | None = None
-    _ahead: tuple[Batch, Sent | None] | None = None  # the next batch, on its way to the device
+    _ahead: tuple[Batch, Sent | None] | None = None  # the next batch, being uploaded
     _feed: Feed | None = None
-    _sent: Sent | None = None  # the images of the batch in the tops, if they came as bytes
-    _adopted = False  # whether the first top works on the memory of a batch
+    _sent: Sent | None = None  # images of the batch in the tops, if uploaded as bytes
+    _adopted = False  # True if the first top shares the memory of a batch
     _position = 0
     _at_end = True
-    _taking = False  # a batch, which is lost when that is cut short
+    _taking = False  # True while an exception would lose a batch
     batch_size: int
     skipped = 0
     skips_broken = False
@@ -95,39 +95,39 @@ class PrefetchingDataLayer(BaseDataLayer):
     whole_epochs = False
 
     def open_source(self, position: int) -> BatchSource:
-        """Return what fills batches, after ``position`` records have been used.
+        """Return the source of batches, from record ``position`` on.
 
-        It must not refer to the layer: it lives as long as the thread, and the thread ends when
-        the layer does.
+        The source must not refer to the layer: the thread keeps the source alive, and deletion of
+        the layer ends the thread.
         """
         raise NotImplementedError(type(self).__name__)
 
     def reading(self, position: int, on_error: str = "raise") -> Reading:
-        """Return where a source begins, and which records it takes.
+        """Return the first record of a source, and its shard.
 
-        In phase TRAIN ranks share the records; in phase TEST every rank reads all.
+        In phase TRAIN the ranks share the records; in phase TEST every rank reads all.
 
         Args:
-            position: Records that have been used.
-            on_error: The field of that name; an empty string for what the setting says.
+            position: Records used so far.
+            on_error: The field of that name; an empty string for the setting.
 
         Raises:
             ConfigError: ``on_error`` is neither ``raise`` nor ``skip``.
         """
         context = self.context
-        shard = Shard(context.rank, context.ranks) if self.phase == "TRAIN" else ALONE
+        shard = Shard(context.rank, context.world_size) if self.phase == "TRAIN" else ALONE
         self.skips_broken = skips(on_error)
         broken = Broken(self.name, skip=self.skips_broken, count=self.skipped)
         return Reading(position, shard, self.whole_epochs, broken)
 
     def shape_tops(self, top: Blobs) -> None:
-        """Give the tops the shapes of the first batch."""
+        """Set the tops' shapes to those of the first batch."""
         with closing(self.open_source(self._position)) as source:
             for blob, shape in zip(top, source.shapes(), strict=False):
                 blob.reshape(shape)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        """Do nothing: ``setup`` and ``forward`` give the tops their shapes."""
+        """Do nothing: ``setup`` and ``forward`` set the shapes."""
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         prefetcher, batch, sent = self._next()
@@ -144,10 +144,10 @@ class PrefetchingDataLayer(BaseDataLayer):
             if sent is not None and index == 0:
                 self._unpack(sent, blob)
                 continue
-            blob.set_cpu_data(array)  # waits for a copy of the last batch still under way
+            blob.set_cpu_data(array)  # waits for the upload of the last batch
             blob.data_memory.async_push()
             self._adopted |= index == 0
-        if moved:  # the memory that would have waited may be gone
+        if moved:  # the memory with the event to wait for may be gone
             self.device.backend.synchronize()
         if used is not None:
             if used_sent is not None:
@@ -170,16 +170,16 @@ class PrefetchingDataLayer(BaseDataLayer):
         return not batch.left_out
 
     def pass_over(self) -> None:
-        """Go on to the batch after the next one; the tops stay as they are."""
+        """Skip the next batch; the tops stay as they are."""
         _, batch, _ = self._next()
         self._ahead = None
         self._note(batch)
         self._taking = False
 
     def _next(self) -> tuple[Prefetcher, Batch, Sent | None]:
-        """Return the next batch, and its images if they are on their way to the device.
+        """Return the next batch, and its images if they are being uploaded.
 
-        Until it has been used, ``_taking`` says that it may be lost.
+        The caller resets ``_taking`` when the batch is used.
         """
         if self._prefetcher is not None and self._prefetcher.was_left_behind:
             self.close()
@@ -188,32 +188,32 @@ class PrefetchingDataLayer(BaseDataLayer):
         return prefetcher, *(self._ahead or self._on_its_way(prefetcher.next()))
 
     def _note(self, batch: Batch) -> None:
-        """Take note of where a batch ends."""
+        """Record the position after a batch."""
         self._position, self.skipped = batch.position, batch.skipped
         self._at_end = batch.last
 
     def _unpack(self, sent: Sent, blob: Blob) -> None:
-        """Make numbers of a batch of bytes on the device."""
-        if self._adopted:  # the host side is an array of a batch that is filled again
+        """Convert uploaded bytes to numbers on the device."""
+        if self._adopted:  # the host array belongs to a batch that will be refilled
             own = self.device.backend.empty_host(blob.count, self.dtype)
             blob.set_cpu_data(own.reshape(blob.shape))
             self._adopted = False
         sent.unpack(blob.data_memory.mutable_gpu_data(discard=True))
 
     def _on_its_way(self, batch: Batch) -> tuple[Batch, Sent | None]:
-        """Return a batch, and its images on their way to the device if they are bytes."""
+        """Return a batch, and start the upload of its images if they are bytes."""
         if self._feed is None or batch.pixels is None:
             return batch, None
         transfers.note(up=batch.pixels.nbytes)
         return batch, self._feed.send(batch.pixels)
 
     def record_of(self, place: int) -> tuple[str, str] | None:
-        """Return the source of a record of the batch in the tops and its key there, for messages.
+        """Return source and key of a record of the batch in the tops, for messages; or None.
 
-        None where that is not known; after broken records, others are in their places.
+        After skipped records the keys are unknown.
 
         Args:
-            place: Which record of the batch.
+            place: Index of the record in the batch.
         """
         if self._current is None or self.skipped:
             return None
@@ -222,29 +222,29 @@ class PrefetchingDataLayer(BaseDataLayer):
         return self.record(self._current.position - from_end * shard.ranks + shard.rank)
 
     def record(self, number: int) -> tuple[str, str] | None:
-        """Return the source and the key of a record, counted through all rounds; None if unknown.
+        """Return source and key of a record, counted through all epochs; None if unknown.
 
         Raises:
-            DataError: The source cannot be read any more.
+            DataError: The source cannot be read.
         """
 
     @property
     def waited(self) -> float:
-        """Time forward passes have spent waiting for batches, in seconds, since the last start."""
+        """Time that forward passes waited for batches since the last start, in seconds."""
         return self._prefetcher.waited if self._prefetcher else 0.0
 
     def state(self) -> dict[str, int]:
-        """Return how many records all ranks have used, and this one has skipped if it did."""
+        """Return the records used by all ranks, and the bad records skipped by this rank."""
         state = {POSITION: self._position}
         return {**state, SKIPPED: self.skipped} if self.skipped else state
 
     def set_state(self, state: dict[str, int]) -> None:
-        """Go on after so many records; at the first one where the state does not say."""
+        """Continue after the records of the state; from the first record by default."""
         self._position, self.skipped = state.get(POSITION, 0), state.get(SKIPPED, 0)
         self.close()
 
     def savepoint(self) -> Callable[[], None]:
-        """Return what opens the source again where it is now, if the position is another then."""
+        """Return a function that reopens the source here if the position has changed."""
         state, batch = self.state(), self._current
 
         def take_back() -> None:
@@ -254,7 +254,7 @@ class PrefetchingDataLayer(BaseDataLayer):
         return take_back
 
     def to(self, device: Device) -> None:
-        """Follow the net to another device, which may take batches in another form."""
+        """Move to another device, which may take batches in another form."""
         super().to(device)
         if self._feed is not None or device.backend.feed() is not None:
             self.close()
@@ -272,16 +272,16 @@ class PrefetchingDataLayer(BaseDataLayer):
 
     def _start(self) -> Prefetcher:
         memory = self.device.backend.empty_host
-        # At least two: one is in use while the next is made.
+        # At least two: one in use, one being filled.
         batches = max(2, prefetched(self.param.data_param.prefetch))
         feed = self.device.backend.feed()
         if feed is not None:
-            batches += 1  # the one on its way
+            batches += 1  # being uploaded
         takes_bytes = feed is not None
         source: BatchSource | None = None
         prefetcher: Prefetcher | None = None
         filled = [Batch(memory, self.dtype, takes_bytes=takes_bytes) for _ in range(batches)]
-        try:  # whatever happens from the moment that there is something to close
+        try:  # close the source after any error
             source = self.open_source(self._position)
             turns = Turns(source, self.turn, self.batch_size) if self.turn != EVERY else None
             prefetcher = Prefetcher(
@@ -296,7 +296,9 @@ class PrefetchingDataLayer(BaseDataLayer):
                 self._abandon.atexit = False  # running threads are stopped at exit anyway
                 prefetcher.start()
                 self._feed = feed
-                self._prefetcher = prefetcher  # only now: nobody waits for one not started
+                self._prefetcher = (
+                    prefetcher  # last: a thread that has not started must not be waited for
+                )
         except BaseException:
             opened = prefetcher or source
             if opened is not None:
@@ -306,10 +308,10 @@ class PrefetchingDataLayer(BaseDataLayer):
 
 
 def prefetched(batches: int) -> int:
-    """Return ``data_param.prefetch`` if it is a number of batches that a machine can hold.
+    """Return ``data_param.prefetch``, in batches, if it is in range.
 
     Raises:
-        ConfigError: It is 0 or very large.
+        ConfigError: The number is 0, or above 1024.
     """
     positive(batches, "prefetch")
     if batches > MOST_BATCHES:
@@ -318,16 +320,16 @@ def prefetched(batches: int) -> int:
 
 
 class EpochDataLayer(PrefetchingDataLayer):
-    """A data layer that reads a set of records from the first to the last, again and again.
+    """Data layer that reads a set of records in epochs.
 
-    Batches run on from one round into the next, as in Caffe, until ``begin_epoch`` is called.
+    Batches cross the end of an epoch, as in Caffe, until ``begin_epoch`` is called.
     """
 
     def begin_epoch(self) -> None:
-        """Start at the first record; from now on a batch ends where the records end."""
+        """Start at the first record; from now on batches end with the epoch."""
         if not self.whole_epochs or not self.epoch_ended:
             self.whole_epochs = True
-            self.set_state(self.state())  # whole epochs begin at the beginning of a round
+            self.set_state(self.state())  # the source starts a new epoch
 
     @property
     def batch_records(self) -> int:
@@ -336,7 +338,7 @@ class EpochDataLayer(PrefetchingDataLayer):
 
     @property
     def epoch_ended(self) -> bool:
-        """Whether the last batch held the last record, or there was none yet."""
+        """True if the last batch had the last record, or before the first batch."""
         return self._at_end
 
 
@@ -344,7 +346,7 @@ logger = logging.getLogger(__name__)
 
 
 class DatabaseLayer(EpochDataLayer):
-    """Reads the records of a database in order, and begins again after the last.
+    """Records of a database in order, from the first again after the last.
 
     In phase TRAIN rank r of n reads records r, r + n, ...; in phase TEST every rank reads all.
 
@@ -369,15 +371,15 @@ class DatabaseLayer(EpochDataLayer):
         self.shape_tops(top)
 
     def prepare(self, transform: TransformationParameter) -> None:
-        """Keep what ``make_maker`` needs.
+        """Create the transformer for ``make_maker``.
 
         Args:
-            transform: What ``transform_param`` asks for; a copy.
+            transform: A copy of ``transform_param``.
         """
         raise NotImplementedError(type(self).__name__)
 
     def make_maker(self) -> Maker:
-        """Return what makes batches of the records; it must not refer to the layer."""
+        """Return the object that makes batches of records; it must not refer to the layer."""
         raise NotImplementedError(type(self).__name__)
 
     def fingerprint(self) -> Fingerprint:
@@ -400,9 +402,9 @@ class DatabaseLayer(EpochDataLayer):
             return str(self.source), source.key_of(number)
 
     def _skipped(self, most: int) -> int:
-        """Return how many records ``rand_skip`` leaves out, fewer than ``most``."""
+        """Return the number of records that ``rand_skip`` skips, below ``most``."""
         if not most:
             return 0
         skipped = int(bits(self.context.seed, stream_of(f"{self.name}/rand_skip"), 0, 1)[0]) % most
-        logger.warning("rand_skip is deprecated; the first %d records are left out", skipped)
+        logger.warning("rand_skip is deprecated; the first %d records are skipped", skipped)
         return skipped

@@ -15,7 +15,7 @@ from demitasse.layers.registry import register_layer
 
 @register_layer("Data")
 class Data(DatabaseLayer):
-    """Reads the records of a database in order, and begins again after the last.
+    """Records of a database in order, from the first again after the last.
 
     Batches of records from an LMDB or a LevelDB.
 
@@ -40,15 +40,14 @@ class Data(DatabaseLayer):
 
 @register_layer("AnnotatedData")
 class AnnotatedData(DatabaseLayer):
-    """Reads AnnotatedDatum records in order, and begins again after the last.
+    """AnnotatedDatum records in order, from the first again after the last.
 
     Batches of images and of the boxes of the objects in them, from a database.
 
-    An image is distorted and expanded, a part of it is cut out (``batch_sampler``), that is
-    resized, cropped and mirrored; boxes follow, cut off at the edges. What happens to a record
-    depends on the seed, the layer's name and the record's number alone. ``resize_param`` counts in
-    boxes as its pixels say, so ``height_scale`` and ``width_scale`` change nothing. Not compared
-    with the original.
+    Images are distorted, expanded, sampled (``batch_sampler``), resized, cropped and mirrored;
+    boxes are transformed with them and clipped. The random choices for a record depend on the seed,
+    the layer's name and the record's number alone. ``resize_param`` counts in boxes as its pixels
+    say, so ``height_scale`` and ``width_scale`` change nothing. Not compared with the original.
 
     In phase TRAIN rank r of n reads records r, r + n, ...; in phase TEST every rank reads all.
 
@@ -68,7 +67,7 @@ class AnnotatedData(DatabaseLayer):
         self.keeping = Keeping()
         if transform.HasField("emit_constraint"):
             self.keeping = Keeping.of(transform.emit_constraint)
-            transform.ClearField("emit_constraint")  # the rest is about pixels
+            transform.ClearField("emit_constraint")  # the other fields transform pixels
         samplers = list(self.param.annotated_data_param.batch_sampler)
         self.augmenter = AnnotatedAugmenter(transform, samplers, self.keeping)
         self.transformer = self.make_transformer(transform)

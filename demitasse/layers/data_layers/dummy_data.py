@@ -25,7 +25,7 @@ LEGACY = ("num", "channels", "height", "width")
 class DummyData(Layer):
     """Fill the tops: with a constant filler once, with another filler before every forward.
 
-    What a caller writes into a constant top stays there. Not compared with the original.
+    Values that a caller writes into a constant top stay. Not compared with the original.
 
     Shapes: no bottom -> tops as given by ``shape``, or by num, channels, height and width; each is
     given once for all tops, or for each of them.
@@ -51,7 +51,7 @@ class DummyData(Layer):
                 self._fill(index, blob)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        """Nothing: the caller may have reshaped the tops."""
+        """Do nothing: the caller may have reshaped the tops."""
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         self.fills += 1
@@ -69,7 +69,7 @@ class DummyData(Layer):
         return bool(self.fillers[index].type == "constant")
 
     def _fill(self, index: int, blob: Blob) -> None:
-        """Fill one top on the host: fillers give the same numbers for every device."""
+        """Fill one top on the host, for the same numbers on every device."""
         stream = stream_of(f"{self.name}/{index}/{self.fills}")
         values = fill(blob.shape, self.fillers[index], self.context.seed, stream)
         host = blob.data_memory.mutable_cpu_data(discard=True)

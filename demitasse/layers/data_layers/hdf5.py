@@ -18,13 +18,13 @@ from demitasse.layers.registry import register_layer
 
 @register_layer("HDF5Data")
 class HDF5Data(EpochDataLayer):
-    """Reads the data sets that its tops are named after, in an endless loop.
+    """Data sets named after the tops, in an endless loop.
 
     Batches of rows of HDF5 files.
 
-    ``source`` lists the files, one in a line; each is looked for in the working directory and
-    beside the prototxt. With ``shuffle`` every round has its own order of files, and of the rows in
-    each. Files read in order are never in memory as a whole.
+    ``source`` lists the files, one per line, relative to the working directory or the prototxt.
+    ``shuffle`` shuffles the files and the rows of each file in every epoch. Files read in order are
+    never in memory as a whole.
 
     In phase TRAIN rank r of n reads rows r, r + n, ...; in phase TEST every rank reads all.
 
@@ -77,12 +77,12 @@ class HDF5Data(EpochDataLayer):
 
 @register_layer("HDF5Output")
 class HDF5Output(Layer):
-    """Appends its first bottom to the data set ``data`` and its second to ``label``.
+    """Append the first bottom to the data set ``data`` and the second to ``label``.
 
     Store the bottoms of every pass in an HDF5 file.
 
-    A file that is there is replaced when the net is made. (Caffe can store one batch; a second
-    forward pass ends it.) Not compared with the original.
+    An existing file is replaced when the net is made. (Caffe aborts in a second forward pass.) Not
+    compared with the original.
 
     Source: Caffe, ``src/caffe/layers/hdf5_output_layer.cpp``.
 
@@ -119,7 +119,7 @@ class HDF5Output(Layer):
         self.writer.append(data=data, label=label)
 
     def backward(self, top: Blobs, propagate_down: object, bottom: Blobs) -> None:
-        """Nothing: what is stored has no influence on a loss."""
+        """Do nothing: a loss does not depend on the file."""
 
     def close(self) -> None:
         self.writer.close()

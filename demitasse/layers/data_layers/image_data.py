@@ -22,10 +22,11 @@ from demitasse.layers.registry import register_layer
 
 @register_layer("ImageData")
 class ImageData(EpochDataLayer):
-    """Reads the images of a list in order, or shuffled anew in every round.
+    """Images of a list, in order or shuffled in every epoch.
 
     Lines of the list are ``path label``; with several labels, ``path label label ...``. Labels may
-    be any numbers. A path is looked for in ``root_folder``, and that beside the prototxt, too.
+    be any numbers. Paths are relative to ``root_folder``, which is also searched beside the
+    prototxt.
 
     In phase TRAIN rank r of n reads images r, r + n, ...; in phase TEST every rank reads all.
 
@@ -80,7 +81,7 @@ class ImageData(EpochDataLayer):
         return Order(len(self.entries), self.context.seed, self.name, shuffle=shuffle)
 
     def _skipped(self, most: int) -> int:
-        """Return how many images ``rand_skip`` leaves out, fewer than ``most``."""
+        """Return the number of images that ``rand_skip`` skips, below ``most``."""
         if not most:
             return 0
         drawn = bits(self.context.seed, stream_of(f"{self.name}/rand_skip"), 0, 1)
@@ -94,16 +95,16 @@ class ImageData(EpochDataLayer):
 
 
 def find_image(root: str, base_dir: Path | None, name: str) -> Path:
-    """Return where the image ``name`` of a list with ``root_folder`` is."""
-    # joined as text, since that is what Caffe does: "folder/prefix_" is a root, too
+    """Return the path of an image of a list with ``root_folder``."""
+    # joined as text, as in Caffe: "folder/prefix_" is a root, too
     return resolve_path(root + name, base_dir)
 
 
 def new_size(param: ImageDataParameter) -> tuple[int, int] | None:
-    """Return height and width that images are resized to, in pixels; None where they are not.
+    """Return the size to which images are resized, (height, width) in pixels; None for no resize.
 
     Raises:
-        ConfigError: One of them is given without the other.
+        ConfigError: One of the fields is given without the other.
     """
     if bool(param.new_height) != bool(param.new_width):
         message = (

@@ -25,17 +25,17 @@ from demitasse.layers.data_layers.image_data import find_image, new_size
 from demitasse.layers.registry import register_layer
 
 UNUSED = ("mean_file", "expand_param", "resize_param")
-"""Fields of ``transform_param`` that would have to change labels as well, or have no size."""
+"""Unsupported fields of ``transform_param``."""
 
 
 class LabelImageLayer(EpochDataLayer):
-    """Reads images and their labels, in the order of a list or shuffled anew in every round."""
+    """Images of a list and their labels, in order or shuffled in every epoch."""
 
     message: ClassVar[str]
-    """The field that says what is read."""
+    """Field of the layer's message with the list."""
 
     def settings(self) -> tuple[ImageDataParameter, TransformationParameter]:
-        """Return what is read, and what is done to it."""
+        """Return the list with its fields, and the transform."""
         raise NotImplementedError(type(self).__name__)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
@@ -96,13 +96,13 @@ class LabelImageLayer(EpochDataLayer):
 
 @register_layer("ImageSegData")
 class ImageSegData(LabelImageLayer):
-    """Reads images and their labels, in the order of a list or shuffled anew in every round.
+    """Images of a list and their labels, in order or shuffled in every epoch.
 
     Batches of images with a class for every pixel, that a list names.
 
     Not compared with the original.
 
-    Lines of the list are ``image label``, both without spaces and looked for as ImageData does.
+    Lines of the list are ``image label``, both without spaces; paths as for ImageData.
     With ``label_type: PIXEL`` the label is an image of the same size whose pixels are classes (of
     one with a palette, the numbers of its colours); with ``IMAGE``, which is the default as in
     DeepLab, a class for all pixels; with ``NONE`` there are none, and all pixels have
@@ -133,7 +133,7 @@ class ImageSegData(LabelImageLayer):
 
 @register_layer("DenseImageData")
 class DenseImageData(LabelImageLayer):
-    """Reads images and label images, in the order of a list or shuffled anew in every round.
+    """Images and label images of a list, in order or shuffled in every epoch.
 
     Batches of images with a class for every pixel, as SegNet's prototxts name them.
 

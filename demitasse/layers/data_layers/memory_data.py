@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @register_layer("MemoryData")
 class MemoryData(BaseDataLayer):
-    """Gives what ``reset``, ``add_datum_vector`` or ``add_mat_vector`` brought, in an endless loop.
+    """Rows given to ``reset``, ``add_datum_vector`` or ``add_mat_vector``, in an endless loop.
 
     Arrays given to ``reset`` are neither copied nor transformed; datums and images are.
     Not compared with the original.
@@ -58,10 +58,10 @@ class MemoryData(BaseDataLayer):
         return self._batch_size
 
     def set_batch_size(self, size: int) -> None:
-        """Use batches of another size from now on.
+        """Set the batch size.
 
         Raises:
-            ConfigError: It is not above 0.
+            ConfigError: The size is not above 0.
             DataError: Rows that were added are not used yet.
         """
         self._need_used()
@@ -106,7 +106,7 @@ class MemoryData(BaseDataLayer):
         self.has_new_data = True
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        """Do nothing: ``setup`` and ``forward`` give the tops their shapes."""
+        """Do nothing: ``setup`` and ``forward`` set the shapes."""
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         if self.rows is None:
@@ -121,7 +121,7 @@ class MemoryData(BaseDataLayer):
             self.has_new_data = False
 
     def savepoint(self) -> Callable[[], None]:
-        """Return what goes back to the row that comes next now."""
+        """Return a function that restores the present row."""
         rows, new = self.rows, self.has_new_data
         at = 0 if rows is None else rows.at
 

@@ -26,11 +26,11 @@ MODES = {"warp": False, "square": True}
 
 @register_layer("WindowData")
 class WindowData(PrefetchingDataLayer):
-    """Draws ``fg_fraction`` of a batch from foreground windows and the rest from background ones.
+    """Draw ``fg_fraction`` of a batch from foreground windows and the rest from background windows.
 
-    A window is resized to ``crop_size`` in both directions; with ``context_pad`` it brings its
-    surroundings along, with ``crop_mode: "square"`` it is widened to a square first. What lies
-    outside of the image is 0. Both ``scale`` fields count. Not compared with the original.
+    A window is resized to ``crop_size`` in both directions; ``context_pad`` adds its
+    surroundings, and ``crop_mode: "square"`` widens it to a square first. Pixels outside the image
+    are 0. Both ``scale`` fields count. Not compared with the original.
 
     Shapes: top[0] (N, C, crop_size, crop_size), top[1] (N,) classes, 0 for background.
 

@@ -1,1 +1,1 @@
-"""What detection layers share: boxes and regions."""
+"""Detection layers, and their boxes, matching and mining."""

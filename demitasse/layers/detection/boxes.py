@@ -17,22 +17,22 @@ from demitasse.errors import ErrorCode, NetError
 
 @dataclass(frozen=True)
 class BoxCoder:
-    """A code of boxes.
+    """Code of boxes relative to priors.
 
     Attributes:
-        kind: "CORNER" (offsets of the corners), "CORNER_SIZE" (the same in proportion to the prior)
-            or "CENTER_SIZE" (offset of the centre in proportion, and logarithms of the sides').
-        variance_in_target: Whether codes are not divided by the priors' variances.
+        kind: "CORNER" (offsets of the corners), "CORNER_SIZE" (offsets in proportion to the prior)
+            or "CENTER_SIZE" (offset of the centre in proportion, and logarithms of the sides).
+        variance_in_target: True if codes are not divided by the priors' variances.
     """
 
     kind: str
     variance_in_target: bool
 
     def encode(self, boxes: np.ndarray, prior: np.ndarray, variance: np.ndarray) -> np.ndarray:
-        """Return what a net should predict for boxes. Shapes: (..., 4), all alike -> the same.
+        """Return the codes of boxes. Shapes: (..., 4), all alike -> the same.
 
         Raises:
-            NetError: A prior is empty, or a box is where its logarithm is needed.
+            NetError: A prior is empty, or a box if the code has its logarithm.
         """
         if self.kind == "CENTER_SIZE":
             size = self._size(prior)
@@ -48,7 +48,7 @@ class BoxCoder:
         return code if self.variance_in_target else code / variance
 
     def decode(self, code: np.ndarray, prior: np.ndarray, variance: np.ndarray) -> np.ndarray:
-        """Return the boxes that were predicted. Shapes: (..., 4) that broadcast -> (..., 4).
+        """Return the boxes of codes. Shapes: (..., 4) that broadcast -> (..., 4).
 
         Raises:
             NetError: A prior is empty.
@@ -70,10 +70,10 @@ class BoxCoder:
         return moved
 
     def check(self, prior: np.ndarray) -> None:
-        """Refuse priors that nothing can be in proportion to. Shapes: (P, 4).
+        """Refuse empty priors, for codes relative to their size. Shapes: (P, 4).
 
         Raises:
-            NetError: One is empty, where what is predicted is relative to its size.
+            NetError: A prior is empty.
         """
         if self.kind != "CORNER":
             self._size(prior)
@@ -85,7 +85,7 @@ class BoxCoder:
         return size
 
     def _need_sides(self, sides: np.ndarray, boxes: np.ndarray, what: str) -> None:
-        """Refuse boxes without an inside."""
+        """Refuse boxes whose width or height is not above 0."""
         good = sides > 0
         if not good.all():
             good = good.all(axis=-1).reshape(-1)
@@ -98,7 +98,7 @@ class BoxCoder:
 
 
 def overlaps(some: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return intersection over union of boxes with others.
+    """Return the intersection over union of boxes.
 
     Shapes: some (..., 4), others (..., 4) -> (...), broadcast over all axes but the last.
     """
@@ -112,20 +112,20 @@ def overlaps(some: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 AT_ONCE = 128
-"""Boxes whose overlaps with each other are computed at once; most are not looked at one by one."""
+"""Boxes of one block of suppression."""
 
 ETA_ABOVE = 0.5
-"""A limit up to this one stays what it is."""
+"""``eta`` applies to limits above this value only."""
 
 PAIRS = 1 << 16
-"""The most overlaps that are computed at once; they stay in a cache."""
+"""Most overlaps that are computed at once, so that they fit a cache."""
 
 
 def suppress(boxes: np.ndarray, threshold: float, eta: float = 1.0) -> list[int]:
-    """Return the indices of the boxes that stay, in order.
+    """Return the indices of the boxes that stay after non-maximum suppression, in order.
 
-    A box goes when it overlaps one that stays by more than ``threshold``. With ``eta`` below 1, a
-    threshold above a half is multiplied by it after every box that stays.
+    A box is dropped when it overlaps a box that stays by more than ``threshold``. With ``eta``
+    below 1, a threshold above a half is multiplied by ``eta`` after every box that stays.
 
     Shapes: boxes (K, 4), the best first.
     """
@@ -143,11 +143,11 @@ def suppress(boxes: np.ndarray, threshold: float, eta: float = 1.0) -> list[int]
 
 
 def _greedy(near: np.ndarray) -> list[int]:
-    """Return who stays where each who stays sends away those behind it that are near.
+    """Return the boxes that stay, where each box that stays drops the later boxes near it.
 
-    A row is one of Python's integers, whose bits are told apart in less time than numpy's.
+    A row is a Python integer, whose bits are read faster than numpy's elements.
 
-    Shapes: near (K, K), bool; what is NaN is near.
+    Shapes: near (K, K), bool; NaN counts as near.
     """
     packed = np.packbits(near, axis=1, bitorder="little")
     size, rows = packed.shape[1], packed.tobytes()
@@ -161,7 +161,10 @@ def _greedy(near: np.ndarray) -> list[int]:
 
 
 def _far(boxes: np.ndarray, others: np.ndarray, limit: np.floating) -> np.ndarray:
-    """Return which boxes overlap none of others by more than the limit. Shapes: (K, 4) -> (K,)."""
+    """Return a mask of the boxes that overlap no other by more than the limit.
+
+    Shapes: (K, 4) -> (K,).
+    """
     far, step = np.ones(len(boxes), bool), max(1, PAIRS // len(others))
     for begin in range(0, len(boxes), step):
         part = boxes[begin : begin + step]
@@ -170,7 +173,7 @@ def _far(boxes: np.ndarray, others: np.ndarray, limit: np.floating) -> np.ndarra
 
 
 def _suppress_by_falling_limit(boxes: np.ndarray, limit: np.floating, eta: float) -> list[int]:
-    """Return the indices of the boxes that stay where the limit falls with each of them."""
+    """Return the indices of the boxes that stay, with a limit that falls after each of them."""
     kept: list[int] = []
     rest = np.arange(len(boxes))
     worst = np.zeros(len(boxes), boxes.dtype)  # the largest overlap with those that stay
@@ -186,7 +189,7 @@ def _suppress_by_falling_limit(boxes: np.ndarray, limit: np.floating, eta: float
 
 
 def _areas(boxes: np.ndarray) -> np.ndarray:
-    """Return the areas of boxes; 0 for those whose sides are swapped. Shapes: (..., 4) -> (...)."""
+    """Return the areas of boxes; 0 for swapped corners. Shapes: (..., 4) -> (...)."""
     sides = boxes[..., 2:] - boxes[..., :2]
     area = sides[..., 0] * sides[..., 1]
     checked: np.ndarray = np.where((sides < 0).any(axis=-1), area.dtype.type(0), area)

@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     import numpy as np
 
 Place = Callable[[np.ndarray, int], np.ndarray]
-"""Turns boxes (K, 4) in units of an image of some number into those that are compared."""
+"""Function that converts boxes (K, 4) of the image with an index to the units of comparison."""
 
 
 @dataclass(frozen=True)
 class DetectionMatcher:
-    """Compares detections with objects.
+    """Matches detections with the ground truth of their image and class.
 
     Attributes:
         classes: Number of classes, with the background.
-        background: The class that is no object; -1 for none.
-        overlap: From where a detection is right.
-        difficult: Whether difficult objects count as others do; if not, whoever finds one is
-            neither right nor wrong.
+        background: Class of the background; -1 for none.
+        overlap: Least overlap of a true positive.
+        difficult: True counts difficult objects. False ignores them, and the detections that match
+            them.
     """
 
     classes: int
@@ -51,19 +51,19 @@ class DetectionMatcher:
     ) -> np.ndarray:
         """Return a row for each class, and one for each detection.
 
-        The first rows hold -1, the class, how many objects of it there are, -1 and -1; the others
-        image, class, score, whether the detection is right and whether it is wrong.
+        The first rows are -1, class, number of objects, -1, -1; the others are image, class, score,
+        true positive (1 or 0), false positive (1 or 0).
 
         Args:
-            detections: Rows as DetectionOutput makes them; class -1 for none. Shape: (K, 7).
-            objects: Those of each image.
-            place: Turns boxes into those that are compared.
+            detections: Rows of DetectionOutput; class -1 for none. Shape: (K, 7).
+            objects: Ground truth of each image.
+            place: Converts boxes to the units of comparison.
 
         Returns:
             Shape: (classes + detections, 5).
 
         Raises:
-            NetError: A detection is of no class or in no image there is.
+            NetError: The class or the image of a detection is out of range.
         """
         detections = detections[detections[:, 1] != -1]
         labels, images = detections[:, 1], detections[:, 0]
@@ -88,7 +88,7 @@ class DetectionMatcher:
         return np.concatenate(rows)
 
     def _count(self, objects: Sequence[GroundTruth], kind: int) -> int:
-        """Return how many objects of a class count."""
+        """Return the number of objects of a class that count."""
         return sum(
             int(np.count_nonzero((some.labels == kind) & (self.difficult | ~some.difficult)))
             for some in objects
@@ -121,15 +121,15 @@ class DetectionMatcher:
 def in_pixels(
     boxes: np.ndarray, size: tuple[int, int], param: ResizeParameter | None
 ) -> np.ndarray:
-    """Return boxes in pixels of an image as it was before it was resized, the last ones included.
+    """Return boxes in pixels of the image before the resize; the last pixels are included.
 
     Args:
-        boxes: In units of the resized image. Shape: (K, 4).
+        boxes: Boxes in units of the resized image. Shape: (K, 4).
         size: Height and width of the image, in pixels.
-        param: How it was resized, or None.
+        param: The resize, or None.
     """
     height, width = size
-    low, shown = np.zeros(4), np.ones(4)  # where the image lies in the resized one
+    low, shown = np.zeros(4), np.ones(4)  # position of the image in the resized image
     if param is not None and param.resize_mode == ResizeParameter.FIT_LARGE_SIZE_AND_PAD:
         aspect, wanted = width / height, param.width / param.height
         used = np.array([1.0, wanted / aspect] if aspect > wanted else [aspect / wanted, 1.0])
@@ -151,16 +151,16 @@ def in_pixels(
 
 
 MOST_IMAGES = 100_000
-"""In a batch; what is larger is no number of an image."""
+"""Most images in a batch."""
 
 
 @register_layer("DetectionEvaluate")
 class DetectionEvaluate(Layer):
-    """Compare detections with objects; a solver with ``eval_type: "detection"`` averages.
+    """Find true and false positives; a solver with ``eval_type: "detection"`` averages.
 
-    Works on the host. With ``name_size_file`` boxes are compared in pixels of the images, of which
-    that file names height and width in the order of the records; the next batch goes on behind the
-    last image of this one that has a detection or an object. Not compared with the original.
+    Runs on the host. With ``name_size_file`` boxes are compared in pixels of the images. The file
+    has height and width in the order of the records; the next batch begins after the last image
+    with a detection or an object. Not compared with the original.
 
     Shapes: bottoms detections (1, 1, K, 7) as DetectionOutput makes them, objects (1, 1, G, 8) as
     AnnotatedData does -> top (1, 1, M, 5): for each class but the background -1, class, number of
@@ -197,13 +197,13 @@ class DetectionEvaluate(Layer):
         if p.name_size_file:
             self.sizes = _read_sizes(resolve_path(p.name_size_file, self.context.base_dir))
         self.resized = p.resize_param if p.HasField("resize_param") else None
-        self.seen = 0  # images, of those that the file names
+        self.seen = 0  # images of the file, so far
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         for blob, width in ((bottom[0], 7), (bottom[1], COLUMNS)):
             if blob.num_axes != 4 or blob.shape != (1, 1, blob.shape[2], width):
                 raise wrong_shapes("DetectionEvaluate", f"(1, 1, K, {width})", blob)
-        if top[0].shape[3:] != (5,):  # until a pass has come here
+        if top[0].shape[3:] != (5,):  # before the first pass
             top[0].reshape((1, 1, 1, 5))
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
@@ -218,7 +218,7 @@ class DetectionEvaluate(Layer):
         top[0].mutable_cpu_data()[...] = judged
 
     def _place(self, boxes: np.ndarray, image: int) -> np.ndarray:
-        """Return boxes as they are compared. Shapes: (K, 4) -> the same."""
+        """Return boxes in the units of comparison. Shapes: (K, 4) -> the same."""
         if not self.sizes:
             return boxes
         if self.seen + image >= len(self.sizes):
@@ -230,7 +230,7 @@ class DetectionEvaluate(Layer):
 
 
 def _last_image(*tables: np.ndarray) -> int:
-    """Return the largest number of an image, the first value of a row; -1 where there are none."""
+    """Return the largest image index, the first value of a row; -1 without rows."""
     last = max(float(table[:, 0].max(initial=-1)) for table in tables)
     if not last < MOST_IMAGES:
         message = f"a row is in image {last:g}, expected at most {MOST_IMAGES} images in a batch"

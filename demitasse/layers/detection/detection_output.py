@@ -21,23 +21,23 @@ from demitasse.layers.detection.boxes import BoxCoder, suppress
 from demitasse.layers.registry import register_layer
 
 Decoded = Callable[[int, int, np.ndarray], np.ndarray]
-"""Returns the boxes of an image and a class that some priors predict."""
+"""Function of image, class and priors that returns the predicted boxes."""
 
 
 @dataclass(frozen=True)
 class Detector:
-    """Turns predictions for priors into detections.
+    """Converts predictions for priors to detections.
 
     Attributes:
         classes: Number of classes.
-        background: The class that is no object; -1 for none.
-        code: How boxes are predicted; see :class:`BoxCoder`.
-        variance_in_target: Whether predictions need not be multiplied by the priors' variances.
-        confidence: A score must be above it.
+        background: Class of the background; -1 for none.
+        code: Code of the boxes; see :class:`BoxCoder`.
+        variance_in_target: True if predictions are not multiplied by the priors' variances.
+        confidence: Scores must be above this limit.
         overlap: See :func:`suppress`.
         eta: See :func:`suppress`.
-        top_k: Boxes of a class that are looked at; -1 for all.
-        keep: Boxes of an image that stay; -1 for all.
+        top_k: Candidates of a class; -1 for all.
+        keep: Most boxes of an image; -1 for all.
     """
 
     classes: int
@@ -53,20 +53,20 @@ class Detector:
     def __call__(self, location: np.ndarray, score: np.ndarray, prior: np.ndarray) -> np.ndarray:
         """Return rows of image, class, score and box, by image and class, the best first.
 
-        An image without detections has no row; where no image has one, each has a row of its index
-        and -1.
+        An image without detections has no row. If no image has a detection, each image has a row of
+        its index and -1.
 
         Shapes: location (N, P, L, 4), where L is 1 or the number of classes, score (N, P, classes),
         prior (2, P, 4): boxes and variances -> (K, 7).
 
         Raises:
-            NetError: A prior is empty, so that nothing can be in proportion to it.
+            NetError: A prior is empty.
         """
         code = BoxCoder(self.code, self.variance_in_target)
         code.check(prior[0])
 
         def decoded(image: int, label: int, index: np.ndarray) -> np.ndarray:
-            """Return the boxes of some priors, which are few of them. Shapes: (K,) -> (K, 4)."""
+            """Return the boxes of some priors. Shapes: (K,) -> (K, 4)."""
             place = label if location.shape[2] > 1 else 0
             with np.errstate(all="ignore"):
                 return code.decode(location[image, index, place], prior[0][index], prior[1][index])
@@ -80,7 +80,7 @@ class Detector:
 
     def _image(self, image: int, decoded: Decoded, score: np.ndarray) -> Iterator[np.ndarray]:
         found = [
-            (c, *self._kept(partial(decoded, image, c), score[image, :, c]))
+            (c, *self._suppressed(partial(decoded, image, c), score[image, :, c]))
             for c in range(self.classes)
             if c != self.background
         ]
@@ -99,12 +99,12 @@ class Detector:
             if len(index):
                 yield rows
 
-    def _kept(
+    def _suppressed(
         self, decoded: Callable[[np.ndarray], np.ndarray], score: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the indices of the boxes of one class that stay, the best first, and the boxes."""
+        """Return indices and boxes of one class that stay, the best first."""
         candidates = np.flatnonzero(score > self.confidence)
-        if 0 < self.top_k < len(candidates):  # most need not be put in order
+        if 0 < self.top_k < len(candidates):  # most candidates need no sorting
             last = np.partition(score[candidates], -self.top_k)[-self.top_k]
             candidates = candidates[score[candidates] >= last]
         order = candidates[np.argsort(-score[candidates], kind="stable")]
@@ -119,19 +119,19 @@ class Detector:
 class DetectionOutput(Layer):
     """Decode boxes, drop those that overlap a better one of their class, keep the best.
 
-    How many there are is known when a pass comes here. They are read from the top; nothing is
-    written to files. Works on the host. Compared with OpenCV's output.
+    The number of detections is known only during forward. Nothing is written to files. Runs on the
+    host. Compared with OpenCV's output.
 
     Shapes: bottoms location (N, P L 4), where L is 1 or, without ``share_location``, the number of
     classes, scores (N, P classes), priors (1, 2, P 4) as PriorBox makes them[, image]
-    -> top (1, 1, K, 7): image, class, score, xmin, ymin, xmax, ymax. Where nothing is found, a row
-    of the image's index and -1 for each image.
+    -> top (1, 1, K, 7): image, class, score, xmin, ymin, xmax, ymax. Without detections, a row
+    of the index and -1 for each image.
 
     Raises:
         ConfigError: ``num_classes`` is missing, a threshold is out of range, or ``visualize`` is
             asked for.
         ShapeError: Locations, scores and priors do not belong together.
-        NetError: A prior is empty (a prediction is in proportion to it).
+        NetError: A prior is empty.
     """
 
     bottoms = Between(3, 4)
@@ -160,7 +160,7 @@ class DetectionOutput(Layer):
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         widths = (self.boxes * 4, self.detector.classes)
         self.sizes = check_predictions(self.type, bottom, widths)
-        if top[0].shape[3:] != (7,):  # until a pass has come here
+        if top[0].shape[3:] != (7,):  # before the first pass
             top[0].reshape((1, 1, 1, 7))
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
@@ -175,7 +175,7 @@ class DetectionOutput(Layer):
 
 
 def detector(p: DetectionOutputParameter) -> Detector:
-    """Return what a message describes.
+    """Return the detector of a message.
 
     Raises:
         ConfigError: See ``DetectionOutput``.
@@ -190,7 +190,7 @@ def detector(p: DetectionOutputParameter) -> Detector:
         background=p.background_label_id,
         code=PriorBoxParameter.CodeType.Name(p.code_type),
         variance_in_target=p.variance_encoded_in_target,
-        # without a threshold every score exceeds it
+        # the default keeps all scores
         confidence=p.confidence_threshold if p.HasField("confidence_threshold") else LOWEST,
         overlap=nms.nms_threshold,
         eta=nms.eta,

@@ -23,12 +23,12 @@ COLUMNS = 8
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """The objects of one image.
+    """Ground truth of one image.
 
     Attributes:
-        labels: Their classes. Shape: (G,), int.
-        boxes: Where they are, in units of the image. Shape: (G, 4).
-        difficult: Which are hard to see. Shape: (G,), bool.
+        labels: Classes. Shape: (G,), int.
+        boxes: Boxes, in units of the image. Shape: (G, 4).
+        difficult: Mask of the objects that are hard to see. Shape: (G,), bool.
     """
 
     labels: np.ndarray
@@ -36,30 +36,30 @@ class GroundTruth:
     difficult: np.ndarray
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of objects."""
         return len(self.labels)
 
     def where(self, chosen: np.ndarray) -> GroundTruth:
-        """Return some of them. Shapes: chosen (G,), bool."""
+        """Return the objects of a mask. Shapes: chosen (G,), bool."""
         return GroundTruth(self.labels[chosen], self.boxes[chosen], self.difficult[chosen])
 
 
 def parse_ground_truth(
     rows: np.ndarray, images: int, classes: int, background: int
 ) -> list[GroundTruth]:
-    """Return the objects of each image of a batch; rows of image -1 say that there are none.
+    """Return the ground truth of each image of a batch; rows of image -1 are placeholders.
 
     Args:
         rows: Shape: (G, 8).
-        images: How many there are.
-        classes: How many there are, with the background.
-        background: The class that no object has; -1 for none.
+        images: Number of images.
+        classes: Number of classes, with the background.
+        background: Class of the background; -1 for none.
 
     Raises:
-        NetError: A row belongs to no image of the batch, or its class is none of an object's.
+        NetError: The image of a row is not in the batch, or its class is the background or unknown.
     """
     rows = rows[rows[:, 0] != -1]
-    with np.errstate(invalid="ignore"):  # what is no number becomes one that is refused
+    with np.errstate(invalid="ignore"):  # NaN becomes a number out of range
         image, label = rows[:, 0].astype(int), rows[:, 1].astype(int)
     good = (image >= 0) & (image < images)
     good &= (label >= 0) & (label < classes) & (label != background)
@@ -82,29 +82,29 @@ def parse_ground_truth(
 
 
 UNMATCHED, IGNORED = -1, -2
-"""Instead of an object: a prior that has none, and one that does not count at all."""
+"""Indices of no object: for a prior without a match, and for an ignored prior."""
 
 LEAST = 1e-6
-"""An overlap that is not above this is none."""
+"""Overlaps up to this limit count as 0."""
 
 
 def match(
     objects: np.ndarray, boxes: np.ndarray, threshold: float | None, *, inside: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Give each object its best box, then each other box the object it overlaps enough.
+    """Match each object with its best box, then other boxes by their overlap.
 
-    The pair of greatest overlap comes first; an object is given one box in this way, and none if no
-    box that is left overlaps it.
+    The first matching is bipartite and greedy, the pair of greatest overlap first. An object that
+    overlaps no remaining box has no match.
 
     Args:
         objects: Shape: (G, 4).
         boxes: Shape: (P, 4).
-        threshold: The overlap from which a box is given its best object; None for no more boxes.
-        inside: Whether boxes that reach beyond the image are ignored.
+        threshold: Least overlap of a box with its best object; None for the first matching only.
+        inside: True ignores boxes that reach beyond the image.
 
     Returns:
-        The object of each box, UNMATCHED or IGNORED, and the overlap with it, or for unmatched
-        boxes the greatest one with any object. Shapes: (P,) and (P,).
+        The object of each box, UNMATCHED or IGNORED, and the overlap with it; for unmatched boxes
+        the greatest overlap with any object. Shapes: (P,) and (P,).
     """
     found = np.full(len(boxes), UNMATCHED)
     if inside:
@@ -131,15 +131,15 @@ def match(
 
 @dataclass(frozen=True)
 class Assignment:
-    """What the priors of a batch should predict.
+    """Targets of the priors of a batch.
 
     Attributes:
-        found: The object of each prior for each kind of box; see ``match``. Shape: (N, L, P).
-        most: The greatest overlap with one. Shape: (N, L, P).
-        code: The box, in the code; 0 where there is none. Shape: (N, P, L, 4).
-        scale: What a prediction is multiplied by to be compared with it. Shape: (N, P, L, 4).
-        kinds: 1 for the class, 0 for the others. Shape: (N, P, C).
-        some: Which images have objects. Shape: (N,), bool.
+        matched_gt: Object of each prior for each box kind; see ``match``. Shape: (N, L, P).
+        max_iou: Greatest overlap with an object. Shape: (N, L, P).
+        box_targets: Encoded boxes; 0 without a match. Shape: (N, P, L, 4).
+        scale: Factor of a prediction before it is compared. Shape: (N, P, L, 4).
+        class_targets: One-hot classes. Shape: (N, P, C).
+        has_gt: Mask of the images with objects. Shape: (N,), bool.
     """
 
     matched_gt: np.ndarray
@@ -152,19 +152,19 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Assigner:
-    """Gives objects to priors.
+    """Assigns objects to priors.
 
     Attributes:
         classes: Number of classes C.
-        background: The class that is no object.
-        shared: Whether a box is predicted for all classes (L is 1), or else one for each.
-        code: How boxes are predicted.
+        background: Class of the background.
+        shared: True for one box for all classes (L is 1), False for one box for each class.
+        code: Code of the boxes.
         threshold: See ``match``.
         inside: See ``match``.
-        by_prediction: Whether predicted boxes are matched, and not the priors.
-        inside_only: Whether corners that lie beyond the image want nothing.
-        agnostic: Whether all objects are of the class after the background.
-        several: Whether a prior may have several classes.
+        by_prediction: True matches the predicted boxes, False the priors.
+        inside_only: True gives corners beyond the image no target.
+        agnostic: True gives all objects the class after the background.
+        several: True if a prior may have several classes.
     """
 
     classes: int
@@ -189,8 +189,8 @@ class Assigner:
         """Match the priors of each image.
 
         Args:
-            objects: Those of each image; N.
-            location: Predictions, looked at only ``by_prediction``. Shape: (N, P, L, 4).
+            objects: Ground truth of each image; N.
+            location: Predictions, read only ``by_prediction``. Shape: (N, P, L, 4).
             prior: Boxes and variances. Shape: (2, P, 4).
 
         Raises:
@@ -220,14 +220,14 @@ class Assigner:
                 number = made.matched_gt[image, kind, rows]
                 wanted = self.code.encode(some.boxes[number], prior[0][rows], prior[1][rows])
                 made.box_targets[image, rows, kind] = wanted * made.scale[image, rows, kind]
-                self._name(made.class_targets[image], rows, some.labels[number])
+                self._set_classes(made.class_targets[image], rows, some.labels[number])
         if self.inside_only:
             outside = (matched < 0) | (matched > 1)
             made.box_targets[outside] = made.scale[outside] = 0
         return made
 
     def _match(self, objects: GroundTruth, boxes: np.ndarray, made: Assignment, image: int) -> None:
-        """Find the objects of the boxes of one image. Shapes: boxes (P, L, 4)."""
+        """Match the boxes of one image with its objects. Shapes: boxes (P, L, 4)."""
         found, most = made.matched_gt[image], made.max_iou[image]
         if self.shared or not self.by_prediction:
             one, overlap = match(objects.boxes, boxes[:, 0], self.threshold, inside=self.inside)
@@ -245,8 +245,8 @@ class Assigner:
             )
             found[kind] = np.where(one >= 0, own[one] if len(own) else one, one)
 
-    def _name(self, kinds: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> None:
-        """Note the classes of matched priors. Shapes: kinds (P, C), rows and labels (K,)."""
+    def _set_classes(self, kinds: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> None:
+        """Set the classes of matched priors. Shapes: kinds (P, C), rows and labels (K,)."""
         if not self.several:
             kinds[rows] = 0
         elif self.background < self.classes:

@@ -18,20 +18,20 @@ from demitasse.layers.detection.matching import UNMATCHED, Assignment
 from demitasse.layers.registry import register_layer
 
 SMALL = 1e-5
-"""A box of a smaller area is not mined where overlapping ones are suppressed."""
+"""Least area of a box that is mined with suppression."""
 
 Chosen = tuple[np.ndarray, np.ndarray]
-"""Which priors count for their boxes (N, P, L) and for their classes (N, P), bool."""
+"""Masks of the priors that count: for boxes (N, P, L) and for classes (N, P), bool."""
 
 
 def all_count(made: Assignment) -> Chosen:
-    """Return all matched priors, and all for their classes."""
+    """Return masks of the matched priors for boxes, and of all priors for classes."""
     n, _, priors = made.matched_gt.shape
     return _matched(made), np.ones((n, priors), bool)
 
 
 def hardest(items: np.ndarray, losses: np.ndarray, count: int) -> np.ndarray:
-    """Return which are the ``count`` of greatest loss in each item. Shapes: (K,), (K,) -> (K,)."""
+    """Return a mask of the ``count`` greatest losses of each item. Shapes: (K,), (K,) -> (K,)."""
     chosen = np.zeros(len(losses), bool)
     order = np.argsort(-losses, kind="stable")
     for item in np.unique(items):
@@ -41,18 +41,21 @@ def hardest(items: np.ndarray, losses: np.ndarray, count: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Nms:
-    """Suppression among the boxes that may be mined.
+    """Non-maximum suppression among the boxes that may be mined.
 
     Attributes:
-        overlap: The largest one that may stay.
-        top_k: Boxes that are looked at, and that stay; -1 for all.
+        overlap: Largest overlap of boxes that stay.
+        top_k: Number of candidates, by loss; -1 for all.
     """
 
     overlap: float
     top_k: int
 
     def best(self, losses: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-        """Return which boxes stay, the greatest losses first. Shapes: (K,), (K, 4) -> (kept,)."""
+        """Return the boxes that stay, the greatest losses first.
+
+        Shapes: (K,), (K, 4) -> (kept,).
+        """
         order = np.argsort(-losses, kind="stable")
         if self.top_k > -1:
             order = order[: self.top_k]
@@ -64,13 +67,13 @@ class Nms:
 
 @dataclass(frozen=True)
 class Mining:
-    """Which priors of an image count.
+    """Choice of the priors of an image that count.
 
     Attributes:
-        hard: Whether the ``count`` of greatest loss among all do, or else the matched ones, and of
-            the others ``ratio`` times as many.
+        hard: True chooses ``count`` priors of greatest loss. False chooses all matched priors, and
+            ``ratio`` times as many others.
         ratio: See ``hard``.
-        below: An unmatched prior counts only if no object overlaps it so much, unless ``hard``.
+        below: Largest overlap of an unmatched prior that counts, unless ``hard``.
         count: See ``hard``.
         nms: Suppression among the candidates, or None.
     """
@@ -84,13 +87,13 @@ class Mining:
     def __call__(
         self, made: Assignment, of_boxes: np.ndarray, of_classes: np.ndarray, boxes: np.ndarray
     ) -> Chosen:
-        """Return which priors of a batch count; none of an image without objects.
+        """Return masks of the priors of a batch that count; none of an image without objects.
 
         Args:
-            made: What they should predict, a box for all classes.
-            of_boxes: What they lose in their boxes. Shape: (N, P, 1).
-            of_classes: What they lose in their classes. Shape: (N, P).
-            boxes: What is suppressed where they overlap. Shape: (P, 4) or (N, P, 4).
+            made: Targets, with one box for all classes.
+            of_boxes: Losses of the boxes. Shape: (N, P, 1).
+            of_classes: Losses of the classes. Shape: (N, P).
+            boxes: Boxes for the suppression. Shape: (P, 4) or (N, P, 4).
         """
         matched, counted = _matched(made), np.zeros(of_classes.shape, bool)
         losses = of_classes
@@ -106,13 +109,13 @@ class Mining:
     def choose(
         self, found: np.ndarray, most: np.ndarray, losses: np.ndarray, boxes: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return which priors count as matched and which as unmatched.
+        """Return masks of the priors that count as matched and as unmatched.
 
         Args:
             found: See :func:`match`. Shape: (P,).
             most: See :func:`match`. Shape: (P,).
-            losses: What they lose. Shape: (P,).
-            boxes: What is suppressed where they overlap. Shape: (P, 4).
+            losses: Losses. Shape: (P,).
+            boxes: Boxes for the suppression. Shape: (P, 4).
 
         Returns:
             Shapes: (P,) and (P,), bool.
@@ -134,7 +137,7 @@ class Mining:
 
 
 def _matched(made: Assignment) -> np.ndarray:
-    """Return which boxes have an object. Shape: (N, P, L)."""
+    """Return a mask of the matched boxes. Shape: (N, P, L)."""
     matched: np.ndarray = np.ascontiguousarray((made.matched_gt >= 0).transpose(0, 2, 1))
     return matched
 

@@ -18,7 +18,7 @@ from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import conflict, missing, out_of_range, wrong_count, wrong_shapes
 from demitasse.layers.registry import register_layer
 
-SAME = 1e-6  # aspect ratios that differ by less are one
+SAME = 1e-6  # least difference of two aspect ratios
 
 
 def box_sizes(
@@ -28,16 +28,16 @@ def box_sizes(
     *,
     flip: bool,
 ) -> tuple[tuple[float, float], ...]:
-    """Return the (width, height) of every prior of a cell, in pixels.
+    """Return (width, height) of every prior of a cell, in pixels.
 
-    For each smallest size, whose fraction is cut off: a square of it, a square between it and its
-    largest size, and one box for each aspect ratio other than 1.
+    For each smallest size, truncated to whole pixels: a square of that size, a square between the
+    smallest and the largest size, and one box for each aspect ratio other than 1.
 
     Args:
         min_sizes: Smallest sizes.
         max_sizes: Largest sizes; none, or one for each of ``min_sizes``.
-        aspect_ratios: Width over height; repetitions do not count.
-        flip: Whether every ratio stands for its inverse, too.
+        aspect_ratios: Width over height; repetitions are ignored.
+        flip: True adds the inverse of every ratio.
     """
     ratios: list[float] = [1.0]
     for ratio in aspect_ratios:
@@ -66,7 +66,7 @@ def prior_boxes(
         cells: Height and width of the map.
         image: Height and width of the image, in pixels.
         step: Height and width of a cell, in pixels.
-        offsets: Where centres lie in a cell, (y, x), in steps; several make several boxes.
+        offsets: Centres in a cell, (y, x), in steps; one box for each.
         sizes: (width, height) of the boxes, in pixels.
 
     Returns:
@@ -89,13 +89,13 @@ def prior_boxes(
 def prior_values(
     boxes: np.ndarray, variance: Sequence[float], dtype: str, *, clip: bool
 ) -> np.ndarray:
-    """Return boxes and their variances as a detector reads them.
+    """Return the blob of boxes and variances.
 
     Args:
         boxes: Shape (..., 4).
         variance: One for all numbers of a box, or four.
         dtype: Of the result.
-        clip: Whether boxes end where the image does.
+        clip: True clips boxes to the image.
 
     Returns:
         Shape (1, 2, 4 * boxes).
@@ -109,10 +109,10 @@ def prior_values(
 
 @register_layer("PriorBox")
 class PriorBox(Layer):
-    """Lay boxes of several sizes and aspect ratios around the centre of every cell.
+    """Place boxes of several sizes and aspect ratios around the centre of every cell.
 
-    Only the shapes of the bottoms matter, so their gradients are 0. A fraction of ``min_size`` or
-    ``max_size`` is cut off, as SSD does. Compared with OpenCV's output.
+    The boxes depend on the shapes of the bottoms only, so the gradients are 0. ``min_size`` and
+    ``max_size`` are truncated to whole pixels, as in SSD. Compared with OpenCV's output.
 
     Shapes: bottoms map (N, C, H, W), image (N, C, height, width) -> top (1, 2, H W K 4): corners of
     K boxes for each cell, in units of the image, and their variances.
@@ -187,7 +187,7 @@ def _check_sizes(p: PriorBoxParameter) -> None:
 
 
 def _sides(p: PriorBoxParameter, square: str, high: str, wide: str) -> tuple[float, float] | None:
-    """Return height and width from one field or from two; None where nothing is given."""
+    """Return (height, width) from one field or two; None if no field is given."""
     pair = [name for name in (high, wide) if p.HasField(name)]
     if p.HasField(square):
         if pair:
@@ -204,7 +204,7 @@ def _sides(p: PriorBoxParameter, square: str, high: str, wide: str) -> tuple[flo
 
 
 def _offsets(p: PriorBoxParameter) -> tuple[tuple[float, float], ...]:
-    """Return where the centres lie in a cell, (y, x), in steps."""
+    """Return the centres in a cell, (y, x), in steps."""
     if not p.offset_h and not p.offset_w:
         return ((p.offset, p.offset),)
     if p.HasField("offset") or len(p.offset_h) != len(p.offset_w):

@@ -21,12 +21,12 @@ from demitasse.layers.registry import register_layer
 
 
 def base_anchors(base: int, ratios: Sequence[float], scales: Sequence[float]) -> np.ndarray:
-    """Return boxes of the same centre in every shape and size, shapes first.
+    """Return boxes with one centre in every shape and size, shapes first.
 
     Args:
-        base: Side of a square whose area all have at scale 1, in pixels; it begins at 0.
+        base: Side of a square at 0 whose area all boxes have at scale 1, in pixels.
         ratios: Height over width; sides are rounded to whole pixels.
-        scales: What the sides are multiplied by.
+        scales: Factors of the sides.
 
     Returns:
         Shape: (ratios x scales, 4).
@@ -42,10 +42,10 @@ def base_anchors(base: int, ratios: Sequence[float], scales: Sequence[float]) ->
 
 
 def tile_anchors(boxes: np.ndarray, cells: tuple[int, int], stride: int) -> np.ndarray:
-    """Return boxes around every cell of a map, row by row.
+    """Return boxes for every cell of a map, row by row.
 
     Args:
-        boxes: Those of the first cell. Shape: (A, 4).
+        boxes: Boxes of the first cell. Shape: (A, 4).
         cells: Height and width of the map.
         stride: Pixels from one cell to the next.
 
@@ -58,7 +58,7 @@ def tile_anchors(boxes: np.ndarray, cells: tuple[int, int], stride: int) -> np.n
 
 
 def apply_deltas(boxes: np.ndarray, deltas: np.ndarray) -> np.ndarray:
-    """Return boxes whose centres are shifted in proportion and whose sides are scaled.
+    """Return boxes with centres shifted in proportion and sides scaled.
 
     Args:
         boxes: Shape: (..., 4).
@@ -72,14 +72,14 @@ def apply_deltas(boxes: np.ndarray, deltas: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ProposalGenerator:
-    """Chooses regions.
+    """Selects regions from anchors. Host code on numpy arrays.
 
     Attributes:
         anchors: Boxes of the first cell. Shape: (A, 4).
         stride: Pixels from one cell to the next.
         least: Least side of a region, in pixels of the unscaled image.
-        looked_at: Regions of an image that may stay, the best; 0 for all.
-        keep: Regions of an image that do; 0 for all.
+        looked_at: Most candidates of an image before the suppression, by score; 0 for all.
+        keep: Most regions of an image after the suppression; 0 for all.
         overlap: See ``suppress``.
     """
 
@@ -93,12 +93,12 @@ class ProposalGenerator:
     def __call__(
         self, scores: np.ndarray, deltas: np.ndarray, images: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the regions of a batch with their images, and their scores.
+        """Return the regions of a batch with their image indices, and the scores.
 
         Args:
-            scores: Those of the background, then those of objects. Shape: (N, 2 A, H, W).
-            deltas: What moves the anchors. Shape: (N, 4 A, H, W).
-            images: Height, width and scale of each. Shape: (N, 3).
+            scores: Scores of the background, then of objects. Shape: (N, 2 A, H, W).
+            deltas: Offsets of the anchors. Shape: (N, 4 A, H, W).
+            images: Height, width and scale. Shape: (N, 3).
 
         Returns:
             Shapes: (R, 5) and (R, 1).
@@ -132,7 +132,7 @@ class ProposalGenerator:
         candidates = np.flatnonzero(large)
         order = candidates[np.argsort(-scores[candidates], kind="stable")]
         order = order[: self.looked_at or None]
-        ends = boxes[order] + np.array([0, 0, 1, 1], boxes.dtype)  # behind the last pixels
+        ends = boxes[order] + np.array([0, 0, 1, 1], boxes.dtype)  # the ends are exclusive
         order = order[suppress(ends, self.overlap)][: self.keep or None]
         return boxes[order], scores[order]
 
@@ -144,9 +144,9 @@ RATIOS, SCALES = (0.5, 1.0, 2.0), (8.0, 16.0, 32.0)
 class Proposal(Layer):
     """Move anchors as predicted, drop those that are small or overlap a better one, keep the best.
 
-    Works on the host; no gradient passes, as in Faster R-CNN. How many regions there are is known
-    when a pass comes here. Otherwise than there, there may be several images, and equal scores stay
-    in order. Not compared with the original.
+    Runs on the host; no gradient passes, as in Faster R-CNN. The number of regions is known only
+    during forward. Unlike there, a batch may have several images, and equal scores stay in order.
+    Not compared with the original.
 
     Shapes: bottoms scores (N, 2 A, H, W), those of the background first, boxes (N, 4 A, H, W), and
     height, width and scale of each image (N, 3) -> top[0] regions (R, 5): image, x1, y1, x2, y2 in
@@ -194,7 +194,7 @@ class Proposal(Layer):
             )
             raise wrong_shapes("Proposal", expected, *bottom)
         for blob, width in zip(top, (5, 1), strict=False):
-            if blob.shape[1:] != (width,):  # until a pass has come here
+            if blob.shape[1:] != (width,):  # before the first pass
                 blob.reshape((1, width))
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:

@@ -1,1 +1,1 @@
-"""Losses: each says what it loses at every target and how that slopes; the base does the rest."""
+"""Losses: each computes losses and gradients per target; the base class sums and normalizes."""

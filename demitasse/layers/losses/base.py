@@ -29,23 +29,23 @@ MODES = dict(
 )
 
 FORKS = ("label_smoothing", "weight_by_label_freqs", "class_weighting")
-"""Fields of ``loss_param`` that Caffe does not have, and its forks have in one layer."""
+"""Fields of ``loss_param`` from forks of Caffe, for SoftmaxWithLoss only."""
 
 
 @dataclass(frozen=True)
 class Targets:
-    """The targets of one pass.
+    """Targets of one pass.
 
     Attributes:
-        valid: Which of them count, bool, of any shape; None for all.
-        normalizer: What the sum of their losses is divided by: a number, or a 0-d array.
+        valid: Mask of the targets that count, of any shape; None for all.
+        normalizer: Divisor of the sum of losses: a number, or a 0-d array.
     """
 
     valid: Array | None
     normalizer: Array | float
 
     def masked(self, xp: Any, values: Array) -> Array:
-        """Return what belongs to targets that count, and 0 for the others.
+        """Return the values of targets that count, and 0 for the others.
 
         Shapes: values like the targets, or (outer, C, inner) for targets (outer, inner) -> the
         same.
@@ -59,12 +59,12 @@ class Targets:
 
 @dataclass(frozen=True)
 class Normalization:
-    """What ``loss_param`` says of targets.
+    """Normalization and ignored label of ``loss_param``.
 
     Attributes:
         mode: "FULL", "VALID", "BATCH_SIZE", "NONE" or "PRE_FIXED".
-        ignore_label: The target that does not count, or None.
-        fixed: What PRE_FIXED divides by.
+        ignore_label: Target that does not count, or None.
+        fixed: Divisor of PRE_FIXED.
     """
 
     mode: str
@@ -78,7 +78,7 @@ class Normalization:
         Args:
             param: ``normalization`` wins; else ``normalize`` (deprecated): true is VALID, false
                 BATCH_SIZE.
-            default: The mode when it says nothing.
+            default: Mode without either field.
         """
         mode = default
         if param.HasField("normalization"):
@@ -89,7 +89,7 @@ class Normalization:
         return cls(mode, ignored, param.pre_fixed_normalizer)
 
     def valid(self, layer: Layer, blob: Blob, shape: tuple[int, ...]) -> Array | None:
-        """Return which targets count, by their whole parts; None for all.
+        """Return a mask of the targets that count, by their whole parts; None for all.
 
         Shapes: blob any -> ``shape``, bool.
         """
@@ -98,13 +98,13 @@ class Normalization:
         return layer.cast(layer.xp.reshape(blob.read(), shape), "int64") != self.ignore_label
 
     def targets(self, layer: Layer, blob: Blob, shape: tuple[int, ...]) -> Targets:
-        """Return which targets count and the divisor, at least 1.
+        """Return the targets that count and the normalizer, at least 1.
 
         Args:
             layer: The loss layer.
             blob: The targets.
-            shape: The shape of the losses, whose first axis is the batch: everything before the
-                class axis.
+            shape: Shape of the losses; the first axis is the product of the axes before the class
+                axis.
         """
         valid = self.valid(layer, blob, shape)
         if valid is not None and self.mode == "VALID":
@@ -112,7 +112,7 @@ class Normalization:
         return Targets(valid, self.normalizer(shape[0], math.prod(shape)))
 
     def normalizer(self, batch: int, labels: int) -> float:
-        """Return what the sum of a loss is divided by where all labels count, at least 1.
+        """Return the normalizer if all labels count, at least 1.
 
         Args:
             batch: Size of the batch: product of the axes before the class axis.
@@ -124,7 +124,7 @@ class Normalization:
 
 
 def refuse_weights(param: LossParameter, layer_type: str) -> None:
-    """Refuse fields that would change the loss, were they not passed over.
+    """Refuse fields of SoftmaxWithLoss that another loss would ignore.
 
     Raises:
         ConfigError: The message weighs classes or smooths labels.
@@ -136,15 +136,15 @@ def refuse_weights(param: LossParameter, layer_type: str) -> None:
 
 
 class LossLayer(Layer):
-    """Compares a prediction with a target and gives one number.
+    """Base class of losses: a prediction, a target, and one number.
 
-    A loss says what it loses, how that slopes, and which targets count; sums and quotients are
-    here.
+    A subclass computes losses, gradients and targets; the base class sums and normalizes. The top
+    has loss weight 1, and the net adds a missing top.
 
     Shapes: bottoms (N, ...), (N, ...) -> top ().
 
     Raises:
-        NetError: The loss would be written into a bottom.
+        NetError: The top is a bottom.
         ShapeError: Prediction and target differ in batch size.
     """
 
@@ -156,13 +156,13 @@ class LossLayer(Layer):
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         self.refuse_in_place(bottom, top[:1])
-        if not self.param.loss_weight:  # a loss counts unless told otherwise
+        if not self.param.loss_weight:  # the default weight of a loss
             self.param.loss_weight.append(1.0)
             self.param.loss_weight.extend([0.0] * (len(top) - 1))
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         for blob in bottom[:2]:
-            blob.canonical_axis(0)  # there is a batch
+            blob.canonical_axis(0)  # raises without a batch axis
         if bottom[0].shape[0] != bottom[1].shape[0]:
             raise wrong_shapes(self.type, "bottoms of one batch size", *bottom[:2])
         top[0].reshape(())
@@ -178,35 +178,35 @@ class LossLayer(Layer):
             return
         targets = self.targets(bottom)
         scale = top[0].read_diff() / targets.normalizer
-        # up to the last that is wanted: slopes behind it are not computed
+        # later gradients are not computed
         reached = [index for index in self.differentiable if any(propagate_down[index:])]
-        for index, slope in zip(reached, self.gradients(bottom), strict=False):
+        for index, values in zip(reached, self.gradients(bottom), strict=False):
             if propagate_down[index]:
-                gradient = targets.masked(self.xp, slope) * scale
+                gradient = targets.masked(self.xp, values) * scale
                 bottom[index].write_diff(self.xp.reshape(gradient, bottom[index].shape))
 
-    # -- written by subclasses -----------------------------------------------------------------
+    # -- defined by subclasses -----------------------------------------------------------------
 
     def losses(self, bottom: Blobs) -> Array:
-        """Return the losses, which are then added up and divided; they may be added up already.
+        """Return the losses before the sum, or their sum.
 
-        Shapes: like the targets where some do not count, else any.
+        Shapes: like the targets if some do not count, else any.
         """
         raise NotImplementedError(type(self).__name__)
 
     def gradients(self, bottom: Blobs) -> Iterator[Array]:
-        """Yield the derivative of the losses' sum by each differentiable bottom.
+        """Yield the gradient of the sum of losses for each differentiable bottom.
 
-        Shapes: those of the bottoms, or others of as many values.
+        Shapes: those of the bottoms, or others of the same count.
         """
         raise NotImplementedError(type(self).__name__)
 
     def write_each(self, losses: Array, top: Blobs) -> None:
-        """Write what was lost where, undivided, for losses that have a top for it.
+        """Write the losses before the normalization, for layers with a top for them.
 
-        Shapes: losses as ``losses`` returned them, 0 where a target does not count.
+        Shapes: losses as returned by ``losses``, 0 for targets that do not count.
         """
 
     def targets(self, bottom: Blobs) -> Targets:
-        """Return which targets count and what the losses are divided by: all, and the batch."""
+        """Return the targets that count and the normalizer; by default all, and the batch size."""
         return Targets(None, bottom[0].shape[0])

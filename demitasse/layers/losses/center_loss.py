@@ -21,8 +21,8 @@ from demitasse.layers.registry import register_layer
 class CenterLoss(LossLayer):
     """Pull the features of a class towards its centre, a parameter.
 
-    The gradient of the centres is the rule above, not a derivative: neither the loss weight nor the
-    batch size is in it. Not compared with the original.
+    The gradient of the centres is the rule above, not a derivative: it has neither the loss weight
+    nor the batch size. Not compared with the original.
 
     Shapes: bottoms features (N, ...), K values each from ``axis`` on, labels (N,) -> loss ().
     Centres (num_output, K).
@@ -30,7 +30,7 @@ class CenterLoss(LossLayer):
     Raises:
         ConfigError: ``num_output`` is missing or 0.
         ShapeError: There is not one label per item, the features have another size than before, or
-            a label is no class (looked at where that costs no transfer).
+            a label is no class (checked unless it is on a device only).
     """
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
@@ -64,13 +64,13 @@ class CenterLoss(LossLayer):
             self.blobs[0].add_diff(-total / (count + 1))
 
     def _distance(self, bottom: Blobs) -> Array:
-        """Return the features less their centres. Shape: (N, K)."""
+        """Return the features minus their centres. Shape: (N, K)."""
         xp = self.xp
         x = xp.reshape(bottom[0].read(), (bottom[0].shape[0], self.size))
         return x - xp.take(self.blobs[0].read(), self._labels(bottom), axis=0)
 
     def _labels(self, bottom: Blobs) -> Array:
-        """Return the labels, those of no class moved to the nearest. Shape: (N,), int64."""
+        """Return the labels, clamped to the classes. Shape: (N,), int64."""
         xp = self.xp
         labels = self.cast(xp.reshape(bottom[1].read(), (-1,)), "int64")
         return xp.minimum(xp.maximum(labels, 0), self.classes - 1)

@@ -18,7 +18,7 @@ EPSILON = 1e-4  # added to the distance that the gradient divides by
 
 @register_layer("ContrastiveLoss")
 class ContrastiveLoss(LossLayer):
-    """Pull the features of similar pairs together, push those of others apart up to ``margin``.
+    """Pull features of similar pairs together; push other pairs apart up to ``margin``.
 
     ``legacy_version`` penalises max(margin - d^2, 0) instead, as Caffe once did.
 
@@ -72,10 +72,10 @@ class ContrastiveLoss(LossLayer):
         yield -slope
 
     def _similar(self, bottom: Blobs) -> Array:
-        """Which pairs are similar. Shape: (N, 1), bool."""
+        """Return a mask of the similar pairs. Shape: (N, 1), bool."""
         return self.cast(self.xp.reshape(bottom[2].read(), (-1, 1)), "int64") != 0
 
     def _diff(self, bottom: Blobs) -> Array:
-        """Difference of the features. Shape: (N, C)."""
+        """Return the difference of the features. Shape: (N, C)."""
         xp, shape = self.xp, (bottom[0].num, bottom[0].channels)
         return xp.reshape(bottom[0].read(), shape) - xp.reshape(bottom[1].read(), shape)

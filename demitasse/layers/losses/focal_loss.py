@@ -69,7 +69,7 @@ class FocalLoss(LossLayer):
         return self.normalization.targets(self, bottom[1], shape)
 
     def _terms(self, bottom: Blobs) -> tuple[Array, Array]:
-        """Return the losses and their derivatives by the scores."""
+        """Return the losses and their gradients."""
         return self._each(bottom) if self.each else self._classes(bottom)
 
     def _each(self, bottom: Blobs) -> tuple[Array, Array]:

@@ -50,7 +50,7 @@ class HingeLoss(LossLayer):
         yield xp.where(axis.matches(self, labels), -slope, slope)
 
     def _short(self, bottom: Blobs, labels: Array) -> Array:
-        """Return how much each score lacks of its margin. Shape: (N, K, 1)."""
+        """Return the margin violation of each score. Shape: (N, K, 1)."""
         xp, axis = self.xp, self.axis
         x = xp.reshape(bottom[0].read(), (axis.outer, axis.classes, 1))
         return xp.maximum(1 + xp.where(axis.matches(self, labels), -x, x), 0.0)

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 def assigner_of(p: MultiBoxLossParameter) -> Assigner:
-    """Return what gives objects to priors.
+    """Return the assigner of a message.
 
     Raises:
-        ConfigError: A field has a value it cannot have.
+        ConfigError: A field is out of range.
     """
     classes = positive(p.num_classes, "multibox_loss_param.num_classes")
     background, logistic = p.background_label_id, p.conf_loss_type == MultiBoxLossParameter.LOGISTIC
@@ -62,10 +62,10 @@ def assigner_of(p: MultiBoxLossParameter) -> Assigner:
 
 
 def mining_of(p: MultiBoxLossParameter) -> Mining | None:
-    """Return how priors are chosen, or None where all count.
+    """Return the mining of a message, or None if all priors count.
 
     Raises:
-        ConfigError: A field has a value it cannot have, or mining is asked for without
+        ConfigError: A field is out of range, or mining is asked for without
             ``share_location``.
     """
     mined = p.mining_type != MultiBoxLossParameter.NONE
@@ -99,33 +99,31 @@ def mining_of(p: MultiBoxLossParameter) -> Mining | None:
 
 @register_layer("MultiBoxLoss")
 class MultiBoxLoss(LossLayer):
-    """Match priors with objects, and lose where they predict another box or another class.
+    """Match priors with objects, and compare the predicted boxes and classes with them.
 
-    Matching and mining work on the host; the losses themselves do not. ``loss_param`` says what the
-    sum is divided by: VALID, the default, is the number of matches, FULL all priors. Where
-    ``propagate_down`` of a prediction is false, its part of the loss is left out. Labels and priors
-    have no gradient, even where ``propagate_down`` asks for it. As in SSD, an image without objects
-    is not mined.
+    Matching and mining run on the host, the losses on the device. ``loss_param`` chooses the
+    normalizer: VALID, the default, is the number of matches, FULL all priors. With
+    ``propagate_down: false`` for a prediction, the loss lacks its part. Labels and priors have no
+    gradient, whatever ``propagate_down`` is. As in SSD, an image without objects is not mined.
 
-    Otherwise than in SSD, an unmatched prior is a yes for the background with LOGISTIC and NONE,
-    too, and suppression that does not say ``top_k`` looks at all boxes. Not compared with the
-    original.
+    Unlike in SSD, an unmatched prior is positive for the background with LOGISTIC and NONE, too,
+    and suppression without ``top_k`` has all boxes as candidates. Not compared with the original.
 
     Shapes: bottoms location (N, P L 4), where L is 1 or, without ``share_location``, the number C
     of classes, scores (N, P C), priors (1, 2, P 4) as PriorBox makes them, objects (1, 1, G, 8) as
     AnnotatedData does -> loss ().
 
     Raises:
-        ConfigError: A field has a value it cannot have, or mining is asked for without
+        ConfigError: A field is out of range, or mining is asked for without
             ``share_location``.
-        ShapeError: The bottoms do not belong together.
-        NetError: An object's class or image is not there, or a box is empty.
+        ShapeError: The shapes of the bottoms do not match.
+        NetError: The class or image of an object is out of range, or a box is empty.
     """
 
     bottoms = Exactly(4)
     differentiable = (0, 1)
-    strict_propagate_down = False  # as SSD's, it does not look who asks for those of the others
-    dynamic_shapes = True  # matches are looked at on the host
+    strict_propagate_down = False  # as in SSD
+    dynamic_shapes = True  # matching runs on the host
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         super().setup(bottom, top)
@@ -148,7 +146,7 @@ class MultiBoxLoss(LossLayer):
             raise wrong_shapes("MultiBoxLoss", f"objects (1, 1, G, {COLUMNS})", objects)
 
     def losses(self, bottom: Blobs) -> Array:
-        """Return the sum of all that counts, undivided. Shape: ()."""
+        """Return the sum of the losses before the normalization. Shape: ()."""
         xp = self.xp
         made = self._assign(bottom)
         self.code, self.scale, self.kinds = map(
@@ -188,14 +186,14 @@ class MultiBoxLoss(LossLayer):
         return Targets(None, self.normalization.normalizer(n, labels))
 
     def _difference(self, bottom: Blobs) -> Array:
-        """Return predicted boxes less those that are wanted, in the code. Shape: (N, P, L, 4)."""
+        """Return predicted boxes minus targets, encoded. Shape: (N, P, L, 4)."""
         return self.xp.reshape(bottom[0].read(), self.code.shape) * self.scale - self.code
 
     def _scores(self, bottom: Blobs) -> Array:
         return self.xp.reshape(bottom[1].read(), self.kinds.shape)
 
     def _losses_of_classes(self, bottom: Blobs) -> Array:
-        """Return what each prior loses in its class. Shape: (N, P)."""
+        """Return the class loss of each prior. Shape: (N, P)."""
         xp, scores, kinds = self.xp, self._scores(bottom), self.kinds
         if self.assign.several:
             each = xp.log1p(xp.exp(-xp.abs(scores))) + xp.maximum(scores, 0.0) - scores * kinds
@@ -206,7 +204,7 @@ class MultiBoxLoss(LossLayer):
     # -- on the host ---------------------------------------------------------------------------
 
     def _assign(self, bottom: Blobs) -> Assignment:
-        """Say what every prior should predict."""
+        """Return the targets of the priors."""
         p = self.param.multibox_loss_param
         rows = bottom[3].cpu_data().reshape(-1, COLUMNS)
         objects = parse_ground_truth(
@@ -219,7 +217,7 @@ class MultiBoxLoss(LossLayer):
     def _choose(
         self, made: Assignment, of_box: Array, of_class: Array, bottom: Blobs
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return which priors count for their boxes (N, P, L) and for their classes (N, P)."""
+        """Return masks of the priors that count, for boxes (N, P, L) and for classes (N, P)."""
         if self.mining is None:
             return all_count(made)
         to_host = self.device.backend.to_host

@@ -75,7 +75,7 @@ class SoftmaxWithLoss(LossLayer):
         )
         forks = len(bottom) > 2 or self.class_weights or self.smoothing
         if forks or self.normalization.mode == "PRE_FIXED":
-            self.op = None  # backends know Caffe's loss only
+            self.op = None  # backends implement Caffe's loss only
 
     def losses(self, bottom: Blobs) -> Array:
         xp, axis = self.xp, self.axis
@@ -129,7 +129,7 @@ class SoftmaxWithLoss(LossLayer):
             )
 
     def _weights(self, bottom: Blobs, labels: Array) -> Array | None:
-        """Return what each position's loss is multiplied by, if anything. Shape: (outer, inner)."""
+        """Return the weight of each position's loss, or None. Shape: (outer, inner)."""
         weights = self._sample_weights(bottom) if len(bottom) > 2 else None
         if not self.class_weights:
             return weights
@@ -152,13 +152,13 @@ class SoftmaxWithLoss(LossLayer):
 
 @register_layer("SoftmaxWithLossOHEM")
 class SoftmaxWithLossOHEM(SoftmaxWithLoss):
-    """Compare scores with class labels as SoftmaxWithLoss does, and say what each label loses.
+    """SoftmaxWithLoss with a third top, the loss of each position.
 
     SoftmaxWithLoss whose third top is what each position loses.
 
-    The third top is not divided, is 0 where a label is ignored, and no gradient comes back through
-    it. With three tops the second one holds the probabilities, too, where the original leaves it
-    unwritten. Not compared with the original.
+    The third top is not normalized, is 0 for ignored labels, and passes no gradient back. With
+    three tops the second top has the probabilities, which the original leaves unwritten. Not
+    compared with the original.
 
     Source: R-FCN (daijifeng001/caffe-rfcn), ``src/caffe/layers/softmax_loss_ohem_layer.cpp``; Intel
     Caffe, the same file.
@@ -177,7 +177,7 @@ class SoftmaxWithLossOHEM(SoftmaxWithLoss):
         super().reshape(bottom, top)
         if len(top) > 2:
             top[2].reshape_like(bottom[1])
-            self.op = None  # backends know Caffe's loss only
+            self.op = None  # backends implement Caffe's loss only
 
     def write_each(self, losses: Array, top: Blobs) -> None:
         if len(top) > 2:

@@ -52,7 +52,7 @@ class TripletLoss(LossLayer):
         yield far * counts
 
     def _distances(self, bottom: Blobs) -> tuple[Array, Array, Array]:
-        """Return a - p, a - n (N, K), and how much is missing to the margin (N, 1)."""
+        """Return a - p, a - n (N, K), and the margin violation (N, 1)."""
         xp, rows = self.xp, (bottom[0].shape[0], -1)
         anchor, positive, negative = (xp.reshape(blob.read(), rows) for blob in bottom)
         near, far = anchor - positive, anchor - negative

@@ -1,9 +1,8 @@
-"""Facts about layer types that can be known without loading the layers.
+"""Metadata of layer types, readable without importing the layers.
 
-How a type computes, what shapes it takes and what it refuses stands in its class's docstring; how
-many bottoms and tops it takes, and whether it may run in place, in the class; what its fields are,
-in ``caffe.proto``. The table says the rest. ``lint``, ``summary``, the plan and the reference pages
-read it, and tests hold it to the code.
+The class of a layer has its shapes, errors and numbers of blobs, and ``caffe.proto`` its fields;
+the table has the rest. ``lint``, ``summary``, the plan and the reference pages read the table, and
+tests compare it with the code.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from demitasse.layers.metadata.schema import (
     LayerMetadata,
     ParamMetadata,
     field_value,
-    given,
+    has_field,
 )
 from demitasse.layers.metadata.table import (
     FAMILIES,
@@ -39,7 +38,7 @@ __all__ = [
     "ParamMetadata",
     "canonical_type",
     "field_value",
-    "given",
+    "has_field",
     "layer_metadata",
     "register_metadata",
     "unregister_metadata",
@@ -53,5 +52,7 @@ __getattr__ = deprecated_names(
         "ParamFacts": "ParamMetadata",
         "When": "Condition",
         "facts_of": "layer_metadata",
+        "field_of": "field_value",
+        "given": "has_field",
     },
 )

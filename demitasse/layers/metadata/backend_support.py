@@ -1,4 +1,4 @@
-"""How each backend runs a layer type, as the backends' own dictionaries say."""
+"""Support of a layer type by each backend, from the backends' own tables."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _TABLES: Mapping[str, tuple[Lowerings, Mapping[str, object]]] = {
 }
 
 BACKENDS = tuple(_TABLES)
-"""What users run on. The backends for tests, ``strict`` and ``readonly``, have no Steps."""
+"""Backends for users. The backends for tests, ``strict`` and ``readonly``, have no Steps."""
 
 
 @cache
 def lowered_by(backend: str) -> frozenset[str]:
-    """Return what one of ``BACKENDS`` has Steps for, as its own dictionaries say.
+    """Return the operations for which a backend has Steps.
 
     Returns:
         Names of operations, and of functions of an Activation.
@@ -45,15 +45,15 @@ def lowered_by(backend: str) -> frozenset[str]:
 
 
 def support(name: str) -> dict[str, str]:
-    """Return how each backend runs a type: "lowered", "portable" or "host".
+    """Return the support of a type by each backend: "lowered", "portable" or "host".
 
     Args:
         name: A type of the catalogue.
 
     Returns:
-        For each of ``BACKENDS``: "lowered" where it has a faster way for at least the usual
-        options, "portable" where the layer's own code runs on its arrays, "host" where the work
-        is done on the host whatever the device.
+        For each of ``BACKENDS``: "lowered" if it has a Step for at least the usual options,
+        "portable" if the layer's own code runs on its arrays, "host" if the work is done on the
+        host for every device.
     """
     facts = layer_metadata(name)
     if facts.host:

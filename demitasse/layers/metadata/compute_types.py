@@ -28,7 +28,7 @@ from demitasse.layers.metadata.schema import (
     constant,
     field_value,
     flag,
-    given,
+    has_field,
     phase_is,
     product_params,
     unless,
@@ -201,17 +201,10 @@ ACTIVATIONS: Mapping[str, LayerMetadata] = {
         preserves_sign=ALWAYS,
     ),
     "TanH": LayerMetadata(
-        op="tanh",
-        reference="Caffe",
-        backward_inputs=TOPS,
-        same_shape=True,
-        preserves_sign=ALWAYS,
+        op="tanh", reference="Caffe", backward_inputs=TOPS, same_shape=True, preserves_sign=ALWAYS
     ),
     "Threshold": LayerMetadata(
-        fields=("threshold_param",),
-        gradient="none",
-        reference="Caffe",
-        same_shape=True,
+        fields=("threshold_param",), gradient="none", reference="Caffe", same_shape=True
     ),
 }
 
@@ -220,8 +213,8 @@ NV_SCALED = Condition(
     "with `scale_bias` or a filler",
     lambda param, phase: (
         param.batch_norm_param.scale_bias
-        or given(param, "batch_norm_param.scale_filler")
-        or given(param, "batch_norm_param.bias_filler")
+        or has_field(param, "batch_norm_param.scale_filler")
+        or has_field(param, "batch_norm_param.bias_filler")
     ),
 )
 

@@ -1,8 +1,7 @@
-"""What a layer's forward pass costs by its shapes: multiply-adds, and values read and written.
+"""Cost of a layer's forward pass by its shapes: multiply-adds, and values read and written.
 
-Where a layer describes an operation to the backends, that knows its geometry (windows, groups,
-steps) and counts; the table of facts says only how many products there are for each value of the
-other types, so that no count is written twice.
+The layer's operation counts its multiply-adds from its geometry. The table of metadata has the
+multiply-adds per output value of the types without an operation.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from demitasse.layers.metadata.table import layer_metadata
 
 
 def multiply_adds(layer: Layer, top: Sequence[Blob]) -> int:
-    """Return the multiplications, each with an addition, of one forward pass."""
+    """Return the multiply-adds of one forward pass."""
     if layer.op is not None and layer.op.multiply_adds:
         return layer.op.multiply_adds
     macs_per_output = layer_metadata(layer.type).macs_per_output
@@ -25,9 +24,9 @@ def multiply_adds(layer: Layer, top: Sequence[Blob]) -> int:
 
 
 def values_moved(layer: Layer, bottom: Sequence[Blob], top: Sequence[Blob]) -> int:
-    """Return how many values one forward pass reads and writes, each of them once.
+    """Return the number of values that one forward pass reads and writes, each counted once.
 
-    What a fast way keeps between layers that run as one, or reads again, is not in it.
+    Fused layers may read and write fewer values.
     """
     facts = layer_metadata(layer.type)
     written = sum(blob.count for blob in top)

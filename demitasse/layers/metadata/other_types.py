@@ -178,10 +178,7 @@ DATA_LAYERS: Mapping[str, LayerMetadata] = {
         fields=("input_param",), gradient="source", reference="Caffe", moves="nothing"
     ),
     "MemoryData": LayerMetadata(
-        fields=("memory_data_param", "transform_param"),
-        gradient="source",
-        host=True,
-        records=True,
+        fields=("memory_data_param", "transform_param"), gradient="source", host=True, records=True
     ),
     "Parameter": LayerMetadata(
         fields=("parameter_param",),
@@ -191,11 +188,7 @@ DATA_LAYERS: Mapping[str, LayerMetadata] = {
         moves="nothing",
     ),
     "Python": LayerMetadata(
-        fields=("python_param",),
-        host=True,
-        records=True,
-        opaque=True,
-        known=False,
+        fields=("python_param",), host=True, records=True, opaque=True, known=False
     ),
     "WindowData": LayerMetadata(
         fields=("window_data_param", "transform_param", "data_param.prefetch"),
@@ -230,11 +223,7 @@ DETECTION: Mapping[str, LayerMetadata] = {
         result=True,
     ),
     "PriorBox": LayerMetadata(
-        fields=("prior_box_param",),
-        op="Fixed",
-        gradient="none",
-        reference="OpenCV",
-        moves="tops",
+        fields=("prior_box_param",), op="Fixed", gradient="none", reference="OpenCV", moves="tops"
     ),
     "Proposal": LayerMetadata(fields=("proposal_param",), gradient="none", host=True),
     "PSROIPooling": LayerMetadata(

@@ -23,8 +23,8 @@ class Condition(FrozenStruct):
     """Condition on a layer's message and its phase.
 
     Attributes:
-        text: As a page says it.
-        is_met: Whether it is met, for a message and "TRAIN" or "TEST".
+        text: Words for the reference page.
+        is_met: Function of a message and "TRAIN" or "TEST" that returns True if it is met.
     """
 
     text: str
@@ -60,7 +60,7 @@ def field_value(param: LayerParameter, path: str) -> Any:
     return getattr(getattr(param, message), name)
 
 
-def given(param: LayerParameter, path: str) -> bool:
+def has_field(param: LayerParameter, path: str) -> bool:
     """Return True if a field is given, a repeated field at least once."""
     message, _, name = path.partition(".")
     return any(known.name == name for known, _ in getattr(param, message).ListFields())
@@ -70,7 +70,7 @@ class ParamMetadata(FrozenStruct):
     """One parameter of a layer.
 
     Attributes:
-        name: What it is called.
+        name: Name on the reference page.
         role: "weight": connects values, and all its units are the same while it is 0; "bias" is
             added, "scale" multiplies, "value" is used as it is. An "average" is computed by forward
             and never learned.

@@ -1,4 +1,4 @@
-"""The facts about every layer type, found by its name."""
+"""Metadata of every layer type, by its name."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ _TABLES = {
 }
 
 FAMILIES = tuple(_TABLES)
-"""The headings, in order."""
+"""Headings of the reference, in order."""
 
 METADATA: Mapping[str, LayerMetadata] = {
     name: replace(facts, family=family)
     for family, table in _TABLES.items()
     for name, facts in table.items()
 }
-"""First name of a layer class -> what is said about it."""
+"""Metadata by the canonical type of each layer class."""
 
-_FIRST = {alias: name for name, facts in METADATA.items() for alias in facts.aliases}
-_described: dict[str, LayerMetadata] = {}
+_CANONICAL = {alias: name for name, facts in METADATA.items() for alias in facts.aliases}
+_registered: dict[str, LayerMetadata] = {}
 
 
 def canonical_type(name: str) -> str:
-    """Return the type of the catalogue under which ``name`` is described."""
-    return _FIRST.get(name, name)
+    """Return the type of the catalogue for a type or an alias."""
+    return _CANONICAL.get(name, name)
 
 
 def layer_metadata(name: str) -> LayerMetadata:
-    """Return what is known of a layer type.
+    """Return the metadata of a layer type.
 
     Returns:
-        Of a type that nobody has described, as good as nothing: that it may read records where it
-        has no bottoms, and that it is a loss where its name says so, as all of Caffe's do.
+        For a type without metadata, the defaults: it may read records, and it is a loss if its name
+        ends with ``Loss``.
     """
-    found = METADATA.get(canonical_type(name)) or _described.get(name)
+    found = METADATA.get(canonical_type(name)) or _registered.get(name)
     if found is not None:
         return found
     return LayerMetadata(
@@ -61,11 +61,11 @@ def layer_metadata(name: str) -> LayerMetadata:
     )
 
 
-def register_metadata(name: str, facts: LayerMetadata) -> None:
-    """Note the facts about a type of the user's."""
-    _described[name] = facts
+def register_metadata(name: str, metadata: LayerMetadata) -> None:
+    """Register the metadata of a type of the user's."""
+    _registered[name] = metadata
 
 
 def unregister_metadata(name: str) -> None:
-    """Take back what :func:`register_metadata` noted."""
-    _described.pop(name, None)
+    """Undo :func:`register_metadata`."""
+    _registered.pop(name, None)
