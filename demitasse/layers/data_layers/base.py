@@ -164,7 +164,7 @@ class PrefetchingDataLayer(BaseDataLayer):
             self.set_state(self.state())
 
     def has_turn(self) -> bool:
-        """Whether the next batch is made here, for ``forward``; else it is to be passed over."""
+        """Return True if the next batch is for this process; False if it is to be skipped."""
         _, batch, sent = self._next()
         self._ahead, self._taking = (batch, sent), False
         return not batch.left_out
