@@ -7,7 +7,7 @@ Caffe, and the multiplications are added up, so that a net stays within its budg
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from net_case import Input, Layer, NetSpec, Shape
@@ -87,6 +87,25 @@ class NetBuilder:
     macs: float = 0
     fixed_sides: bool = False
     fixed_batch: bool = False
+
+    def freeze(self, share: float) -> None:
+        """Let the first layers learn nothing: so many of all, by their parameters' rates."""
+        for index, layer in enumerate(self.layers[: int(share * len(self.layers))]):
+            count = {
+                "Convolution": 2,
+                "Deconvolution": 2,
+                "InnerProduct": 2,
+                "Scale": 2,
+                "PReLU": 1,
+            }
+            if "param" in layer.fields or layer.type not in count or len(layer.bottoms) > 1:
+                continue
+            message = layer.fields.get(f"{layer.type.lower()}_param", {})
+            message = layer.fields.get("convolution_param", message)
+            has_bias = message.get("bias_term", layer.type != "Scale")
+            has_bias = layer.fields.get("inner_product_param", {}).get("bias_term", has_bias)
+            rates = [{"lr_mult": 0}] * (count[layer.type] if has_bias else 1)
+            self.layers[index] = replace(layer, fields={"param": rates, **layer.fields})
 
     def net(self) -> NetSpec:
         """Return the net; half of those that run backward ask for gradients of their inputs."""

@@ -87,6 +87,7 @@ class Scenario:
         read_all: Whether all kept blobs are compared after each pass, or outputs alone, and the
             others after the last pass.
         solver: Type of the solver that trains the net; "" updates parameters by ``Net.update``.
+        batches: Backward passes whose gradients are added up before an update.
     """
 
     phase: str
@@ -96,6 +97,7 @@ class Scenario:
     feed: str = "data"
     read_all: bool = False
     solver: str = ""
+    batches: int = 1
 
 
 @dataclass(frozen=True)

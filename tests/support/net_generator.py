@@ -18,7 +18,7 @@ SIZES = ("small", "medium", "large")
 def generate(number: int, size: str = "mixed") -> Case:
     """Return case ``number`` of a size: "small", "medium", "large" or "mixed"."""
     rng = random.Random(f"{size} {number}")
-    drawn = rng.choices(SIZES, (50, 36, 14))[0] if size == "mixed" else size
+    drawn = rng.choices(SIZES, (56, 34, 10))[0] if size == "mixed" else size
     train = rng.random() < 0.4
     backward = train or rng.random() < 0.15
     kind = rng.random()
@@ -27,6 +27,8 @@ def generate(number: int, size: str = "mixed") -> Case:
         builder = make(rng, drawn, train, backward)
         if builder.layers:
             break
+    if train and rng.random() < 0.2:
+        builder.freeze(rng.random())
     other = None
     if rng.random() < 0.25:
         make = rng.choice((_plain_net, _image_net))
@@ -120,12 +122,12 @@ def _block(b: NetBuilder, x: str) -> str | None:
     block = b.pick(
         [
             (30, _conv_block), (12, _residual), (7, _preactivated), (8, _branches), (5, _dense),
-            (9, _separable), (4, _gated), (4, _shuffled), (13, NetBuilder.pool), (5, _upsampled),
-            (3, NetBuilder.lrn), (1.5, NetBuilder.mvn), (1.5, NetBuilder.normalize),
+            (9, _separable), (7, _gated), (5, _shuffled), (13, NetBuilder.pool), (9, _upsampled),
+            (5, NetBuilder.lrn), (3, NetBuilder.mvn), (3, NetBuilder.normalize),
             (4, NetBuilder.act), (2, NetBuilder.batch_norm), (2, NetBuilder.dropout), (2, _sliced),
-            (2, _shared), (1, NetBuilder.crop), (1, NetBuilder.roi_pool), (1, NetBuilder.permute),
-            (1, NetBuilder.softmax), (1, NetBuilder.scale), (1, NetBuilder.reorg),
-            (1, _product), (1, _region_head),
+            (2, _shared), (2, NetBuilder.crop), (2, NetBuilder.roi_pool), (2, NetBuilder.permute),
+            (2, NetBuilder.softmax), (1, NetBuilder.scale), (2, NetBuilder.reorg),
+            (2, _product), (2, _region_head),
         ]
     )  # fmt: skip
     return block(b, x)
@@ -497,6 +499,7 @@ def draw_scenario(rng: random.Random, b: NetBuilder, has_other: bool) -> Scenari
         shapes=shapes,
         feed=rng.choice(("data", "data", "set_input")),
         read_all=rng.random() < 0.3,
+        batches=rng.choice((1, 1, 1, 2)) if run == "train" else 1,
         solver=solver,
     )
 

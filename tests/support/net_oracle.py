@@ -369,7 +369,8 @@ class _Run:
         if all(self._is_loss(name) for name in self.net.outputs):
             self._give(number)
             self.net.clear_param_diffs()
-            loss = self.net.forward_backward()
+            for _ in range(self.case.scenario.batches):
+                loss = self.net.forward_backward()
             results = {"loss": np.float64(loss)} | self._results()
             if self.case.scenario.read_all or not self.fast:
                 results |= self._gradients()
@@ -411,6 +412,7 @@ class _Run:
         adaptive = scenario.solver in ("Adam", "RMSProp", "AdaGrad")
         [rate] = [1e-2] if adaptive else self.log.rates.values()
         lines = [
+            f"iter_size: {scenario.batches}",
             f'net: "{self.folder / "net.prototxt"}" type: "{scenario.solver}" base_lr: {rate:.6g}',
             'lr_policy: "fixed" max_iter: 1000 snapshot_after_train: false random_seed: 1',
         ]

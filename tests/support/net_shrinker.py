@@ -80,6 +80,7 @@ def _plainer(case: Case) -> Iterator[Case]:
     for change in (
         {"shapes": ()}, {"solver": ""}, {"feed": "data"}, {"keep": None, "read_all": True},
         {"keep": "outputs"}, {"phase": "TEST"}, {"read_all": True},
+        {"batches": 1},
     ):  # fmt: skip
         if change.get("shapes") == () and any(step[0] == "shape" for step in scenario.steps):
             continue
