@@ -74,6 +74,11 @@ def _act(kind: str, fields: dict[str, Any] | None = None, *, in_place: bool = Fa
     return make
 
 
+def _lrn(region: str) -> Make:
+    fields = {"lrn_param": {"alpha": 0.1, "norm_region": region}}
+    return _image(lambda b, x: b.add("LRN", x, b.shapes[x], fields))
+
+
 def _pool(**options: Any) -> Make:
     return _image(lambda b, x: b.pool(x, **options))
 
@@ -171,7 +176,9 @@ def _interp(b: NetBuilder, x: str) -> str:
 
 
 def _recurrent(type_: str) -> Make:
-    def make(b: NetBuilder, x: str, wanted: int | None) -> str:
+    def make(b: NetBuilder, x: str, wanted: int | None) -> str | None:
+        if len(b.shapes[x]) < 3:
+            return None
         t, n = b.shapes[x][:2]
         cont = b.add_input((t, n), "cont")
         fields = {"recurrent_param": {"num_output": 24}}
@@ -263,8 +270,8 @@ OTHERS: dict[str, Make] = {
     "SPP": _image(lambda b, x: b.spp(x)),
     "ROIPooling": _regions("ROIPooling"),
     "PSROIPooling": _regions("PSROIPooling"),
-    "LRN": _act("LRN", {"lrn_param": {"alpha": 0.1}}),
-    "LRN within": _act("LRN", {"lrn_param": {"alpha": 0.1, "norm_region": "WITHIN_CHANNEL"}}),
+    "LRN": _lrn("ACROSS_CHANNELS"),
+    "LRN within": _lrn("WITHIN_CHANNEL"),
     "BatchNorm": _act("BatchNorm"),
     "BatchNorm, Scale and ReLU": _any(_normed),
     "Scale": _act("Scale", {"scale_param": {"bias_term": True}}, in_place=True),
