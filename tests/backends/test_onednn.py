@@ -47,7 +47,7 @@ def net(text=CONVS, phase="TRAIN", **options):
 @pytest.fixture
 def layout():
     """A layout of (2, 20, 3, 4) that is not C order and has padding."""
-    from demitasse.backends.onednn.library.candidates import channel_blocks
+    from demitasse.backends.onednn.library.primitive import channel_blocks
 
     found = channel_blocks(Device("cpu").backend.engine, (2, 20, 3, 4), 16)
     assert found.size > 2 * 20 * 3 * 4

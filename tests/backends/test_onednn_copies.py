@@ -8,7 +8,7 @@ from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.copies import Copy
 from demitasse.backends.onednn.library.engine import engine
-from demitasse.backends.onednn.own_kernels.convolutions.tiled_calls import WinogradCall
+from demitasse.backends.onednn.own_kernels.convolutions.winograd import WinogradCall
 from demitasse.core.device import Device
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.memory import SyncedMemory

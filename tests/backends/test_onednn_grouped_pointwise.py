@@ -4,7 +4,7 @@ import pytest
 from lowered import build, conv, expect_same, layer, net, run
 
 from demitasse.backends.onednn import status
-from demitasse.backends.onednn.steps.grouped_pointwise import GroupedPointwiseStep
+from demitasse.backends.onednn.steps.fused_convolutions import GroupedPointwiseStep
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 

@@ -6,7 +6,7 @@ from lowered import LAYOUTS, NEEDS_KERNELS, build, our_kernels, run
 
 from demitasse import Net
 from demitasse.backends.onednn.backend import OnednnBackend
-from demitasse.backends.onednn.own_kernels.norm_calls import HandedGradientCall
+from demitasse.backends.onednn.own_kernels.norms import HandedGradientCall
 from demitasse.backends.step import Declined
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.report import report
@@ -169,7 +169,7 @@ def test_a_pass_may_end_and_begin_between_them(name, cut):
 
 
 def test_gradients_that_lie_over_each_other_are_computed_apart(monkeypatch):
-    from demitasse.backends.onednn.steps import handed_on
+    from demitasse.backends.onednn.steps import gradient_sum as handed_on
 
     found = []
     for spoils in (False, True):

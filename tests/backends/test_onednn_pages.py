@@ -12,7 +12,7 @@ import pytest
 
 from demitasse import Net
 from demitasse.backends.onednn import status
-from demitasse.backends.onednn.library import pages
+from demitasse.backends.onednn.library import library as pages
 from demitasse.backends.onednn.library.library import load
 from demitasse.io.proto import NetParameter, parse_text
 
@@ -53,7 +53,7 @@ def test_what_loading_has_run_is_let_go_of():
 def test_the_library_works_as_before():
     version = load().dnnl_version
 
-    pages.leave(version)
+    pages.drop_code_pages(version)
 
     assert version().contents.major == 3
 
@@ -75,7 +75,7 @@ def test_pages_that_differ_from_their_file_are_not_let_go_of(tmp_path):
 
 def test_what_preparing_a_net_has_run_is_let_go_of_once(monkeypatch):
     left = []
-    monkeypatch.setattr(pages, "leave", left.append)
+    monkeypatch.setattr(pages, "drop_code_pages", left.append)
     text = """
         layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 4 } } }
         layer { name: "y" type: "TanH" bottom: "x" top: "y" }

@@ -7,7 +7,7 @@ from lowered import build, conv, expect_same, layer, net
 from demitasse import Net
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.engine import engine
-from demitasse.backends.onednn.library.failures import check
+from demitasse.backends.onednn.library.library import check
 from demitasse.backends.step import Declined
 from demitasse.errors import DeviceError
 from demitasse.io.proto import NetParameter, parse_text

@@ -6,12 +6,11 @@ import pytest
 from demitasse import Net
 from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn import status
-from demitasse.backends.onednn.library.attributes import lent_attributes
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import dims
 from demitasse.backends.onednn.library.library import load
-from demitasse.backends.onednn.library.primitive import Primitive
+from demitasse.backends.onednn.library.primitive import Primitive, lent_attributes
 from demitasse.backends.onednn.steps.rectifier import RECTIFIER, rectifying
 from demitasse.io.proto import NetParameter, parse_text
 

@@ -6,8 +6,8 @@ import pytest
 from demitasse import Net
 from demitasse.backends.kernels import language as kernels
 from demitasse.backends.onednn import status
-from demitasse.backends.onednn.library.candidates import BLOCK, channel_blocks
 from demitasse.backends.onednn.library.engine import engine
+from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.report import report
 

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from demitasse.backends.onednn import timeslice
+from demitasse.backends.onednn import threads as timeslice
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from demitasse.backends.arrays import address
 from demitasse.backends.home import Home
 from demitasse.backends.kernels import language as kernels
 from demitasse.backends.onednn import status
-from demitasse.backends.onednn.library.candidates import channel_blocks
 from demitasse.backends.onednn.library.engine import engine
+from demitasse.backends.onednn.library.primitive import channel_blocks
 from demitasse.core.config import settings
 from demitasse.core.device import Device
 from demitasse.io.proto import NetParameter, parse_text

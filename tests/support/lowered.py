@@ -70,7 +70,7 @@ def our_kernels(width, layout):
 
 def _blocked(shape, block):
     """Return the descriptor of images in blocks of channels; None where they do not divide."""
-    from demitasse.backends.onednn.library.candidates import channel_blocks
+    from demitasse.backends.onednn.library.primitive import channel_blocks
 
     if shape[1] % block:
         return None

@@ -17,7 +17,7 @@ from demitasse.backends.kernels.language.notes import Notes
 from demitasse.backends.kernels.language.team import check_workers
 from demitasse.backends.numpy.backend import NumpyBackend
 from demitasse.backends.onednn import updates
-from demitasse.backends.onednn.library import library, pages
+from demitasse.backends.onednn.library import library
 from demitasse.backends.onednn.library.engine import Engine, engine
 from demitasse.backends.onednn.lowerings import LOWERINGS
 from demitasse.backends.onednn.steps.fusion import fuse
@@ -65,7 +65,7 @@ class OnednnBackend(NumpyBackend):
             yield notes
 
     def prepared(self) -> None:
-        pages.leave(self.engine.library.dnnl_version)
+        library.drop_code_pages(self.engine.library.dnnl_version)
 
     def conditions(self) -> dict[str, str]:
         found, made = library.status(), kernels.status()
@@ -119,9 +119,8 @@ class OnednnBackend(NumpyBackend):
         if not self.engine.tuning.as_set(1).width:
             message = "no kernels of our own here"
             raise Declined(message)
-        from demitasse.backends.onednn.steps.handed_on import HandedOnStep
+        from demitasse.backends.onednn.steps.gradient_sum import HandedOnStep, NormHandedOnStep
         from demitasse.backends.onednn.steps.norm import NormStep
-        from demitasse.backends.onednn.steps.norm_handed_on import NormHandedOnStep
 
         if isinstance(steps[-1], NormStep):
             return NormHandedOnStep(self.engine, steps)

@@ -1,46 +1,60 @@
 """The backend's Steps, by operation: oneDNN's first, and numpy's for what oneDNN declines."""
 
+from contextlib import suppress
+
 from demitasse.backends import ops
 from demitasse.backends.numpy.lowerings import LOWERINGS as NUMPY
+from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.steps.activation import ActivationStep
-from demitasse.backends.onednn.steps.batch_norm import BatchNormStep
 from demitasse.backends.onednn.steps.concat import ConcatStep
-from demitasse.backends.onednn.steps.convolutions import convolution
-from demitasse.backends.onednn.steps.crop import CropStep
+from demitasse.backends.onednn.steps.convolution import ConvStep, WindowStep
 from demitasse.backends.onednn.steps.deconvolution import DeconvStep
 from demitasse.backends.onednn.steps.dropout import DropoutStep
 from demitasse.backends.onednn.steps.elementwise import CombinationStep, ElementwiseStep
 from demitasse.backends.onednn.steps.eltwise import SumStep
 from demitasse.backends.onednn.steps.fixed import FixedStep
+from demitasse.backends.onednn.steps.fused_convolutions import GroupedPointwiseStep
 from demitasse.backends.onednn.steps.gates import AxpyStep, GatedScaleStep
-from demitasse.backends.onednn.steps.inner_product import InnerProductStep
 from demitasse.backends.onednn.steps.interpolation import InterpolationStep
 from demitasse.backends.onednn.steps.lengths import LengthsStep
 from demitasse.backends.onednn.steps.lrn import LRNStep
-from demitasse.backends.onednn.steps.mvn import MVNStep
-from demitasse.backends.onednn.steps.permute import PermuteStep
-from demitasse.backends.onednn.steps.pooling import PoolStep
+from demitasse.backends.onednn.steps.norm import BatchNormStep, MVNStep, ScaleStep
+from demitasse.backends.onednn.steps.permute import PermuteStep, ShuffleStep
+from demitasse.backends.onednn.steps.pooling import (
+    PoolStep,
+    PyramidStep,
+    RegionMeansStep,
+    RegionPoolStep,
+)
 from demitasse.backends.onednn.steps.prelu import PReLUStep
-from demitasse.backends.onednn.steps.pyramid import PyramidStep
-from demitasse.backends.onednn.steps.recurrent import RecurrentStep
-from demitasse.backends.onednn.steps.recurrent_forward import RecurrentForwardStep
-from demitasse.backends.onednn.steps.region_pooling import RegionMeansStep, RegionPoolStep
-from demitasse.backends.onednn.steps.scale import ScaleStep
-from demitasse.backends.onednn.steps.shuffle import ShuffleStep
-from demitasse.backends.onednn.steps.slice import SliceStep
-from demitasse.backends.onednn.steps.softmax import SoftmaxStep
-from demitasse.backends.onednn.steps.softmax_loss import SoftmaxLossStep
-from demitasse.backends.onednn.steps.split import SplitStep
-from demitasse.backends.step import Lowerings
+from demitasse.backends.onednn.steps.products import InnerProductStep
+from demitasse.backends.onednn.steps.recurrent import RecurrentForwardStep, RecurrentStep
+from demitasse.backends.onednn.steps.row_convolution import RowConvStep
+from demitasse.backends.onednn.steps.slice import CropStep, SliceStep, SplitStep
+from demitasse.backends.onednn.steps.softmax import SoftmaxLossStep, SoftmaxStep
+from demitasse.backends.step import Declined, Lowerings, Operands
 
 __all__ = ["LOWERINGS"]
+
+
+def _convolution(engine: Engine, op: ops.Conv, at: Operands) -> WindowStep[ops.Conv]:
+    """Return the Step of a convolution.
+
+    Raises:
+        Declined: There is none.
+    """
+    for special in (RowConvStep, GroupedPointwiseStep):
+        with suppress(Declined):
+            return special(engine, op, at)
+    return ConvStep(engine, op, at)
+
 
 LOWERINGS: Lowerings = {
     ops.Activation: (ActivationStep, ElementwiseStep, *NUMPY[ops.Activation]),
     ops.Axpy: (AxpyStep,),
     ops.BatchNorm: (BatchNormStep, *NUMPY[ops.BatchNorm]),
     ops.Concat: (ConcatStep, *NUMPY[ops.Concat]),
-    ops.Conv: (convolution, *NUMPY[ops.Conv]),
+    ops.Conv: (_convolution, *NUMPY[ops.Conv]),
     ops.Crop: (CropStep,),
     ops.Deconv: (DeconvStep, *NUMPY[ops.Deconv]),
     ops.Dropout: (DropoutStep,),

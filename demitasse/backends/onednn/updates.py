@@ -20,10 +20,9 @@ import numpy as np
 from demitasse.backends.arrays import address, aligned
 from demitasse.backends.numpy import updates as numpy_updates
 from demitasse.backends.numpy.updates import sumsq
-from demitasse.backends.onednn.library.attributes import lent_attributes
 from demitasse.backends.onednn.library.constants import SCALE_OF, Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine, engine
-from demitasse.backends.onednn.library.primitive import Primitive
+from demitasse.backends.onednn.library.primitive import Primitive, lent_attributes
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
 from demitasse.backends.updates import Piece, Update

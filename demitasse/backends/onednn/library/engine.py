@@ -18,9 +18,7 @@ from demitasse.backends.home import Home
 from demitasse.backends.kernels.language import later
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy.engine import Engine as HostEngine
-from demitasse.backends.onednn.library.attributes import make_attributes
 from demitasse.backends.onednn.library.constants import Arg
-from demitasse.backends.onednn.library.failures import failure
 from demitasse.backends.onednn.library.layout import (
     Layout,
     any_layout,
@@ -30,9 +28,13 @@ from demitasse.backends.onednn.library.layout import (
     slabs,
     strided,
 )
-from demitasse.backends.onednn.library.library import AVX2, AVX512, load
-from demitasse.backends.onednn.library.primitive import Description, Primitive
-from demitasse.backends.onednn.library.stream import Stream
+from demitasse.backends.onednn.library.library import AVX2, AVX512, failure, load
+from demitasse.backends.onednn.library.primitive import (
+    Description,
+    Primitive,
+    Stream,
+    make_attributes,
+)
 from demitasse.backends.step import Declined, Memory, Operand
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DeviceError

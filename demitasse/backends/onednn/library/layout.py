@@ -13,7 +13,7 @@ from typing import Any
 
 from demitasse.backends.home import Home
 from demitasse.backends.onednn.library.constants import ANY, BLOCKED, FLOAT32, Query
-from demitasse.backends.onednn.library.failures import check, create
+from demitasse.backends.onednn.library.library import check, create
 from demitasse.backends.step import Declined
 from demitasse.errors import DeviceError
 

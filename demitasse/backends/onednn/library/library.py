@@ -1,4 +1,4 @@
-"""Find oneDNN's shared library.
+"""The shared library: where it is, its functions, status codes, and its pages in memory.
 
 Looked for in this order: the setting ``onednn_library``, where pip and conda put it beside Python
 or under the user's own folder, and what the system's loader knows. Any version 3 will do whose
@@ -8,24 +8,39 @@ threads are the processor's.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import platform
 import site
 import sys
-from collections.abc import Iterator
-from ctypes import POINTER, c_char_p, c_int, c_uint
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from demitasse.backends.kernels.language.team import bounded_spinning
 from demitasse.backends.kernels.team import install
-from demitasse.backends.onednn.library import pages
-from demitasse.backends.onednn.library.signatures import declare
 from demitasse.core.config import settings
+from demitasse.errors import DeviceError
 
-__all__ = ["AVX2", "AVX512", "Status", "load", "status"]
+__all__ = [
+    "AVX2",
+    "AVX512",
+    "Status",
+    "check",
+    "create",
+    "declare",
+    "drop_code_pages",
+    "failure",
+    "load",
+    "status",
+]  # fmt: skip
+
 
 NAMES = {
     "darwin": ("libdnnl.3.dylib", "libdnnl.dylib"),
@@ -161,7 +176,7 @@ def _found() -> tuple[Any, Status]:
             continue
         team = install(library) if version.cpu_runtime == OPENMP_THREADS else NO_OPENMP
         found = _describe(library, version, place, team)
-        pages.leave(library.dnnl_version)
+        drop_code_pages(library.dnnl_version)
         return library, found
     if not refused:
         return None, Status(False, reason=SWITCHED_OFF)
@@ -225,3 +240,206 @@ def _describe(library: Any, version: Version, place: str, openmp: str) -> Status
         instruction_set=INSTRUCTION_SETS.get(isa, f"instruction set {isa:#x}"),
         openmp=openmp,
     )
+
+
+_PD = POINTER(c_void_p)  # receives a handle
+_DIMS = POINTER(c_int64)
+_MD = c_void_p
+
+SIGNATURES: dict[str, list[Any]] = {
+    "dnnl_engine_create": [_PD, c_int, c_size_t],
+    "dnnl_stream_create": [_PD, c_void_p, c_uint],
+    "dnnl_memory_desc_create_with_strides": [_PD, c_int, _DIMS, c_int, _DIMS],
+    "dnnl_memory_desc_create_with_tag": [_PD, c_int, _DIMS, c_int, c_int],
+    "dnnl_memory_desc_create_submemory": [_PD, _MD, _DIMS, _DIMS],
+    "dnnl_memory_desc_clone": [_PD, _MD],
+    "dnnl_memory_desc_destroy": [_MD],
+    "dnnl_memory_desc_query": [_MD, c_int, c_void_p],
+    "dnnl_memory_create": [_PD, _MD, c_void_p, c_void_p],
+    "dnnl_memory_get_memory_desc": [c_void_p, _PD],
+    "dnnl_memory_set_data_handle": [c_void_p, c_void_p],
+    "dnnl_memory_destroy": [c_void_p],
+    "dnnl_primitive_attr_create": [_PD],
+    "dnnl_primitive_attr_destroy": [c_void_p],
+    "dnnl_primitive_attr_set_scratchpad_mode": [c_void_p, c_int],
+    "dnnl_primitive_attr_set_scales_mask": [c_void_p, c_int, c_int],
+    "dnnl_primitive_attr_set_post_ops": [c_void_p, c_void_p],
+    "dnnl_post_ops_create": [_PD],
+    "dnnl_post_ops_destroy": [c_void_p],
+    "dnnl_post_ops_append_binary": [c_void_p, c_int, _MD],
+    "dnnl_post_ops_append_sum": [c_void_p, c_float, c_int, c_int],
+    "dnnl_post_ops_append_eltwise": [c_void_p, c_int, c_float, c_float],
+    "dnnl_post_ops_append_prelu": [c_void_p, c_int],
+    "dnnl_primitive_create": [_PD, c_void_p],
+    "dnnl_primitive_destroy": [c_void_p],
+    "dnnl_primitive_desc_destroy": [c_void_p],
+    "dnnl_primitive_desc_query": [c_void_p, c_int, c_int, c_void_p],
+    "dnnl_primitive_execute": [c_void_p, c_void_p, c_int, c_void_p],
+    "dnnl_reorder_primitive_desc_create": [_PD, _MD, c_void_p, _MD, c_void_p, c_void_p],
+    "dnnl_convolution_forward_primitive_desc_create": [
+        _PD, c_void_p, c_int, c_int, _MD, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p,
+    ],
+    "dnnl_convolution_backward_data_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p, c_void_p,
+    ],
+    "dnnl_convolution_backward_weights_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p, c_void_p,
+    ],
+    "dnnl_deconvolution_forward_primitive_desc_create": [
+        _PD, c_void_p, c_int, c_int, _MD, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p,
+    ],
+    "dnnl_deconvolution_backward_data_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p, c_void_p,
+    ],
+    "dnnl_deconvolution_backward_weights_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, _MD, _MD, *[_DIMS] * 4, c_void_p, c_void_p,
+    ],
+    "dnnl_inner_product_forward_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, _MD, _MD, c_void_p,
+    ],
+    "dnnl_inner_product_backward_data_primitive_desc_create": [
+        _PD, c_void_p, _MD, _MD, _MD, c_void_p, c_void_p,
+    ],
+    "dnnl_inner_product_backward_weights_primitive_desc_create": [
+        _PD, c_void_p, _MD, _MD, _MD, _MD, c_void_p, c_void_p,
+    ],
+    "dnnl_matmul_primitive_desc_create": [_PD, c_void_p, _MD, _MD, _MD, _MD, c_void_p],
+    "dnnl_pooling_forward_primitive_desc_create": [
+        _PD, c_void_p, c_int, c_int, _MD, _MD, *[_DIMS] * 5, c_void_p,
+    ],
+    "dnnl_pooling_backward_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, *[_DIMS] * 5, c_void_p, c_void_p,
+    ],
+    "dnnl_lrn_forward_primitive_desc_create": [
+        _PD, c_void_p, c_int, c_int, _MD, _MD, c_int64, c_float, c_float, c_float, c_void_p,
+    ],
+    "dnnl_lrn_backward_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, _MD, c_int64, c_float, c_float, c_float,
+        c_void_p, c_void_p,
+    ],
+    "dnnl_eltwise_forward_primitive_desc_create": [
+        _PD, c_void_p, c_int, c_int, _MD, _MD, c_float, c_float, c_void_p,
+    ],
+    "dnnl_eltwise_backward_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, _MD, c_float, c_float, c_void_p, c_void_p,
+    ],
+    "dnnl_prelu_forward_primitive_desc_create": [_PD, c_void_p, c_int, _MD, _MD, _MD, c_void_p],
+    "dnnl_prelu_backward_primitive_desc_create": [
+        _PD, c_void_p, _MD, _MD, _MD, _MD, _MD, c_void_p, c_void_p,
+    ],
+    "dnnl_softmax_forward_primitive_desc_create": [
+        _PD, c_void_p, c_int, c_int, _MD, _MD, c_int, c_void_p,
+    ],
+    "dnnl_softmax_backward_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, _MD, c_int, c_void_p, c_void_p,
+    ],
+    "dnnl_batch_normalization_forward_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, c_float, c_uint, c_void_p,
+    ],
+    "dnnl_batch_normalization_backward_primitive_desc_create": [
+        _PD, c_void_p, c_int, _MD, _MD, _MD, c_float, c_uint, c_void_p, c_void_p,
+    ],
+    "dnnl_binary_primitive_desc_create": [_PD, c_void_p, c_int, _MD, _MD, _MD, c_void_p],
+    "dnnl_concat_primitive_desc_create": [
+        _PD, c_void_p, _MD, c_int, c_int, POINTER(c_void_p), c_void_p,
+    ],
+    "dnnl_sum_primitive_desc_create": [
+        _PD, c_void_p, _MD, c_int, POINTER(c_float), POINTER(c_void_p), c_void_p,
+    ],
+}  # fmt: skip
+"""Those that return a status."""
+
+
+def declare(library: Any) -> None:
+    """Tell ctypes what the functions take and return.
+
+    Raises:
+        AttributeError: The library lacks one of them.
+    """
+    for name, arguments in SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, c_int
+    library.dnnl_memory_desc_get_size.argtypes = [_MD]
+    library.dnnl_memory_desc_get_size.restype = c_size_t
+    library.dnnl_primitive_desc_query_md.argtypes = [c_void_p, c_int, c_int]
+    library.dnnl_primitive_desc_query_md.restype = c_void_p
+    library.dnnl_get_effective_cpu_isa.restype = c_int
+
+
+STATUSES = {
+    1: "out of memory",
+    2: "invalid arguments",
+    3: "not implemented",
+    4: "no further implementation",
+    5: "an error while it ran",
+    6: "not required",
+}
+
+
+def failure(status: int) -> str:
+    """Return what a status other than 0 means."""
+    return STATUSES.get(status, f"status {status}")
+
+
+def check(status: int) -> None:
+    """Raise where a call failed.
+
+    Raises:
+        DeviceError: ``status`` is not 0.
+    """
+    if status:
+        message = f"oneDNN failed: {failure(status)}"
+        raise DeviceError(message)
+
+
+def create(function: Callable[..., int], *arguments: Any) -> int:
+    """Return the handle that one of the library's functions makes.
+
+    Raises:
+        DeviceError: It fails.
+    """
+    handle = c_void_p()
+    check(function(ctypes.byref(handle), *arguments))
+    return handle.value or 0
+
+
+CODE = "r-xp"
+IN_MEMORY, SWAPPED, OF_FILE = (np.uint64(1 << bit) for bit in (63, 62, 61))
+
+
+def drop_code_pages(function: Any) -> None:
+    """Let go of the pages of a library's code, where they are as its file has them.
+
+    Nothing happens where the system is not Linux, or does not say how its pages are.
+
+    Args:
+        function: One of its functions, as ctypes has it.
+    """
+    if sys.platform != "linux":
+        return
+    with suppress(OSError):
+        first, last = _code_around(ctypes.cast(function, ctypes.c_void_p).value or 0)
+        if first and _as_in_file(first, last):
+            size = ctypes.c_size_t(last - first)
+            ctypes.CDLL(None).madvise(ctypes.c_void_p(first), size, mmap.MADV_DONTNEED)
+
+
+def _code_around(address: int) -> tuple[int, int]:
+    """Return the first address of the code that lies around one, and the first behind; or 0, 0."""
+    with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            area, rights = line.split(maxsplit=2)[:2]
+            first, last = (int(number, 16) for number in area.split("-"))
+            if first <= address < last and rights == CODE:
+                return first, last
+    return 0, 0
+
+
+def _as_in_file(first: int, last: int) -> bool:
+    """Return whether no page is this process's own, as one is that a debugger has written to."""
+    pages = (last - first) // mmap.PAGESIZE
+    with Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
+        pagemap.seek(first // mmap.PAGESIZE * 8)
+        found = np.frombuffer(pagemap.read(pages * 8), np.uint64)
+    there = found & (IN_MEMORY | SWAPPED) != 0
+    return len(found) == pages and bool(np.all(found[there] & OF_FILE != 0))

@@ -1,24 +1,40 @@
-"""Primitives: prepared once, bound to buffers, run again and again."""
+"""Primitives of the library: descriptors, attributes, candidates, memory handles, stream."""
 
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from ctypes import c_char_p, c_int, c_void_p
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demitasse.backends.arrays import address
+from demitasse.backends.arrays import address, aligned
 from demitasse.backends.kernels.language import later
-from demitasse.backends.onednn.library.constants import Arg, Query
-from demitasse.backends.onednn.library.failures import check, create
-from demitasse.backends.onednn.library.layout import Layout, layout_of
-from demitasse.backends.onednn.library.stream import Stream
+from demitasse.backends.onednn.library.constants import (
+    CPU_ENGINE,
+    DEFAULT_STREAM,
+    USER_SCRATCHPAD,
+    Algorithm,
+    Arg,
+    Query,
+)
+from demitasse.backends.onednn.library.layout import Layout, layout_of, layout_with_tag
+from demitasse.backends.onednn.library.library import check, create
+from demitasse.backends.step import Declined
 from demitasse.errors import DeviceError
 
-__all__ = ["Description", "Primitive"]
+if TYPE_CHECKING:
+    from demitasse.backends.onednn.library.engine import Engine
+
+__all__ = [
+    "BLOCK", "Description", "Function", "Primitive", "Stream", "candidates", "channel_blocks",
+    "in_some_layout", "lent_attributes", "make_attributes",
+]  # fmt: skip
 
 
 class _Argument(ctypes.Structure):
@@ -201,3 +217,184 @@ class _Uses:
 def _free_memories(library: Any, memories: list[int]) -> None:
     for memory in memories:
         library.dnnl_memory_destroy(memory)
+
+
+Function = tuple[int, float, float]
+"""Algorithm, alpha and beta of an elementwise function."""
+
+
+def make_attributes(
+    library: Any,
+    *,
+    scales: Sequence[int] = (),
+    keep: float = 0.0,
+    other: int | None = None,
+    functions: Sequence[Function] = (),
+    slopes: int | None = None,
+) -> int:
+    """Return attributes to make primitives with; scratch memory is our own.
+
+    Args:
+        library: The library.
+        scales: Arguments that are multiplied with a number, which is an argument too.
+        keep: What the target's old value is multiplied with before it is added; 0 for none.
+        other: Descriptor of an array that is added; None for none.
+        functions: What the sum then goes through.
+        slopes: By which axes differ the slopes that what is below 0 is then multiplied with, as a
+            mask: 0 for one slope. They are an argument. None for none.
+    """
+    made = create(library.dnnl_primitive_attr_create)
+    check(library.dnnl_primitive_attr_set_scratchpad_mode(made, USER_SCRATCHPAD))
+    for role in scales:
+        check(library.dnnl_primitive_attr_set_scales_mask(made, role, 0))
+    chain = create(library.dnnl_post_ops_create)
+    if keep:
+        check(library.dnnl_post_ops_append_sum(chain, keep, 0, 0))
+    if other:
+        check(library.dnnl_post_ops_append_binary(chain, Algorithm.ADD, other))
+    for function in functions:
+        check(library.dnnl_post_ops_append_eltwise(chain, *function))
+    if slopes is not None:
+        check(library.dnnl_post_ops_append_prelu(chain, slopes))
+    check(library.dnnl_primitive_attr_set_post_ops(made, chain))
+    check(library.dnnl_post_ops_destroy(chain))
+    return made
+
+
+@contextmanager
+def lent_attributes(
+    library: Any,
+    *,
+    scales: Sequence[int] = (),
+    keep: float = 0.0,
+    other: int | None = None,
+    functions: Sequence[Function] = (),
+    slopes: int | None = None,
+) -> Iterator[int]:
+    """Lend the attributes of :func:`make_attributes`, for primitives that are made at once."""
+    made = make_attributes(
+        library, scales=scales, keep=keep, other=other, functions=functions, slopes=slopes
+    )
+    try:
+        yield made
+    finally:
+        library.dnnl_primitive_attr_destroy(made)
+
+
+LAST_TAG = 200
+BLOCK = 16
+"""Channels of a block that the library's and our kernels for AVX-512 are made for."""
+
+BLOCKS = (BLOCK, 8)
+
+
+def candidates(engine: Engine, expected: Layout) -> Iterator[Layout]:
+    """Yield layouts of a shape: the expected one, blocks of channels, channels last, C order."""
+    shape, expected = expected.shape, engine.whole(expected)
+    yield expected
+    for block in BLOCKS:
+        if shape[1] % block == 0:
+            with suppress(Declined):
+                layout = channel_blocks(engine, shape, block)
+                if layout is not expected:
+                    yield layout
+    last = engine.innermost_layout(shape, 1)
+    if last is not expected:
+        yield last
+    if not expected.plain:
+        yield engine.plain(shape)
+
+
+def in_some_layout(engine: Engine, expected: Layout, prepare: Callable[[Layout], None]) -> None:
+    """Prepare in the first of the candidates in which the library has fast code.
+
+    Args:
+        engine: The engine.
+        expected: The layout that is tried first.
+        prepare: Prepares in a layout; raises Declined where there is none.
+
+    Raises:
+        Declined: There is none in any.
+    """
+    for layout in candidates(engine, expected):
+        with suppress(Declined):
+            prepare(layout)
+            return
+    message = "sizes for which oneDNN has no fast code in any layout"
+    raise Declined(message)
+
+
+def channel_blocks(engine: Engine, shape: tuple[int, ...], block: int) -> Layout:
+    """Return the layout whose innermost loop is a block of channels.
+
+    Raises:
+        Declined: The library has none for this number of axes.
+    """
+    return layout_with_tag(engine.library, shape, _tag(engine, len(shape), block))
+
+
+@cache
+def _tag(engine: Engine, axes: int, block: int) -> int:
+    """Return the number of the format whose innermost loop is a block of channels; 0 for none.
+
+    The numbers of formats are many and told apart by what they describe, so they are looked for.
+    """
+    shape = (2, 4 * block, *(3,) * (axes - 2))
+    plane = 3 ** (axes - 2)
+    steps = [(0, 2, 4 * block * plane), (1, 4, block * plane)]
+    spatial = [(2 + i, 3, block * 3 ** (axes - 3 - i)) for i in range(axes - 2)]
+    wanted = [*steps, *spatial, (1, block, 1)]
+    for tag in range(2, LAST_TAG):
+        with suppress(Declined):
+            if list(layout_with_tag(engine.library, shape, tag).key[1]) == wanted:
+                return tag
+    return 0
+
+
+class _OfThread(threading.local):
+    scratchpad: np.ndarray | None = None
+
+
+class Stream:
+    """A stream of the library on this processor.
+
+    Scratch memory belongs to the thread that runs, so nets in different threads do not meet.
+
+    Args:
+        library: As :func:`demitasse.backends.onednn.library.library.load` returns it.
+
+    Attributes:
+        engine: oneDNN's engine, which stands for the processor.
+        handle: oneDNN's stream.
+        grown: How often scratch memory was replaced by larger one, in any thread.
+    """
+
+    def __init__(self, library: Any) -> None:
+        self.library = library
+        self.engine = create(library.dnnl_engine_create, CPU_ENGINE, 0)
+        self.handle = create(library.dnnl_stream_create, self.engine, DEFAULT_STREAM)
+        self.grown = 0
+        self._own = _OfThread()
+
+    def memory(self, descriptor: int) -> int:
+        """Return a memory object without a buffer."""
+        return create(self.library.dnnl_memory_create, descriptor, self.engine, None)
+
+    def like(self, memory: int) -> int:
+        """Return another memory object of the same descriptor, without a buffer."""
+        descriptor = ctypes.c_void_p()
+        check(self.library.dnnl_memory_get_memory_desc(memory, ctypes.byref(descriptor)))
+        return self.memory(descriptor.value or 0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of this thread's scratch memory."""
+        return 0 if self._own.scratchpad is None else self._own.scratchpad.nbytes
+
+    def scratchpad(self, size: int) -> np.ndarray:
+        """Return this thread's scratch memory of at least ``size`` bytes."""
+        own = self._own.scratchpad
+        if own is None or own.nbytes < size:
+            self.grown += own is not None
+            own = self._own.scratchpad = aligned(-(-size // 4))
+        return own

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.onednn.library.candidates import BLOCK, channel_blocks
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
 
 __all__ = ["fitting", "images_of", "in_padded_blocks"]
 

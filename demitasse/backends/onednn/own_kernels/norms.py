@@ -1,21 +1,41 @@
-"""Kernels that walk over the planes of images: normalisations, and the gradients of gates."""
+"""Normalisations: kernels of a Step, and their calls."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import norm
+from demitasse.backends.kernels.norm.backward import Handed, NormalizationGradient
+from demitasse.backends.kernels.norm.forward import Normalization
+from demitasse.backends.kernels.overlaps import Overlaps
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.library.primitive import Primitive
+from demitasse.backends.onednn.own_kernels.calls import KernelCall, spoils
 from demitasse.backends.onednn.own_kernels.images import images_of, in_padded_blocks
+from demitasse.backends.onednn.ports import Gradient, Parameter, Port, Reader, Writer
+from demitasse.backends.onednn.step import Runnable
 from demitasse.backends.onednn.steps.norm_parts import NormParts
 from demitasse.backends.onednn.threads import wanted
+from demitasse.backends.step import Operand
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.channel_affine import GateGradient, Gates
     from demitasse.backends.kernels.norm.forward import Normalization, PlaneNorm
 
-__all__ = ["gate_kernels", "norm_kernel", "plane_norm_kernel"]
+__all__ = [
+    "HandedGradientCall", "NormCall", "NormGradientCall", "PlaneCall", "gate_kernels",
+    "norm_kernel", "plane_norm_kernel",
+]  # fmt: skip
 
 
 def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> Normalization | None:
@@ -78,3 +98,246 @@ def gate_kernels(
     from demitasse.backends.kernels.channel_affine import GateGradient, Gates
 
     return Gates(images, tuning, adds=adds), GateGradient(images, tuning, adds=hands_on)
+
+
+class _Source(Protocol):
+    """Whoever has an array for the next call."""
+
+    def array(self) -> np.ndarray:
+        """Return it."""
+
+
+class _Fixed:
+    """An array of our own where there is no parameter.
+
+    Args:
+        count: Its elements.
+        number: What each of them is.
+    """
+
+    def __init__(self, count: int, number: float = 0.0) -> None:
+        self._array = aligned(count)
+        self._array[...] = number
+
+    def array(self) -> np.ndarray:
+        """Return it."""
+        return self._array
+
+
+class NormCall(KernelCall):
+    """BatchNorm, and Scale and ReLU where they follow.
+
+    Args:
+        engine: The engine.
+        kernel: The kernel.
+        source: What is read.
+        target: What is written, in the same layout.
+        parameters: Factors and offsets of the channels, those of them that there are.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        kernel: Normalization,
+        source: Reader,
+        target: Writer,
+        parameters: Sequence[Reader],
+    ) -> None:
+        channels = kernel.mean.shape[0]
+        self.kernel, self._source, self._target = kernel, source, target
+        absent = _Fixed(channels, 1.0), _Fixed(channels)
+        self.parameters: tuple[_Source, _Source] = _filled(parameters, absent)
+        kept = kernel.mean.nbytes + kernel.variance.nbytes + kernel.inverse.nbytes
+        super().__init__(engine, (source, *parameters, target), kernel.code, kept)
+        target.promise(engine)
+
+    def __call__(self) -> None:
+        source = self._source.array()
+        self.over(source, self._target.array())
+
+    def over(self, source: np.ndarray, target: np.ndarray) -> None:
+        """Read and write these arrays."""
+        factors, offsets = (row.array() for row in self.parameters)
+        [sums] = self.engine.workspaces(self.kernel.sums_size)
+        self.kernel(source, target, factors, offsets, sums)
+
+
+class NormGradientCall(KernelCall):
+    """The gradients of what a call has computed.
+
+    Args:
+        forward: That call.
+        source: Its input; None where it is named before each run.
+        dy: The gradient of its output.
+        dx: That of its input; None where it is not wanted.
+        gradients: Those of the factors and of the offsets; None for each that is not wanted.
+        behind: The gradient behind the norm, which takes the place of ``dy``; None in place, where
+            ``dx`` does. It is written where somebody may look at it.
+    """
+
+    def __init__(
+        self,
+        forward: NormCall,
+        source: Reader | None,
+        dy: Reader,
+        dx: Writer | None,
+        gradients: Sequence[Gradient | None],
+        behind: Writer | None = None,
+    ) -> None:
+        self._kernel = NormalizationGradient(forward.kernel)
+        self.forward, self.source, self.dy, self._behind = forward, source, dy, behind
+        self._both = self._kernel
+        if behind is not None:
+            self._both = NormalizationGradient(forward.kernel, behind=True)
+        channels, size = forward.kernel.mean.shape[0], dy.layout.size
+        wanted = [port for port in gradients if port is not None]
+        self._gradients: tuple[_Source, _Source] = _filled(
+            gradients, (_Fixed(channels), _Fixed(channels))
+        )
+        self._dx: _Source = _Fixed(size) if dx is None else dx
+        self._wanted, ports = wanted, [port for port in (source, dy, dx) if port is not None]
+        everything: list[Port] = [*ports, *wanted, *([] if behind is None else [behind])]
+        kept = 0 if dx is not None else 4 * size
+        super().__init__(forward.engine, tuple(everything), self._kernel.code, kept)
+        if dx is not None:
+            dx.promise(self.engine)
+
+    def __call__(self) -> None:
+        if self.source is not None:
+            self.over(self.source.array())
+
+    def over(self, source: np.ndarray) -> None:
+        """Read the forward call's input from this array."""
+        dy = self.dy.array()
+        rows = self.parameters()
+        dx = self._dx.array()
+        [sums] = self.engine.workspaces(self.forward.kernel.sums_size)
+        if self._behind is not None and self._behind.memory.persistent:
+            self._both((source, dy, dx), *rows, sums, self._behind.array())
+        else:
+            self._kernel((source, dy, dx), *rows, sums)
+        self.done()
+
+    def parameters(self) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        """Return factors and offsets, and where their gradients go."""
+        factors, offsets = (row.array() for row in self.forward.parameters)
+        of_factors, of_offsets = (row.array() for row in self._gradients)
+        return (factors, offsets), (of_factors, of_offsets)
+
+    def done(self) -> None:
+        """Clean up, after the gradients have been computed."""
+        for port in self._wanted:
+            port.done()
+
+
+class HandedGradientCall(KernelCall):
+    """The same, where the gradient of the input is handed on together with other readers'.
+
+    Args:
+        norm: What computes it alone.
+        source: The forward call's input.
+        handed: To whom it is handed on.
+        others: The gradients of other readers, in the order in which they are added.
+        targets: What is written, part by part.
+        between: The gradients that are in nobody's memory then, unless they last.
+        apart: What computes the same, one by one.
+    """
+
+    def __init__(
+        self,
+        norm: NormGradientCall,
+        source: Reader,
+        handed: Handed,
+        others: Sequence[Reader],
+        targets: Sequence[Writer],
+        between: Sequence[Operand],
+        apart: Sequence[Runnable],
+    ) -> None:
+        self._norm, self._source, self._handed = norm, source, handed
+        self._others, self._targets = others, targets
+        self._between, self._apart = between, apart
+        ports = (source, norm.dy, *others, *targets)
+        super().__init__(norm.engine, ports, f"{norm.code} + handed on")
+
+    @cached_property
+    def _kernel(self) -> NormalizationGradient:
+        return NormalizationGradient(self._norm.forward.kernel, handed=self._handed)
+
+    def __call__(self) -> None:
+        if any(blob.diff_memory.persistent for blob in self._between):
+            self._one_by_one()
+            return
+        source, dy = self._source.array(), self._norm.dy.array()
+        others = [port.array() for port in self._others]
+        targets = [port.array() for port in self._targets]
+        alike = len(self._handed.parts) == 1
+        if spoils(targets, (dy, *others), alike=alike) or spoils(targets, (source,), alike=False):
+            self._one_by_one()
+            return
+        [sums] = self.engine.workspaces(self._norm.forward.kernel.sums_size)
+        rows = self._norm.parameters()
+        self._kernel((source, dy), *rows, sums, others=others, targets=targets)
+        self._norm.done()
+
+    def _one_by_one(self) -> None:
+        for call in self._apart:
+            call()
+
+
+def _filled(
+    given: Sequence[_Source | None], absent: tuple[_Source, _Source]
+) -> tuple[_Source, _Source]:
+    """Return what is given, and what stands for the rest."""
+    first, second = (one or other for one, other in zip([*given, None, None], absent, strict=False))
+    return first, second
+
+
+class PlaneCall(KernelCall):
+    """A deconvolution of one group over two axes without a bias, in C order.
+
+    Args:
+        engine: The engine.
+        op: The deconvolution.
+        ports: Bottom, weight and top, in C order.
+        tuning: The kernel's vectors and threads.
+
+    Raises:
+        Declined: The library has no product for it.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        op: ops.Deconv,
+        ports: tuple[Reader, Parameter, Writer],
+        tuning: Tuning,
+    ) -> None:
+        images, channels, *bottom = op.bottom
+        planes, top = op.top[1], op.top[2:]
+        pixels, window = math.prod(bottom), math.prod(op.kernel)
+        x = engine.strided((pixels, channels), (1, pixels))
+        w = engine.strided((channels, window), (planes * window, 1))
+        y = engine.plain((pixels, window))
+        found = engine.describe("matmul", x, w, None, y.handle, engine.attributes)
+        uses = (Arg.SRC, x), (Arg.WEIGHTS, w), (Arg.DST, y.handle)
+        self._product = Primitive(engine.stream, found, uses)
+        self._kernel = Overlaps((1, *bottom), (1, *top, 1), op.kernel, op.stride, op.pad, tuning)
+        self._counts, self._size = (images, planes), y.size
+        self._steps = channels * pixels, window, math.prod(top)
+        super().__init__(
+            engine, ports, f"{found.implementation}, overlaps llvm:{tuning.instructions}"
+        )
+        ports[2].promise(engine)
+
+    def __call__(self) -> None:
+        source, weights, target = (port.array() for port in self.ports)
+        [windows] = self.engine.workspaces(self._size)
+        (images, planes), (image_step, window, plane_step) = self._counts, self._steps
+        product = self._product
+        product.bind(product.place(Arg.DST), windows)
+        for plane in range(planes):
+            product.bind(product.place(Arg.WEIGHTS), weights[plane * window :])
+            for image in range(images):
+                product.bind(product.place(Arg.SRC), source[image * image_step :])
+                product.run()
+                self._kernel(windows, target[(image * planes + plane) * plane_step :])

@@ -1,4 +1,4 @@
-"""Kernels that convolve pixels together with what comes before or after them."""
+"""Products of pixels and of few rows with filters, and their calls."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.epilogue import Rectifier
+from demitasse.backends.kernels.few_rows import FewRows
 from demitasse.backends.kernels.pointwise import parts_of
 from demitasse.backends.kernels.separable import blocks_of
 from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.own_kernels.calls import KernelCall
 from demitasse.backends.onednn.own_kernels.images import fitting, images_of
-from demitasse.backends.onednn.ports import Reader, Writer
+from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
+from demitasse.backends.onednn.ports import Parameter, Port, Reader, Writer
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
 
@@ -19,10 +23,11 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from demitasse.backends.onednn.own_kernels.map_calls import OffsetCall
+    from demitasse.backends.kernels.few_rows import Then
+    from demitasse.backends.onednn.own_kernels.unary import OffsetCall
     from demitasse.backends.onednn.steps.conv_operands import Folded
 
-__all__ = ["pointwise_call", "separable_call"]
+__all__ = ["RowsCall", "pointwise_call", "rows_call", "separable_call"]
 
 
 def pointwise_call(
@@ -51,7 +56,7 @@ def pointwise_call(
     parts = parts_of(op, source.layout.shape, target.layout.shape, engine.tuning.as_set(wanted()))
     x, y = (images_of(port.layout) for port in (source, target))
     from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
-    from demitasse.backends.onednn.own_kernels.map_calls import OffsetCall
+    from demitasse.backends.onednn.own_kernels.unary import OffsetCall
 
     if x is None or y is None or not (x.is_rows and y.is_rows):
         message = "images whose channels do not lie side by side; kernels of pixels need that"
@@ -87,7 +92,7 @@ def separable_call(
     blocks = blocks_of(*convolutions, engine.tuning.as_set(wanted()))
     x, y = fitting(source.layout, blocks.strips.width), images_of(target.layout)
     from demitasse.backends.kernels.separable.convolution import SeparableConvolution
-    from demitasse.backends.onednn.own_kernels.map_calls import OffsetCall
+    from demitasse.backends.onednn.own_kernels.unary import OffsetCall
 
     if x is None or y is None or not blocks.writes(y):
         message = "images whose channels do not lie side by side; separable convolution needs that"
@@ -96,3 +101,96 @@ def separable_call(
     folded[0].update, folded[1].update = kernel.depthwise.update, kernel.update
     offsets = folded[0].bias, folded[1].bias
     return OffsetCall(engine, source, target, kernel, offsets, other)
+
+
+def rows_call(
+    engine: Engine,
+    source: Reader,
+    weight: Parameter,
+    bias: Reader | None,
+    target: Writer,
+    then: ops.Activation | None = None,
+) -> RowsCall | None:
+    """Return the product of few rows with a weight; None where there are more, or none can be made.
+
+    Args:
+        engine: The engine.
+        source: The rows. Shape: (rows, K).
+        weight: In a layout that the library chose. Shape: (M, K).
+        bias: Shape: (M,). None for none.
+        target: The results. Shape: (rows, M).
+        then: What follows; None for nothing.
+
+    Raises:
+        Declined: The kernel does not do what follows.
+    """
+    tuning = engine.tuning.as_set(wanted())
+    rows, (panel, columns) = source.layout.shape[0], _panel(weight.layout)
+    if not tuning.width or not panel or panel % tuning.width:
+        return None
+    from demitasse.backends.kernels.few_rows import MOST_ROWS, FewRows
+
+    if rows > MOST_ROWS[tuning.width]:
+        return None
+
+    outputs, length = weight.layout.shape
+    kernel = FewRows(rows, length, outputs, panel, columns, tuning, _then(then))
+    return RowsCall(engine, kernel, source, weight, bias, target)
+
+
+def _then(then: ops.Activation | None) -> Then:
+    """Return what becomes of the sums.
+
+    Raises:
+        Declined: The kernel does not do it.
+    """
+    if then is not None and then.function in ("sigmoid", "tanh"):
+        return "sigmoid" if then.function == "sigmoid" else "tanh"
+    return rectifier_of(then)
+
+
+def _panel(layout: Layout) -> tuple[int, int]:
+    """Return how many rows of a matrix lie side by side, and how many columns they have there.
+
+    0 and 0 where they lie otherwise.
+    """
+    if layout.plain:
+        return 0, 0
+    _, parts, (rows, columns) = layout.key[:3]
+    panel = int(parts[-1][1])
+    panels = [(0, rows // panel, panel * columns)] if rows > panel else []
+    expected = (*panels, (1, columns, panel), (0, panel, 1))
+    return (panel, columns) if parts == expected else (0, 0)
+
+
+class RowsCall(KernelCall):
+    """The product.
+
+    Args:
+        engine: The engine.
+        kernel: The kernel.
+        source: The rows.
+        weight: The weight, in panels.
+        bias: The offsets; None for none.
+        target: The results.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        kernel: FewRows,
+        source: Reader,
+        weight: Parameter,
+        bias: Reader | None,
+        target: Writer,
+    ) -> None:
+        self._kernel, self._source, self._target = kernel, source, target
+        self._weight, self._bias = weight, bias
+        ports: list[Port] = [source, weight, *([bias] if bias else []), target]
+        super().__init__(engine, tuple(ports), kernel.code)
+        target.promise(engine)
+
+    def __call__(self) -> None:
+        offsets = self._bias.array() if self._bias else None
+        source, weight = self._source.array(), self._weight.array()
+        self._kernel(source, weight, offsets, self._target.array())

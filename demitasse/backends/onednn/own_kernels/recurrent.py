@@ -1,30 +1,31 @@
-"""Kernels of recurrent layers."""
+"""LSTM and RNN: kernels of a Step, and their calls."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from demitasse.backends import ops
-from demitasse.backends.onednn.library.candidates import channel_blocks
+from demitasse.backends.kernels.recurrence.backward import Retracing
+from demitasse.backends.kernels.recurrence.forward import Kept, Recurrence, Squashing
+from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.ports import Parameter
+from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.library.primitive import channel_blocks
+from demitasse.backends.onednn.own_kernels.calls import KernelCall
+from demitasse.backends.onednn.ports import Parameter, Reader
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Operand, Operands
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy as np
+__all__ = ["LearnedSteps", "OutputCall", "StepsCall", "learned_steps", "output_call", "steps_call"]
 
-    from demitasse.backends.onednn.own_kernels.recurrent_calls import (
-        LearnedSteps,
-        OutputCall,
-        StepsCall,
-    )
-
-__all__ = ["learned_steps", "output_call", "steps_call"]
 
 LARGE = 1 << 20
 """Weights of the hidden state from which on the library's products are faster in training."""
@@ -59,7 +60,6 @@ def steps_call(
     weight, size = at.params[3 if op.static else 2], op.m
     blocks = channel_blocks(engine, (z.shape[-1] // size, size, size), tuning.width)
     from demitasse.backends.kernels.recurrence.forward import Recurrence
-    from demitasse.backends.onednn.own_kernels.recurrent_calls import StepsCall
 
     kernel = Recurrence(op.cell, z, tuning, static=static)
     return StepsCall(engine, op, at, Parameter(Arg.WEIGHTS, weight, blocks), kernel, hidden)
@@ -88,7 +88,6 @@ def learned_steps(
         raise Declined(message)
     size = op.m
     blocks = channel_blocks(engine, (z.shape[-1] // size, size, size), tuning.width)
-    from demitasse.backends.onednn.own_kernels.recurrent_calls import LearnedSteps
 
     return LearnedSteps(engine, op, weight, blocks, z, tuning)
 
@@ -101,6 +100,126 @@ def output_call(engine: Engine, blob: Operand) -> OutputCall:
         blob: The blob.
     """
     from demitasse.backends.kernels.recurrence.forward import Squashing
-    from demitasse.backends.onednn.own_kernels.recurrent_calls import OutputCall
 
     return OutputCall(engine, blob, Squashing(blob.count, engine.tuning.as_set(wanted())))
+
+
+class StepsCall(KernelCall):
+    """All steps of a recurrent layer.
+
+    Args:
+        engine: The engine.
+        op: The operation.
+        at: Its blobs.
+        weight: The weight of the hidden state, as the kernel takes it.
+        kernel: The kernel.
+        hidden: Returns where the hidden states go. Shape: (T, N, H).
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        op: ops.Recurrent,
+        at: Operands,
+        weight: Reader,
+        kernel: Recurrence,
+        hidden: Callable[[], np.ndarray],
+    ) -> None:
+        self._op, self._at, self._hidden = op, at, hidden
+        self._weight, self._kernel = weight, kernel
+        super().__init__(engine, (weight,), kernel.code, kernel.nbytes)
+
+    def __call__(self) -> None:
+        weight, cont = self._weight.array(), self._at.bottom[1].read()
+        begin, end = self._states()
+        self._kernel(weight, cont, begin, self._hidden(), end)
+
+    def _states(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Return the states to begin with, and where those at the end are to be written.
+
+        What is carried from pass to pass are the same arrays.
+        """
+        op, at = self._op, self._at
+        if op.exposed:
+            given = at.bottom[3 if op.static else 2 :]
+            return [blob.read() for blob in given], [blob.buffer() for blob in at.top[1:]]
+        shape, count = (op.rows, op.m), self._kernel.state_count
+        memories = [at.saved(f"state {i}", shape).blob.data_memory for i in range(count)]
+        carried = [memory.mutable_cpu_data() for memory in memories]
+        return carried, carried
+
+
+class LearnedSteps:
+    """All steps of a recurrent layer, and their gradients; see ``steps.sequences.Steps``.
+
+    Args:
+        engine: The engine.
+        op: The operation.
+        weight: That of the hidden state.
+        blocks: The layout in which the kernel of steps takes it.
+        z: The inputs of the gates, which become what gradients need. Shape: (T, N, G * H).
+        tuning: The kernels' vectors and threads.
+    """
+
+    calls = ()
+
+    def __init__(
+        self,
+        engine: Engine,
+        op: ops.Recurrent,
+        weight: Operand,
+        blocks: Layout,
+        z: np.ndarray,
+        tuning: Tuning,
+    ) -> None:
+        self._cell, self._tuning = op.cell, tuning
+        self._kept = Kept.of(op.cell, (op.steps, op.rows, op.m))
+        self._kernel = Recurrence(op.cell, z, tuning, kept=self._kept)
+        self.before, self.states = self._kept.before, self._kernel.state_count
+        self._end = [np.zeros((op.rows, op.m), np.float32) for _ in range(self.states)]
+        self._packed, self._plain = (
+            Reader(Arg.WEIGHTS, weight, layout) for layout in (blocks, engine.plain(weight.shape))
+        )
+        self._packed.engine = self._plain.engine = engine
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in (*self._kept, *self._end)) + self._packed.copied
+
+    @property
+    def code(self) -> str:
+        return self._kernel.code
+
+    @property
+    def backward_code(self) -> str:
+        return self._gradient.code
+
+    def forward(
+        self, states: Sequence[np.ndarray], cont: np.ndarray, hidden: np.ndarray
+    ) -> Sequence[np.ndarray]:
+        begin = [np.ascontiguousarray(state) for state in states]
+        self._kernel(self._packed.array(), np.ascontiguousarray(cont), begin, hidden, self._end)
+        return self._end
+
+    def prepare_backward(self, dz: np.ndarray, known: np.ndarray) -> None:
+        self._gradient = Retracing(self._cell, dz, known, self._kept, self._tuning)
+
+    def backward(self, cont: np.ndarray, dy: np.ndarray) -> None:
+        self._gradient(self._plain.array(), np.ascontiguousarray(cont), np.ascontiguousarray(dy))
+
+
+class OutputCall(KernelCall):
+    """tanh of what a blob holds, in its place.
+
+    Args:
+        engine: The engine.
+        blob: The blob.
+        kernel: The kernel.
+    """
+
+    def __init__(self, engine: Engine, blob: Operand, kernel: Squashing) -> None:
+        self._blob, self._kernel = blob, kernel
+        super().__init__(engine, (), kernel.code, 0)
+
+    def __call__(self) -> None:
+        self._kernel(self._blob.data_memory.mutable_cpu_data())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from demitasse.backends import ops
-from demitasse.backends.onednn.library import attributes
+from demitasse.backends.onednn.library import primitive
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -48,7 +48,7 @@ FUNCTIONS = {
 }
 
 
-def post_ops(then: ops.Activation) -> Sequence[attributes.Function]:
+def post_ops(then: ops.Activation) -> Sequence[primitive.Function]:
     """Return an activation as a primitive applies it to what it has computed.
 
     Only those are here with which a primitive gives exactly what two give one after the other.

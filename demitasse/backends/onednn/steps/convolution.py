@@ -1,36 +1,79 @@
-"""Convolution: the library's primitives, or kernels of our own where they pay."""
+"""Convolution by the library or by kernels of our own."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.onednn.library.attributes import lent_attributes
-from demitasse.backends.onednn.library.candidates import BLOCK, channel_blocks
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.library.primitive import Description
-from demitasse.backends.onednn.own_kernels.convolutions.choice import conv_kernels
+from demitasse.backends.onednn.library.layout import Layout, dims
+from demitasse.backends.onednn.library.primitive import (
+    BLOCK,
+    Description,
+    channel_blocks,
+    lent_attributes,
+)
 from demitasse.backends.onednn.own_kernels.convolutions.direct import DirectKernels
-from demitasse.backends.onednn.own_kernels.convolutions.turned import turned_kernels
+from demitasse.backends.onednn.own_kernels.convolutions.selection import conv_kernels
+from demitasse.backends.onednn.own_kernels.convolutions.transposed import turned_kernels
 from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
 from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Port, Reader, Writer
-from demitasse.backends.onednn.step import Runnable, called
+from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable, called
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, Folded, GradientOperands
 from demitasse.backends.onednn.steps.pooling import PoolStep
 from demitasse.backends.onednn.steps.rectifier import Fixed, rectifying, sloping
-from demitasse.backends.onednn.steps.windows import WindowStep
-from demitasse.backends.step import Declined, Operand, Operands
+from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 from demitasse.backends.windows import ConvGeometry
 
-__all__ = ["ConvStep"]
+__all__ = [
+    "ConvStep",
+    "WindowStep",
+]
+
+
+C = TypeVar("C", bound=ops.Conv)
+
+
+class WindowStep(OnednnStep[C]):
+    """A convolution, or the gradient of one, between an image and a map.
+
+    Attributes:
+        image: Shape of the image, (N, C, *spatial).
+        maps: Shape of the map, (N, M, *positions).
+        w: Shape of the weight, (M, C, *kernel), or (G, M / G, C / G, *kernel) of several groups.
+        window: Strides, dilations and pads, before and after, as a primitive takes them.
+    """
+
+    def __init__(self, engine: Engine, op: C, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_in_place(self.at, NEEDS_BOTTOM)
+        axes = len(op.kernel)
+        if not 1 <= axes <= MOST_AXES:
+            message = f"{axes} spatial axes; oneDNN takes 1 to {MOST_AXES}"
+            raise Declined(message)
+        if len(at.bottom) != 1:
+            message = f"{len(at.bottom)} bottoms; oneDNN's Step takes one"
+            raise Declined(message)
+        g = self.geometry()
+        self.image, self.maps = (g.n, g.channels, *g.spatial), (g.n, g.maps, *g.positions)
+        shape = (g.maps // g.group, g.channels // g.group, *op.kernel)
+        self.w = shape if g.group == 1 else (g.group, *shape)
+        pad = dims(op.pad)
+        self.window = [dims(op.stride), dims(tuple(d - 1 for d in op.dilation)), pad, pad]
+
+    @abstractmethod
+    def geometry(self) -> ConvGeometry:
+        """Return where image and map are."""
+
 
 EACH_CHANNEL = 1 << 1
 """By which axis slopes differ, as a mask."""
@@ -392,3 +435,6 @@ class ConvStep(WindowStep[ops.Conv]):
 def _copies_windows(found: Description) -> bool:
     """Return whether the library runs im2col and one matrix product: its slowest code."""
     return "gemm:" in found.implementation and "brgemm" not in found.implementation
+
+
+MOST_AXES = 3

@@ -15,14 +15,14 @@ from demitasse.backends import ops
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.layout import Layout, layout_of
 from demitasse.backends.onednn.library.primitive import Description
-from demitasse.backends.onednn.own_kernels.convolutions.choice import conv_kernels
-from demitasse.backends.onednn.own_kernels.convolutions.kernels import ConvKernels
-from demitasse.backends.onednn.own_kernels.convolutions.tiled import TiledKernels
+from demitasse.backends.onednn.own_kernels.convolutions.interface import ConvKernels
+from demitasse.backends.onednn.own_kernels.convolutions.selection import conv_kernels
+from demitasse.backends.onednn.own_kernels.convolutions.winograd import TiledKernels
 from demitasse.backends.onednn.own_kernels.deconvolutions import overlap_call, overlaps, plane_call
 from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Reader, Writer
 from demitasse.backends.onednn.step import Runnable
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
-from demitasse.backends.onednn.steps.windows import WindowStep
+from demitasse.backends.onednn.steps.convolution import WindowStep
 from demitasse.backends.step import Declined
 from demitasse.backends.windows import ConvGeometry
 

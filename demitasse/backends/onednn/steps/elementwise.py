@@ -14,7 +14,7 @@ from demitasse.backends import ops
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.own_kernels.maps import elementwise_call
+from demitasse.backends.onednn.own_kernels.unary import elementwise_call
 from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep, Runnable
 from demitasse.backends.onednn.steps.activation import Copy

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.onednn.library.attributes import lent_attributes
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.library.primitive import lent_attributes
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.onednn.steps.activation import post_ops

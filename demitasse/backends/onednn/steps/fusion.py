@@ -11,15 +11,12 @@ from demitasse.backends.onednn.step import FusedStep, called
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.eltwise import SumStep
-from demitasse.backends.onednn.steps.factors import FactorsStep
-from demitasse.backends.onednn.steps.folded import FoldedStep
-from demitasse.backends.onednn.steps.inner_product import InnerProductStep
+from demitasse.backends.onednn.steps.epilogue import FactorsStep, FoldedStep, Tail
+from demitasse.backends.onednn.steps.fused_convolutions import NormedConvStep, SeparableStep
 from demitasse.backends.onednn.steps.norm import NormStep
 from demitasse.backends.onednn.steps.norm_parts import NormParts, decline_other_scales
-from demitasse.backends.onednn.steps.normed_conv import NormedConvStep
+from demitasse.backends.onednn.steps.products import InnerProductStep
 from demitasse.backends.onednn.steps.row_convolution import RowConvStep
-from demitasse.backends.onednn.steps.separable import SeparableStep
-from demitasse.backends.onednn.steps.tail import Tail
 from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients
 
 __all__ = ["fuse"]

@@ -8,11 +8,10 @@ from __future__ import annotations
 import math
 
 from demitasse.backends import ops
-from demitasse.backends.onednn.library.attributes import lent_attributes
-from demitasse.backends.onednn.library.candidates import in_some_layout
 from demitasse.backends.onednn.library.constants import Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.library.primitive import in_some_layout, lent_attributes
 from demitasse.backends.onednn.own_kernels.norms import gate_kernels
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep
@@ -93,14 +92,14 @@ class _GateStep(OnednnStep[ops.Axpy | ops.Scale]):
                 "gradients of gates whose channels fill no vectors; our kernel takes whole ones"
             )
             raise Declined(message)
-        from demitasse.backends.onednn.own_kernels.gate_calls import GateCall
+        from demitasse.backends.onednn.own_kernels.channel_scale import GateCall
 
         forth, self._back = kernels
         self.forward_calls = [GateCall(engine, forth, x, gate, other, y)]
         self._layouts, self._hands_on = (layout, gate.layout), hands_on
 
     def prepare_backward(self) -> None:
-        from demitasse.backends.onednn.own_kernels.gate_calls import GateGradientCall, GatePorts
+        from demitasse.backends.onednn.own_kernels.channel_scale import GateGradientCall, GatePorts
 
         [top], (images, gates) = self.at.top, self._layouts
         added = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.onednn.library.constants import Arg
-from demitasse.backends.onednn.own_kernels.maps import interpolation_kernel, map_call
+from demitasse.backends.onednn.own_kernels.unary import interpolation_kernel, map_call
 from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.step import Declined

@@ -9,10 +9,10 @@ from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.own_kernels.maps import lengths_kernel, map_call
+from demitasse.backends.onednn.own_kernels.unary import lengths_kernel, map_call
 from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep
-from demitasse.backends.onednn.steps.factors import versions_of
+from demitasse.backends.onednn.steps.epilogue import versions_of
 from demitasse.backends.step import Declined, Operands
 
 if TYPE_CHECKING:

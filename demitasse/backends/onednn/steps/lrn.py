@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.onednn.library.candidates import candidates
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.library.primitive import Description
-from demitasse.backends.onednn.own_kernels.maps import lrn_kernel
+from demitasse.backends.onednn.library.primitive import Description, candidates
+from demitasse.backends.onednn.own_kernels.unary import lrn_kernel
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.step import Declined, Operands, decline_in_place
 
 if TYPE_CHECKING:
-    from demitasse.backends.onednn.own_kernels.lrn_calls import Response
+    from demitasse.backends.onednn.own_kernels.unary import Response
 
 __all__ = ["LRNStep"]
 
@@ -107,7 +106,7 @@ class LRNStep(OnednnStep[ops.LRN]):
         self.forward_calls = [Call(self.engine, found, ports, self.state)]
 
     def _forward_in_ours(self, kernel: Response, layout: Layout) -> None:
-        from demitasse.backends.onednn.own_kernels.lrn_calls import LRNCall
+        from demitasse.backends.onednn.own_kernels.unary import LRNCall
 
         at, self.layout = self.at, layout
         source, target = (
@@ -127,6 +126,6 @@ class LRNStep(OnednnStep[ops.LRN]):
             found = self._gradient(self.hint, layout)
             self.backward_calls = [Call(self.engine, found, [source, dy, dx], self.state)]
             return
-        from demitasse.backends.onednn.own_kernels.lrn_calls import LRNGradientCall
+        from demitasse.backends.onednn.own_kernels.unary import LRNGradientCall
 
         self.backward_calls = [LRNGradientCall(self.engine, self.ours, source, dy, dx)]

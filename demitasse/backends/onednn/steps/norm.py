@@ -1,4 +1,4 @@
-"""Normalisation: BatchNorm, Scale, and both as one, with the ReLU after them where there is one.
+"""BatchNorm, Scale and MVN.
 
 One primitive does it all: y = (x - mean) / sqrt(variance + eps) * scale + shift. A Scale by itself
 is a normalisation with mean 0 and variance 1. Where the batch is measured, kernels of our own do it
@@ -19,27 +19,34 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import later
-from demitasse.backends.onednn.library.candidates import (
+from demitasse.backends.onednn.library.constants import Arg, Pass, Query
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.library.primitive import (
     BLOCK,
+    Description,
     candidates,
     channel_blocks,
     in_some_layout,
 )
-from demitasse.backends.onednn.library.constants import Arg, Pass, Query
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.library.primitive import Description
-from demitasse.backends.onednn.own_kernels.norms import norm_kernel
+from demitasse.backends.onednn.own_kernels.norms import norm_kernel, plane_norm_kernel
+from demitasse.backends.onednn.own_kernels.unary import map_call
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep
-from demitasse.backends.onednn.steps.norm_parts import NormParts, stored_statistics
 from demitasse.backends.step import Declined, Operands
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.norm.forward import Normalization
-    from demitasse.backends.onednn.own_kernels.norm_calls import NormCall, NormGradientCall
+    from demitasse.backends.kernels.norm.forward import Normalization as NormKernel
+    from demitasse.backends.onednn.own_kernels.norms import NormCall, NormGradientCall
 
-__all__ = ["NormStep"]
+from demitasse.backends.onednn.steps.norm_parts import (
+    NormParts,
+    decline_other_scales,
+    stored_statistics,
+)
+
+__all__ = ["BatchNormStep", "MVNStep", "NormStep", "ScaleStep"]
+
 
 O = TypeVar("O", bound=ops.Op)  # noqa: E741 - the type of the operation
 
@@ -188,9 +195,9 @@ class NormStep(OnednnStep[O]):
         self.forward_calls = [self.call]
         self._exchange(layout)
 
-    def _forward_ours(self, kernel: Normalization, layout: Layout) -> None:
+    def _forward_ours(self, kernel: NormKernel, layout: Layout) -> None:
         """Let kernels of our own normalise."""
-        from demitasse.backends.onednn.own_kernels.norm_calls import NormCall
+        from demitasse.backends.onednn.own_kernels.norms import NormCall
 
         self.layout, self.mean, self.variance = layout, kernel.mean, kernel.variance
         self.source = Reader(Arg.SRC, self.at.bottom[0], layout)
@@ -360,7 +367,7 @@ class NormStep(OnednnStep[O]):
 
     def _backward_ours(self, forward: NormCall) -> None:
         """Let kernels of our own compute the gradients."""
-        from demitasse.backends.onednn.own_kernels.norm_calls import NormGradientCall
+        from demitasse.backends.onednn.own_kernels.norms import NormGradientCall
 
         at, layout, gradients = self.at, self.layout, []
         if self.parts.scale is not None:
@@ -400,3 +407,65 @@ class NormStep(OnednnStep[O]):
         if self.in_place and self.input is not None:
             call.primitive.bind(call.primitive.place(Arg.SRC), self.input)
         call()
+
+
+class BatchNormStep(NormStep[ops.BatchNorm]):
+    """A normalisation without factors."""
+
+    def __init__(self, engine: Engine, op: ops.BatchNorm, at: Operands) -> None:
+        super().__init__(engine, op, NormParts(op.bottom, at, norm=(op, at)))
+
+
+class ScaleStep(NormStep[ops.Scale]):
+    """A normalisation with mean 0 and variance 1."""
+
+    def __init__(self, engine: Engine, op: ops.Scale, at: Operands) -> None:
+        shape = at.bottom[0].shape
+        decline_other_scales(op, at, shape)
+        super().__init__(engine, op, NormParts(shape, at, scale=(op, at)))
+
+
+class MVNStep(OnednnStep[ops.MVN]):
+    """In the layout of the bottom, or with the channels last or in blocks; in place or not."""
+
+    def __init__(self, engine: Engine, op: ops.MVN, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if op.across or not (op.divides and op.eps > 0):
+            message = "all channels at once, or no eps; our kernel normalises each channel with one"
+            raise Declined(message)
+
+    def prepare(self) -> None:
+        [bottom], engine = self.at.bottom, self.engine
+        if bottom.shape != self.op.shape:
+            message = f"{len(bottom.shape)} axes; our kernel takes 4"
+            raise Declined(message)
+        found = engine.whole(engine.expected(bottom.data_memory, bottom.shape))
+        last, blocks = (
+            engine.innermost_layout(bottom.shape, 1),
+            channel_blocks(engine, bottom.shape, BLOCK),
+        )
+        for layout in dict.fromkeys((found, last, blocks)):
+            kernel = plane_norm_kernel(engine, self.op.eps, layout)
+            if kernel is not None:
+                source = Reader(Arg.SRC, bottom, layout)
+                target = Writer(Arg.DST, self.at.top[0], layout)
+                self.forward_calls = [map_call(engine, source, target, kernel)]
+                self._deviations = kernel.deviations
+                return
+        message = "no kernels are made at run time; this needs one"
+        raise Declined(message)
+
+    @property
+    def backward_code(self) -> str:
+        return "numpy"
+
+    def backward(self) -> None:
+        at = self.at
+        if not at.propagate_down[0]:
+            return
+        y, dy = at.top[0].read(), at.top[0].read_diff()
+        planes, each = (2, 3), (*at.bottom[0].shape[:2], 1, 1)
+        deviations = self._deviations[:, : each[1]]  # without those of padding
+        level = np.mean(dy, axis=planes, keepdims=True)
+        slope = np.mean(dy * y, axis=planes, keepdims=True)
+        at.bottom[0].write_diff((dy - level - y * slope) / deviations.reshape(each))

@@ -1,4 +1,4 @@
-"""Permute: one copy in each direction, from whatever layout the elements are in.
+"""Permute and ShuffleChannel.
 
 Channels that lie innermost already, as convolutions write them, are copied as they are where they
 shall come last: a detector's boxes and scores.
@@ -15,7 +15,7 @@ from demitasse.backends.onednn.ports import BlobPort, Call, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.step import Operands, decline_in_place
 
-__all__ = ["PermuteStep"]
+__all__ = ["PermuteStep", "ShuffleStep"]
 
 
 class PermuteStep(OnednnStep[ops.Permute]):
@@ -49,5 +49,41 @@ class PermuteStep(OnednnStep[ops.Permute]):
         return self.engine.strided(op.bottom, turned)
 
     def _copy(self, source: BlobPort, target: BlobPort) -> Call:
+        found = self.engine.describe_reorder(source.descriptor, target.descriptor)
+        return Call(self.engine, found, [source, target])
+
+
+class ShuffleStep(OnednnStep[ops.Shuffle]):
+    """The top in the layout of the bottom: in C order, or with the channels last."""
+
+    def __init__(self, engine: Engine, op: ops.Shuffle, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_in_place(at, NEEDS_BOTTOM)
+
+    def prepare(self) -> None:
+        [bottom], shape = self.at.bottom, self.op.shape
+        expected = self.engine.whole(self.engine.expected(bottom.data_memory, shape))
+        self.layout = expected if expected.plain else self.engine.innermost_layout(shape, 1)
+        self.forward_calls = [self._copy(self.op.group, diff=False)]
+
+    def prepare_backward(self) -> None:
+        if self.at.propagate_down[0]:
+            self.backward_calls = [self._copy(self.op.shape[1] // self.op.group, diff=True)]
+
+    def _copy(self, rows: int, *, diff: bool) -> Call:
+        """Return a copy that reads channels by columns, as if they were written in rows."""
+        [bottom], [top], shape = self.at.bottom, self.at.top, self.op.shape
+        images, channels, pixels = shape[0], shape[1], math.prod(shape[2:])
+        columns = channels // rows
+        channel, pixel = (pixels, 1) if self.layout.plain else (1, channels)
+        table = (images, columns, rows, pixels)
+        image = channels * pixels
+        read = (image, channel, columns * channel, pixel)
+        written = (image, rows * channel, channel, pixel)
+        from_, to = (top, bottom) if diff else (bottom, top)
+        source = Reader(Arg.SRC, from_, self.layout, diff=diff)
+        source.descriptor = self.engine.strided(table, read)
+        target = Writer(Arg.DST, to, self.layout, diff=diff)
+        target.descriptor = self.engine.strided(table, written)
         found = self.engine.describe_reorder(source.descriptor, target.descriptor)
         return Call(self.engine, found, [source, target])

@@ -1,23 +1,33 @@
-"""MAX and AVE pooling."""
+"""Pooling, spatial pyramid pooling and ROI pooling."""
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.onednn.library.candidates import candidates
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims
-from demitasse.backends.onednn.library.primitive import Description
+from demitasse.backends.onednn.library.primitive import Description, candidates
+from demitasse.backends.onednn.own_kernels.unary import means_call, region_call
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
-from demitasse.backends.step import Declined, Operands, decline_in_place
+from demitasse.backends.regions import Bins, bins, bins_between
+from demitasse.backends.step import Declined, Operand, Operands, decline_gradients, decline_in_place
 
-__all__ = ["PoolStep"]
+if TYPE_CHECKING:
+    from demitasse.backends.onednn.own_kernels.roi_pooling import RegionCall
+
+__all__ = ["PoolStep", "PyramidStep", "RegionMeansStep", "RegionPoolStep"]
+
 
 IMAGE_AXES = (3, 4, 5)
 SLOW = "simple"
@@ -149,3 +159,121 @@ def some_empty(op: ops.Pool) -> bool:
     """Return whether some window holds no element of the image."""
     sizes = zip(op.bottom[2:], op.top[2:], op.kernel, op.stride, op.pad, strict=True)
     return any((out - 1) * s - p >= size or k <= p for size, out, k, s, p in sizes)
+
+
+class _LevelWriter(Writer):
+    """The part of the top that a level is written to.
+
+    Args:
+        top: The top.
+        layout: Its layout, C order.
+        first: Elements of an image before the level's.
+    """
+
+    __slots__ = ("_first",)
+
+    def __init__(self, top: Operand, layout: Layout, first: int) -> None:
+        super().__init__(Arg.DST, top, layout)
+        self._first = first
+
+    def array(self) -> np.ndarray:
+        return super().array()[self._first :]
+
+
+class PyramidStep(OnednnStep[ops.Pyramid]):
+    """Each level is pooled in the layout that is fastest for it, and copied into the top."""
+
+    def __init__(self, engine: Engine, op: ops.Pyramid, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_gradients([at])
+        self._levels = [self._level(number, pool) for number, pool in enumerate(op.levels)]
+
+    def _level(self, number: int, pool: ops.Pool) -> PoolStep:
+        pooled = self.at.saved(f"level {number}", pool.top).blob
+        return PoolStep(self.engine, pool, replace(self.at, top=(pooled,)))
+
+    def prepare(self) -> None:
+        for level in self._levels:
+            level.prepare()
+        first = 0
+        for level in self._levels:
+            self.forward_calls += [*level.forward_calls, self._copy(level, first)]
+            first += math.prod(level.op.top[1:])
+
+    def _copy(self, level: PoolStep, first: int) -> Call:
+        """Return what copies a level to where it begins in each image's part of the top."""
+        engine, top, shape = self.engine, self.at.top[0], level.op.top
+        _, _, rows, columns = shape
+        each = math.prod(top.shape[1:])
+        there = engine.strided(shape, (each, rows * columns, columns, 1))
+        found = engine.describe_reorder(level.y.handle, there)
+        target = _LevelWriter(top, engine.plain(top.shape), first)
+        target.descriptor = there
+        return Call(engine, found, [Reader(Arg.SRC, level.at.top[0], level.y), target])
+
+
+VALUES = 5
+"""Fields of a region."""
+
+
+O = TypeVar("O", bound=ops.RegionPool | ops.RegionMeans)  # noqa: E741 - the type of the operation
+
+
+class _RegionStep(OnednnStep[O]):
+    """From a map to C order."""
+
+    cut: ClassVar[Callable[..., Bins]]
+    """Cuts regions into bins."""
+
+    def __init__(self, engine: Engine, op: O, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if at.backward:
+            message = "a gradient is wanted; our kernels of regions run forward"
+            raise Declined(message)
+
+    def prepare(self) -> None:
+        call = self._made()
+        if call is None:
+            message = "no kernels are made at run time; this needs one"
+            raise Declined(message)
+        self.call, self.forward_calls = call, [call]
+
+    @abstractmethod
+    def _made(self) -> RegionCall | None:
+        """Return what runs; None where there is none."""
+
+    def forward(self) -> None:
+        op, regions = self.op, self.at.bottom[1]
+        corners = regions.data_memory.cpu_data()[: op.top[0] * VALUES].reshape(-1, VALUES)
+        images, size = op.bottom[0], (op.bottom[2], op.bottom[3])
+        pooled = op.top[2], op.top[3]
+        self.call.bins = type(self).cut(corners, op.scale, pooled, images, size)
+        super().forward()
+
+
+class RegionMeansStep(_RegionStep[ops.RegionMeans]):
+    """From C order."""
+
+    cut = staticmethod(bins_between)
+
+    def _made(self) -> RegionCall | None:
+        at, plain, op = self.at, self.engine.plain, self.op
+        source = Reader(Arg.SRC, at.bottom[0], plain(op.bottom))
+        return means_call(self.engine, op, source, Writer(Arg.DST, at.top[0], plain(op.top)))
+
+
+class RegionPoolStep(_RegionStep[ops.RegionPool]):
+    """From the layout of the channels that is found, or with the channels last."""
+
+    cut = staticmethod(bins)
+
+    def _made(self) -> RegionCall | None:
+        engine, shape = self.engine, self.op.bottom
+        expected = engine.whole(engine.expected(self.at.bottom[0].data_memory, shape))
+        return self._in(expected) or self._in(engine.innermost_layout(shape, 1))
+
+    def _in(self, layout: Layout) -> RegionCall | None:
+        at, engine, op = self.at, self.engine, self.op
+        source = Reader(Arg.SRC, at.bottom[0], layout)
+        target = Writer(Arg.DST, at.top[0], engine.plain(op.top))
+        return region_call(engine, op, source, target)

@@ -11,11 +11,10 @@ import math
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.onednn.library.candidates import in_some_layout
 from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.library.primitive import Description
+from demitasse.backends.onednn.library.primitive import Description, in_some_layout
 from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.onednn.steps.activation import Copy

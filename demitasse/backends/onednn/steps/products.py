@@ -1,17 +1,22 @@
-"""Products of rows with a learned weight, over buffers that a Step names anew in every run."""
+"""Matrix products with a learned weight: InnerProduct and Embed."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from demitasse.backends import ops
 from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Port, Reader
-from demitasse.backends.step import Operand
+from demitasse.backends.onednn.library.primitive import Description, lent_attributes
+from demitasse.backends.onednn.own_kernels.pixels import rows_call
+from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Port, Reader, Writer
+from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable
+from demitasse.backends.onednn.steps.activation import post_ops
+from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 from demitasse.errors import DeviceError
 
-__all__ = ["Own", "Product"]
+__all__ = ["InnerProductStep", "Own", "Product"]
 
 
 FEW = 8
@@ -120,3 +125,154 @@ class Product:
         if row and self._bias:
             ports.append(Gradient(Arg.DIFF_BIAS, self._bias, row))
         return Call(self._engine, found, ports)
+
+
+class InnerProductStep(OnednnStep[ops.InnerProduct]):
+    """x (rows, k) in C order; the weight (m, k) in one layout for all primitives.
+
+    It is the layout that all of them prefer, if that is one and the same; the bottom is taken as
+    rows, not as images, to make that likely. Otherwise the weight stays in C order: converting a
+    learned weight there and back in every step takes as long as a product.
+    """
+
+    def __init__(self, engine: Engine, op: ops.InnerProduct, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_in_place(self.at, NEEDS_BOTTOM)
+        if op.transpose:
+            message = "a transposed weight; oneDNN's Step takes (num_output, K)"
+            raise Declined(message)
+        plain = engine.plain
+        self.x, self.y, self.w = plain((op.rows, op.k)), plain((op.rows, op.m)), (op.m, op.k)
+        self.bias = plain((op.m,)) if op.bias else None
+
+    def prepare(self) -> None:
+        engine = self.engine
+        found = self._describe(engine.any(self.w), engine.attributes)
+        if not self._agree(found):
+            found = self._describe(engine.plain(self.w).handle, engine.attributes)
+        self.hint, self.weight = found, found.layout(Query.WEIGHTS)
+        top = self.at.top[0]
+        self.forward_calls = [self._ours(top) or self._call(found, top)]
+
+    def _agree(self, found: Description) -> bool:
+        """Return whether the gradient of a weight that is learned has the weight's own layout."""
+        if not self.at.backward or not self.at.param_propagate_down[0]:
+            return True
+        try:
+            gradient = self._describe_weights(found, self.engine.any(self.w), self.bias)
+            return gradient.layout(Query.DIFF_WEIGHTS) is found.layout(Query.WEIGHTS)
+        except Declined:
+            return False
+
+    def with_activation(self, then: ops.Activation, target: Operand) -> Runnable:
+        """Return the product with an activation after it, with the same layout of the weight.
+
+        Raises:
+            Declined: Neither our kernel nor the library does it.
+        """
+        ours = self._ours(target, then)
+        if ours is not None:
+            return ours
+        functions = post_ops(then)
+        with lent_attributes(self.engine.library, functions=functions) as lent:
+            found = self._describe(self.hint.descriptor(Query.WEIGHTS), lent)
+        return self._call(found, target)
+
+    def _describe(self, w: int, attributes: int) -> Description:
+        return self.engine.describe(
+            "inner_product_forward",
+            Pass.TRAINING if self.at.backward else Pass.INFERENCE,
+            self.x.handle,
+            w,
+            self.bias.handle if self.bias else None,
+            self.y.handle,
+            attributes,
+        )
+
+    def _ours(self, target: Operand, then: ops.Activation | None = None) -> Runnable | None:
+        """Return the product in a kernel of our own; None where none pays or can be made.
+
+        Raises:
+            Declined: It does not do what follows.
+        """
+        if self.at.backward:
+            return None
+        source, weight, bias = self._sources()
+        written = Writer(Arg.DST, target, self.y)
+        return rows_call(self.engine, source, weight, bias, written, then)
+
+    def _call(self, found: Description, target: Operand) -> Call:
+        ports: list[Port] = [port for port in self._sources() if port is not None]
+        return Call(self.engine, found, [*ports, Writer(Arg.DST, target, self.y)])
+
+    def _sources(self) -> tuple[Reader, Parameter, Reader | None]:
+        """Return what is read: rows, weight and bias."""
+        at = self.at
+        bias = Reader(Arg.BIAS, at.params[1], self.bias) if self.bias else None
+        weight = Parameter(Arg.WEIGHTS, at.params[0], self.weight)
+        return Reader(Arg.SRC, at.bottom[0], self.x), weight, bias
+
+    def prepare_backward(self) -> None:
+        if self.at.param_propagate_down[0]:
+            self._prepare_weights()
+        if self.at.propagate_down[0]:
+            self._prepare_data()
+
+    @property
+    def backward_repeats(self) -> bool:
+        return not self._adds_bias_alone
+
+    @property
+    def _adds_bias_alone(self) -> bool:
+        """True if there is a gradient of the bias, and none of the weight."""
+        wanted = self.at.param_propagate_down
+        return self.op.bias and wanted[1] and not wanted[0]
+
+    def backward(self) -> None:
+        super().backward()
+        at, op = self.at, self.op
+        if self._adds_bias_alone:
+            # the primitive that sums it up computes the weight's gradient too
+            dy = at.top[0].read_diff().reshape(op.rows, op.m)
+            at.params[1].add_diff(np.add.reduce(dy, axis=0))
+
+    def _prepare_weights(self) -> None:
+        at = self.at
+        bias = self.bias if self.op.bias and at.param_propagate_down[1] else None
+        found = self._describe_weights(self.hint, self.hint.descriptor(Query.WEIGHTS), bias)
+        ports: list[Port] = [
+            Reader(Arg.SRC, at.bottom[0], self.x),
+            Reader(Arg.DIFF_DST, at.top[0], self.y, diff=True),
+            Gradient(Arg.DIFF_WEIGHTS, at.params[0], found.layout(Query.DIFF_WEIGHTS)),
+        ]
+        if bias:
+            ports.append(Gradient(Arg.DIFF_BIAS, at.params[1], bias))
+        self.backward_calls.append(Call(self.engine, found, ports))
+
+    def _describe_weights(self, hint: Description, w: int, bias: Layout | None) -> Description:
+        return self.engine.describe(
+            "inner_product_backward_weights",
+            self.x.handle,
+            w,
+            bias.handle if bias else None,
+            self.y.handle,
+            hint.handle,
+            self.engine.attributes,
+        )
+
+    def _prepare_data(self) -> None:
+        at = self.at
+        found = self.engine.describe(
+            "inner_product_backward_data",
+            self.x.handle,
+            self.hint.descriptor(Query.WEIGHTS),
+            self.y.handle,
+            self.hint.handle,
+            self.engine.attributes,
+        )
+        ports = [
+            Reader(Arg.DIFF_DST, at.top[0], self.y, diff=True),
+            Reader(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS)),
+            Writer(Arg.DIFF_SRC, at.bottom[0], self.x, diff=True),
+        ]
+        self.backward_calls.append(Call(self.engine, found, ports))

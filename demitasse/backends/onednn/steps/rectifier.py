@@ -20,11 +20,10 @@ from functools import partial
 import numpy as np
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.onednn.library.attributes import Function, lent_attributes
 from demitasse.backends.onednn.library.constants import Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.library.primitive import Description
+from demitasse.backends.onednn.library.primitive import Description, Function, lent_attributes
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.step import Declined
 

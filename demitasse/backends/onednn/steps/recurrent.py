@@ -1,4 +1,4 @@
-"""LSTM and RNN: the products of all time steps at once where they can be, else step by step.
+"""LSTM and RNN.
 
 What goes into the gates from outside is one product for all steps, and so are all gradients of
 weights; only the product with the hidden state waits for the step before. The steps run in kernels
@@ -8,6 +8,8 @@ of our own, or one by one in the library and numpy (``sequences.py``).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Protocol
 
 import numpy as np
 
@@ -15,14 +17,17 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.ports import Call, Reader, Writer
+from demitasse.backends.onednn.library.primitive import lent_attributes
+from demitasse.backends.onednn.own_kernels.recurrent import learned_steps, output_call, steps_call
+from demitasse.backends.onednn.ports import Call, Port, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable
-from demitasse.backends.onednn.steps.cells import past_tanh
 from demitasse.backends.onednn.steps.products import Own, Product
-from demitasse.backends.onednn.steps.sequences import sequence
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 
-__all__ = ["RecurrentStep"]
+__all__ = [
+    "CELLS", "Cell", "LstmCell", "RecurrentForwardStep", "RecurrentStep", "RnnCell", "Steps",
+    "past_tanh", "sequence",
+]  # fmt: skip
 
 
 class RecurrentStep(OnednnStep[ops.Recurrent]):
@@ -190,3 +195,304 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
 def _array(*shape: int) -> np.ndarray:
     """Return zeros in memory that primitives like."""
     return aligned(int(np.prod(shape))).reshape(shape)
+
+
+class RecurrentForwardStep(OnednnStep[ops.Recurrent]):
+    """T steps of N sequences, with G gates for each of H hidden values."""
+
+    def __init__(self, engine: Engine, op: ops.Recurrent, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_in_place(at, NEEDS_BOTTOM)
+        if at.backward:
+            message = "gradients are wanted; this keeps nothing for them"
+            raise Declined(message)
+        params, bottom, top = at.params, at.bottom, at.top[0]
+        many, wide = op.steps * op.rows, params[0].shape[0]
+        z, static = self._array(op.steps, op.rows, wide), None
+        self._add(many, params[:2], bottom[0], z)
+        if op.static:
+            static = self._array(op.rows, wide)
+            self._add(op.rows, params[2:3], bottom[2], static)
+        if op.cell == "LSTM":
+            self.forward_calls.append(steps_call(engine, op, at, z, static, top.buffer))
+            return
+        hidden = self._array(op.steps, op.rows, op.m)
+        self.forward_calls.append(steps_call(engine, op, at, z, static, lambda: hidden))
+        self._add(many, params[-2:], hidden, top)
+        self.forward_calls.append(output_call(engine, top))
+
+    def _add(
+        self,
+        rows: int,
+        params: tuple[Operand, ...],
+        source: Operand | np.ndarray,
+        target: Operand | np.ndarray,
+    ) -> None:
+        """Add a product of rows with a weight, and perhaps a bias."""
+        product = Product(self.engine, rows, *params, alone=True)
+        x: Port = (
+            Own(Arg.SRC, product.x, source)
+            if isinstance(source, np.ndarray)
+            else Reader(Arg.SRC, source, product.x)
+        )
+        y: Port = (
+            Own(Arg.DST, product.y, target)
+            if isinstance(target, np.ndarray)
+            else Writer(Arg.DST, target, product.y)
+        )
+        self.forward_calls.append(product.forward(x, y))
+
+    def _array(self, *shape: int) -> np.ndarray:
+        """Return zeros in memory that primitives like."""
+        array = aligned(int(np.prod(shape))).reshape(shape)
+        self.kept += array.nbytes
+        return array
+
+
+class Cell(Protocol):
+    """One sort of cell, for T steps of N sequences with H hidden values."""
+
+    gates: int
+    """Gates of a hidden value."""
+
+    states: int
+    """Arrays of a state; the first is the hidden state."""
+
+    nbytes: int
+    """Bytes it holds."""
+
+    def __init__(self, steps: int, rows: int, size: int) -> None: ...
+
+    def begin(self, states: list[np.ndarray]) -> None:
+        """Begin with these states. Shapes: each (N, H)."""
+
+    def end(self) -> list[np.ndarray]:
+        """Return the states at the end, the hidden one left out."""
+
+    def step(self, t: int, z: np.ndarray, cont: np.ndarray, h: np.ndarray) -> None:
+        """Write the hidden state to ``h``; ``z`` becomes what the gradient needs.
+
+        Shapes: z (N, G * H), cont (N, 1), h (N, H).
+        """
+
+    def begin_back(self) -> None:
+        """Begin with no gradient of the states at the end."""
+
+    def back(self, t: int, z: np.ndarray, cont: np.ndarray, dh: np.ndarray, dz: np.ndarray) -> None:
+        """Write the gradient of the gates' inputs to ``dz``; ``dh`` may be spoiled."""
+
+
+class LstmCell:
+    """Gates input, forget, output and new value; the states are h and c."""
+
+    gates, states = 4, 2
+
+    def __init__(self, steps: int, rows: int, size: int) -> None:
+        self.size = size
+        self.cells = np.zeros((steps + 1, rows, size), np.float32)
+        self.squashed = np.zeros((steps, rows, size), np.float32)
+        self.scratch, self.dc = (np.zeros((rows, size), np.float32) for _ in range(2))
+        self.nbytes = self.cells.nbytes + self.squashed.nbytes
+
+    def begin(self, states: list[np.ndarray]) -> None:
+        self.cells[0] = states[1]
+
+    def end(self) -> list[np.ndarray]:
+        return [self.cells[-1]]
+
+    def step(self, t: int, z: np.ndarray, cont: np.ndarray, h: np.ndarray) -> None:
+        opened, half = z[:, : 3 * self.size], np.float32(0.5)
+        # sigmoid by way of tanh, which cannot overflow
+        np.multiply(opened, half, out=opened)
+        np.tanh(z, out=z)
+        np.multiply(opened, half, out=opened)
+        np.add(opened, half, out=opened)
+        i, f, o, g = self._parts(z)
+        c, squashed = self.cells[t + 1], self.squashed[t]
+        np.multiply(cont, f, out=c)
+        np.multiply(c, self.cells[t], out=c)
+        np.multiply(i, g, out=self.scratch)
+        np.add(c, self.scratch, out=c)
+        np.tanh(c, out=squashed)
+        np.multiply(o, squashed, out=h)
+
+    def begin_back(self) -> None:
+        self.dc[...] = 0
+
+    def back(self, t: int, z: np.ndarray, cont: np.ndarray, dh: np.ndarray, dz: np.ndarray) -> None:
+        i, f, o, g = self._parts(z)
+        di, df, do, dg = self._parts(dz)
+        dc, s, squashed = self.dc, self.scratch, self.squashed[t]
+        past_tanh(squashed, dh, s)
+        np.multiply(s, o, out=s)
+        np.add(dc, s, out=dc)
+        np.multiply(dc, i, out=s)
+        past_tanh(g, s, dg)
+        np.multiply(dc, g, out=di)
+        np.multiply(dh, squashed, out=do)
+        np.multiply(dc, cont, out=dc)
+        np.multiply(dc, self.cells[t], out=df)
+        for gate, gradient in ((i, di), (f, df), (o, do)):
+            np.multiply(gradient, gate, out=gradient)
+            np.subtract(1, gate, out=s)
+            np.multiply(gradient, s, out=gradient)
+        np.multiply(dc, f, out=dc)
+
+    def _parts(self, z: np.ndarray) -> list[np.ndarray]:
+        return [z[:, first : first + self.size] for first in range(0, 4 * self.size, self.size)]
+
+
+class RnnCell:
+    """h = tanh(z); the state is h."""
+
+    gates, states, nbytes = 1, 1, 0
+
+    def __init__(self, steps: int, rows: int, size: int) -> None:
+        del steps, rows, size
+
+    def begin(self, states: list[np.ndarray]) -> None:
+        del states
+
+    def end(self) -> list[np.ndarray]:
+        return []
+
+    def step(self, t: int, z: np.ndarray, cont: np.ndarray, h: np.ndarray) -> None:
+        del t, cont
+        np.tanh(z, out=z)
+        h[...] = z
+
+    def begin_back(self) -> None:
+        """Nothing: the hidden state is all there is."""
+
+    def back(self, t: int, z: np.ndarray, cont: np.ndarray, dh: np.ndarray, dz: np.ndarray) -> None:
+        del t, cont
+        past_tanh(z, dh, dz)
+
+
+def past_tanh(squashed: np.ndarray, gradient: np.ndarray, out: np.ndarray) -> None:
+    """Write gradient * (1 - squashed^2): what passes a tanh."""
+    np.multiply(squashed, squashed, out=out)
+    np.subtract(1, out, out=out)
+    np.multiply(out, gradient, out=out)
+
+
+CELLS: dict[str, type[Cell]] = {"LSTM": LstmCell, "RNN": RnnCell}
+
+
+class Steps(Protocol):
+    """T steps of N sequences, with G gates for each of H hidden values.
+
+    Attributes:
+        before: The hidden states that steps begin with. Shape: (T, N, H).
+        states: How many arrays a state has; the first is the hidden one.
+        calls: What of the library they run forward.
+        nbytes: Bytes that they hold.
+    """
+
+    before: np.ndarray
+    states: int
+
+    @property
+    def calls(self) -> Sequence[Runnable]: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def code(self) -> str:
+        """Name of the code that runs forward, beside that of its calls."""
+
+    @property
+    def backward_code(self) -> str:
+        """Name of the code that runs backward."""
+
+    def forward(
+        self, states: Sequence[np.ndarray], cont: np.ndarray, hidden: np.ndarray
+    ) -> Sequence[np.ndarray]:
+        """Write the hidden states, and return the states at the end.
+
+        Shapes: states (N, H), cont (T, N, 1), hidden (T, N, H).
+        """
+
+    def prepare_backward(self, dz: np.ndarray, known: np.ndarray) -> None:
+        """Take where the gradients of the inputs of the gates go, and what the gates let through.
+
+        Shapes: (T, N, G * H).
+        """
+
+    def backward(self, cont: np.ndarray, dy: np.ndarray) -> None:
+        """Compute them from those of the hidden states. Shape: (T, N, H)."""
+
+
+class ApartSteps:
+    """Those that run one by one.
+
+    Args:
+        engine: The engine.
+        op: The operation.
+        weight: That of the hidden state.
+        z: The inputs of the gates, which become what gradients need. Shape: (T, N, G * H).
+    """
+
+    code = backward_code = "numpy"
+
+    def __init__(self, engine: Engine, op: ops.Recurrent, weight: Operand, z: np.ndarray) -> None:
+        t, n, h = op.steps, op.rows, op.m
+        self._steps, self._z, self._cell = t, z, CELLS[op.cell](t, n, h)
+        self.before = aligned(t * n * h).reshape(t, n, h)
+        self._dh = aligned(n * h).reshape(n, h)
+        self.states = self._cell.states
+        with lent_attributes(engine.library, keep=1.0) as adding:
+            again = Product(engine, n, weight, attributes=adding)
+        self._h_port, self._z_port = Own(Arg.SRC, again.x), Own(Arg.DST, again.y)
+        self._from_hidden = again.forward(self._h_port, self._z_port)
+        self._again, self.calls = again, [self._from_hidden]
+
+    @property
+    def nbytes(self) -> int:
+        return self.before.nbytes + self._dh.nbytes + self._cell.nbytes
+
+    def forward(
+        self, states: Sequence[np.ndarray], cont: np.ndarray, hidden: np.ndarray
+    ) -> Sequence[np.ndarray]:
+        cell, h = self._cell, states[0]
+        cell.begin(list(states))
+        for t in range(self._steps):
+            np.multiply(cont[t], h, out=self.before[t])
+            self._h_port.buffer, self._z_port.buffer = self.before[t], self._z[t]
+            self._from_hidden()
+            h = hidden[t]
+            cell.step(t, self._z[t], cont[t], h)
+        return [h, *cell.end()]
+
+    def prepare_backward(self, dz: np.ndarray, known: np.ndarray) -> None:
+        del known  # it is what the inputs have become
+        self._dz, self._dz_port = dz, Own(Arg.DIFF_DST, self._again.y)
+        dh = Own(Arg.DIFF_SRC, self._again.x, self._dh)
+        self._from_gates = self._again.gradient(self._dz_port, dh)
+
+    def backward(self, cont: np.ndarray, dy: np.ndarray) -> None:
+        cell, dh, dz = self._cell, self._dh, self._dz
+        dh[...] = 0
+        cell.begin_back()
+        for t in reversed(range(self._steps)):
+            np.add(dh, dy[t], out=dh)
+            cell.back(t, self._z[t], cont[t], dh, dz[t])
+            if t:  # gradients do not cross passes
+                self._dz_port.buffer = dz[t]
+                self._from_gates()
+                np.multiply(dh, cont[t], out=dh)
+
+
+def sequence(engine: Engine, op: ops.Recurrent, weight: Operand, z: np.ndarray) -> Steps:
+    """Return the steps of a recurrent layer.
+
+    Args:
+        engine: The engine.
+        op: The operation.
+        weight: That of the hidden state.
+        z: The inputs of the gates, which become what gradients need. Shape: (T, N, G * H).
+    """
+    with suppress(Declined):
+        return learned_steps(engine, op, weight, z)
+    return ApartSteps(engine, op, weight, z)

@@ -19,8 +19,8 @@ from demitasse.backends.onednn.library.layout import Layout, dims, layout_of
 from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Port, Reader, Writer
 from demitasse.backends.onednn.steps.activation import post_ops
+from demitasse.backends.onednn.steps.convolution import WindowStep
 from demitasse.backends.onednn.steps.rectifier import Fixed, rectifying
-from demitasse.backends.onednn.steps.windows import WindowStep
 from demitasse.backends.step import Declined, Memory, Operand, Operands
 from demitasse.backends.windows import ConvGeometry
 

@@ -1,20 +1,24 @@
-"""Slice: a copy for each top forward, in the layout of the bottom, and one backward."""
+"""Slice, Crop and Split: parts of a blob."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import c_void_p
 from itertools import pairwise
 
 from demitasse.backends import ops
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.library.layout import Layout, dims
+from demitasse.backends.onednn.library.library import check, create
+from demitasse.backends.onednn.library.primitive import in_some_layout
 from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
-from demitasse.backends.onednn.steps.part import IMAGES, along, like, part_copy
-from demitasse.backends.step import Declined, Operands, decline_in_place
+from demitasse.backends.onednn.steps.sums import summed
+from demitasse.backends.step import Declined, Operands, decline_in_place, share
+from demitasse.errors import DeviceError
 
-__all__ = ["SliceStep"]
+__all__ = ["IMAGES", "CropStep", "SliceStep", "SplitStep", "along", "like", "part_copy"]
 
 
 class SliceStep(OnednnStep[ops.Slice]):
@@ -62,3 +66,98 @@ class SliceStep(OnednnStep[ops.Slice]):
         reads = [Reader(Arg.MULTIPLE_SRC + i, top, one, diff=True) for i, (top, one) in pairs]
         target = Writer(Arg.DST, at.bottom[0], self._whole, diff=True)
         self.backward_calls = [Call(engine, found, [*reads, target])]
+
+
+class CropStep(OnednnStep[ops.Crop]):
+    """The top has its channels last, unless the bottom is in C order."""
+
+    portable_gradient = True
+
+    def __init__(self, engine: Engine, op: ops.Crop, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_in_place(at, NEEDS_BOTTOM)
+
+    def prepare(self) -> None:
+        expected = self.engine.expected(self.at.bottom[0].data_memory, self.op.bottom)
+        if len(self.op.bottom) < IMAGES:
+            self._prepare_in(self.engine.plain(self.op.bottom))
+        else:
+            in_some_layout(self.engine, expected, self._prepare_in)
+
+    def _prepare_in(self, layout: Layout) -> None:
+        engine, op, [top] = self.engine, self.op, self.at.top
+        there = like(engine, layout, op.top)
+        source, target = Reader(Arg.SRC, self.at.bottom[0], layout), Writer(Arg.DST, top, there)
+        self.forward_calls = [part_copy(engine, source, op.first, target)]
+
+
+class SplitStep(OnednnStep[ops.Split]):
+    """The gradient is a sum in the first of the readers' layouts that is not C order."""
+
+    may_wait = True  # no elements are looked at
+
+    def __init__(self, engine: Engine, op: ops.Split, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if not op.shape:
+            message = "0 axes; oneDNN takes 1 to 12"
+            raise Declined(message)
+
+    @property
+    def code(self) -> str:
+        return "shared memory"
+
+    def forward(self) -> None:
+        share(self.at)
+
+    def prepare_backward(self) -> None:
+        at, shape = self.at, self.op.shape
+        if not at.propagate_down[0]:
+            return
+        layouts = [self.engine.expected(blob.diff_memory, shape) for blob in at.top]
+        layout = next((one for one in layouts if not one.plain), layouts[0])
+        ones = [1.0] * len(at.top)
+        call = summed(self.engine, at.top, ones, at.bottom[0], layout, diff=True)
+        self.backward_calls = [call]
+
+
+IMAGES = 3
+"""Axes from which on there are channels and places."""
+
+
+def like(engine: Engine, whole: Layout, shape: tuple[int, ...]) -> Layout:
+    """Return the layout of a part: in C order if the whole is, else with its channels last."""
+    return engine.plain(shape) if whole.plain else engine.innermost_layout(shape, 1)
+
+
+def along(axis: int, first: int, axes: int) -> list[int]:
+    """Return where a part begins that begins with others along all axes but one."""
+    return [first if place == axis else 0 for place in range(axes)]
+
+
+def part_copy(engine: Engine, source: Reader, first: Sequence[int], target: Writer) -> Call:
+    """Return the copy of a part.
+
+    Args:
+        engine: The engine.
+        source: What it is a part of.
+        first: Where it begins, along each axis.
+        target: What is written; its shape says how large the part is.
+
+    Raises:
+        Declined: Blocks of channels do not end where it begins.
+    """
+    shape = target.layout.shape
+    try:
+        part = create(
+            engine.library.dnnl_memory_desc_create_submemory,
+            source.layout.handle, dims(shape), dims(tuple(first)),
+        )  # fmt: skip
+    except DeviceError:
+        message = f"a part from {tuple(first)} on; blocks of channels cannot be cut there"
+        raise Declined(message) from None
+    try:
+        source.descriptor = part
+        found = engine.describe_reorder(part, target.layout.handle)
+        return Call(engine, found, [source, target])
+    finally:
+        check(engine.library.dnnl_memory_desc_destroy(part))

@@ -1,27 +1,28 @@
-"""Depthwise convolutions."""
+"""Depthwise convolutions: kernels of a Step, and their calls."""
 
 from __future__ import annotations
 
 import math
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import cached_property
 
 from demitasse.backends import ops
+from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
 from demitasse.backends.kernels.depthwise.schedule import Strips
-from demitasse.backends.onednn.library.candidates import BLOCK, channel_blocks
+from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.own_kernels.convolutions.kernels import ConvKernels
+from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
+from demitasse.backends.onednn.own_kernels.calls import ChannelCall
+from demitasse.backends.onednn.own_kernels.convolutions.interface import ConvKernels
 from demitasse.backends.onednn.own_kernels.images import fitting, images_of
 from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands
 from demitasse.backends.step import Declined
 
-if TYPE_CHECKING:
-    from demitasse.backends.onednn.own_kernels.convolutions.depthwise_calls import DepthwiseCall
+__all__ = ["DepthwiseCall", "DepthwiseKernels"]
 
-__all__ = ["DepthwiseKernels"]
 
 LARGE = 3 << 19
 """Floats of a stack of images from which on most of them come from memory."""
@@ -48,7 +49,6 @@ class DepthwiseKernels(ConvKernels):
         x, y = (fitting(port.layout, strips.width) for port in (source, target))
         if x is None or y is None or pool:
             return None
-        from demitasse.backends.onednn.own_kernels.convolutions.depthwise_calls import DepthwiseCall
 
         if self.joined and self.x[0] == 1:
             self._wish_for_blocks(strips, source)
@@ -85,3 +85,24 @@ class DepthwiseKernels(ConvKernels):
                 self.engine.note_blocks(port.memory)
                 return Writer(Arg.DST, port.blob, blocks)
         return port
+
+
+class DepthwiseCall(ChannelCall):
+    """A depthwise convolution.
+
+    Args:
+        engine: The engine.
+        strips: The convolution.
+        operands: Its operands.
+        images: Where those lie that are read, and those that are written.
+    """
+
+    def __init__(
+        self, engine: Engine, strips: Strips, operands: ConvOperands, images: tuple[Images, Images]
+    ) -> None:
+        self._strips, self._images = strips, images
+        super().__init__(engine, operands, strips.code)
+
+    @cached_property
+    def _kernel(self) -> DepthwiseConvolution:
+        return DepthwiseConvolution(self._strips, *self._images, self.operands.then)

@@ -1,28 +1,27 @@
-"""Convolutions of small groups of channels."""
+"""Convolutions of small groups: kernels of a Step, and their calls."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+
+import numpy as np
 
 from demitasse.backends import ops
+from demitasse.backends.kernels.grouped.convolution import GroupedConvolution
+from demitasse.backends.kernels.grouped.gradient import GroupedGradient
 from demitasse.backends.kernels.grouped.schedule import GroupParts
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.onednn.library.candidates import channel_blocks
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.own_kernels.convolutions.kernels import ConvKernels
+from demitasse.backends.onednn.library.primitive import channel_blocks
+from demitasse.backends.onednn.own_kernels.calls import ChannelCall, FilterGradientCall
+from demitasse.backends.onednn.own_kernels.convolutions.interface import ConvKernels
 from demitasse.backends.onednn.own_kernels.images import images_of
 from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 
-if TYPE_CHECKING:
-    from demitasse.backends.onednn.own_kernels.convolutions.grouped_calls import (
-        GroupedCall,
-        GroupedGradientCall,
-    )
-
-__all__ = ["GroupedKernels"]
+__all__ = ["GroupedCall", "GroupedGradientCall", "GroupedKernels"]
 
 
 class GroupedKernels(ConvKernels):
@@ -54,9 +53,6 @@ class GroupedKernels(ConvKernels):
         dy, y = self._read_groups(groups, operands.dy)
         if x is None or y is None or not groups.shared:
             return None
-        from demitasse.backends.onednn.own_kernels.convolutions.grouped_calls import (
-            GroupedGradientCall,
-        )
 
         operands = replace(operands, source=source, dy=dy)
         return GroupedGradientCall(self.engine, groups, operands, (x, y))
@@ -78,7 +74,6 @@ class GroupedKernels(ConvKernels):
             y = _of_groups(groups, alike)
         if y is None:
             return None
-        from demitasse.backends.onednn.own_kernels.convolutions.grouped_calls import GroupedCall
 
         operands = replace(operands, source=source, target=target)
         return GroupedCall(self.engine, groups, operands, (x, y), backward=backward)
@@ -108,3 +103,64 @@ def _of_groups(groups: GroupParts, layout: Layout) -> Images | None:
     """Return the images of a layout; None where the kernel of groups does not take it."""
     images = images_of(layout)
     return images if images is not None and groups.fits(images) else None
+
+
+class GroupedCall(ChannelCall):
+    """A convolution of small groups of channels.
+
+    Args:
+        engine: The engine.
+        parts: The convolution.
+        operands: Its operands.
+        images: Where those lie that are read, and those that are written.
+        backward: Whether it is the gradient of another's input, whose weights it takes.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        parts: GroupParts,
+        operands: ConvOperands,
+        images: tuple[Images, Images],
+        *,
+        backward: bool = False,
+    ) -> None:
+        self._parts, self._images, self._backward = parts, images, backward
+        super().__init__(engine, operands, parts.code)
+
+    @cached_property
+    def _kernel(self) -> GroupedConvolution:
+        return GroupedConvolution(self._parts, *self._images, self.operands.then)
+
+    def _pass_weights(self, weights: np.ndarray) -> None:
+        self._kernel.update(weights, backward=self._backward)
+
+
+class GroupedGradientCall(FilterGradientCall):
+    """The gradient of the weights of small groups of channels.
+
+    Args:
+        engine: The engine.
+        parts: The convolution.
+        operands: Its operands.
+        images: Where the input's lie, and the output's gradient.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        parts: GroupParts,
+        operands: GradientOperands,
+        images: tuple[Images, Images],
+    ) -> None:
+        self._kernel = GroupedGradient(parts, *images, bias=operands.bias is not None)
+        super().__init__(engine, operands, parts.code)
+
+    @property
+    def kept(self) -> int:
+        return self._kernel.sums.nbytes
+
+    def _write(
+        self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None
+    ) -> None:
+        self._kernel(source, dy, weight, bias)

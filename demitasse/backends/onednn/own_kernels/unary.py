@@ -1,12 +1,17 @@
-"""Kernels that make one blob of another."""
+"""Kernels from one blob to another: activations, LRN, softmax, interpolation, and their calls."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from demitasse.backends import ops
+from demitasse.backends.kernels.elementwise import Elementwise
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.own_kernels.calls import KernelCall
 from demitasse.backends.onednn.own_kernels.images import images_of
 from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.threads import wanted
@@ -15,27 +20,16 @@ from demitasse.backends.step import Declined
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-
     from demitasse.backends.kernels.classes import FewClasses
     from demitasse.backends.kernels.interpolation import Interpolation
     from demitasse.backends.kernels.lengths import Lengths
-    from demitasse.backends.onednn.own_kernels.elementwise_calls import ElementwiseCall
-    from demitasse.backends.onednn.own_kernels.lrn_calls import Response
-    from demitasse.backends.onednn.own_kernels.map_calls import MapCall, Maps
-    from demitasse.backends.onednn.own_kernels.region_calls import RegionCall
+    from demitasse.backends.onednn.own_kernels.roi_pooling import RegionCall
 
 __all__ = [
-    "elementwise_call",
-    "factors_call",
-    "interpolation_kernel",
-    "lengths_kernel",
-    "lrn_kernel",
-    "map_call",
-    "means_call",
-    "region_call",
-    "rows_kernel",
-]
+    "ElementwiseCall", "LRNCall", "LRNGradientCall", "MapCall", "Maps", "Offset", "OffsetCall",
+    "Response", "elementwise_call", "factors_call", "interpolation_kernel", "lengths_kernel",
+    "lrn_kernel", "map_call", "means_call", "region_call", "rows_kernel",
+]  # fmt: skip
 
 
 def elementwise_call(
@@ -62,7 +56,6 @@ def elementwise_call(
         message = f"no kernels are made at run time; {function} needs those"
         raise Declined(message)
     from demitasse.backends.kernels.elementwise import Elementwise
-    from demitasse.backends.onednn.own_kernels.elementwise_calls import ElementwiseCall
 
     kernel = Elementwise(function, numbers, targets[0].layout.size, tuning)
     return ElementwiseCall(engine, kernel, sources, targets)
@@ -94,8 +87,6 @@ def factors_call(
 
 def map_call(engine: Engine, source: Reader, target: Writer, kernel: Maps) -> MapCall:
     """Return what runs a kernel that makes one blob of another."""
-    from demitasse.backends.onednn.own_kernels.map_calls import MapCall
-
     return MapCall(engine, source, target, kernel)
 
 
@@ -145,7 +136,7 @@ def region_call(
     if not tuning.width or images is None:
         return None
     from demitasse.backends.kernels.roi_pooling import RegionMaxima, takes
-    from demitasse.backends.onednn.own_kernels.region_calls import RegionCall
+    from demitasse.backends.onednn.own_kernels.roi_pooling import RegionCall
 
     if not takes(images, tuning.width):
         return None
@@ -162,7 +153,7 @@ def means_call(
     if not tuning.width:
         return None
     from demitasse.backends.kernels.roi_pooling import RegionMeans
-    from demitasse.backends.onednn.own_kernels.region_calls import RegionCall
+    from demitasse.backends.onednn.own_kernels.roi_pooling import RegionCall
 
     regions, _, rows, columns = op.top
     kernel = RegionMeans(op.bottom, regions, (rows, columns), tuning)
@@ -209,3 +200,184 @@ def lrn_kernel(engine: Engine, op: ops.LRN, layout: Layout) -> Response | None:
         return lrn.LocalResponse(images, *sizes, tuning) if across else None
     within = lrn.takes_within(images, op.size, op.beta, width)
     return lrn.WithinResponse(images, *sizes, tuning) if within else None
+
+
+class Maps(Protocol):
+    """A kernel that reads one array and writes another."""
+
+    @property
+    def code(self) -> str:
+        """Name of the code."""
+        ...
+
+    def __call__(self, source: np.ndarray, target: np.ndarray, /) -> None:
+        """Write the target."""
+        ...
+
+
+class MapCall(KernelCall):
+    """A kernel that makes one blob of another.
+
+    Args:
+        engine: The engine.
+        source: What is read.
+        target: What is written.
+        kernel: The kernel.
+    """
+
+    def __init__(self, engine: Engine, source: Reader, target: Writer, kernel: Maps) -> None:
+        self._source, self._target, self._kernel = source, target, kernel
+        super().__init__(engine, (source, target), kernel.code)
+        target.promise(engine)
+
+    def __call__(self) -> None:
+        self._kernel(self._source.array(), self._target.array())
+
+
+class Offset(Protocol):
+    """A kernel of convolutions that are given their offsets in each call."""
+
+    scratch_size: int
+
+    @property
+    def code(self) -> str:
+        """Name of the code."""
+        ...
+
+    @property
+    def filters_nbytes(self) -> int:
+        """Bytes of all filters that it holds."""
+        ...
+
+    def __call__(
+        self, source: np.ndarray, target: np.ndarray, added: Any, scratch: np.ndarray, /
+    ) -> None:
+        """Write the target."""
+        ...
+
+
+class OffsetCall(KernelCall):
+    """Convolutions that run as one, with what a normalisation before or after them does.
+
+    Args:
+        engine: The engine.
+        source: What is read.
+        target: What is written.
+        kernel: The kernel.
+        offsets: Those of the outputs, as the kernel takes them; they may change between calls.
+        other: What else is added to the outputs, by kernels that take it behind the offsets.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        source: Reader,
+        target: Writer,
+        kernel: Offset,
+        offsets: np.ndarray | tuple[np.ndarray, ...],
+        other: Reader | None = None,
+    ) -> None:
+        self._source, self._target, self._other = source, target, other
+        self._kernel, self._offsets = kernel, offsets
+        ports = (source, target) if other is None else (source, other, target)
+        super().__init__(engine, ports, kernel.code)
+        target.promise(engine)
+
+    @property
+    def kept(self) -> int:
+        return self._kernel.filters_nbytes
+
+    def __call__(self) -> None:
+        added = self._offsets
+        if self._other is not None:
+            added = (*added, self._other.array())
+        source, target = self._source.array(), self._target.array()
+        [scratch] = self.engine.workspaces(self._kernel.scratch_size)
+        self._kernel(source, target, added, scratch)
+
+
+class ElementwiseCall(KernelCall):
+    """The function.
+
+    Args:
+        engine: The engine.
+        kernel: The kernel.
+        sources: What is read, as many arrays as the kernel takes.
+        targets: What is written, in the same layout, one array or two.
+    """
+
+    def __init__(
+        self, engine: Engine, kernel: Elementwise, sources: Sequence[Reader],
+        targets: Sequence[Writer],
+    ) -> None:  # fmt: skip
+        self._kernel, self._sources, self._targets = kernel, sources, targets
+        super().__init__(engine, (*sources, *targets), kernel.code)
+        for target in targets:
+            target.promise(engine)
+
+    def __call__(self) -> None:
+        arrays = [source.array() for source in self._sources]
+        self._kernel(arrays, *(target.array() for target in self._targets))
+
+
+class Response(Protocol):
+    """Kernels that normalise by neighbours, in both directions."""
+
+    scratch_size: int
+
+    @property
+    def code(self) -> str:
+        """Name of what runs."""
+
+    def forward(self, source: np.ndarray, target: np.ndarray, scratch: np.ndarray) -> None:
+        """Normalise."""
+
+    def backward(
+        self, source: np.ndarray, dy: np.ndarray, dx: np.ndarray, scratch: np.ndarray
+    ) -> None:
+        """Write the gradient of the input."""
+
+
+class LRNCall(KernelCall):
+    """The normalisation.
+
+    Args:
+        engine: The engine.
+        kernel: The kernels.
+        source: What is read.
+        target: What is written, in the same layout.
+    """
+
+    def __init__(self, engine: Engine, kernel: Response, source: Reader, target: Writer) -> None:
+        self._kernel, self._source, self._target = kernel, source, target
+        super().__init__(engine, (source, target), kernel.code, 0)
+        target.promise(engine)
+
+    def __call__(self) -> None:
+        source, target = self._source.array(), self._target.array()
+        [scratch] = self.engine.workspaces(self._kernel.scratch_size)
+        self._kernel.forward(source, target, scratch)
+
+
+class LRNGradientCall(KernelCall):
+    """The gradient of its input.
+
+    Args:
+        engine: The engine.
+        kernel: The kernels.
+        source: The input.
+        dy: The gradient of the output, in the same layout.
+        dx: That of the input, in it too.
+    """
+
+    def __init__(
+        self, engine: Engine, kernel: Response, source: Reader, dy: Reader, dx: Writer
+    ) -> None:
+        self._kernel, self._source, self._dy, self._dx = kernel, source, dy, dx
+        super().__init__(engine, (source, dy, dx), kernel.code, 0)
+        dx.promise(engine)
+
+    def __call__(self) -> None:
+        source, dy, dx = self._source.array(), self._dy.array(), self._dx.array()
+        [scratch] = self.engine.workspaces(self._kernel.scratch_size)
+        self._kernel.backward(source, dy, dx, scratch)

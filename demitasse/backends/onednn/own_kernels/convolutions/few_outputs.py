@@ -1,23 +1,23 @@
-"""Convolutions of many channels to few."""
+"""Convolutions to few channels: kernels of a Step, and their calls."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import cached_property
 
 from demitasse.backends import ops
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.narrow.convolution import NarrowConvolution
 from demitasse.backends.kernels.narrow.schedule import Lines
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.own_kernels.convolutions.kernels import ConvKernels
+from demitasse.backends.onednn.own_kernels.calls import ChannelCall
+from demitasse.backends.onednn.own_kernels.convolutions.interface import ConvKernels
 from demitasse.backends.onednn.own_kernels.images import fitting
 from demitasse.backends.onednn.ports import Writer
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands
 
-if TYPE_CHECKING:
-    from demitasse.backends.onednn.own_kernels.convolutions.narrow_calls import NarrowCall
-
-__all__ = ["NarrowKernels"]
+__all__ = ["NarrowCall", "NarrowKernels"]
 
 
 class NarrowKernels(ConvKernels):
@@ -41,8 +41,26 @@ class NarrowKernels(ConvKernels):
         x = fitting(source.layout, lines.width)
         if x is None or pool:
             return None
-        from demitasse.backends.onednn.own_kernels.convolutions.narrow_calls import NarrowCall
 
         target = Writer(Arg.DST, operands.target.blob, self.engine.plain(lines.y))
         operands = replace(operands, source=source, target=target)
         return NarrowCall(self.engine, lines, operands, x)
+
+
+class NarrowCall(ChannelCall):
+    """A convolution to few channels.
+
+    Args:
+        engine: The engine.
+        lines: The convolution.
+        operands: Its operands; the target is in C order.
+        x: Where those lie that are read.
+    """
+
+    def __init__(self, engine: Engine, lines: Lines, operands: ConvOperands, x: Images) -> None:
+        self._lines, self._x = lines, x
+        super().__init__(engine, operands, lines.code)
+
+    @cached_property
+    def _kernel(self) -> NarrowConvolution:
+        return NarrowConvolution(self._lines, self._x, self.operands.then)

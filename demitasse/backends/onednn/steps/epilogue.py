@@ -1,33 +1,193 @@
-"""Factors and offsets of channels that stay as they are, and the ReLU after them, in one pass.
-
-A BatchNorm with stored statistics and a Scale come to y = x * factor + offset for each channel.
-"""
+"""Epilogues of convolutions: fused normalisations, factors, activations and sums."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import later
-from demitasse.backends.onednn.library.attributes import lent_attributes
-from demitasse.backends.onednn.library.candidates import candidates
 from demitasse.backends.onednn.library.constants import Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.own_kernels.maps import factors_call
+from demitasse.backends.onednn.library.primitive import (
+    candidates,
+    lent_attributes,
+)
+from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
+from demitasse.backends.onednn.own_kernels.unary import factors_call
 from demitasse.backends.onednn.ports import Call, Reader, Writer
-from demitasse.backends.onednn.step import OnednnStep, Runnable, called
+from demitasse.backends.onednn.step import FusedStep, OnednnStep, Runnable, called
 from demitasse.backends.onednn.steps.activation import post_ops
+from demitasse.backends.onednn.steps.conv_operands import Folded
+from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.norm_parts import decline_other_scales, stored_statistics
+from demitasse.backends.onednn.steps.pooling import PoolStep
 from demitasse.backends.onednn.steps.rectifier import RECTIFIER
-from demitasse.backends.step import Declined, Operand, Operands
+from demitasse.backends.onednn.steps.sums import ONES
+from demitasse.backends.step import AnyStep, Declined, Operand, Operands
 
-__all__ = ["FactorsStep", "FixedFactors", "Link", "fold", "links_of", "values", "versions_of"]
+__all__ = [
+    "FactorsStep",
+    "FixedFactors",
+    "FoldedStep",
+    "FoldedWeights",
+    "Link",
+    "Tail",
+    "fold",
+    "links_of",
+    "values",
+    "versions_of",
+]
+
+
+@dataclass(frozen=True)
+class Tail:
+    """Operations after a convolution that run as one with it.
+
+    Attributes:
+        links: Factors and offsets of its channels.
+        other: A blob that is added, or None.
+        then: The activation that follows, or None.
+        slopes: The slopes of a PReLU that follows in place of an activation, or None.
+        pool: MAX pooling after the activation, or None. Before a rectifier, which is monotone, it
+            gives the same; only kernels for which that is so run both.
+        target: The blob that is written.
+    """
+
+    links: Sequence[Link]
+    other: Operand | None
+    then: ops.Activation | None
+    slopes: Operand | None
+    pool: PoolStep | None
+    target: Operand
+
+    @classmethod
+    def behind(
+        cls, conv: ConvStep, rest: Sequence[tuple[ops.Op, Operands, AnyStep | None]]
+    ) -> Tail:
+        """Return the operations after a convolution as a tail.
+
+        Raises:
+            Declined: They are others, or in another order.
+        """
+        left, result, other = list(rest), conv.at.top[0], None
+        links: list[Link] = []
+        while left and (link := _link(conv.op, *left[0][:2])):
+            left.pop(0)
+            links.append(link)
+            result = link[1].top[0]
+        if left and _is_sum(left[0][0]):
+            at = left.pop(0)[1]
+            other, result = at.bottom[at.bottom[0] is result], at.top[0]
+        then: ops.Activation | None = None
+        slopes: Operand | None = None
+        pool: PoolStep | None = None
+        for op, at, step in left:
+            alone = then is None and slopes is None
+            if isinstance(op, ops.Activation) and alone:
+                rectifier_of(op)
+                then = op
+            elif isinstance(op, ops.PReLU) and not op.shared and alone and pool is None:
+                slopes = at.params[0]
+            elif isinstance(step, PoolStep) and step.largest and pool is None and slopes is None:
+                pool = step
+            else:
+                message = f"{called(op)} does not run inside this convolution"
+                raise Declined(message)
+            result = at.top[0]
+        return cls(links, other, then, slopes, pool, result)
+
+
+def _link(conv: ops.Conv, op: ops.Op, at: Operands) -> Link | None:
+    """Return an operation that factors and offsets of the convolution's channels express."""
+    if conv.axis != 1:
+        return None
+    if isinstance(op, ops.BatchNorm) and op.use_global_stats:
+        return op, at
+    if isinstance(op, ops.Scale):
+        try:
+            decline_other_scales(op, at, conv.top)
+        except Declined:
+            return None
+        return op, at
+    return None
+
+
+def _is_sum(op: ops.Op) -> bool:
+    return isinstance(op, ops.Eltwise) and op.operation == "SUM" and op.coefficients == ONES
+
+
+class FoldedWeights:
+    """Weights and offsets of a convolution, and of what multiplies its channels after it.
+
+    Args:
+        conv: The convolution.
+        links: The operations after it.
+
+    Attributes:
+        folded: Who computes with them gives it ``update``.
+    """
+
+    def __init__(self, conv: ConvStep, links: Sequence[Link]) -> None:
+        self.folded = Folded(aligned(conv.maps[1]))
+        self._conv, self._links = conv, links
+        self._blobs = [*conv.at.params, *(blob for _, at in links for blob in at.params)]
+        self._versions: list[tuple[int, int]] = []
+
+    def follow(self) -> None:
+        """Make them again if a parameter has changed."""
+        present = versions_of(self._blobs)
+        if present != self._versions:
+            later.spoil()
+            with later.at_once():  # in memory that all Steps share
+                self._fold()
+            self._versions = present
+
+    def _fold(self) -> None:
+        """Multiply factors into the weights, channel by channel, and add up the offsets."""
+        conv, bias = self._conv, self.folded.bias
+        params, channels = conv.at.params, bias.shape[0]
+        factor: np.ndarray = np.ones(channels, np.float32)
+        bias[...] = values(params[1]) if conv.op.bias else 0.0
+        fold(self._links, factor, bias)
+        if self.folded.scale is not None:
+            self.folded.scale(factor)
+            return
+        weight = values(params[0]).reshape(channels, -1)
+        [scratch] = conv.engine.workspaces(weight.size)  # until it is packed
+        product = scratch[: weight.size]
+        np.multiply(weight, factor[:, np.newaxis], out=product.reshape(channels, -1))
+        self.folded.update(product)
+
+
+class FoldedStep(FusedStep[ops.Conv]):
+    """A convolution and the factors and offsets of its channels after it, with fixed parameters.
+
+    The folded weights are made again when a parameter has changed.
+    """
+
+    may_wait = True  # those are its own
+
+    def __init__(self, conv: ConvStep, tail: Tail, followers: Sequence[str]) -> None:
+        self.weights = FoldedWeights(conv, tail.links)
+        folded = self.weights.folded
+        call = conv.fused(
+            tail.target, tail.then, other=tail.other, slopes=tail.slopes, folded=folded,
+            pool=tail.pool,
+        )  # fmt: skip
+        super().__init__(conv, call, followers)
+        self.kept = folded.bias.nbytes
+
+    def forward(self) -> None:
+        self.weights.follow()
+        super().forward()
+
 
 Link = tuple[ops.BatchNorm | ops.Scale, Operands]
 """An operation that multiplies channels with factors and adds offsets, and its blobs."""

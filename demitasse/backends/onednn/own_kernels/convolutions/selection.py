@@ -18,14 +18,14 @@ from demitasse.backends.kernels.winograd import tiling_of
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.convolutions.depthwise import DepthwiseKernels
 from demitasse.backends.onednn.own_kernels.convolutions.direct import DirectKernels
+from demitasse.backends.onednn.own_kernels.convolutions.few_outputs import NarrowKernels
 from demitasse.backends.onednn.own_kernels.convolutions.grouped import GroupedKernels
-from demitasse.backends.onednn.own_kernels.convolutions.kernels import ConvKernels
-from demitasse.backends.onednn.own_kernels.convolutions.narrow import NarrowKernels
+from demitasse.backends.onednn.own_kernels.convolutions.interface import ConvKernels
 from demitasse.backends.onednn.own_kernels.convolutions.pointwise import (
     PointwiseGradients,
     PointwiseKernels,
 )
-from demitasse.backends.onednn.own_kernels.convolutions.tiled import TiledKernels
+from demitasse.backends.onednn.own_kernels.convolutions.winograd import TiledKernels
 from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
@@ -33,8 +33,8 @@ from demitasse.backends.step import Declined
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
 __all__ = ["conv_kernels"]
+
 
 NARROW = 8
 """Floats of the narrowest vectors that kernels are made for."""

@@ -1,4 +1,4 @@
-"""Calls of the kernels that pool regions of interest."""
+"""ROI pooling: calls of its kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Channels times gates, and the gradients, in kernels of our own."""
+"""Channel scales of each image: calls of their kernels."""
 
 from __future__ import annotations
 

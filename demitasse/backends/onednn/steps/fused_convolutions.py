@@ -1,0 +1,284 @@
+"""Convolutions that run as one with a normalisation before, or with a depthwise convolution.
+
+What lies between the two is never written to memory; each few rows of it stay in a core's cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+
+from demitasse.backends import ops
+from demitasse.backends.onednn.library.constants import Arg
+from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
+from demitasse.backends.onednn.own_kernels.pixels import pointwise_call, separable_call
+from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
+from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
+from demitasse.backends.onednn.step import OnednnStep, called
+from demitasse.backends.onednn.steps.convolution import ConvStep, WindowStep
+from demitasse.backends.onednn.steps.epilogue import FixedFactors, FoldedWeights, Tail, links_of
+from demitasse.backends.step import AnyStep, Declined, Operand, Operands, decline_gradients
+from demitasse.backends.windows import ConvGeometry
+
+__all__ = ["GroupedPointwiseStep", "NormedConvStep", "SeparableStep"]
+
+
+class SeparableStep(OnednnStep[ops.Conv]):
+    """Two convolutions, factors, offsets and ReLU behind each, and a sum behind the second.
+
+    Args:
+        engine: The engine.
+        chain: The operations.
+        at: Their blobs.
+        steps: What each would run by itself.
+        place: Which of them is the second convolution.
+
+    Raises:
+        Declined: They are others, gradients are wanted, or it would not be faster.
+    """
+
+    may_wait = True  # the weights that it makes anew are its own
+
+    def __init__(
+        self,
+        engine: Engine,
+        chain: Sequence[ops.Op],
+        at: Sequence[Operands],
+        steps: Sequence[AnyStep | None],
+        place: int,
+    ) -> None:
+        each, pixels = steps[0], steps[place]
+        if not (isinstance(each, ConvStep) and isinstance(pixels, ConvStep)):
+            message = f"{called(chain[place])} behind {called(chain[0])}; both are to be oneDNN's"
+            raise Declined(message)
+        decline_gradients(at)
+        super().__init__(engine, each.op, at[0])
+        rest = list(zip(chain, at, steps, strict=True))
+        tails = Tail.behind(each, rest[1:place]), Tail.behind(pixels, rest[place + 1 :])
+        _check(tails)
+        self.followers = [called(op) for op in chain[1:]]
+        self.weights = tuple(
+            FoldedWeights(conv, tail.links)
+            for conv, tail in zip((each, pixels), tails, strict=True)
+        )
+        source, target, other = at[0].bottom[0], tails[1].target, tails[1].other
+        y = engine.placed(target.data_memory, pixels.layouts[2])
+        if other is None and y is pixels.layouts[2]:
+            y = _layout(engine, target, y)
+        self.forward_calls = [
+            separable_call(
+                engine,
+                (each.op, pixels.op),
+                Reader(Arg.SRC, source, engine.expected(source.data_memory, source.shape)),
+                Writer(Arg.DST, target, y),
+                (self.weights[0].folded, self.weights[1].folded),
+                (rectifier_of(tails[0].then), rectifier_of(tails[1].then)),
+                other=None if other is None else Reader(Arg.ADDED, other, _beside(y)),
+            )
+        ]
+        self.kept = sum(one.folded.bias.nbytes for one in self.weights)
+
+    @property
+    def code(self) -> str:
+        return " + ".join([super().code, *self.followers])
+
+    def forward(self) -> None:
+        for weights in self.weights:
+            weights.follow()
+        super().forward()
+
+
+def _layout(engine: Engine, target: Operand, usual: Layout) -> Layout:
+    """Return the layout in which the output is written.
+
+    Args:
+        engine: The engine.
+        target: The blob.
+        usual: The layout of the second convolution by itself.
+    """
+    if engine.wide and usual.shape[0] == 1 and usual.shape[1] % BLOCK == 0:
+        with suppress(Declined):
+            blocks = channel_blocks(engine, usual.shape, BLOCK)
+            if engine.all_wish(target.data_memory, blocks):
+                return blocks
+    return usual
+
+
+def _check(tails: tuple[Tail, Tail]) -> None:
+    """Decline what kernels of separable convolutions do not do.
+
+    Raises:
+        Declined: It is something else than factors, offsets, ReLU and limits, and one sum.
+    """
+    ends = [tails[0].other, *(one for tail in tails for one in (tail.slopes, tail.pool))]
+    if any(one is not None for one in ends):
+        message = "PReLU or pooling behind one, or a sum between them; separable ones have ReLU"
+        raise Declined(message)
+
+
+def _beside(y: Layout) -> Layout:
+    """Return the layout of what is added to outputs in this one.
+
+    Raises:
+        Declined: Another array has none like it.
+    """
+    if y.home is not None:
+        message = "a sum that is written into a part of a larger array"
+        raise Declined(message)
+    return y
+
+
+class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
+    """BatchNorm and Scale, either or both, ReLU, a convolution and what may follow it.
+
+    Args:
+        engine: The engine.
+        chain: The operations.
+        at: Their blobs.
+        steps: What each would run by itself.
+        place: Which of them is the convolution.
+
+    Raises:
+        Declined: They are others, gradients are wanted, or it would not be faster.
+    """
+
+    may_wait = True  # the factors and weights that it makes anew are its own
+
+    def __init__(
+        self,
+        engine: Engine,
+        chain: Sequence[ops.Op],
+        at: Sequence[Operands],
+        steps: Sequence[AnyStep | None],
+        place: int,
+    ) -> None:
+        conv, source = steps[place], at[0].bottom[0]
+        if not isinstance(conv, ConvStep):
+            message = f"{called(chain[place])} there; a convolution of oneDNN's is normalised for"
+            raise Declined(message)
+        decline_gradients(at)
+        links = links_of(chain[:place], at[:place], source.shape)
+        rest = zip(chain[place + 1 :], at[place + 1 :], steps[place + 1 :], strict=True)
+        tail = Tail.behind(conv, list(rest))
+        if tail.other is not None or tail.pool is not None:
+            message = "a sum or pooling after it; kernels of pixels have factors and ReLU alone"
+            raise Declined(message)
+        super().__init__(engine, links[0][0], at[0])
+        self.followers = [called(op) for op in chain[1:]]
+        self.factors = FixedFactors(source.shape[1], links)
+        self.weights = FoldedWeights(conv, tail.links)
+        folded, expected = self.weights.folded, engine.expected(source.data_memory, source.shape)
+        call, folded.update = pointwise_call(
+            engine,
+            conv.op,
+            Reader(Arg.SRC, source, expected),
+            Writer(Arg.DST, tail.target, engine.placed(tail.target.data_memory, conv.layouts[2])),
+            (self.factors.factor, self.factors.offset),
+            folded.bias,
+            rectifier_of(tail.then),
+        )
+        self.forward_calls = [call]
+        self.kept = self.factors.nbytes + folded.bias.nbytes
+
+    @property
+    def code(self) -> str:
+        return " + ".join([super().code, *self.followers])
+
+    def forward(self) -> None:
+        self.factors.follow()
+        self.weights.follow()
+        super().forward()
+
+
+class GroupedPointwiseStep(WindowStep[ops.Conv]):
+    """One bottom, one top, both with their channels last; gradients are wanted."""
+
+    def __init__(self, engine: Engine, op: ops.Conv, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if not at.backward or op.bias:
+            message = "products for groups of pixels are for gradients, without a bias"
+            raise Declined(message)
+        if {*op.kernel, *op.stride} != {1} or any(op.pad):
+            message = "windows of more than a pixel; products take pixels by themselves"
+            raise Declined(message)
+        c, m = self.image[1] // op.group, self.maps[1] // op.group
+        if op.group == 1 or 1 in (c, m) or not (c % BLOCK or m % BLOCK):
+            message = (
+                f"{op.group} groups of {c} channels to {m}; the library convolves one group, "
+                f"channels by themselves, and whole blocks of {BLOCK}"
+            )
+            raise Declined(message)
+        self._sizes = math.prod(self.image) // self.image[1], c, m
+
+    def geometry(self) -> ConvGeometry:
+        return ConvGeometry.between(self.op, self.op.bottom, self.op.top)
+
+    def prepare(self) -> None:
+        at = self.at
+        written = Writer(Arg.DST, at.top[0], self.engine.innermost_layout(self.maps, 1))
+        self.forward_calls = [
+            self._product(
+                (self._pixels(Arg.SRC), self._rows(self.image[1])),
+                (self._weight(Arg.WEIGHTS), self._filters(turned=True)),
+                (written, self._rows(self.maps[1])),
+            )
+        ]
+
+    def prepare_backward(self) -> None:
+        at = self.at
+        if at.param_propagate_down[0]:
+            weight = Gradient(Arg.DST, at.params[0], self.engine.plain(self.w))
+            self.backward_calls.append(
+                self._product(
+                    (self._results(Arg.SRC), self._rows(self.maps[1], turned=True)),
+                    (self._pixels(Arg.WEIGHTS), self._rows(self.image[1])),
+                    (weight, self._filters()),
+                )
+            )
+        if at.propagate_down[0]:
+            layout = self.engine.innermost_layout(self.image, 1)
+            written = Writer(Arg.DST, at.bottom[0], layout, diff=True)
+            self.backward_calls.append(
+                self._product(
+                    (self._results(Arg.SRC), self._rows(self.maps[1])),
+                    (self._weight(Arg.WEIGHTS), self._filters()),
+                    (written, self._rows(self.image[1])),
+                )
+            )
+
+    def _product(self, *matrices: tuple[Port, int]) -> Call:
+        """Return the product of the first two, of which the third is made; each is seen so."""
+        engine, ports = self.engine, []
+        for port, seen in matrices:
+            port.descriptor = seen
+            ports.append(port)
+        (_, one), (_, two), (_, result) = matrices
+        found = engine.describe("matmul", one, two, None, result, engine.attributes)
+        return Call(engine, found, ports)
+
+    def _rows(self, channels: int, *, turned: bool = False) -> int:
+        """Return how the groups' matrices lie: pixels by channels, or the other way round."""
+        rows, each = self._sizes[0], channels // self.op.group
+        if turned:
+            return self.engine.strided((self.op.group, each, rows), (each, 1, channels))
+        return self.engine.strided((self.op.group, rows, each), (each, channels, 1))
+
+    def _filters(self, *, turned: bool = False) -> int:
+        """Return how the groups' filters lie: outputs by channels, or the other way round."""
+        _, c, m = self._sizes
+        if turned:
+            return self.engine.strided((self.op.group, c, m), (c * m, 1, c))
+        return self.engine.strided((self.op.group, m, c), (c * m, c, 1))
+
+    def _pixels(self, role: int) -> Reader:
+        return Reader(role, self.at.bottom[0], self.engine.innermost_layout(self.image, 1))
+
+    def _results(self, role: int) -> Reader:
+        layout = self.engine.innermost_layout(self.maps, 1)
+        return Reader(role, self.at.top[0], layout, diff=True)
+
+    def _weight(self, role: int) -> Reader:
+        return Reader(role, self.at.params[0], self.engine.plain(self.w))
