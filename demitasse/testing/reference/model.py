@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from demitasse.errors import DataError, ErrorCode
 from demitasse.io.weights.npz import arrays_in
-from demitasse.net import Net
-from demitasse.testing.comparison import run_net
+
+if TYPE_CHECKING:
+    from demitasse.net import Net
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,8 @@ class ReferenceNet:
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> list[Value]:
         """Return the tops of all layers."""
+        from demitasse.testing.comparison import run_net
+
         code: dict[str, dict[str, str]] = {}
         device = self.net.device
         found = run_net(self.net, device, arrays, backward=False, by_layer=True, code=code)
