@@ -378,11 +378,7 @@ def _load_weights(made: Net, given: Net | None, files: Sequence[Any], notes: lis
 
 
 def _set_batch(net: Net, batch: Batch) -> None:
-    """Reshape all inputs whose first size equals that of the first input.
-
-    Raises:
-        ConfigError: The batch is neither a positive number nor a known word.
-    """
+    """Reshape all inputs whose first size equals that of the first input."""
     if batch in {None, "dynamic", "fixed"}:
         return
     if not isinstance(batch, int) or batch < 1:

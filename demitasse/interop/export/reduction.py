@@ -154,11 +154,7 @@ def _message_of(net: Net) -> NetParameter:
 
 
 def _cut(layers: Located, shapes: Shapes, notes: list[str]) -> Located:
-    """Turn blobs with a given shape into inputs, and remove the layers that compute them.
-
-    Raises:
-        ConfigError: A blob does not exist.
-    """
+    """Turn blobs with a given shape into inputs, and remove the layers that compute them."""
     outside = {top for layer, _ in layers if is_source(layer) for top in layer.top}
     names = [name for name in shapes if name not in outside]
     known = {blob for layer, _ in layers for blob in (*layer.top, *layer.bottom)}
@@ -183,11 +179,7 @@ def _check_outputs(layers: Located, names: Iterable[str]) -> None:
 
 
 def _needed_for(layers: Located, outputs: Collection[str]) -> Located:
-    """Return the layers that these blobs need.
-
-    Raises:
-        ConfigError: ``outputs`` is empty.
-    """
+    """Return the layers that these blobs need."""
     if not outputs:
         message = "--only needs --outputs"
         raise ConfigError(message, code=ErrorCode.MISSING, field="outputs")

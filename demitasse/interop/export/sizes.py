@@ -104,11 +104,7 @@ def _first_axes(names: Sequence[str]) -> list[Axis]:
 
 
 def _image_axes(probe: _ShapeProbe) -> list[_SymbolicAxes]:
-    """Return heights and widths of images.
-
-    Raises:
-        NetError: A layer refuses another height or width.
-    """
+    """Return heights and widths of images."""
     images = [name for name, shape in probe.own.items() if len(shape) == 4]
     found = [
         _SymbolicAxes(symbol, [(name, axis) for name in images], STRIDE)

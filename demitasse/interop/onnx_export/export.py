@@ -189,11 +189,7 @@ def _check_opset(opset: int) -> None:
 
 
 def _check_any_size(layers: LayerGraph) -> None:
-    """Refuse layers whose converters need a fixed image size.
-
-    Raises:
-        NetError: Names all such layers.
-    """
+    """Refuse layers whose converters need a fixed image size."""
     fixed = [
         node
         for node in layers.nodes

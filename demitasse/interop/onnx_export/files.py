@@ -174,11 +174,7 @@ def check_file(
 
 
 def _run_file(path: Path, given: Arrays, names: Sequence[str], *, fused: bool) -> Arrays:
-    """Return values computed by ONNX Runtime.
-
-    Raises:
-        DataError: ONNX Runtime cannot load or run the file.
-    """
+    """Return values computed by ONNX Runtime."""
     onnx, runtime = library("onnx"), library("onnxruntime")
     options = runtime.SessionOptions()
     options.log_severity_level = 3

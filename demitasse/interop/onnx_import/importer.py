@@ -157,11 +157,7 @@ def import_onnx(
 
 
 def _build(model: Model) -> NetBuilder:
-    """Convert the nodes of a model to layers.
-
-    Raises:
-        NetError: Some nodes have no layer; names all of them.
-    """
+    """Convert the nodes of a model to layers."""
     builder = NetBuilder(model.name or "net", [*model.values, *model.outputs])
     for value in model.inputs:
         builder.input(value)
@@ -228,11 +224,7 @@ def _name_outputs(model: Model, builder: NetBuilder) -> None:
 
 
 def _set_weights(net: Net, builder: NetBuilder) -> None:
-    """Copy the weights to the parameters of the net.
-
-    Raises:
-        NetError: The parameters of a layer have other shapes.
-    """
+    """Copy the weights to the parameters of the net."""
     for name, arrays in builder.weights.items():
         blobs, expected = net.params[name], [array.shape for array in arrays]
         found = [blob.shape for blob in blobs]
@@ -244,11 +236,7 @@ def _set_weights(net: Net, builder: NetBuilder) -> None:
 
 
 def _check_shapes(net: Net, model: Model, builder: NetBuilder) -> None:
-    """Compare the shapes of blobs with those of values.
-
-    Raises:
-        NetError: A blob has another shape than its value.
-    """
+    """Compare the shapes of blobs with those of values."""
     for name, blob in builder.blobs.items():
         shape, expected = net.blobs[blob].shape, model.values[name].shape
         if shape != expected:

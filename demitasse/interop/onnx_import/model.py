@@ -179,11 +179,7 @@ class Model:
         self.nodes = self._needed([one for one in found if one is not None])
 
     def _input(self, info: Any, shapes: Mapping[str, Shape], batch: int | None) -> Tensor:
-        """Return an input with a known shape.
-
-        Raises:
-            ConfigError: A size is symbolic, and ``shapes`` has no entry for the input.
-        """
+        """Return an input with a known shape."""
         tensor = info.type.tensor_type
         dtype = self._dtype(tensor.elem_type)
         given = shapes.get(info.name)
@@ -274,11 +270,7 @@ class Model:
         )
 
     def _output(self, name: str, types: Mapping[str, Any]) -> Tensor:
-        """Return an output with its shape.
-
-        Raises:
-            NetError: The shape is unknown, or depends on computed values.
-        """
+        """Return an output with its shape."""
         found = types.get(name)
         tensor = found.tensor_type if found is not None else None
         if tensor is None or not tensor.HasField("shape"):
@@ -335,11 +327,7 @@ def _constant_tensor(name: str, array: np.ndarray) -> Tensor:
 
 
 def _check_names(graph: Any, path: Path) -> None:
-    """Check that all names are valid UTF-8.
-
-    Raises:
-        DataError: A name is not.
-    """
+    """Check that all names are valid UTF-8."""
     names = [graph.name]
     names += [one.name for one in (*graph.input, *graph.output, *graph.initializer)]
     for node in graph.node:

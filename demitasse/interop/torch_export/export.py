@@ -180,11 +180,7 @@ def _sizes(value: Value) -> list[int | str]:
 
 
 def _torch() -> Any:
-    """Return PyTorch.
-
-    Raises:
-        DemitasseError: PyTorch is not installed.
-    """
+    """Return PyTorch."""
     try:
         return import_module("torch")
     except ImportError as error:

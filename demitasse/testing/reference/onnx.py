@@ -174,11 +174,7 @@ def _tensors(message: Any, onnx: Any) -> Iterator[Any]:
 
 
 def _check_inside(path: Path, folder: Path, location: str) -> None:
-    """Check that a file of external weights is inside the model's folder.
-
-    Raises:
-        DataError: The path or its link target is outside.
-    """
+    """Check that a file of external weights is inside the model's folder."""
     parts = (*PurePosixPath(location).parts, *PureWindowsPath(location).parts)
     absolute = PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor
     target = folder / location

@@ -206,11 +206,7 @@ def _pooling(node: LayerNode, graph: GraphBuilder) -> None:
 
 
 def _pool_any_size(node: LayerNode, graph: GraphBuilder, x: Value, p: PoolingParameter) -> None:
-    """Add a pooling for any image size, with ONNX's rounding.
-
-    Raises:
-        NetError: ONNX's rounding or division differs from Caffe's, or the layer has a mask.
-    """
+    """Add a pooling for any image size, with ONNX's rounding."""
     window = pooling_window(p, x.shape[2:])
     up = p.round_mode == PoolingParameter.CEIL and set(window.stride) != {1}
     ends, [top, *mask] = [*window.pad, *window.pad], node.tops

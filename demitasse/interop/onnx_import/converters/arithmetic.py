@@ -52,11 +52,7 @@ def _product(node: Node, net: NetBuilder) -> None:
 
 
 def _quotient(node: Node, net: NetBuilder) -> None:
-    """Add a product with the reciprocal.
-
-    Raises:
-        NetError: The division is of integers, or by a constant 0.
-    """
+    """Add a product with the reciprocal."""
     x, other, shape = node.x, node.input(1), node.y.shape
     if node.y.is_integer:
         message = "no layer rounds quotients of integers"
@@ -77,11 +73,7 @@ def _quotient(node: Node, net: NetBuilder) -> None:
 
 
 def _power(node: Node, net: NetBuilder) -> None:
-    """Add Power, or Exp for a constant base.
-
-    Raises:
-        NetError: Base and exponent are both computed, or the exponent is an array.
-    """
+    """Add Power, or Exp for a constant base."""
     x, other = node.x, node.input(1)
     if node.y.is_integer:
         message = "no layer rounds powers of integers"

@@ -199,11 +199,7 @@ def _grown_pads(where: WindowGeometry, skipped: Sequence[int]) -> Shape:
 
 
 def _skipped(size: int, before: int, extent: int, stride: int, out: int) -> int:
-    """Return the number of additional windows before the first one.
-
-    Raises:
-        NetError: The number exceeds ``MOST_CUT``.
-    """
+    """Return the number of additional windows before the first one."""
     for number in range(MOST_CUT):
         pad = before + number * stride
         if (size + 2 * pad - extent) // stride + 1 >= number + out:
@@ -251,11 +247,7 @@ def _global_pool(method: str) -> Converter:
 
 
 def _pool(node: Node, net: NetBuilder, method: str) -> None:
-    """Add Pooling.
-
-    Raises:
-        NetError: Windows are dilated or outside of the image, or images have three axes.
-    """
+    """Add Pooling."""
     where = _window_geometry(node, tuple(node.attributes["kernel_shape"]), node.x.shape[2:])
     x, spatial, out = net.blob(node.x), node.x.shape[2:], node.y.shape[2:]
     flat = len(spatial) == IMAGE
@@ -315,11 +307,7 @@ def _fields(method: str, window: Window, rounding: str) -> dict[str, Any]:
 
 
 def _plan_windows(where: WindowGeometry, spatial: Shape, out: Shape) -> tuple[Shape, str]:
-    """Return the number of additional windows along each axis, and the round mode.
-
-    Raises:
-        NetError: No round mode makes all windows.
-    """
+    """Return the number of additional windows along each axis, and the round mode."""
     beyond = any(
         (n - 1) * stride - before >= size
         for n, stride, before, size in zip(out, where.stride, where.before, spatial, strict=True)

@@ -124,11 +124,7 @@ def _softsign(node: Node, net: NetBuilder) -> None:
 
 
 def _gelu(node: Node, net: NetBuilder) -> None:
-    """Add GELU.
-
-    Raises:
-        NetError: The operator is the tanh approximation.
-    """
+    """Add GELU."""
     if node.attributes.get("approximate", b"none") != b"none":
         message = "the GELU layer has no tanh approximation"
         raise NetError(message, code=ErrorCode.UNSUPPORTED)
@@ -152,11 +148,7 @@ def _alias(node: Node, net: NetBuilder) -> None:
 
 
 def _dropout(node: Node, net: NetBuilder) -> None:
-    """Record an alias, as dropout is the identity in phase TEST.
-
-    Raises:
-        NetError: ``training_mode`` is True, or the model uses the mask.
-    """
+    """Record an alias, as dropout is the identity in phase TEST."""
     node.refuse_outputs(1)
     training = node.optional_input(2)
     if training is not None and bool(node.array(2, "training_mode")):
@@ -166,11 +158,7 @@ def _dropout(node: Node, net: NetBuilder) -> None:
 
 
 def _cast(node: Node, net: NetBuilder) -> None:
-    """Record an alias if the conversion changes no value.
-
-    Raises:
-        NetError: The conversion would round values, or turn them into booleans.
-    """
+    """Record an alias if the conversion changes no value."""
     have, want = node.x.dtype, node.y.dtype
     wide = want in {"int32", "int64"} or np.can_cast(have, want)
     if not (wide if node.x.is_integer else not node.y.is_integer) or (

@@ -18,11 +18,7 @@ SAME_AXES = 13
 
 
 def _batch_normalization(node: Node, net: NetBuilder) -> None:
-    """Add BatchNorm, and Scale unless scale and shift are trivial.
-
-    Raises:
-        NetError: The operator uses batch statistics.
-    """
+    """Add BatchNorm, and Scale unless scale and shift are trivial."""
     node.refuse_outputs(1, 2, 3, 4)
     if node.attributes.get("training_mode") or node.attributes.get("is_test", 1) == 0:
         message = "training_mode updates running averages in each run"
@@ -78,11 +74,7 @@ def _own(net: NetBuilder, node: Node, rows: str) -> str:
 
 
 def _group_normalization(node: Node, net: NetBuilder) -> None:
-    """Add BatchNorm for each group of each item, and Scale.
-
-    Raises:
-        NetError: The scale is per group, as in early versions of the operator.
-    """
+    """Add BatchNorm for each group of each item, and Scale."""
     shape, groups = node.x.shape, node.attributes["num_groups"]
     scale, shift = node.array(1, "scale"), node.array(2, "shift")
     if scale.size != shape[1]:
@@ -109,11 +101,7 @@ def _layer_normalization(node: Node, net: NetBuilder) -> None:
 
 
 def _lrn(node: Node, net: NetBuilder) -> None:
-    """Add LRN across channels.
-
-    Raises:
-        NetError: The window size is even.
-    """
+    """Add LRN across channels."""
     at = node.attributes
     if at["size"] % 2 == 0:
         message = f"got an LRN window of size {at['size']}, expected an odd size"

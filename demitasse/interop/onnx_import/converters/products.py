@@ -40,11 +40,7 @@ def _gemm(node: Node, net: NetBuilder) -> None:
 
 
 def _matmul(node: Node, net: NetBuilder) -> None:
-    """Add InnerProduct along the last axis.
-
-    Raises:
-        NetError: The right operand is not a constant matrix.
-    """
+    """Add InnerProduct along the last axis."""
     if node.x.array is not None or node.input(1).array is None:
         message = "expected a computed left operand and a constant right one (InnerProduct)"
         raise NetError(message, code=ErrorCode.UNSUPPORTED)
@@ -77,11 +73,7 @@ def _inner_product(
 
 
 def _gather(node: Node, net: NetBuilder) -> None:
-    """Add Embed for rows of a constant, Slice for consecutive indices, or BatchReindex.
-
-    Raises:
-        NetError: Values and indices are both computed.
-    """
+    """Add Embed for rows of a constant, Slice for consecutive indices, or BatchReindex."""
     x, indices, axis = node.x, node.input(1), node.axis(0)
     if x.array is not None:
         _embed(node, net, x.array, indices, axis)

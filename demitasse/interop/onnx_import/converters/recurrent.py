@@ -80,11 +80,7 @@ def _one_way(node: Node, net: NetBuilder, number: int, back: bool) -> list[str]:
 
 
 def _check_options(node: Node) -> None:
-    """Refuse options that Caffe's LSTM lacks.
-
-    Raises:
-        NetError: Names the option.
-    """
+    """Refuse options that Caffe's LSTM lacks."""
     at = node.attributes
     lengths = node.optional_input(4)
     steps = node.x.shape[0]

@@ -63,11 +63,7 @@ def _split(node: Node, net: NetBuilder) -> None:
 
 
 def _slice(node: Node, net: NetBuilder) -> None:
-    """Add Slice along each axis, or BatchReindex for steps other than 1.
-
-    Raises:
-        NetError: The result is empty.
-    """
+    """Add Slice along each axis, or BatchReindex for steps other than 1."""
     shape = node.x.shape
     starts, ends = node.attribute_or_input("starts", 1), node.attribute_or_input("ends", 2)
     axes, steps = node.attribute_or_input("axes", 3), node.attribute_or_input("steps", 4)
@@ -161,11 +157,7 @@ def _pads(node: Node) -> tuple[list[int], list[int]]:
 def _constant_pad(
     net: NetBuilder, x: str, low: list[int], high: list[int], value: float, node: Node
 ) -> None:
-    """Add an identity Convolution with pads, and a Bias for a pad value other than 0.
-
-    Raises:
-        NetError: Pads are along batch or channels.
-    """
+    """Add an identity Convolution with pads, and a Bias for a pad value other than 0."""
     shape, out, axes = net.shapes[x], node.y.shape, len(low)
     if axes < 3 or any((*low[:2], *high[:2])):
         message = "got pads along batch or channels, expected pads of images only"
@@ -322,11 +314,7 @@ def _scales(node: Node) -> list[float]:
 
 
 def _positions(size: int, out: int, scale: float, how: str) -> np.ndarray:
-    """Return the position in the input of each output pixel.
-
-    Raises:
-        NetError: The transformation mode is unsupported.
-    """
+    """Return the position in the input of each output pixel."""
     at = np.arange(out, dtype=np.float64)
     if how in {"half_pixel", "pytorch_half_pixel"}:
         one = how.startswith("pytorch") and out == 1
