@@ -53,7 +53,7 @@ def resolve_path(name: str, base: Path | None = None) -> Path:
     """
     path, place = Path(name), f"file name {name!r}"
     if "\0" in name:
-        message = "there is a zero byte in it"
+        message = "the name contains a zero byte"
         raise ConfigError(message, code=ErrorCode.INVALID, file=name).at(place)
     try:
         if not _exists(path) and not path.is_absolute() and base is not None:
@@ -102,7 +102,7 @@ def regular_file(path: str | os.PathLike[str]) -> Path:
         message = f"invalid file name: {error}"
         raise OSError(errno.EINVAL, message, os.fspath(path)) from None
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        message = "got a pipe, a device or a socket; a regular file is needed"
+        message = "got a pipe, a device or a socket, expected a regular file"
         raise OSError(errno.EINVAL, message, os.fspath(path))
     return Path(path)
 
