@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 
 from demitasse import __version__, errors
 from demitasse.cli.commands import MODULES
 from demitasse.cli.errors import EXIT_CODES, exit_code
 from demitasse.cli.gflags import double_dashes
-from demitasse.cli.root import COMMANDS
+from demitasse.cli.root import COMMANDS, cli
 
 HEAVY = {"PIL", "cupy", "google.protobuf", "h5py", "lmdb", "numpy", "rich", "sklearn"}
 
@@ -289,3 +290,27 @@ def test_a_file_beside_nothing_is_told_with_the_working_directory(project, tmp_p
     assert read.exit_code == 0
     assert written.exit_code == 1
     assert "directory" in written.stderr
+
+
+# -- What the shell offers --
+
+
+def offered(words: str, incomplete: str) -> list[tuple[str, str]]:
+    shell = ShellComplete(cli, {}, "demitasse", "_DEMITASSE_COMPLETE")
+    return [(one.type, one.value) for one in shell.get_completions(words.split(), incomplete)]
+
+
+def test_devices_that_are_here():
+    assert ("plain", "cpu") in offered("summary --device", "")
+    assert ("plain", "cpu,numpy") in offered("consistency --devices", "cpu,nu")
+
+
+@pytest.mark.parametrize("words", ["summary", "train --solver", "train --weights", "lint"])
+def test_files_are_left_to_the_shell(words):
+    assert [kind for kind, _ in offered(words, "")] == ["file"]
+
+
+def test_verbs_codes_and_loggers():
+    assert offered("", "expl") == [("plain", "explain")]
+    assert offered("explain", "zero") == [("plain", "zero-weights")]
+    assert offered("train --logger", "j") == [("plain", "jsonl:")]
