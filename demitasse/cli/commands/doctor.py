@@ -5,9 +5,7 @@ Source: Caffe, ``tools/caffe.cpp`` (``device_query``) and ``Caffe::DeviceQuery``
 
 from __future__ import annotations
 
-import ctypes
 import os
-import platform
 import sys
 from contextlib import suppress
 from dataclasses import asdict
@@ -174,6 +172,8 @@ def examine() -> dict[str, Any]:
 
 def environment() -> dict[str, Any]:
     """Return versions and libraries of a run; search no devices."""
+    import platform
+
     return {
         "demitasse": __version__,
         "installed_at": str(Path(__file__).parents[2]),
@@ -248,6 +248,8 @@ def mpi() -> str:
 
 def _openblas(numpy: Path) -> str | None:
     """Return the kernels that numpy's OpenBLAS has chosen."""
+    import ctypes
+
     folders = (numpy.parent / "numpy.libs", numpy / ".dylibs")
     for path in (path for folder in folders for path in folder.glob("*openblas*")):
         try:
