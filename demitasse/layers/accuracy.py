@@ -34,7 +34,6 @@ class Accuracy(Layer):
     tops = Between(1, 2)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom, top
         p = self.param.accuracy_param
         self.top_k = p.top_k
         self.ignore_label = p.ignore_label if p.HasField("ignore_label") else None

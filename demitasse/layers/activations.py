@@ -120,7 +120,6 @@ class Clip(NeuronLayer):
     """
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom, top
         p = self.param.clip_param
         if not (p.HasField("min") and p.HasField("max")):
             field = "max" if p.HasField("min") else "min"
@@ -216,7 +215,6 @@ class PReLU(NeuronLayer):
     """
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del top
         p = self.param.prelu_param
         self.shared = p.channel_shared
         self.channels = Channels.of(bottom[0], self.type).count
@@ -299,7 +297,6 @@ class ReLU6(NeuronLayer):
     """
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom, top
         self.slope = self.param.relu6_param.negative_slope
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:

@@ -31,7 +31,6 @@ class ArgMax(Layer):
     bottoms = tops = Exactly(1)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del top
         p = self.param.argmax_param
         self.values, self.k = p.out_max_val, positive(p.top_k, "argmax_param.top_k")
         self.axis = bottom[0].canonical_axis(p.axis) if p.HasField("axis") else None

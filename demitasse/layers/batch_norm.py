@@ -42,7 +42,6 @@ class BatchNorm(Layer):
     bottoms = tops = Exactly(1)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del top
         p = self.param.batch_norm_param
         self.fraction, self.eps = p.moving_average_fraction, p.eps
         given = p.HasField("use_global_stats")

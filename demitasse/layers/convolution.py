@@ -138,7 +138,6 @@ class Convolution(ConvolutionBase):
     """
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del top
         self.read_fields(bottom)
         self.correlation = Correlation(
             self, self.window, self.group, image=self.channels, maps=self.m
@@ -187,7 +186,6 @@ class Deconvolution(ConvolutionBase):
     """
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del top
         self.read_fields(bottom)
         self.correlation = Correlation(
             self, self.window, self.group, image=self.m, maps=self.channels

@@ -30,7 +30,6 @@ class Crop(Layer):
     graph_capturable = True
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del top
         p = self.param.crop_param
         cropped = bottom[0].num_axes - bottom[0].canonical_axis(p.axis)
         if len(p.offset) > 1 and len(p.offset) != cropped:

@@ -34,7 +34,6 @@ class Dropout(NeuronLayer):
     """
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom, top
         p = self.param.dropout_param
         train = self.phase == "TRAIN" or p.sample_weights_test
         ratio = p.dropout_ratio

@@ -39,7 +39,6 @@ class Eltwise(Layer):
     tops = Exactly(1)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del top
         p = self.param.eltwise_param
         self.operation = OPERATIONS[p.operation]
         given = tuple(p.coeff)

@@ -26,7 +26,6 @@ class Embed(Layer):
     differentiable = ()
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom, top
         p = self.param.embed_param
         self.m = positive(p.num_output, "embed_param.num_output")
         self.k = positive(p.input_dim, "embed_param.input_dim")
@@ -52,7 +51,6 @@ class Embed(Layer):
         top[0].write(xp.reshape(y, top[0].shape))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        del propagate_down
         xp, count = self.xp, bottom[0].count
         dy = xp.reshape(top[0].read_diff(), (count, self.m))
         if self.param_propagate_down(0):

@@ -28,7 +28,6 @@ class Exp(NeuronLayer):
     """
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom, top
         p = self.param.exp_param
         log_base = log_of_base(p.base, "exp_param.base")
         self.inner = log_base * p.scale
@@ -85,7 +84,6 @@ class Log(NeuronLayer):
     """
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom, top
         p = self.param.log_param
         log_base = log_of_base(p.base, "log_param.base")
         if log_base == 0:
@@ -126,7 +124,6 @@ class Power(NeuronLayer):
     """
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom, top
         p = self.param.power_param
         self.power, self.scale, self.shift = p.power, p.scale, p.shift
         self.slope = p.power * p.scale  # of the outer function; 0: the top is constant

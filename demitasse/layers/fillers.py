@@ -101,7 +101,6 @@ def _gaussian(shape: Shape, filler: FillerParameter) -> Make:
 
 
 def _positive_unitball(shape: Shape, filler: FillerParameter) -> Make:
-    del filler
 
     def make(draw: Draw) -> np.ndarray:
         values = _between(shape, 0.0, 1.0, draw)
@@ -122,14 +121,12 @@ def _msra(shape: Shape, filler: FillerParameter) -> Make:
 
 
 def _bilinear(shape: Shape, filler: FillerParameter) -> Make:
-    del filler
     if len(shape) != 4 or shape[2] != shape[3]:
         message = f"a bilinear filler needs 4 axes and a square kernel, got shape {shape}"
         raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, field="type", got=shape)
     side = shape[3]
 
     def make(draw: Draw) -> np.ndarray:
-        del draw
         f = math.ceil(side / 2.0)
         c = (side - 1) / (2.0 * f)
         line = 1 - np.abs(np.arange(side) / f - c)

@@ -28,7 +28,6 @@ class Im2col(Layer):
     bottoms = tops = Exactly(1)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del top
         p = self.param.convolution_param
         self.axis = bottom[0].canonical_axis(p.axis)
         axes = bottom[0].num_axes - self.axis - 1

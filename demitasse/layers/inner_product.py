@@ -27,7 +27,6 @@ class InnerProduct(Layer):
     bottoms = tops = Exactly(1)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del top
         p = self.param.inner_product_param
         self.m = positive(p.num_output, "inner_product_param.num_output")
         self.transpose, self.has_bias = p.transpose, p.bias_term

@@ -26,7 +26,6 @@ class Input(Layer):
     is_alias = True
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom
         shapes = self.param.input_param.shape
         if len(shapes) not in {0, 1, len(top)}:
             raise wrong_count(
@@ -64,7 +63,6 @@ class Parameter(Layer):
     tops = Exactly(1)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom
         self.add_param(tuple(self.param.parameter_param.shape.dim))
         top[0].reshape(self.blobs[0].shape)
 

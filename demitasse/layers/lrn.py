@@ -31,7 +31,6 @@ class LRN(Layer):
     bottoms = tops = Exactly(1)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom, top
         p = self.param.lrn_param
         self.size, self.alpha, self.beta = p.local_size, p.alpha, p.beta
         if self.size % 2 != 1:

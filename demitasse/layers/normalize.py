@@ -31,7 +31,6 @@ class Normalize(Layer):
     graph_capturable = True
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del top
         p = self.param.norm_param
         self.eps, self.across, self.shared = p.eps, p.across_spatial, p.channel_shared
         self.channels = Channels.of(bottom[0], self.type).count

@@ -154,7 +154,6 @@ class ShuffleChannel(Layer):
     graph_capturable = True
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom, top
         group = self.param.shuffle_channel_param.group
         self.group = positive(group, "shuffle_channel_param.group")
 

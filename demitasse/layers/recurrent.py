@@ -87,7 +87,6 @@ class RecurrentLayer(Layer):
         return self.has_gradient(bottom_index) and bottom_index < self.first_state
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del top
         p = self.param.recurrent_param
         self.h = positive(p.num_output, "recurrent_param.num_output")
         self.exposed = p.expose_hidden

@@ -24,7 +24,6 @@ class Reduction(Layer):
     bottoms = tops = Exactly(1)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom, top
         p = self.param.reduction_param
         self.operation = ReductionParameter.ReductionOp.Name(p.operation)
 

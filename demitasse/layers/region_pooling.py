@@ -92,7 +92,6 @@ class ROIPooling(RegionPooling):
     """
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom, top
         p = self.param.roi_pooling_param
         self.pooled = (
             positive(p.pooled_h, "roi_pooling_param.pooled_h"),
@@ -169,7 +168,6 @@ class PSROIPooling(RegionPooling):
     """
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom, top
         p = self.param.psroi_pooling_param
         self.dim = positive(p.output_dim, "psroi_pooling_param.output_dim")
         self.group = positive(p.group_size, "psroi_pooling_param.group_size")

@@ -185,7 +185,6 @@ def _points_on(path: tuple[str, ...]) -> list[EntryPoint]:
     """Return the entry points of the packages on ``sys.path``; cached."""
     from importlib.metadata import entry_points  # slower than all other imports here
 
-    del path
     return list(entry_points(group=GROUP))
 
 

@@ -61,7 +61,6 @@ class Reshape(ViewLayer):
     """
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom, top
         self.dims = list(self.param.reshape_param.shape.dim)
         if self.dims.count(-1) > 1 or min(self.dims, default=0) < -1:
             raise out_of_range("reshape_param.shape", self.dims, "sizes, 0 and at most one -1")

@@ -34,7 +34,6 @@ class Scale(Layer):
     tops = Exactly(1)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del top
         p = self.param.scale_param
         self.axis, self.has_bias = p.axis, p.bias_term
         if len(bottom) == 1:
@@ -117,7 +116,6 @@ class Bias(Layer):
     graph_capturable = True
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del top
         p = self.param.bias_param
         self.axis = p.axis
         if len(bottom) == 1:

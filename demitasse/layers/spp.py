@@ -31,7 +31,6 @@ class SPP(Layer):
     bottoms = tops = Exactly(1)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del top
         self.levels = positive(self.param.spp_param.pyramid_height, "spp_param.pyramid_height")
         self.pools: list[Pooling] = []
         self.pooled: list[Blob] = []

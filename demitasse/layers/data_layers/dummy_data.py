@@ -40,7 +40,6 @@ class DummyData(Layer):
     dynamic_shapes = True  # tops are filled on the host
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom
         p = self.param.dummy_data_param
         self.fillers = _each(list(p.data_filler) or [FillerParameter()], len(top), "data_filler")
         for blob, shape in zip(top, self._shapes(len(top)), strict=True):

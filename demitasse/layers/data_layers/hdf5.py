@@ -40,7 +40,6 @@ class HDF5Data(EpochDataLayer):
     tops = AtLeast(1)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom
         p = self.param.hdf5_data_param
         self.batch_size = positive(p.batch_size, "hdf5_data_param.batch_size")
         if not p.source:
@@ -99,19 +98,16 @@ class HDF5Output(Layer):
     dynamic_shapes = True  # works on the host
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom, top
         name = self.param.hdf5_output_param.file_name
         if not name:
             raise missing("hdf5_output_param.file_name", "name the file to write")
         self.writer = Hdf5Writer(Path(name))
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        del top
         if bottom[0].num != bottom[1].num:
             raise wrong_shapes("HDF5Output", "bottoms of one batch size", *bottom)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        del top
         data, label = (
             blob.cpu_data().reshape(blob.num, blob.channels, blob.height, blob.width)
             for blob in bottom

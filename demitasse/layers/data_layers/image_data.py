@@ -43,7 +43,6 @@ class ImageData(EpochDataLayer):
     tops = Exactly(2)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom
         p = self.param.image_data_param
         self.batch_size = positive(p.batch_size, "image_data_param.batch_size")
         if not p.source:

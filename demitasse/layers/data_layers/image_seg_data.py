@@ -39,7 +39,6 @@ class LabelImageLayer(EpochDataLayer):
         raise NotImplementedError(type(self).__name__)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom
         p, transform = self.settings()
         self.listed = p
         self.batch_size = positive(p.batch_size, f"{self.message}.batch_size")

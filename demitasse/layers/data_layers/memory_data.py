@@ -39,7 +39,6 @@ class MemoryData(BaseDataLayer):
     tops = Exactly(2)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom
         p = self.param.memory_data_param
         self._batch_size = positive(p.batch_size, "memory_data_param.batch_size")
         self.row_shape = (

@@ -45,7 +45,6 @@ class WindowData(PrefetchingDataLayer):
     tops = Exactly(2)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom
         p, transform = self.param.window_data_param, self.param.transform_param
         self.batch_size = positive(p.batch_size, "window_data_param.batch_size")
         size = positive(transform.crop_size or p.crop_size, "transform_param.crop_size")

@@ -179,7 +179,6 @@ class DetectionEvaluate(Layer):
     differentiable = ()
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom, top
         p = self.param.detection_evaluate_param
         if p.overlap_threshold <= 0:
             raise out_of_range(

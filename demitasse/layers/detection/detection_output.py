@@ -139,7 +139,6 @@ class DetectionOutput(Layer):
     dynamic_shapes = True
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom, top
         p = self.param.detection_output_param
         if p.visualize:
             message = "detection_output_param.visualize shows windows, which is not supported"
@@ -154,7 +153,6 @@ class DetectionOutput(Layer):
         self.boxes = 1 if p.share_location else self.detector.classes
 
     def allow_force_backward(self, bottom_index: int) -> bool:
-        del bottom_index
         return False
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:

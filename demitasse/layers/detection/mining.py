@@ -170,7 +170,6 @@ class BoxAnnotatorOHEM(Layer):
     strict_propagate_down = False
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom, top
         p = self.param.box_annotator_ohem_param
         self.count = positive(p.roi_per_img, "box_annotator_ohem_param.roi_per_img")
         self.ignored = p.ignore_label

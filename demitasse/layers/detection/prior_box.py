@@ -127,7 +127,6 @@ class PriorBox(Layer):
     tops = Exactly(1)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom, top
         p = self.param.prior_box_param
         _check_sizes(p)
         self.sizes = box_sizes(p.min_size, p.max_size, p.aspect_ratio, flip=p.flip)
@@ -161,12 +160,10 @@ class PriorBox(Layer):
             self.made = made
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom
         make = partial(self.device.backend.asarray, self.values)
         top[0].write(self.constant("priors", self.made, make))
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        del top
         for blob, wanted in zip(bottom, propagate_down, strict=True):
             if wanted:
                 blob.set_diff(0)

@@ -165,7 +165,6 @@ class Proposal(Layer):
     strict_propagate_down = False
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        del bottom, top
         p = self.param.proposal_param
         stride = positive(p.feat_stride, "proposal_param.feat_stride")
         base = positive(p.base_size, "proposal_param.base_size")
