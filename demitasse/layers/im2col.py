@@ -1,4 +1,4 @@
-"""Im2col: what a convolution's window sees, one channel for each tap.
+"""Im2col: values under a convolution's window, one channel for each kernel offset.
 
 Source: Caffe, ``src/caffe/layers/im2col_layer.cpp``.
 """
@@ -17,8 +17,8 @@ from demitasse.layers.windows import PaddedImage, convolution_window
 class Im2col(Layer):
     """Return the values at every kernel offset side by side; beyond the image there are zeros.
 
-    Shapes: bottom (*lead, C, *spatial) -> top (*lead, C * taps, *positions), the taps of one
-    channel next to each other; ``axis`` is that of C.
+    Shapes: bottom (*lead, C, *spatial) -> top (*lead, C * size, *positions), the kernel offsets of
+    one channel next to each other; ``axis`` is that of C.
 
     Raises:
         ConfigError: The fields of ``convolution_param`` do not describe a window.

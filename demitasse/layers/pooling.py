@@ -28,13 +28,13 @@ class Method(ABC):
 
     Args:
         layer: The pooling layer; saves state and creates arrays.
-        canvas: The padded image of the windows.
+        padded: The padded image of the windows.
 
     Shapes: bottom (N, C, *spatial), top (N, C, *positions).
     """
 
-    def __init__(self, layer: Layer, canvas: PaddedImage) -> None:
-        self.layer, self.padded = layer, canvas
+    def __init__(self, layer: Layer, padded: PaddedImage) -> None:
+        self.layer, self.padded = layer, padded
 
     @abstractmethod
     def forward(self, bottom: Blob, top: Blobs) -> None:
@@ -49,18 +49,18 @@ class _Selecting(Method):
     """Methods that select one element of the window, saved as its index in the plane."""
 
     def backward(self, top: Blob, bottom: Blob) -> Array:
-        xp, canvas = self.layer.xp, self.padded
+        xp, padded = self.layer.xp, self.padded
         dy, index = top.read_diff(), self.layer.saved("index", top.shape, "int32").read()
         nothing = self.layer.zeros(())
-        total = canvas.blank(*bottom.shape[:2])
-        for tap in canvas.kernel_offsets:
-            total[canvas.slice_for(tap)] += xp.where(index == self.index_of(tap), dy, nothing)
-        return canvas.crop(total)
+        total = padded.blank(*bottom.shape[:2])
+        for offset in padded.kernel_offsets:
+            total[padded.slice_for(offset)] += xp.where(index == self.index_of(offset), dy, nothing)
+        return padded.crop(total)
 
-    def index_of(self, tap: Shape) -> Array:
+    def index_of(self, offset: Shape) -> Array:
         """Return the index in the plane for a kernel offset. Shape: (*positions), int32."""
-        offset = sum(t * s for t, s in zip(tap, self._plane_strides(), strict=True))
-        return self.layer.constant("index", self._key(), self._first_index) + offset
+        shift = sum(t * s for t, s in zip(offset, self._plane_strides(), strict=True))
+        return self.layer.constant("index", self._key(), self._first_index) + shift
 
     def _key(self) -> object:
         return (self.padded.window, self.padded.spatial, self.padded.out)
@@ -86,14 +86,14 @@ class Max(_Selecting):
 
     def forward(self, bottom: Blob, top: Blobs) -> None:
         xp, layer = self.layer.xp, self.layer
-        canvas = self.padded.pad(bottom.read(), LOWEST)
+        padded = self.padded.pad(bottom.read(), LOWEST)
         best = layer.full(top[0].shape, LOWEST)
         index = layer.full(top[0].shape, -1, "int32")
-        for tap in self.padded.kernel_offsets:
-            seen = canvas[self.padded.slice_for(tap)]
+        for offset in self.padded.kernel_offsets:
+            seen = padded[self.padded.slice_for(offset)]
             better = seen > best
             best = xp.where(better, seen, best)
-            index = xp.where(better, self.index_of(tap), index)
+            index = xp.where(better, self.index_of(offset), index)
         top[0].write(best)
         layer.saved("index", top[0].shape, "int32").write(index)
         if len(top) > 1:
@@ -105,18 +105,18 @@ class Average(Method):
 
     def forward(self, bottom: Blob, top: Blobs) -> None:
         total = self.padded.pad(bottom.read())
-        for _, taps in self._sweeps():
-            total = sum((total[tap] for tap in taps[1:]), start=total[taps[0]])
+        for _, offsets in self._sweeps():
+            total = sum((total[offset] for offset in offsets[1:]), start=total[offsets[0]])
         top[0].write(total / self._divisor())
 
     def backward(self, top: Blob, bottom: Blob) -> Array:
         total = top.read_diff() / self._divisor()
-        for axis, taps in reversed(self._sweeps()):
+        for axis, offsets in reversed(self._sweeps()):
             shape = list(total.shape)
             shape[axis] = self.padded.size[axis - 2]
             wider = self.layer.zeros(tuple(shape))
-            for tap in taps:
-                wider[tap] += total
+            for offset in offsets:
+                wider[offset] += total
             total = wider
         return self.padded.crop(total)
 
@@ -124,11 +124,11 @@ class Average(Method):
         """Return the slices of the kernel offsets along each spatial axis."""
         everything = [slice(None)] * (2 + len(self.padded.out))
         sweeps = []
-        for axis, taps in enumerate(self.padded.window.kernel, start=2):
+        for axis, offsets in enumerate(self.padded.window.kernel, start=2):
             index = []
-            for tap in range(taps):
+            for offset in range(offsets):
                 one = list(everything)
-                reach = self.padded.window.reach((tap,) * len(self.padded.out), self.padded.out)
+                reach = self.padded.window.reach((offset,) * len(self.padded.out), self.padded.out)
                 one[axis] = reach[axis - 2]
                 index.append(tuple(one))
             sweeps.append((axis, index))
@@ -164,44 +164,44 @@ class Stochastic(_Selecting):
     """TRAIN: one element, drawn with a probability proportional to it. TEST: the expected value."""
 
     def forward(self, bottom: Blob, top: Blobs) -> None:
-        canvas = self.padded.pad(bottom.read())
+        padded = self.padded.pad(bottom.read())
         if self.layer.phase == "TRAIN":
-            self._draw(canvas, top[0])
+            self._draw(padded, top[0])
         else:
-            total, squares = self._sums(canvas)
+            total, squares = self._sums(padded)
             top[0].write(squares / total)
 
     def backward(self, top: Blob, bottom: Blob) -> Array:
         if self.layer.phase == "TRAIN":
             return super().backward(top, bottom)
-        canvas = self.padded.pad(bottom.read())
-        share = top.read_diff() / self._sums(canvas)[0]
+        padded = self.padded.pad(bottom.read())
+        share = top.read_diff() / self._sums(padded)[0]
         result = self.padded.blank(*bottom.shape[:2])
-        for tap in self.padded.kernel_offsets:
-            at = self.padded.slice_for(tap)
-            result[at] += share * (2 * canvas[at] - top.read())
+        for offset in self.padded.kernel_offsets:
+            at = self.padded.slice_for(offset)
+            result[at] += share * (2 * padded[at] - top.read())
         return self.padded.crop(result)
 
-    def _sums(self, canvas: Array) -> tuple[Array, Array]:
+    def _sums(self, padded: Array) -> tuple[Array, Array]:
         # FLT_MIN: against 0 / 0, as in Caffe
-        least = self.layer.full((*canvas.shape[:2], *self.padded.out), FLT_MIN)
-        seen = [canvas[self.padded.slice_for(tap)] for tap in self.padded.kernel_offsets]
+        least = self.layer.full((*padded.shape[:2], *self.padded.out), FLT_MIN)
+        seen = [padded[self.padded.slice_for(offset)] for offset in self.padded.kernel_offsets]
         return sum(seen, start=least), sum(x * x for x in seen)
 
-    def _draw(self, canvas: Array, top: Blob) -> None:
+    def _draw(self, padded: Array, top: Blob) -> None:
         xp, layer = self.layer.xp, self.layer
         total = self.layer.zeros(top.shape)
-        for tap in self.padded.kernel_offsets:
-            total = total + canvas[self.padded.slice_for(tap)]
+        for offset in self.padded.kernel_offsets:
+            total = total + padded[self.padded.slice_for(offset)]
         threshold = self._uniform(top) * total
         running, chosen = self.layer.zeros(top.shape), self.layer.zeros(top.shape)
         index = layer.full(top.shape, -1, "int32")
-        for tap in self.padded.kernel_offsets:
-            seen = canvas[self.padded.slice_for(tap)]
+        for offset in self.padded.kernel_offsets:
+            seen = padded[self.padded.slice_for(offset)]
             running = running + seen
             hit = (running >= threshold) & (index == -1)
             chosen = xp.where(hit, seen, chosen)
-            index = xp.where(hit, self.index_of(tap), index)
+            index = xp.where(hit, self.index_of(offset), index)
         top.write(chosen)
         layer.saved("index", top.shape, "int32").write(index)
 

@@ -47,21 +47,21 @@ class PaddedImage:
         """
         if self.size == self.spatial:
             return image
-        canvas = self.layer.full((*image.shape[:2], *self.size), around)
-        canvas[self._inside] = image
-        return canvas
+        padded = self.layer.full((*image.shape[:2], *self.size), around)
+        padded[self._inside] = image
+        return padded
 
     def blank(self, n: int, channels: int) -> Array:
         """Return a padded image of zeros. Shape: (n, channels, *size)."""
         return self.layer.zeros((n, channels, *self.size))
 
-    def crop(self, canvas: Array) -> Array:
+    def crop(self, padded: Array) -> Array:
         """Return a padded image without its border. Shapes: (N, C, *size) -> (N, C, *spatial)."""
-        return canvas[self._inside]
+        return padded[self._inside]
 
-    def slice_for(self, tap: Shape) -> tuple[slice, ...]:
+    def slice_for(self, offset: Shape) -> tuple[slice, ...]:
         """Return the slice of one kernel offset: (N, C, *size) -> (N, C, *out)."""
-        return (slice(None), slice(None), *self.window.reach(tap, self.out))
+        return (slice(None), slice(None), *self.window.reach(offset, self.out))
 
     def columns(self, image: Array) -> Array:
         """Return the columns (im2col): the values at each kernel offset and output position.
@@ -72,8 +72,8 @@ class PaddedImage:
         rows = (n, channels * self.window.size, math.prod(self.out))
         if self.window.is_pointwise:
             return self.layer.xp.reshape(image, rows)
-        canvas = self.pad(image)
-        seen = [canvas[self.slice_for(tap)] for tap in self.window.taps()]
+        padded = self.pad(image)
+        seen = [padded[self.slice_for(offset)] for offset in self.window.taps()]
         return self.layer.xp.reshape(self.layer.xp.stack(seen, axis=2), rows)
 
     def image(self, columns: Array) -> Array:
@@ -81,15 +81,15 @@ class PaddedImage:
 
         Shapes: (N, C * kernel size, positions) -> (N, C, *spatial).
         """
-        xp, taps = self.layer.xp, self.window.size
-        n, channels = columns.shape[0], columns.shape[1] // taps
+        xp, size = self.layer.xp, self.window.size
+        n, channels = columns.shape[0], columns.shape[1] // size
         if self.window.is_pointwise:
             return xp.reshape(columns, (n, channels, *self.spatial))
-        parts = xp.reshape(columns, (n, channels, taps, *self.out))
-        canvas = self.blank(n, channels)
-        for i, tap in enumerate(self.window.taps()):
-            canvas[self.slice_for(tap)] += parts[:, :, i, ...]
-        return self.crop(canvas)
+        parts = xp.reshape(columns, (n, channels, size, *self.out))
+        padded = self.blank(n, channels)
+        for i, offset in enumerate(self.window.taps()):
+            padded[self.slice_for(offset)] += parts[:, :, i, ...]
+        return self.crop(padded)
 
 
 CHUNK = 1 << 24
@@ -123,7 +123,7 @@ class Correlation:
     def fit(self, n: int, *, image: Shape, places: Shape) -> None:
         """Prepare for ``n`` images of a spatial size, and the positions of the window."""
         self._n, self._spatial, self._places = n, image, math.prod(places)
-        self._canvas = PaddedImage(self._layer, self._window, image, places)
+        self._padded = PaddedImage(self._layer, self._window, image, places)
 
     def image(self, values: Array) -> Array:
         """Return the values of a blob of images as (N, C, *spatial)."""
@@ -148,12 +148,12 @@ class Correlation:
         Shapes: (N, M, places), ``weight_shape`` -> (N, C, *spatial).
         """
         xp = self._layer.xp
-        weight = xp.matrix_transpose(self._by_rows(weight))  # (1, G, C/G taps, M/G)
+        weight = xp.matrix_transpose(self._by_rows(weight))  # (1, G, C/G offsets, M/G)
         parts = []
         for part in self._chunks():
             columns = xp.matmul(weight, self._by_group(maps[part, ...]))
             rows = (columns.shape[0], self._channels * self._window.size, self._places)
-            parts.append(self._canvas.image(xp.reshape(columns, rows)))
+            parts.append(self._padded.image(xp.reshape(columns, rows)))
         return self._concatenated(parts)
 
     def weight_gradient(self, image: Array, maps: Array) -> Array:
@@ -164,7 +164,7 @@ class Correlation:
         xp, group, rows = self._layer.xp, self._group, self._maps // self._group
         total = self._layer.zeros((group, rows, self._height))
         for part in self._chunks():
-            # all images of a part in one product: (G, M/G, N places) x (G, N places, C/G taps)
+            # all images of a part in one product: (G, M/G, N places) x (G, N places, C/G offsets)
             left = xp.permute_dims(self._by_group(maps[part, ...]), (1, 2, 0, 3))
             right = xp.permute_dims(self._columns(image[part, ...]), (1, 0, 3, 2))
             length = left.shape[2] * left.shape[3]
@@ -179,7 +179,7 @@ class Correlation:
 
     def _columns(self, image: Array) -> Array:
         shape = (image.shape[0], self._group, self._height, self._places)
-        return self._layer.xp.reshape(self._canvas.columns(image), shape)
+        return self._layer.xp.reshape(self._padded.columns(image), shape)
 
     def _by_group(self, maps: Array) -> Array:
         shape = (maps.shape[0], self._group, self._maps // self._group, self._places)

@@ -84,12 +84,12 @@ def parse_ground_truth(
 UNMATCHED, IGNORED = -1, -2
 """Indices of no object: for a prior without a match, and for an ignored prior."""
 
-LEAST = 1e-6
+MIN_OVERLAP = 1e-6
 """Overlaps up to this limit count as 0."""
 
 
 def match(
-    objects: np.ndarray, boxes: np.ndarray, threshold: float | None, *, inside: bool = False
+    objects: np.ndarray, boxes: np.ndarray, threshold: float | None, *, ignore_outside: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Match each object with its best box, then other boxes by their overlap.
 
@@ -100,33 +100,33 @@ def match(
         objects: Shape: (G, 4).
         boxes: Shape: (P, 4).
         threshold: Least overlap of a box with its best object; None for the first matching only.
-        inside: True ignores boxes that reach beyond the image.
+        ignore_outside: True ignores boxes that reach beyond the image.
 
     Returns:
         The object of each box, UNMATCHED or IGNORED, and the overlap with it; for unmatched boxes
         the greatest overlap with any object. Shapes: (P,) and (P,).
     """
-    found = np.full(len(boxes), UNMATCHED)
-    if inside:
-        found[((boxes < 0) | (boxes > 1)).any(axis=1)] = IGNORED
-    most = np.zeros(len(boxes), boxes.dtype)
+    matched_gt = np.full(len(boxes), UNMATCHED)
+    if ignore_outside:
+        matched_gt[((boxes < 0) | (boxes > 1)).any(axis=1)] = IGNORED
+    max_iou = np.zeros(len(boxes), boxes.dtype)
     if not len(objects):
-        return found, most
+        return matched_gt, max_iou
     table = np.stack([overlaps(one, boxes) for one in objects], axis=1)  # (P, G)
-    table[table <= LEAST] = 0
-    table[found == IGNORED] = 0
-    most = table.max(axis=1)
+    table[table <= MIN_OVERLAP] = 0
+    table[matched_gt == IGNORED] = 0
+    max_iou = table.max(axis=1)
     left = table.copy()
     for _ in range(len(objects)):
         box, number = divmod(int(np.argmax(left)), len(objects))
         if not left[box, number] > 0:
             break
-        found[box], most[box] = number, left[box, number]
+        matched_gt[box], max_iou[box] = number, left[box, number]
         left[box], left[:, number] = 0, 0
     if threshold is not None:
-        others = (found == UNMATCHED) & (most >= threshold) & (most > 0)
-        found[others] = table[others].argmax(axis=1)
-    return found, most
+        others = (matched_gt == UNMATCHED) & (max_iou >= threshold) & (max_iou > 0)
+        matched_gt[others] = table[others].argmax(axis=1)
+    return matched_gt, max_iou
 
 
 @dataclass(frozen=True)
@@ -151,32 +151,32 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Assigner:
+class TargetAssigner:
     """Assigns objects to priors.
 
     Attributes:
         classes: Number of classes C.
         background: Class of the background.
-        shared: True for one box for all classes (L is 1), False for one box for each class.
+        share_location: True for one box for all classes (L is 1), False for one box for each class.
         code: Code of the boxes.
         threshold: See ``match``.
-        inside: See ``match``.
-        by_prediction: True matches the predicted boxes, False the priors.
-        inside_only: True gives corners beyond the image no target.
-        agnostic: True gives all objects the class after the background.
-        several: True if a prior may have several classes.
+        ignore_outside: See ``match``.
+        match_predictions: True matches the predicted boxes, False the priors.
+        drop_outside_targets: True gives corners beyond the image no target.
+        class_agnostic: True gives all objects the class after the background.
+        multi_label: True if a prior may have several classes.
     """
 
     classes: int
     background: int
-    shared: bool
+    share_location: bool
     code: BoxCoder
     threshold: float | None
-    inside: bool
-    by_prediction: bool
-    inside_only: bool
-    agnostic: bool
-    several: bool
+    ignore_outside: bool
+    match_predictions: bool
+    drop_outside_targets: bool
+    class_agnostic: bool
+    multi_label: bool
 
     def boxes(self, location: np.ndarray, prior: np.ndarray) -> np.ndarray:
         """Return predicted boxes. Shapes: (N, P, L, 4), (2, P, 4) -> (N, P, L, 4)."""
@@ -190,65 +190,72 @@ class Assigner:
 
         Args:
             objects: Ground truth of each image; N.
-            location: Predictions, read only ``by_prediction``. Shape: (N, P, L, 4).
+            location: Predictions, read only ``match_predictions``. Shape: (N, P, L, 4).
             prior: Boxes and variances. Shape: (2, P, 4).
 
         Raises:
             NetError: An object or a prior is empty.
         """
-        n, priors, kinds_of_box = location.shape[:3]
-        made = Assignment(
-            matched_gt=np.full((n, kinds_of_box, priors), UNMATCHED),
-            max_iou=np.zeros((n, kinds_of_box, priors), prior.dtype),
+        n, priors, box_kinds = location.shape[:3]
+        targets = Assignment(
+            matched_gt=np.full((n, box_kinds, priors), UNMATCHED),
+            max_iou=np.zeros((n, box_kinds, priors), prior.dtype),
             box_targets=np.zeros(location.shape, prior.dtype),
             scale=np.ones(location.shape, prior.dtype),
             class_targets=np.zeros((n, priors, self.classes), prior.dtype),
             has_gt=np.array([len(one) > 0 for one in objects]),
         )
         if self.background < self.classes:
-            made.class_targets[..., self.background] = 1
-        if self.by_prediction:
+            targets.class_targets[..., self.background] = 1
+        if self.match_predictions:
             matched = self.boxes(location, prior)
         else:
             matched = np.broadcast_to(prior[0][:, None, :], location.shape)
         if self.code.variance_in_target:
-            made.scale[...] /= prior[1][:, None, :]
+            targets.scale[...] /= prior[1][:, None, :]
         for image, some in enumerate(objects):
-            self._match(some, matched[image], made, image)
-            for kind in range(kinds_of_box):
-                rows = np.flatnonzero(made.matched_gt[image, kind] >= 0)
-                number = made.matched_gt[image, kind, rows]
+            self._match(some, matched[image], targets, image)
+            for kind in range(box_kinds):
+                rows = np.flatnonzero(targets.matched_gt[image, kind] >= 0)
+                number = targets.matched_gt[image, kind, rows]
                 wanted = self.code.encode(some.boxes[number], prior[0][rows], prior[1][rows])
-                made.box_targets[image, rows, kind] = wanted * made.scale[image, rows, kind]
-                self._set_classes(made.class_targets[image], rows, some.labels[number])
-        if self.inside_only:
+                targets.box_targets[image, rows, kind] = wanted * targets.scale[image, rows, kind]
+                self._set_classes(targets.class_targets[image], rows, some.labels[number])
+        if self.drop_outside_targets:
             outside = (matched < 0) | (matched > 1)
-            made.box_targets[outside] = made.scale[outside] = 0
-        return made
+            targets.box_targets[outside] = targets.scale[outside] = 0
+        return targets
 
-    def _match(self, objects: GroundTruth, boxes: np.ndarray, made: Assignment, image: int) -> None:
+    def _match(
+        self, objects: GroundTruth, boxes: np.ndarray, targets: Assignment, image: int
+    ) -> None:
         """Match the boxes of one image with its objects. Shapes: boxes (P, L, 4)."""
-        found, most = made.matched_gt[image], made.max_iou[image]
-        if self.shared or not self.by_prediction:
-            one, overlap = match(objects.boxes, boxes[:, 0], self.threshold, inside=self.inside)
-            found[...], most[...] = one, overlap
-            if not self.shared:  # each class keeps its own objects
+        matched_gt, max_iou = targets.matched_gt[image], targets.max_iou[image]
+        if self.share_location or not self.match_predictions:
+            one, overlap = match(
+                objects.boxes, boxes[:, 0], self.threshold, ignore_outside=self.ignore_outside
+            )
+            matched_gt[...], max_iou[...] = one, overlap
+            if not self.share_location:  # each class keeps its own objects
                 matched = one >= 0
                 labels = np.full(len(one), self.background)
                 labels[matched] = objects.labels[one[matched]]
-                found[matched & (labels != np.arange(self.classes)[:, None])] = UNMATCHED
+                matched_gt[matched & (labels != np.arange(self.classes)[:, None])] = UNMATCHED
             return
         for kind in range(self.classes):
             own = np.flatnonzero(objects.labels == kind)
-            one, most[kind] = match(
-                objects.boxes[own], boxes[:, kind], self.threshold, inside=self.inside
+            one, max_iou[kind] = match(
+                objects.boxes[own],
+                boxes[:, kind],
+                self.threshold,
+                ignore_outside=self.ignore_outside,
             )
-            found[kind] = np.where(one >= 0, own[one] if len(own) else one, one)
+            matched_gt[kind] = np.where(one >= 0, own[one] if len(own) else one, one)
 
     def _set_classes(self, kinds: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> None:
         """Set the classes of matched priors. Shapes: kinds (P, C), rows and labels (K,)."""
-        if not self.several:
+        if not self.multi_label:
             kinds[rows] = 0
         elif self.background < self.classes:
             kinds[rows, self.background] = 0
-        kinds[rows, self.background + 1 if self.agnostic else labels] = 1
+        kinds[rows, self.background + 1 if self.class_agnostic else labels] = 1

@@ -17,17 +17,17 @@ from demitasse.layers.detection.boxes import suppress
 from demitasse.layers.detection.matching import UNMATCHED, Assignment
 from demitasse.layers.registry import register_layer
 
-SMALL = 1e-5
+MIN_AREA = 1e-5
 """Least area of a box that is mined with suppression."""
 
 Chosen = tuple[np.ndarray, np.ndarray]
 """Masks of the priors that count: for boxes (N, P, L) and for classes (N, P), bool."""
 
 
-def all_count(made: Assignment) -> Chosen:
+def all_counted(targets: Assignment) -> Chosen:
     """Return masks of the matched priors for boxes, and of all priors for classes."""
-    n, _, priors = made.matched_gt.shape
-    return _matched(made), np.ones((n, priors), bool)
+    n, _, priors = targets.matched_gt.shape
+    return _matched(targets), np.ones((n, priors), bool)
 
 
 def hardest(items: np.ndarray, losses: np.ndarray, count: int) -> np.ndarray:
@@ -60,7 +60,7 @@ class Nms:
         if self.top_k > -1:
             order = order[: self.top_k]
         sides = boxes[order, 2:] - boxes[order, :2]
-        order = order[np.where((sides < 0).any(axis=1), 0, sides.prod(axis=1)) >= SMALL]
+        order = order[np.where((sides < 0).any(axis=1), 0, sides.prod(axis=1)) >= MIN_AREA]
         kept: np.ndarray = order[suppress(boxes[order], self.overlap)]
         return kept
 
@@ -85,60 +85,64 @@ class Mining:
     nms: Nms | None
 
     def __call__(
-        self, made: Assignment, of_boxes: np.ndarray, of_classes: np.ndarray, boxes: np.ndarray
+        self,
+        targets: Assignment,
+        box_losses: np.ndarray,
+        class_losses: np.ndarray,
+        boxes: np.ndarray,
     ) -> Chosen:
         """Return masks of the priors of a batch that count; none of an image without objects.
 
         Args:
-            made: Targets, with one box for all classes.
-            of_boxes: Losses of the boxes. Shape: (N, P, 1).
-            of_classes: Losses of the classes. Shape: (N, P).
+            targets: Targets, with one box for all classes.
+            box_losses: Losses of the boxes. Shape: (N, P, 1).
+            class_losses: Losses of the classes. Shape: (N, P).
             boxes: Boxes for the suppression. Shape: (P, 4) or (N, P, 4).
         """
-        matched, counted = _matched(made), np.zeros(of_classes.shape, bool)
-        losses = of_classes
+        matched, counted = _matched(targets), np.zeros(class_losses.shape, bool)
+        losses = class_losses
         if self.hard:
-            losses = losses + np.where(matched, of_boxes, 0)[:, :, 0]
-        boxes = np.broadcast_to(boxes, (*of_classes.shape, 4))
-        for i in np.flatnonzero(made.has_gt):
-            found, most = made.matched_gt[i, 0], made.max_iou[i, 0]
-            yes, no = self.choose(found, most, losses[i], boxes[i])
+            losses = losses + np.where(matched, box_losses, 0)[:, :, 0]
+        boxes = np.broadcast_to(boxes, (*class_losses.shape, 4))
+        for i in np.flatnonzero(targets.has_gt):
+            matched_gt, max_iou = targets.matched_gt[i, 0], targets.max_iou[i, 0]
+            yes, no = self.choose(matched_gt, max_iou, losses[i], boxes[i])
             matched[i, :, 0], counted[i] = yes, yes | no
         return matched, counted
 
     def choose(
-        self, found: np.ndarray, most: np.ndarray, losses: np.ndarray, boxes: np.ndarray
+        self, matched_gt: np.ndarray, max_iou: np.ndarray, losses: np.ndarray, boxes: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return masks of the priors that count as matched and as unmatched.
 
         Args:
-            found: See :func:`match`. Shape: (P,).
-            most: See :func:`match`. Shape: (P,).
+            matched_gt: See :func:`match`. Shape: (P,).
+            max_iou: See :func:`match`. Shape: (P,).
             losses: Losses. Shape: (P,).
             boxes: Boxes for the suppression. Shape: (P, 4).
 
         Returns:
             Shapes: (P,) and (P,), bool.
         """
-        matched = found >= 0
+        matched = matched_gt >= 0
         if self.hard:
-            candidates, count = np.arange(len(found)), self.count
+            candidates, count = np.arange(len(matched_gt)), self.count
         else:
-            candidates = np.flatnonzero((found == UNMATCHED) & (most < self.below))
+            candidates = np.flatnonzero((matched_gt == UNMATCHED) & (max_iou < self.below))
             count = int(np.count_nonzero(matched) * self.ratio)
         if self.nms is not None:
             order = self.nms.best(losses[candidates], boxes[candidates])
         else:
             order = np.argsort(-losses[candidates], kind="stable")
-        chosen = np.zeros(len(found), bool)
+        chosen = np.zeros(len(matched_gt), bool)
         chosen[candidates[order[:count]]] = True
-        unmatched = chosen & (found == UNMATCHED)
+        unmatched = chosen & (matched_gt == UNMATCHED)
         return (matched & chosen if self.hard else matched), unmatched
 
 
-def _matched(made: Assignment) -> np.ndarray:
+def _matched(targets: Assignment) -> np.ndarray:
     """Return a mask of the matched boxes. Shape: (N, P, L)."""
-    matched: np.ndarray = np.ascontiguousarray((made.matched_gt >= 0).transpose(0, 2, 1))
+    matched: np.ndarray = np.ascontiguousarray((targets.matched_gt >= 0).transpose(0, 2, 1))
     return matched
 
 
@@ -146,7 +150,7 @@ def _matched(made: Assignment) -> np.ndarray:
 class BoxAnnotatorOHEM(Layer):
     """Keep labels and weights of the ``roi_per_img`` regions of greatest loss in each image.
 
-    Of many regions, those that lose most are trained on.
+    Of many regions, those of greatest loss are trained on.
 
     The other labels become ``ignore_label``, the other weights 0. Works on the host; no gradient
     passes, as in R-FCN. Of equal losses the first counts. Not compared with the original, which

@@ -23,8 +23,13 @@ from demitasse.layers.checks import (
     wrong_shapes,
 )
 from demitasse.layers.detection.boxes import BoxCoder
-from demitasse.layers.detection.matching import COLUMNS, Assigner, Assignment, parse_ground_truth
-from demitasse.layers.detection.mining import Mining, Nms, all_count
+from demitasse.layers.detection.matching import (
+    COLUMNS,
+    Assignment,
+    TargetAssigner,
+    parse_ground_truth,
+)
+from demitasse.layers.detection.mining import Mining, Nms, all_counted
 from demitasse.layers.losses.base import LossLayer, Normalization, Targets, refuse_weights
 from demitasse.layers.numerics import FLT_MIN, sigmoid, softmax
 from demitasse.layers.registry import register_layer
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def assigner_of(p: MultiBoxLossParameter) -> Assigner:
+def assigner_of(p: MultiBoxLossParameter) -> TargetAssigner:
     """Return the assigner of a message.
 
     Raises:
@@ -47,17 +52,17 @@ def assigner_of(p: MultiBoxLossParameter) -> Assigner:
     if p.map_object_to_agnostic and background + 1 >= classes:
         expected = f"at least {background + 2}: map_object_to_agnostic needs a foreground class"
         raise out_of_range("multibox_loss_param.num_classes", classes, expected)
-    return Assigner(
+    return TargetAssigner(
         classes=classes,
         background=background,
-        shared=p.share_location,
+        share_location=p.share_location,
         code=BoxCoder(PriorBoxParameter.CodeType.Name(p.code_type), p.encode_variance_in_target),
         threshold=None if p.match_type == MultiBoxLossParameter.BIPARTITE else p.overlap_threshold,
-        inside=p.ignore_cross_boundary_bbox,
-        by_prediction=not p.use_prior_for_matching,
-        inside_only=p.bp_inside,
-        agnostic=p.map_object_to_agnostic,
-        several=logistic,
+        ignore_outside=p.ignore_cross_boundary_bbox,
+        match_predictions=not p.use_prior_for_matching,
+        drop_outside_targets=p.bp_inside,
+        class_agnostic=p.map_object_to_agnostic,
+        multi_label=logistic,
     )
 
 
@@ -148,23 +153,23 @@ class MultiBoxLoss(LossLayer):
     def losses(self, bottom: Blobs) -> Array:
         """Return the sum of the losses before the normalization. Shape: ()."""
         xp = self.xp
-        made = self._assign(bottom)
+        targets = self._assign(bottom)
         self.code, self.scale, self.kinds = map(
-            self._put, (made.box_targets, made.scale, made.class_targets)
+            self._put, (targets.box_targets, targets.scale, targets.class_targets)
         )
         difference = self._difference(bottom)
         each = 0.5 * difference * difference
         if not self.squared:
             size = xp.abs(difference)
             each = xp.where(size < 1, each, size - 0.5)
-        of_box = xp.sum(each, axis=3)  # (N, P, L)
-        of_class = self._losses_of_classes(bottom)  # (N, P)
-        matched, counted = self._choose(made, of_box, of_class, bottom)
+        box_losses = xp.sum(each, axis=3)  # (N, P, L)
+        class_losses = self._losses_of_classes(bottom)  # (N, P)
+        matched, counted = self._choose(targets, box_losses, class_losses, bottom)
         self.matches = int(matched.sum())
         self.matched, self.counted = self._put(matched), self._put(counted)
         parts = (
             xp.sum(xp.where(chosen > 0, each, 0.0))
-            for chosen, each in ((self.matched, of_box), (self.counted, of_class))
+            for chosen, each in ((self.matched, box_losses), (self.counted, class_losses))
         )
         return sum(part * weight for part, weight in zip(parts, self.weights, strict=True))
 
@@ -176,7 +181,7 @@ class MultiBoxLoss(LossLayer):
         slope = slope * self.scale * self.weights[0]
         yield xp.where(xp.expand_dims(self.matched, axis=3) > 0, slope, 0.0)
         scores = self._scores(bottom)
-        guess = sigmoid(self, scores) if self.assign.several else softmax(self, scores, 2)
+        guess = sigmoid(self, scores) if self.assign.multi_label else softmax(self, scores, 2)
         slope = (guess - self.kinds) * self.weights[1]
         yield xp.where(xp.expand_dims(self.counted, axis=2) > 0, slope, 0.0)
 
@@ -195,7 +200,7 @@ class MultiBoxLoss(LossLayer):
     def _losses_of_classes(self, bottom: Blobs) -> Array:
         """Return the class loss of each prior. Shape: (N, P)."""
         xp, scores, kinds = self.xp, self._scores(bottom), self.kinds
-        if self.assign.several:
+        if self.assign.multi_label:
             each = xp.log1p(xp.exp(-xp.abs(scores))) + xp.maximum(scores, 0.0) - scores * kinds
             return xp.sum(each, axis=2)
         picked = xp.sum(softmax(self, scores, 2) * kinds, axis=2)
@@ -215,16 +220,16 @@ class MultiBoxLoss(LossLayer):
         return self.assign(objects, self._predicted(bottom), self._priors(bottom))
 
     def _choose(
-        self, made: Assignment, of_box: Array, of_class: Array, bottom: Blobs
+        self, targets: Assignment, box_losses: Array, class_losses: Array, bottom: Blobs
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return masks of the priors that count, for boxes (N, P, L) and for classes (N, P)."""
         if self.mining is None:
-            return all_count(made)
+            return all_counted(targets)
         to_host = self.device.backend.to_host
         boxes = self._priors(bottom)[0]
         if self.mining.nms and not self.param.multibox_loss_param.use_prior_for_nms:
             boxes = self.assign.boxes(self._predicted(bottom), self._priors(bottom))[:, :, 0]
-        return self.mining(made, to_host(of_box), to_host(of_class), boxes)
+        return self.mining(targets, to_host(box_losses), to_host(class_losses), boxes)
 
     def _predicted(self, bottom: Blobs) -> np.ndarray:
         n, priors = self.sizes
