@@ -27,10 +27,10 @@ import numpy as np
 import PIL.Image
 
 from demitasse.io.data.databases.writing import Records, new_database
-from demitasse.io.data.images.encode import encode_image
+from demitasse.io.data.images.codecs import encode_image
 from demitasse.io.data.images.resize import resize_image
 from demitasse.io.data.imageset import ImageSet, convert_imageset
-from demitasse.io.data.threads import ahead
+from demitasse.io.data.threads import map_ahead
 from demitasse.io.proto import Datum
 
 SIDE = 256
@@ -119,7 +119,7 @@ def _names(source: Path) -> list[str]:
 
 def _decoded(source: Path, out: Path, threads: int) -> None:
     del out
-    for _ in ahead(_decode, _names(source), threads):
+    for _ in map_ahead(_decode, _names(source), threads):
         pass
 
 
@@ -143,7 +143,7 @@ def _opencvs(cv2: Any, source: Path, out: Path, threads: int) -> None:
 
     with (
         new_database(out, "LMDB") as database,
-        closing(ahead(record, _names(source), threads)) as records,
+        closing(map_ahead(record, _names(source), threads)) as records,
     ):
         written = Records(database)
         for number, datum in enumerate(records):

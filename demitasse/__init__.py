@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from demitasse.interop.onnx_import import import_onnx
     from demitasse.interop.torch_export import export_torch
     from demitasse.io import data, proto
-    from demitasse.io.weights.read import load_weights
+    from demitasse.io.weights.formats import load_weights
     from demitasse.layers.base import Layer
     from demitasse.layers.registry import register_layer
     from demitasse.memory import transfer_guard
@@ -123,7 +123,7 @@ _PACKAGES = {
     "demitasse.interop.onnx_export": ["Preprocess", "export_onnx"],
     "demitasse.interop.onnx_import": ["import_onnx"],
     "demitasse.interop.torch_export": ["export_torch"],
-    "demitasse.io.weights.read": ["load_weights"],
+    "demitasse.io.weights.formats": ["load_weights"],
     "demitasse.layers.base": ["Layer"],
     "demitasse.layers.registry": ["register_layer"],
     "demitasse.memory": ["transfer_guard"],

@@ -31,13 +31,13 @@ class Draw(FrozenStruct):
         seed: Key of the generator.
         stream: Which sequence.
         passes: Which pass of that sequence.
-        ranks: How many data-parallel workers share the words of a pass, sample by sample.
+        world_size: How many data-parallel workers share the words of a pass, sample by sample.
     """
 
     seed: int
     stream: int
     passes: int
-    ranks: int = 1
+    world_size: int = 1
 
 
 def stream_of(name: str) -> int:

@@ -18,8 +18,7 @@ from demitasse.blob import Blob
 from demitasse.core.log import get_logger, number
 from demitasse.io.data.databases.datum import array_to_datum
 from demitasse.io.data.databases.writing import Records, new_database
-from demitasse.io.weights.load import load_files
-from demitasse.io.weights.pairing import OnMismatch
+from demitasse.io.weights.load import OnMismatch, load_files
 from demitasse.net import Net
 from demitasse.training import Epoch
 from demitasse.training.nets import tell_load

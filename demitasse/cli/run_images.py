@@ -13,13 +13,13 @@ from demitasse.cli.render import terminal_width
 from demitasse.core.paths import is_folder, read_bytes, regular_file
 from demitasse.core.text import escaped
 from demitasse.errors import ConfigError, DataError, ErrorCode
-from demitasse.io.data.images.files import IMAGES, VIDEOS, files_in
+from demitasse.io.data.images.codecs import IMAGES, VIDEOS, files_in
 
 if TYPE_CHECKING:
     import numpy as np
 
     from demitasse.inference.cards import Prediction
-    from demitasse.io.data.images.decode import Color
+    from demitasse.io.data.images.codecs import Color
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _chain(held: list[np.ndarray], rest: Iterator[np.ndarray]) -> Iterator[np.nd
 
 
 def _image_frames(path: Path, color: Color) -> Iterator[np.ndarray]:
-    from demitasse.io.data.images.decode import decode_frames
+    from demitasse.io.data.images.codecs import decode_frames
 
     yield from decode_frames(read_bytes(path), color)
 
@@ -250,7 +250,7 @@ class ImageWriter:
 
     def _write(self, image: ImageInput, pixels: np.ndarray) -> None:
         from demitasse.core.atomic import atomic_write
-        from demitasse.io.data.images.encode import encode_image
+        from demitasse.io.data.images.codecs import encode_image
 
         path = self._unused_path(image)
         path.parent.mkdir(parents=True, exist_ok=True)

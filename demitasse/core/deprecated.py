@@ -165,6 +165,18 @@ MOVED = {
 """Deprecated names of packages, and the present ones."""
 
 RENAMED = {
+    "demitasse.data.databases.annotated": "demitasse.io.data.databases.datum",
+    "demitasse.data.images.decode": "demitasse.io.data.images.codecs",
+    "demitasse.data.images.encode": "demitasse.io.data.images.codecs",
+    "demitasse.data.images.interpolate": "demitasse.io.data.images.resize",
+    "demitasse.data.sources.hdf5": "demitasse.io.data.sources.arrays",
+    "demitasse.data.sources.label_images": "demitasse.io.data.sources.image_list",
+    "demitasse.data.sources.memory": "demitasse.io.data.sources.arrays",
+    "demitasse.data.transform.augment.annotated": "demitasse.io.data.transform.augment",
+    "demitasse.data.transform.augment.augmenter": "demitasse.io.data.transform.augment",
+    "demitasse.weights.npy": "demitasse.io.weights.npz",
+    "demitasse.weights.pairing": "demitasse.io.weights.load",
+    "demitasse.weights.read": "demitasse.io.weights.formats",
     "demitasse.solvers.surviving": "demitasse.training.distributed.fault_tolerance",
 }
 """Present names of modules that have another name in their new package."""

@@ -17,8 +17,7 @@ from demitasse.io.proto import (
     upgrade_net,
     upgrade_solver,
 )
-from demitasse.io.proto.upgrade import Problem
-from demitasse.io.proto.upgrade_notes import Lines
+from demitasse.io.proto.upgrade_layers import Lines, Problem
 from demitasse.lint import data_rules, layer_rules, solver_rules
 from demitasse.lint.findings import Finding, Severity, in_order
 from demitasse.lint.layer_rules import deprecated_fields

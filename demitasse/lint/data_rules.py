@@ -12,7 +12,7 @@ from demitasse.core.paths import resolve_path
 from demitasse.errors import ConfigError, DemitasseError
 from demitasse.io.data.databases.database import open_db, records
 from demitasse.io.data.databases.datum import datum_to_array
-from demitasse.io.data.images.decode import read_image
+from demitasse.io.data.images.codecs import read_image
 from demitasse.io.data.sources.image_list import read_image_list
 from demitasse.io.data.transform.mean import read_mean
 from demitasse.io.proto import DataParameter, Datum, LayerParameter, TransformationParameter

@@ -23,8 +23,7 @@ from demitasse.core.threads import Uninterrupted
 from demitasse.errors import ConfigError, ErrorCode, NetError, ShapeError
 from demitasse.io.proto import NetParameter, Phase
 from demitasse.io.weights.hdf5 import write_hdf5_weights
-from demitasse.io.weights.load import load_into
-from demitasse.io.weights.pairing import LoadReport, OnMismatch, matched
+from demitasse.io.weights.load import LoadReport, OnMismatch, load_into, matched
 from demitasse.io.weights.save import save
 from demitasse.layers import Layer, LayerContext
 from demitasse.layers.context import PassCounter
@@ -72,8 +71,8 @@ class Net:
             blobs share buffers, are computed in part or not at all, and cannot be read. In phase
             TRAIN all data is kept, and the gradients of other blobs share buffers.
         ignore_unknown_fields: Skip unknown fields with a warning instead of raising an error.
-        rank: Index of this data-parallel worker, below ``ranks``.
-        ranks: Number of data-parallel workers.
+        rank: Index of this data-parallel worker, below ``world_size``.
+        world_size: Number of data-parallel workers.
         storage: Storage of blobs and weights on a GPU: "float", or in phase TEST "half" or
             "bfloat16" with 16 bits; None asks the configuration.
 
@@ -94,7 +93,7 @@ class Net:
     time: a call from a second thread raises NetError.
     """
 
-    @renamed_arguments(lenient="ignore_unknown_fields")
+    @renamed_arguments(lenient="ignore_unknown_fields", ranks="world_size")
     def __init__(
         self,
         source: str | os.PathLike[str] | NetParameter,
@@ -111,7 +110,7 @@ class Net:
         keep: Keep = None,
         ignore_unknown_fields: bool = False,
         rank: int = 0,
-        ranks: int = 1,
+        world_size: int = 1,
         storage: Stored | None = None,
     ) -> None:
         if dtype not in {"float32", "float64"}:
@@ -132,7 +131,7 @@ class Net:
             seed=self.seed,
             base_dir=resolve_base_dir(base_dir, read.source),
             rank=rank,
-            world_size=ranks,
+            world_size=world_size,
             storage=choose_storage(storage, chosen, dtype),
             python_layers=settings.get("python_layers"),
             pass_counter=PassCounter(),
@@ -521,7 +520,7 @@ class Net:
             base_dir=self.base_dir,
             keep=self._kept,
             rank=self._context.rank if rank is None else rank,
-            ranks=self._context.world_size,
+            world_size=self._context.world_size,
         )
         for mine, theirs in zip(self.learnable_params, copy.learnable_params, strict=True):
             theirs.copy_from(mine)

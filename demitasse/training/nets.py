@@ -15,8 +15,7 @@ from demitasse.core.log import get_logger
 from demitasse.core.paths import resolve_path
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode
 from demitasse.io.proto import NetParameter, NetState, Phase, SolverParameter, read_text
-from demitasse.io.weights.load import load_files
-from demitasse.io.weights.pairing import LoadReport, OnMismatch
+from demitasse.io.weights.load import LoadReport, OnMismatch, load_files
 from demitasse.net import Net
 from demitasse.plan.liveness import Keep
 from demitasse.training.epoch import Epoch

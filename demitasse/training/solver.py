@@ -21,7 +21,7 @@ from demitasse.core.log import get_logger
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import ConfigError, DataError, ErrorCode, NetError
 from demitasse.io.proto import SolverParameter
-from demitasse.io.weights.pairing import OnMismatch
+from demitasse.io.weights.load import OnMismatch
 from demitasse.plan.liveness import Keep
 from demitasse.training.carried import TrainingState
 from demitasse.training.checkpointer import Checkpointer
@@ -183,9 +183,13 @@ class Solver:
         asked_seed = settings.get("seed") if seed is None else seed
         base = folder if base_dir is None else Path(base_dir)
         options: dict[str, Any] = {
-            "device": device, "dtype": dtype, "lowered": lowered, "rank": rank, "ranks": world_size,
+            "device": device,
+            "dtype": dtype,
+            "lowered": lowered,
+            "rank": rank,
+            "world_size": world_size,
             "ignore_unknown_fields": ignore_unknown_fields,
-        }  # fmt: skip
+        }
         self.net, self.test_nets = make_nets(
             self.param, base, options, seed=seed, keep=keep, on_mismatch=on_mismatch
         )

@@ -26,8 +26,13 @@ from demitasse.io.proto import (
     read_binary,
     stored_shape,
 )
-from demitasse.io.proto.zero_copy.read import Arrays, read_cut
-from demitasse.io.proto.zero_copy.write import blob_pieces, with_field, write_pieces
+from demitasse.io.proto.zero_copy import (
+    Arrays,
+    blob_pieces,
+    read_message_arrays,
+    with_field,
+    write_pieces,
+)
 from demitasse.io.weights.hdf5 import is_hdf5, new_hdf5, open_hdf5
 
 __all__ = ["State", "read_state", "write_state"]
@@ -83,7 +88,7 @@ def read_state(path: Path) -> State:
     if is_hdf5(path):
         return _read_hdf5(path)
     try:
-        message, arrays = read_cut(path, SolverState, SnapshotError)
+        message, arrays = read_message_arrays(path, SolverState, SnapshotError)
     except SnapshotError:
         if is_file(path) and _is_weights(path):
             raise _mistaken(path) from None

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from demitasse.errors import DataError, ErrorCode
-from demitasse.io.data.sources.turns import Turn
+from demitasse.io.data.sources.source import BatchShard
 from demitasse.layers import Layer
 from demitasse.layers.data_layers.base import PrefetchingDataLayer
 from demitasse.layers.metadata import layer_metadata
@@ -118,7 +118,7 @@ class Together:
         for layer, state in zip(sources, first, strict=True):
             if layer.state() != state:
                 layer.set_state(state)
-            layer.take_turns(Turn(self._team.rank, self._team.size))
+            layer.set_batch_shard(BatchShard(self._team.rank, self._team.size))
         epoch = Epoch(net) if batches == 0 else None
         if epoch is not None:
             epoch.begin()
@@ -165,7 +165,7 @@ class Together:
                 found[done] = (weight, loss, look(weight))
             else:
                 for layer in sources:
-                    layer.pass_over()
+                    layer.skip()
             done += 1
             ended = done == batches if epoch is None else epoch.ended
         return _Round(self._asked(), found, done, ended)
@@ -186,7 +186,7 @@ def needs_one_process(net: Net) -> str:
 
 def _why_alone(layer: Layer) -> str:
     if isinstance(layer, PrefetchingDataLayer):
-        return "skips broken records" if layer.skips_broken else ""
+        return "skips broken records" if layer.skips_bad_records else ""
     if layer.type == "HDF5Output":
         return "writes a file"
     if layer.type == "DetectionOutput":

@@ -424,7 +424,7 @@ class TestDropout:
             f'layer {{ name: "l" {self.FIELDS} bottom: "x" top: "y" }}',
             NetParameter,
         )
-        net = Net(param, "TRAIN", device=host_cuda(), ranks=2)
+        net = Net(param, "TRAIN", device=host_cuda(), world_size=2)
 
         net.forward()
 

@@ -14,7 +14,7 @@ import pytest
 
 from demitasse.io.data.databases.database import open_db, records
 from demitasse.io.data.databases.datum import datum_to_array
-from demitasse.io.data.images.decode import read_image
+from demitasse.io.data.images.codecs import read_image
 from demitasse.io.proto import Datum
 from demitasse.testing import make_layer
 

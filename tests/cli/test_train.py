@@ -9,7 +9,7 @@ import pytest
 
 from demitasse import settings
 from demitasse.io.proto import NetParameter, read_binary, read_net_params_binary, write_binary
-from demitasse.io.weights.read import load_weights
+from demitasse.io.weights.formats import load_weights
 from demitasse.training import read_state
 
 

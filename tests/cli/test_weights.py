@@ -12,8 +12,7 @@ from expect_error import expect_error
 from demitasse.cli.comparison import weights_difference
 from demitasse.errors import WeightsError
 from demitasse.io.weights import formats
-from demitasse.io.weights.formats import FORMATS
-from demitasse.io.weights.read import load_weights
+from demitasse.io.weights.formats import FORMATS, load_weights
 
 WEIGHTS = {
     "conv/1": [np.arange(6, dtype=np.float32).reshape(1, 2, 3), np.zeros(1, np.float32)],

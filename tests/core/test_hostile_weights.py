@@ -12,7 +12,7 @@ from expect_error import expect_error
 
 from demitasse import load_weights
 from demitasse.errors import ErrorCode, WeightsError
-from demitasse.io.weights.npy import read_npy
+from demitasse.io.weights.npz import read_npy
 
 
 def npy(shape, kind="<f4", data=b"", extra=""):

@@ -11,7 +11,7 @@ from demitasse.backends.numpy import updates
 from demitasse.core.threads import Pool
 from demitasse.errors import DeviceError, ErrorCode, SnapshotError
 from demitasse.io.data.databases.writing import write_database
-from demitasse.io.data.threads import Threads, ahead
+from demitasse.io.data.threads import Threads, map_ahead
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.net import build
 
@@ -58,7 +58,7 @@ def test_a_data_layer_says_so_and_goes_on_later(tmp_path, no_threads):
 
 
 @pytest.mark.parametrize("run", [lambda work: Threads("some").map(work, "abc"),
-                                 lambda work: list(ahead(work, "abc", 2))])  # fmt: skip
+                                 lambda work: list(map_ahead(work, "abc", 2))])  # fmt: skip
 def test_work_on_images_says_so(run, no_threads, monkeypatch):
     monkeypatch.setattr("demitasse.io.data.threads.THREADS", 2)
 

@@ -6,9 +6,9 @@ import pytest
 from expect_error import expect_error
 
 from demitasse.errors import ConfigError, DataError, ErrorCode, ShapeError
+from demitasse.io.data.images.crop import WindowCrop, crop_window
 from demitasse.io.data.images.resize import resize_image
-from demitasse.io.data.images.window import Cut, cut_window
-from demitasse.io.data.sources.window_file import read_window_file
+from demitasse.io.data.sources.windows import read_window_file
 from demitasse.io.proto import BlobProto, set_floats
 from demitasse.testing import make_layer
 
@@ -114,7 +114,7 @@ def test_refuses_a_file_that_is_not_there(tmp_path):
 
 @pytest.mark.parametrize("mirror", [False, True])
 def test_a_window_is_warped_to_the_size(mirror):
-    part, above, beside = cut_window(IMAGE, (2, 3, 11, 14), Cut(10), mirror=mirror)
+    part, above, beside = crop_window(IMAGE, (2, 3, 11, 14), WindowCrop(10), mirror=mirror)
 
     want = resize_image(IMAGE[:, 3:15, 2:12], 10, 10)
     np.testing.assert_array_equal(part, want[:, :, ::-1] if mirror else want)
@@ -122,13 +122,13 @@ def test_a_window_is_warped_to_the_size(mirror):
 
 
 def test_a_square_is_as_wide_as_the_longer_side():
-    part, *_ = cut_window(IMAGE, (10, 4, 13, 13), Cut(11, square=True), mirror=False)
+    part, *_ = crop_window(IMAGE, (10, 4, 13, 13), WindowCrop(11, square=True), mirror=False)
 
     np.testing.assert_array_equal(part, IMAGE[:, 4:15, 7:18])
 
 
 def test_context_comes_along_and_the_window_keeps_its_size():
-    part, *_ = cut_window(IMAGE, (10, 6, 15, 11), Cut(11, context_pad=2), mirror=False)
+    part, *_ = crop_window(IMAGE, (10, 6, 15, 11), WindowCrop(11, context_pad=2), mirror=False)
 
     # 6 pixels become 7 and 2 more on each side: 6 * 11 / 7 = 9.4 pixels around (13, 9)
     want = resize_image(IMAGE[:, 4:15, 8:19], 11, 11)
@@ -137,7 +137,9 @@ def test_context_comes_along_and_the_window_keeps_its_size():
 
 @pytest.mark.parametrize(("mirror", "beside"), [(False, 3), (True, 0)])
 def test_what_lies_outside_of_the_image_is_left_out(mirror, beside):
-    part, above, left = cut_window(IMAGE, (0, 0, 7, 7), Cut(14, context_pad=3), mirror=mirror)
+    part, above, left = crop_window(
+        IMAGE, (0, 0, 7, 7), WindowCrop(14, context_pad=3), mirror=mirror
+    )
 
     assert above == 3
     assert left == beside
@@ -147,12 +149,12 @@ def test_what_lies_outside_of_the_image_is_left_out(mirror, beside):
 @pytest.mark.parametrize("box", [(25, 0, 30, 5), (-1, 0, 5, 5), (5, 5, 4, 9), (0, 15, 3, 20)])
 def test_refuses_a_window_outside_of_its_image(box):
     with expect_error(DataError, mentions=["30", "20"]):
-        cut_window(IMAGE, box, Cut(10), mirror=False)
+        crop_window(IMAGE, box, WindowCrop(10), mirror=False)
 
 
 def test_refuses_a_window_whose_context_misses_the_image():
     with expect_error(DataError, mentions="(100, 100, 110, 110)"):
-        cut_window(IMAGE, (100, 100, 110, 110), Cut(10, context_pad=2), mirror=False)
+        crop_window(IMAGE, (100, 100, 110, 110), WindowCrop(10, context_pad=2), mirror=False)
 
 
 # -- the layer -------------------------------------------------------------------------------------
@@ -195,7 +197,9 @@ def test_around_the_image_is_0_whatever_the_mean(open_layer, folder):
 
     [data, _] = one.forward()
 
-    part, above, left = cut_window(IMAGE, (0, 0, 7, 7), Cut(14, 3, square=True), mirror=False)
+    part, above, left = crop_window(
+        IMAGE, (0, 0, 7, 7), WindowCrop(14, 3, square=True), mirror=False
+    )
     assert (data[0, :, :above] == 0).all()
     assert (data[0, :, :, :left] == 0).all()
     np.testing.assert_array_equal(data[0, :, above:, left:], (part - 20.0) / 2)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from demitasse.io.data.databases.mnist import read_mnist
-from demitasse.io.data.images.decode import read_image
+from demitasse.io.data.images.codecs import read_image
 from demitasse.io.data.images.resize import resize_image
 from demitasse.net import Net
 

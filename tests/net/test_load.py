@@ -8,8 +8,7 @@ import demitasse
 from demitasse import Net, Solver
 from demitasse.errors import ConfigError, PrototxtError, ShapeError, WeightsError
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
-from demitasse.io.weights.formats import FORMATS, write_weights
-from demitasse.io.weights.read import read_weights
+from demitasse.io.weights.formats import FORMATS, read_weights, write_weights
 
 NET = """
 name: "two"

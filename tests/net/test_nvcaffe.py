@@ -6,7 +6,7 @@ from expect_error import expect_error
 
 from demitasse.errors import WeightsError
 from demitasse.io.proto import BlobProto, NetParameter, parse_text, set_floats, write_binary
-from demitasse.io.weights.read import load_weights
+from demitasse.io.weights.formats import load_weights
 from demitasse.net import Net
 
 RNG = np.random.default_rng(0)

@@ -80,7 +80,7 @@ def test_pytorch():
 
 @pytest.mark.usefixtures("beside_digits")
 def test_weights():
-    from demitasse.io.weights.read import load_weights
+    from demitasse.io.weights.formats import load_weights
 
     follow(blocks("Weights"))
 

@@ -30,19 +30,18 @@ from demitasse.core.config.store import Settings
 from demitasse.errors import ConfigError, DataError
 from demitasse.inference.cards import read_card
 from demitasse.inference.cards.card_file import FileOverrides
-from demitasse.io.data.databases.annotated import annotated_datum
 from demitasse.io.data.databases.annotation_files import read_objects
 from demitasse.io.data.databases.cifar import read_cifar
 from demitasse.io.data.databases.database import open_db, records
-from demitasse.io.data.databases.datum import array_to_datum
+from demitasse.io.data.databases.datum import annotated_datum, array_to_datum
 from demitasse.io.data.databases.hdf5 import read_list
 from demitasse.io.data.databases.writing import SETTINGS, _need_same, write_database
-from demitasse.io.data.images.decode import decode_frames, decode_image
+from demitasse.io.data.images.codecs import decode_frames, decode_image
 from demitasse.io.data.imageset import read_lines
-from demitasse.io.data.sources.annotated_batch import AnnotatedMaker
-from demitasse.io.data.sources.label_images import read_pairs
-from demitasse.io.data.transform.augment.annotated import AnnotatedAugmenter
-from demitasse.io.data.transform.boxes import Keeping
+from demitasse.io.data.sources.collate import AnnotatedMaker
+from demitasse.io.data.sources.image_list import read_pairs
+from demitasse.io.data.transform.augment import AnnotatedAugmenter
+from demitasse.io.data.transform.geometric import EmitFilter
 from demitasse.io.data.transform.random import RecordRandom
 from demitasse.io.data.transform.transformer import DataTransformer
 from demitasse.io.proto import (
@@ -55,7 +54,7 @@ from demitasse.io.proto import (
     read_binary,
     read_text,
 )
-from demitasse.io.weights.npy import read_npy
+from demitasse.io.weights.npz import read_npy
 from demitasse.io.weights.safetensors import write_safetensors
 from demitasse.layers.detection.detection_evaluate import _read_sizes
 
@@ -253,7 +252,7 @@ def _annotated() -> Iterator[Reader]:
     pixels = RNG.integers(0, 256, (3, 9, 8), np.uint8)
     box = annotated_datum(pixels, [(1, 0.1, 0.1, 0.5, 0.6, 0), (0, 0, 0, 1, 1, 1)])
     none = AnnotatedDatum(datum=array_to_datum(pixels, 3))
-    random, keeping, how = RecordRandom(0, "x"), Keeping(), TransformationParameter()
+    random, keeping, how = RecordRandom(0, "x"), EmitFilter(), TransformationParameter()
     maker = AnnotatedMaker(
         AnnotatedAugmenter(how, [], keeping),
         DataTransformer(how, "TRAIN"),
@@ -263,11 +262,11 @@ def _annotated() -> Iterator[Reader]:
         boxes=False,
     )
 
-    def look(content: bytes) -> None:
-        maker.look(content, 0, 2)
+    def batch_shapes(content: bytes) -> None:
+        maker.batch_shapes(content, 0, 2)
 
     files = [box.SerializeToString(), none.SerializeToString()]
-    yield Reader("annotated record", files, look, 65, (AnnotatedDatum, False))
+    yield Reader("annotated record", files, batch_shapes, 65, (AnnotatedDatum, False))
 
 
 # -- lists, logs, tables -----------------------------------------------------------------------

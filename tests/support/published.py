@@ -12,7 +12,7 @@ from demitasse.io.data.databases.writing import write_database, write_records
 from demitasse.io.proto import BlobProto, Datum, LayerParameter, NetParameter, SolverParameter
 from demitasse.io.proto.read import read_net_params
 from demitasse.io.proto.write import write_binary
-from demitasse.io.proto.zero_copy.arrays import set_floats
+from demitasse.io.proto.zero_copy import set_floats
 
 
 @dataclass

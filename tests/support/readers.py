@@ -15,16 +15,17 @@ import PIL.Image
 from file_readers import file_readers
 from reader import Call, Reader, nothing_changes, put
 
+import demitasse.io.proto.zero_copy as read_module
 from demitasse import Net, Solver, load_weights
 from demitasse.errors import DataError, DemitasseError
-from demitasse.io.data.databases._leveldb_files import unsnap
+from demitasse.io.data.databases._leveldb_reader import unsnap
 from demitasse.io.data.databases.database import open_db, records
 from demitasse.io.data.databases.datum import array_to_datum
 from demitasse.io.data.databases.hdf5 import Hdf5File
 from demitasse.io.data.databases.mnist import read_idx
+from demitasse.io.data.sources.collate import RecordCollator
 from demitasse.io.data.sources.image_list import read_image_list
-from demitasse.io.data.sources.stacker import Stacker
-from demitasse.io.data.sources.window_file import read_window_file
+from demitasse.io.data.sources.windows import read_window_file
 from demitasse.io.data.transform.mean import read_mean
 from demitasse.io.proto import (
     BlobProto,
@@ -38,7 +39,6 @@ from demitasse.io.proto import (
     read_solver_params,
     set_floats,
 )
-from demitasse.io.proto.zero_copy import read as read_module
 from demitasse.lint import lint
 
 LAYERS = """
@@ -256,13 +256,13 @@ def _record_readers() -> Iterator[Reader]:
     sound = plain.SerializeToString()
 
     def parse(content: bytes) -> None:
-        stacker = Stacker()
+        stacker = RecordCollator()
         stacker.stack([sound])
         images, labels = stacker.stack([content])
         assert len(images) == len(labels) == 1
 
     def batch(content: bytes) -> None:
-        with closing(Stacker("color")) as stacker:
+        with closing(RecordCollator("color")) as stacker:
             stacker.stack([sound, content, sound])
 
     encoded = []

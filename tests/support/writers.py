@@ -170,7 +170,7 @@ WRITING = {
     "core/config/files.py": "list of trusted files",
     "compat/cvdnn/net.py": "graph of OpenCV's net",
     "io/data/databases/_leveldb_writer.py": "MNIST to leveldb",
-    "io/data/databases/_lmdb_environment.py": "MNIST to lmdb",
+    "io/data/databases/lmdb.py": "MNIST to lmdb",
     "io/data/databases/hdf5.py": "HDF5Output",
     "io/data/databases/writing.py": "a new database",
     "examples/digits/__init__.py": "example",
@@ -181,7 +181,7 @@ WRITING = {
     "pages/page.py": "results of measuring",
     "inference/prediction/parts.py": "part of answers",
     "io/proto/write.py": "old net to text",
-    "io/proto/zero_copy/write.py": "train",
+    "io/proto/zero_copy.py": "train",
     "compat/pycaffe/draw.py": "drawing as svg",
     "compat/pycaffe/graphs/dot.py": "graph by pydot's names",
     "training/snapshot.py": "train",
@@ -189,7 +189,7 @@ WRITING = {
     "io/weights/hdf5.py": "weights to h5",
     "io/weights/npz.py": "weights to npz",
     "io/weights/safetensors.py": "weights to safetensors",
-    "io/weights/state_dicts/files.py": "state_dict for PyTorch",
+    "io/weights/state_dict.py": "state_dict for PyTorch",
 }
 """File of the package that writes files -> writers that call it."""
 
@@ -364,7 +364,7 @@ def _imported() -> None:
     from demitasse.interop.onnx_import.importer import _write
     from demitasse.interop.onnx_import.net_builder import NetBuilder
     from demitasse.io.proto.read import read_net_params
-    from demitasse.io.weights.read import load_weights
+    from demitasse.io.weights.formats import load_weights
 
     builder = NetBuilder("small", ())
     builder.message = read_net_params("in/deploy.prototxt")
@@ -376,8 +376,8 @@ def _state_dict() -> None:
     """Write what stands for a file of PyTorch, which need not be there."""
     from types import SimpleNamespace
 
-    from demitasse.io.weights.read import load_weights
-    from demitasse.io.weights.state_dicts.files import write_state_dict
+    from demitasse.io.weights.formats import load_weights
+    from demitasse.io.weights.state_dict import write_state_dict
 
     sys.modules["torch"] = SimpleNamespace(
         from_numpy=lambda array: array,

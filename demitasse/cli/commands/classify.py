@@ -55,7 +55,7 @@ class ImageModel:
     def mean(self) -> np.ndarray | None:
         """Read the mean. Shape: (C, H, W) or (C,)."""
         from demitasse.io.data.transform.mean import read_mean
-        from demitasse.io.weights.npy import read_npy
+        from demitasse.io.weights.npz import read_npy
 
         if self.mean_file is None:
             return None
@@ -192,7 +192,7 @@ def classify_command(
 def _load_images(source: Path, ext: str) -> list[np.ndarray]:
     from demitasse.compat.pycaffe.io import load_image
     from demitasse.errors import DataError, ErrorCode
-    from demitasse.io.weights.npy import read_npy
+    from demitasse.io.weights.npz import read_npy
 
     if source.suffix == ".npy":
         return list(read_npy(source))

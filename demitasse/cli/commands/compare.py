@@ -286,7 +286,7 @@ def diff_command(
 
 
 def _with_weights(net: Net, other: Path, loaded: bool) -> ModelComparison:
-    from demitasse.io.weights.read import read_weights
+    from demitasse.io.weights.formats import read_weights
     from demitasse.testing.compare_models import compare_weights
 
     found = compare_weights(net, other.name, read_weights(other), values=loaded)

@@ -197,7 +197,7 @@ def _mean(text: str) -> np.ndarray:
     import numpy as np
 
     from demitasse.io.data.transform.mean import read_mean
-    from demitasse.io.weights.npy import read_npy
+    from demitasse.io.weights.npz import read_npy
 
     try:
         numbers = [float(part) for part in text.split(",")]

@@ -59,7 +59,7 @@ def resize_and_crop_images_command(
     """
     from demitasse.core.log import get_logger
     from demitasse.core.paths import read_text
-    from demitasse.io.data.threads import THREADS, ahead
+    from demitasse.io.data.threads import THREADS, map_ahead
 
     try:
         lines = read_text(source).split("\n")
@@ -72,7 +72,7 @@ def resize_and_crop_images_command(
     ]
     make = _as_pil if image_lib == "PIL" else _as_opencv
     work = partial(_write_square, input_folder, output_folder, partial(make, side))
-    faults = [fault for fault in ahead(work, names, num_clients or THREADS) if fault]
+    faults = [fault for fault in map_ahead(work, names, num_clients or THREADS) if fault]
     for fault in faults:
         get_logger(__name__).warning("Left out: %s", fault)
     click.echo(f"{output_folder}: {len(names) - len(faults)} images written")
@@ -97,21 +97,20 @@ def _write_square(
 
 def _as_opencv(side: int, path: Path) -> bytes:
     """Return the bytes of the square of an image, in the format of its extension."""
-    from demitasse.io.data.images.decode import read_image
-    from demitasse.io.data.images.encode import encode_image
-    from demitasse.io.data.images.square import middle_square
+    from demitasse.io.data.images.codecs import encode_image, read_image
+    from demitasse.io.data.images.crop import center_crop
 
-    square = middle_square(read_image(path, "color"), side)
+    square = center_crop(read_image(path, "color"), side)
     return encode_image(square, path.name.rpartition(".")[2])
 
 
 def _as_pil(side: int, path: Path) -> bytes:
     """Return the bytes of the square of an image, a JPEG."""
     from demitasse.core.paths import read_bytes
-    from demitasse.io.data.images.square import smooth_square
+    from demitasse.io.data.images.crop import averaged_center_crop
 
     try:
-        return smooth_square(read_bytes(path), side)
+        return averaged_center_crop(read_bytes(path), side)
     except OSError as error:
         raise DataError(
             error.strerror or str(error), str(path), code=ErrorCode.UNREADABLE
@@ -138,7 +137,7 @@ def get_image_size_command(root: Path, source: Path, out: Path, name_id_file: Pa
     from demitasse.core.paths import read_text
     from demitasse.errors import DataError, ErrorCode
     from demitasse.io.data.imageset import read_lines
-    from demitasse.io.data.threads import THREADS, ahead
+    from demitasse.io.data.threads import THREADS, map_ahead
 
     names = [line.name for line in read_lines(source, objects=True)]
     stems = [Path(name).stem for name in names]
@@ -150,7 +149,7 @@ def get_image_size_command(root: Path, source: Path, out: Path, name_id_file: Pa
             message = f"the file has no id for {missing[0]!r}"
             raise DataError(message, str(name_id_file), code=ErrorCode.MISSING, got=missing[0])
         stems = [ids[stem] for stem in stems]
-    sizes = ahead(partial(_size, root), names, THREADS)
+    sizes = map_ahead(partial(_size, root), names, THREADS)
     lines = [
         f"{stem} {height} {width}\n" for stem, (height, width) in zip(stems, sizes, strict=True)
     ]
@@ -161,6 +160,6 @@ def get_image_size_command(root: Path, source: Path, out: Path, name_id_file: Pa
 
 def _size(root: Path, name: str) -> tuple[int, ...]:
     """Return the height and width of an image, after its EXIF rotation."""
-    from demitasse.io.data.images.decode import read_image
+    from demitasse.io.data.images.codecs import read_image
 
     return read_image(root / name, "color").shape[1:]

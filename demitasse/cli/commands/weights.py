@@ -32,7 +32,7 @@ def weights_command() -> None:
 @json_option
 def list_weights(file: Path, as_json: bool) -> None:
     """List the parameters in FILE."""
-    from demitasse.io.weights.read import load_weights
+    from demitasse.io.weights.formats import load_weights
 
     weights = load_weights(file)
     rows = [
@@ -76,8 +76,7 @@ def export(file: Path, out: Path, kind: str | None, names: Path | None, dtype: s
     With --map, and in PyTorch's .pt and .pth files, they are a state_dict: LAYER.weight,
     LAYER.bias, LAYER.running_mean, ...
     """
-    from demitasse.io.weights.formats import write_weights
-    from demitasse.io.weights.read import read_weights
+    from demitasse.io.weights.formats import read_weights, write_weights
 
     kind = kind or out.suffix[1:]
     if kind not in FORMATS:
@@ -96,9 +95,8 @@ def export(file: Path, out: Path, kind: str | None, names: Path | None, dtype: s
 def _export_state_dict(
     file: Path, weights: Parameters, out: Path, kind: str, names: Path | None, dtype: str | None
 ) -> None:
-    from demitasse.io.weights.read import read_layers
-    from demitasse.io.weights.state_dicts.convert import to_state_dict
-    from demitasse.io.weights.state_dicts.files import ENDINGS, write_state_dict
+    from demitasse.io.weights.formats import read_layers
+    from demitasse.io.weights.state_dict import ENDINGS, to_state_dict, write_state_dict
 
     if f".{kind}" not in ENDINGS or out.suffix != f".{kind}":
         message = f"got {out}, expected {', '.join(sorted(ENDINGS))} for a state_dict"
@@ -131,9 +129,7 @@ def import_state_dict(
     If something does not fit, nothing is written.
     """
     from demitasse.core.atomic import atomic_write
-    from demitasse.io.weights.state_dicts.convert import pairs_for, to_parameters
-    from demitasse.io.weights.state_dicts.files import read_state_dict
-    from demitasse.io.weights.state_dicts.maps import map_text
+    from demitasse.io.weights.state_dict import map_text, pairs_for, read_state_dict, to_parameters
     from demitasse.net import Net
 
     arrays = read_state_dict(file)
@@ -180,7 +176,7 @@ def diff(
     Exits with 1 if a difference is above --rtol.
     """
     from demitasse.cli.comparison import weights_difference
-    from demitasse.io.weights.read import load_weights
+    from demitasse.io.weights.formats import load_weights
 
     result = weights_difference(load_weights(first), load_weights(second))
     if as_json:

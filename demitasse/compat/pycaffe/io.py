@@ -20,7 +20,7 @@ from demitasse.compat.pycaffe.interpolate import resize_points, resize_squares
 from demitasse.core.paths import read_bytes
 from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.data.databases import datum as records
-from demitasse.io.data.images.decode import opened
+from demitasse.io.data.images.codecs import opened
 from demitasse.io.proto import (
     BlobProto,
     BlobProtoVector,

@@ -17,7 +17,7 @@ from demitasse.inference.cards.card import Card
 from demitasse.inference.cards.outputs import output_decoder
 from demitasse.inference.cards.predictions import Prediction
 from demitasse.inference.cards.preprocessing import PreparedImage, Preprocessor
-from demitasse.io.data.images.decode import Color, read_image
+from demitasse.io.data.images.codecs import Color, read_image
 from demitasse.io.weights.load import load_files
 from demitasse.net import Net
 

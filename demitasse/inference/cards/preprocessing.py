@@ -13,7 +13,7 @@ from demitasse.io.data.images.colors import bgr_to_gray
 from demitasse.io.data.images.resize import resize_image
 from demitasse.io.data.transform.mean import read_mean
 from demitasse.io.proto import LayerParameter, Phase, TransformationParameter, read_net
-from demitasse.io.weights.npy import read_npy
+from demitasse.io.weights.npz import read_npy
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from demitasse.inference.cards.card_file import (
     parse_card,
 )
 from demitasse.io.proto import read_net
-from demitasse.io.weights.read import read_weights
+from demitasse.io.weights.formats import read_weights
 
 ZOO = Path(__file__).parent / "zoo"
 MOST = 64

@@ -12,11 +12,9 @@ from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.data.databases.database import Cursor, open_db
 from demitasse.io.data.databases.datum import datum_to_array
 from demitasse.io.data.databases.hdf5 import Hdf5File
-from demitasse.io.data.images.decode import Color, read_image
-from demitasse.io.data.images.files import IMAGES, files_in
+from demitasse.io.data.images.codecs import IMAGES, Color, files_in, read_image
 from demitasse.io.proto import Datum
-from demitasse.io.weights.npy import read_npy
-from demitasse.io.weights.npz import arrays_in
+from demitasse.io.weights.npz import arrays_in, read_npy
 
 __all__ = ["Arrays", "Images", "Items", "Records", "find_items"]
 

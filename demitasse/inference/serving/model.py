@@ -14,7 +14,7 @@ from demitasse.inference.cards.model_files import LoadedModel, ModelFiles
 from demitasse.inference.cards.predictor import Arrays
 from demitasse.inference.cards.preprocessing import View
 from demitasse.inference.serving.messages import InferRequest, Tensor, datatype_of
-from demitasse.io.data.images.decode import Color, decode_image, opened
+from demitasse.io.data.images.codecs import Color, decode_image, opened
 
 __all__ = ["ANSWER", "Model", "PreparedRequest", "Runner", "TensorSpec"]
 

@@ -20,7 +20,7 @@ from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError
 from demitasse.interop.export.reduction import Reason, Shapes, reduce_net
 from demitasse.interop.export.sizes import Size, Sizes, declared_sizes, symbolic_sizes
 from demitasse.io.proto import NetParameter
-from demitasse.io.weights.running_averages import running_averages
+from demitasse.io.weights.batch_norm import running_averages
 from demitasse.layers import Layer
 from demitasse.layers.batch_norm import BatchNorm
 from demitasse.layers.dropout import Dropout

@@ -11,7 +11,7 @@ from pathlib import Path
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError
 from demitasse.graph import filter_net, listed
 from demitasse.io.proto import BlobShape, LayerParameter, NetParameter, Phase
-from demitasse.io.weights.read import read_weights
+from demitasse.io.weights.formats import read_weights
 from demitasse.layers.metadata import layer_metadata
 from demitasse.net import Net
 from demitasse.net.build import read_source

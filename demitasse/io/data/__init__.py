@@ -9,10 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from demitasse.io.data.databases.annotated import annotated_datum, write_annotations
-    from demitasse.io.data.databases.datum import array_to_datum, datum_to_array
-    from demitasse.io.data.databases.writing import write_database
-    from demitasse.io.data.images.decode import read_image
+    from demitasse.io.data.databases.datum import annotated_datum, array_to_datum, datum_to_array
+    from demitasse.io.data.databases.writing import write_annotations, write_database
+    from demitasse.io.data.images.codecs import read_image
     from demitasse.io.data.images.resize import resize_image
     from demitasse.io.data.transform.mean import compute_mean, read_mean
 
@@ -29,14 +28,14 @@ __all__ = [
 ]
 
 _HOME = {
-    "annotated_datum": "databases.annotated",
+    "annotated_datum": "databases.datum",
     "array_to_datum": "databases.datum",
     "compute_mean": "transform.mean",
     "datum_to_array": "databases.datum",
-    "read_image": "images.decode",
+    "read_image": "images.codecs",
     "read_mean": "transform.mean",
     "resize_image": "images.resize",
-    "write_annotations": "databases.annotated",
+    "write_annotations": "databases.writing",
     "write_database": "databases.writing",
 }
 

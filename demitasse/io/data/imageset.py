@@ -20,16 +20,15 @@ from demitasse.core.hashing import sha256
 from demitasse.core.log import get_logger
 from demitasse.core.paths import code_of, read_bytes, read_failure, read_text
 from demitasse.errors import DataError, ErrorCode
-from demitasse.io.data.broken import located
-from demitasse.io.data.databases.annotated import add_object
+from demitasse.io.data.bad_records import located
 from demitasse.io.data.databases.annotation_files import read_objects
 from demitasse.io.data.databases.database import Database
+from demitasse.io.data.databases.datum import add_object
 from demitasse.io.data.databases.writing import Records, resumable_database
-from demitasse.io.data.images.decode import decode_image
-from demitasse.io.data.images.encode import encode_image, need_encoder
+from demitasse.io.data.images.codecs import decode_image, encode_image, need_encoder
 from demitasse.io.data.images.resize import resize_image
-from demitasse.io.data.sources.order import Order
-from demitasse.io.data.threads import THREADS, ahead
+from demitasse.io.data.sources.sampler import EpochPermutation
+from demitasse.io.data.threads import THREADS, map_ahead
 from demitasse.io.proto import AnnotatedDatum, Datum
 
 __all__ = ["Annotations", "Converted", "ImageSet", "convert_imageset"]
@@ -185,7 +184,7 @@ def convert_imageset(
     lines = read_lines(source, objects=how.has_objects)
     if how.shuffle:
         log.info("Shuffling data")
-        order = Order(len(lines), how.seed, "convert_imageset", shuffle=True).of_round(0)
+        order = EpochPermutation(len(lines), how.seed, "convert_imageset", shuffle=True).of_round(0)
         lines = [lines[number] for number in order.tolist()]
     log.info("A total of %d images.", len(lines))
     digest = sha256("\n".join(map(str, lines)).encode("utf-8", "surrogateescape"))
@@ -196,7 +195,7 @@ def convert_imageset(
             log.info("Resuming after line %d", first)
         work = partial(_read_or_fault, root, how)
         writer = _Writer(database, how, skip=skip)
-        with closing(ahead(work, lines[first:], threads)) as results:
+        with closing(map_ahead(work, lines[first:], threads)) as results:
             for number, result in enumerate(results, first):
                 writer.add(number, lines[number], result)
                 if progress is not None:

@@ -90,7 +90,7 @@ class Prefetcher:
         start(self._thread)
 
     @property
-    def was_left_behind(self) -> bool:
+    def is_forked_copy(self) -> bool:
         """Return True if the thread belongs to the parent of a fork."""
         return self._process != os.getpid()
 

@@ -12,13 +12,13 @@ from demitasse.core.host import cores
 from demitasse.core.threads import Pool
 from demitasse.errors import DeviceError
 
-__all__ = ["THREADS", "Threads", "ahead"]
+__all__ = ["THREADS", "Threads", "map_ahead"]
 
 THREADS = min(8, cores())
 """Largest number of threads of a pool."""
 
 AHEAD = 8
-"""Results per thread that may wait in ``ahead``."""
+"""Results per thread that may wait in ``map_ahead``."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -62,7 +62,9 @@ class Threads:
             self._pool = None
 
 
-def ahead(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Generator[Result]:
+def map_ahead(
+    work: Callable[[Item], Result], items: Iterable[Item], threads: int
+) -> Generator[Result]:
     """Yield the results for items, in order, while threads work on the next items.
 
     Args:
@@ -77,7 +79,7 @@ def ahead(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -
     if threads < 2:
         yield from map(work, items)
         return
-    pool = Pool(threads, "ahead")
+    pool = Pool(threads, "map_ahead")
     waiting: deque[Future[Result]] = deque()
     try:
         for item in items:

@@ -3,10 +3,11 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from demitasse.core.deprecated import warn_once
 from demitasse.io.proto import caffe_pb2
 from demitasse.io.proto.caffe_pb2 import *  # noqa: F403
-from demitasse.io.proto.lines import ReadNet
 from demitasse.io.proto.read import (
+    ReadNet,
     parse_text,
     read_net,
     read_net_arrays,
@@ -15,14 +16,13 @@ from demitasse.io.proto.read import (
     read_solver_params,
     read_text,
 )
-from demitasse.io.proto.read_binary import read_binary
-from demitasse.io.proto.strings import escape_invalid_utf8
+from demitasse.io.proto.read_binary import escape_invalid_utf8, read_binary
 from demitasse.io.proto.text.dialects import fork_of_type, forks_of_field
 from demitasse.io.proto.upgrade import upgrade_net, upgrade_solver
 from demitasse.io.proto.write import text_of, write_binary, write_text
 
 if TYPE_CHECKING:
-    from demitasse.io.proto.zero_copy.arrays import count_floats, floats, set_floats, stored_shape
+    from demitasse.io.proto.zero_copy import count_floats, floats, set_floats, stored_shape
 
 __all__ = [
     "ReadNet",
@@ -53,9 +53,12 @@ __all__ += caffe_pb2.__all__
 
 def __getattr__(name: str) -> Any:
     """Import functions that need numpy at first use."""
+    if name == "mend_strings":
+        warn_once(f"{__name__}.mend_strings", f"{__name__}.escape_invalid_utf8")
+        return escape_invalid_utf8
     if name not in {"count_floats", "floats", "set_floats", "stored_shape"}:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)
-    value = getattr(import_module("demitasse.io.proto.zero_copy.arrays"), name)
+    value = getattr(import_module("demitasse.io.proto.zero_copy"), name)
     globals()[name] = value
     return value

@@ -5,8 +5,9 @@ Source: Caffe, ``src/caffe/util/io.cpp``, ``src/caffe/util/upgrade_proto.cpp``.
 
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
@@ -14,16 +15,16 @@ from demitasse.core.deprecated import renamed_arguments
 from demitasse.core.paths import code_of, is_folder, read_failure, regular_file
 from demitasse.errors import ErrorCode, PrototxtError, WeightsError
 from demitasse.io.proto.caffe_pb2 import NetParameter, SolverParameter
-from demitasse.io.proto.lines import ReadNet
 from demitasse.io.proto.read_binary import read_binary
 from demitasse.io.proto.text import Parsed, parse
-from demitasse.io.proto.upgrade import Problem, upgrade_net, upgrade_solver
-from demitasse.io.proto.upgrade_notes import Lines
+from demitasse.io.proto.upgrade import upgrade_net, upgrade_solver
+from demitasse.io.proto.upgrade_layers import Lines, Problem
 
 if TYPE_CHECKING:
-    from demitasse.io.proto.zero_copy.read import Arrays
+    from demitasse.io.proto.zero_copy import Arrays
 
 __all__ = [
+    "ReadNet",
     "parse_text",
     "read_net",
     "read_net_arrays",
@@ -34,7 +35,30 @@ __all__ = [
     "text_of_file",
 ]
 
+
+class ReadNet(NamedTuple):
+    """A net, and the line of each layer.
+
+    Attributes:
+        message: The net.
+        source: The file, or another name for messages.
+        lines: Line of each layer, from 1; None for a layer without a line, empty for a net that
+            was not read from a file.
+    """
+
+    message: NetParameter
+    source: str = ""
+    lines: Sequence[int | None] = ()
+
+    def origin(self, index: int) -> str:
+        """Return ``file:line`` of layer ``index``, or an empty string if unknown."""
+        line = self.lines[index] if index < len(self.lines) else None
+        return "" if line is None else f"{self.source}:{line}"
+
+
 M = TypeVar("M", bound=Message)
+
+
 PathLike = str | os.PathLike[str]
 
 log = logging.getLogger("demitasse.io.proto")
@@ -115,9 +139,9 @@ def read_net_arrays(path: PathLike) -> "tuple[NetParameter, Arrays]":
     Raises:
         WeightsError: The file does not exist, or is damaged.
     """
-    from demitasse.io.proto.zero_copy.read import read_cut  # needs numpy
+    from demitasse.io.proto.zero_copy import read_message_arrays  # needs numpy
 
-    net, arrays = read_cut(path, NetParameter)
+    net, arrays = read_message_arrays(path, NetParameter)
     _upgraded_weights(net, path)
     return net, arrays
 

@@ -1,5 +1,8 @@
 """Reading of binary messages, and diagnosis of files that are none.
 
+Caffe in C++ writes and reads strings of any bytes, e.g. names in GBK. protobuf for Python returns
+such a string as bytes, which code for strings cannot use; these bytes are escaped.
+
 Source: Caffe, ``src/caffe/util/io.cpp`` (ReadProtoFromBinaryFile).
 """
 
@@ -9,19 +12,64 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from demitasse.core.paths import code_of, read_failure, regular_file
 from demitasse.errors import DemitasseError, ErrorCode, WeightsError
 from demitasse.io.proto.caffe_pb2 import NetParameter, SolverState
-from demitasse.io.proto.strings import escape_invalid_utf8
-from demitasse.io.proto.zero_copy.wire import LARGEST
+from demitasse.io.proto.wire_format import LARGEST
 
-__all__ = ["bytes_of_file", "mapped_file", "parsed", "read_binary"]
+__all__ = [
+    "DISGUISES",
+    "ITER",
+    "bytes_of_file",
+    "escape_invalid_utf8",
+    "mapped_file",
+    "parsed",
+    "read_binary",
+]
 
 M = TypeVar("M", bound=Message)
 
+
+def escape_invalid_utf8(message: Message) -> int:
+    r"""Replace bytes of a message's strings that are not UTF-8 by ``\xNN``, in place.
+
+    Returns:
+        Number of changed strings.
+    """
+    count = 0
+    field: Any
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_STRING:
+            if isinstance(value, bytes):
+                setattr(message, field.name, _escaped(value))
+                count += 1
+            elif not isinstance(value, str):
+                count += _escape_each(value)
+        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+            inner = (value,) if isinstance(value, Message) else value
+            count += sum(map(escape_invalid_utf8, inner))
+    return count
+
+
+def _escape_each(values: Any) -> int:
+    count = 0
+    for index, value in enumerate(values):
+        if isinstance(value, bytes):
+            values[index] = _escaped(value)
+            count += 1
+    return count
+
+
+def _escaped(value: bytes) -> str:
+    return value.decode("utf-8", "backslashreplace")
+
+
 ITER = b"\x08"  # tag of the first field of a solver state
+
+
 # First bytes of files that often have the name of a caffemodel.
 DISGUISES = {
     b"\x89HDF\r\n\x1a\n": "it is an HDF5 file: name it .h5 or .caffemodel.h5",

@@ -1,18 +1,121 @@
 """Upgrade old formats to the current format, in Caffe's order and with Caffe's results.
 
-Source: Caffe, ``src/caffe/util/upgrade_proto.cpp``.
+Source: Caffe, ``src/caffe/util/upgrade_proto.cpp`` (UpgradeNetDataTransformation, UpgradeNetInput,
+UpgradeNetBatchNorm, UpgradeSolverType).
 """
 
-from demitasse.io.proto.caffe_pb2 import NetParameter, SolverParameter
-from demitasse.io.proto.upgrade_batch_norm import upgrade_batch_norm
-from demitasse.io.proto.upgrade_data import upgrade_data_transformation
-from demitasse.io.proto.upgrade_inputs import upgrade_inputs
-from demitasse.io.proto.upgrade_notes import Lines, Problem
-from demitasse.io.proto.upgrade_solver import upgrade_solver_type
-from demitasse.io.proto.upgrade_v0 import upgrade_v0
-from demitasse.io.proto.upgrade_v1 import upgrade_v1
+from collections.abc import Iterator
+from typing import Any
+
+from demitasse.errors import ErrorCode, PrototxtError
+from demitasse.io.proto.caffe_pb2 import (
+    BlobShape,
+    LayerParameter,
+    NetParameter,
+    SolverParameter,
+    TransformationParameter,
+    V1LayerParameter,
+)
+from demitasse.io.proto.upgrade_layers import Lines, Problem, upgrade_v0, upgrade_v1
 
 __all__ = ["Problem", "upgrade_net", "upgrade_solver"]
+
+TRANSFORM_OWNERS = {
+    V1LayerParameter.DATA: "data_param",
+    V1LayerParameter.IMAGE_DATA: "image_data_param",
+    V1LayerParameter.WINDOW_DATA: "window_data_param",
+}
+TRANSFORM_FIELDS = ("scale", "mean_file", "crop_size", "mirror")
+
+
+def _upgrade_data_layers(net: NetParameter) -> list[str]:
+    """Move scale, mean, crop and mirror of V1 data layers to ``transform_param``, in place."""
+    if not any(data.HasField(name) for data, _ in _data_layers(net) for name in TRANSFORM_FIELDS):
+        return []
+    for data, transform in _data_layers(net):
+        data.SetInParent()  # as in Caffe, empty messages remain
+        transform.SetInParent()
+        for name in TRANSFORM_FIELDS:
+            if data.HasField(name):
+                setattr(transform, name, getattr(data, name))
+                data.ClearField(name)
+    return ["scale, mean_file, crop_size and mirror moved to transform_param"]
+
+
+def _data_layers(net: NetParameter) -> Iterator[tuple[Any, TransformationParameter]]:
+    for layer in net.layers:
+        if layer.type in TRANSFORM_OWNERS:
+            yield getattr(layer, TRANSFORM_OWNERS[layer.type]), layer.transform_param
+
+
+def _upgrade_inputs(net: NetParameter, lines: Lines) -> list[str]:
+    """Replace ``input``, ``input_shape`` and ``input_dim`` by an Input layer, in place."""
+    if not net.input:
+        return []
+    names = ", ".join(net.input)
+    shapes = _shapes(net)
+    if shapes:
+        layer = LayerParameter(name="input", type="Input", top=net.input)
+        layer.input_param.shape.extend(shapes)
+        net.layer.insert(0, layer)
+        lines.insert(0, None)
+        note: str = f"input fields became an Input layer: {names}"
+    else:  # old weights have inputs without shapes
+        note = Problem(f"inputs without a shape were dropped: {names}")
+    for field in ("input", "input_shape", "input_dim"):
+        net.ClearField(field)
+    return [note]
+
+
+def _shapes(net: NetParameter) -> list[BlobShape]:
+    """Return one shape per input, or an empty list for inputs without shapes."""
+    inputs, dims = len(net.input), list(net.input_dim)
+    if net.input_shape:
+        if len(net.input_shape) < inputs:
+            message = f"got {len(net.input_shape)} input_shape for {inputs} inputs"
+            raise PrototxtError(message, code=ErrorCode.COUNT_MISMATCH, field="input_shape")
+        return list(net.input_shape[:inputs])
+    if dims and len(dims) < 4 * inputs:
+        message = f"got {len(dims)} input_dim for {inputs} inputs, expected four each"
+        raise PrototxtError(message, code=ErrorCode.COUNT_MISMATCH, field="input_dim")
+    return [BlobShape(dim=dims[4 * i : 4 * i + 4]) for i in range(inputs)] if dims else []
+
+
+def _upgrade_batch_norm(net: NetParameter) -> list[str]:
+    """Set lr_mult and decay_mult of BatchNorm layers with three ParamSpecs to 0, in place."""
+    old = [layer for layer in net.layer if layer.type == "BatchNorm" and len(layer.param) == 3]
+    for layer in old:
+        for spec in layer.param:
+            spec.lr_mult = spec.decay_mult = 0.0
+    if not old:
+        return []
+    return [f"BatchNorm with three param entries: their lr_mult and decay_mult are 0 ({len(old)})"]
+
+
+SOLVER_TYPES = {
+    SolverParameter.SGD: "SGD",
+    SolverParameter.NESTEROV: "Nesterov",
+    SolverParameter.ADAGRAD: "AdaGrad",
+    SolverParameter.RMSPROP: "RMSProp",
+    SolverParameter.ADADELTA: "AdaDelta",
+    SolverParameter.ADAM: "Adam",
+}
+
+
+def _upgrade_solver_type(solver: SolverParameter) -> list[str]:
+    """Replace ``solver_type`` by ``type``, in place."""
+    if not solver.HasField("solver_type"):
+        return []
+    old = SolverParameter.SolverType.Name(solver.solver_type)
+    if solver.HasField("type"):
+        message = (
+            f"the solver has both solver_type: {old} and type: {solver.type!r}; "
+            "solver_type is the old name: remove it"
+        )
+        raise PrototxtError(message, code=ErrorCode.CONFLICT, field="solver_type")
+    solver.type = SOLVER_TYPES[solver.solver_type]
+    solver.ClearField("solver_type")
+    return [f"solver_type: {old} was read as type: {solver.type!r}"]
 
 
 def upgrade_net(net: NetParameter, lines: Lines | None = None) -> list[str]:
@@ -32,10 +135,10 @@ def upgrade_net(net: NetParameter, lines: Lines | None = None) -> list[str]:
     lines = [] if lines is None else lines
     notes: list[str] = []
     notes += upgrade_v0(net, lines)
-    notes += upgrade_data_transformation(net)
+    notes += _upgrade_data_layers(net)
     notes += upgrade_v1(net)
-    notes += upgrade_inputs(net, lines)
-    notes += upgrade_batch_norm(net)
+    notes += _upgrade_inputs(net, lines)
+    notes += _upgrade_batch_norm(net)
     return notes
 
 
@@ -50,4 +153,4 @@ def upgrade_solver(solver: SolverParameter) -> list[str]:
     Raises:
         PrototxtError: Both ``solver_type`` and ``type`` are set.
     """
-    return upgrade_solver_type(solver)
+    return _upgrade_solver_type(solver)

@@ -7,7 +7,7 @@ from google.protobuf.message import EncodeError, Message
 
 from demitasse.core.atomic import atomic_write
 from demitasse.errors import ErrorCode, WeightsError
-from demitasse.io.proto.zero_copy.wire import LARGEST
+from demitasse.io.proto.wire_format import LARGEST
 
 __all__ = ["text_of", "write_binary", "write_text"]
 

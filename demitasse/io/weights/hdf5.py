@@ -20,7 +20,7 @@ import numpy as np
 from demitasse.core.atomic import atomic_write
 from demitasse.core.paths import regular_file
 from demitasse.errors import ErrorCode, WeightsError
-from demitasse.io.data.databases.hdf5 import SteadyFile, array_of, damage, member
+from demitasse.io.data.databases.hdf5 import ErrorRecordingFile, array_of, damage, member
 from demitasse.io.weights.store import ParameterStore
 
 __all__ = [
@@ -78,7 +78,7 @@ def new_hdf5(path: Path) -> Iterator[Any]:
         WeightsError: h5py is not installed.
     """
     with atomic_write(path) as temporary:
-        steady = SteadyFile(temporary)
+        steady = ErrorRecordingFile(temporary)
         try:
             with open_hdf5(steady, "w") as file:
                 yield file

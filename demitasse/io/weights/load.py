@@ -1,4 +1,4 @@
-"""Loading of stored parameters into nets.
+"""Loading of stored parameters into nets, by layer name.
 
 Source: Caffe, ``Net::CopyTrainedLayersFrom`` in ``src/caffe/net.cpp``.
 """
@@ -6,33 +6,236 @@ Source: Caffe, ``Net::CopyTrainedLayersFrom`` in ``src/caffe/net.cpp``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
 from demitasse.blob import Blob
+from demitasse.core.axes import shape_string
 from demitasse.core.deprecated import warn_once
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import ConfigError, ErrorCode, NetError, ShapeError, WeightsError
-from demitasse.io.proto import BlobProto, NetParameter, read_net_arrays, upgrade_net
-from demitasse.io.proto.zero_copy.read import Arrays
+from demitasse.io.proto import BlobProto, NetParameter, read_net_arrays, stored_shape, upgrade_net
+from demitasse.io.proto.zero_copy import Arrays
+from demitasse.io.weights.batch_norm import converted_blobs
 from demitasse.io.weights.formats import Parameters, read_arrays
-from demitasse.io.weights.nvcaffe import adopted
-from demitasse.io.weights.pairing import (
-    LoadReport,
-    OnMismatch,
-    array_pairs,
-    finished,
-    fits,
-    message_pairs,
-    target,
-)
 from demitasse.io.weights.store import ParameterStore
 
-__all__ = ["LoadableNet", "load_files", "load_into"]
+__all__ = [
+    "LoadReport",
+    "LoadableNet",
+    "OnMismatch",
+    "array_pairs",
+    "load_files",
+    "load_into",
+    "matched",
+    "message_pairs",
+    "skipping_mismatches",
+    "target_blobs",
+    "with_missing",
+]
+
+OnMismatch = Literal["raise", "skip"]
+"""Policy for a layer whose parameters do not fit: raise an error, or skip the layer."""
+
+
+@dataclass
+class LoadReport:
+    """Result of loading a file of weights.
+
+    Attributes:
+        loaded: Layers whose parameters were loaded.
+        ignored: Layers of the file, with parameters, that the net does not have.
+        missing: Layers of the net, with parameters, that were not loaded, mismatched ones included.
+        repeated: Names that occur several times in the file; the last values count.
+        mismatched: Skipped layers that do not fit, with the reasons; none of their parameters is
+            loaded.
+    """
+
+    loaded: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
+    mismatched: dict[str, str] = field(default_factory=dict)
+
+
+def message_pairs(
+    name: str, mine: Sequence[Blob], theirs: Sequence[BlobProto], arrays: Arrays
+) -> list[tuple[Blob, BlobProto]]:
+    """Pair a layer's parameters with those of a caffemodel.
+
+    Raises:
+        ShapeError: A shape differs, legacy shapes of four axes apart.
+        WeightsError: The number of parameters, or of values of a parameter, differs.
+    """
+    _same_number(name, len(mine), len(theirs))
+    for index, (blob, proto) in enumerate(zip(mine, theirs, strict=True)):
+        if not blob.shape_equals(proto):
+            raise _misfit(name, index, blob.shape, stored_shape(proto))
+        for what, diff in (("values", False), ("gradients", True)):
+            try:
+                count = arrays.count(proto, diff)
+            except WeightsError as error:
+                place = f"parameter {index} of layer {name!r}"
+                raise error.at(place) from None
+            if count != blob.count and (count or not diff):
+                text = (
+                    f"got {count} {what} of parameter {index} of layer {name!r}, expected "
+                    f"{shape_string(blob.shape)}: the file is damaged"
+                )
+                raise WeightsError(
+                    text,
+                    code=ErrorCode.COUNT_MISMATCH,
+                    layer=name,
+                    param=index,
+                    got=count,
+                    expected=blob.count,
+                )
+    return list(zip(mine, theirs, strict=True))
+
+
+def array_pairs(
+    net: ParameterStore, name: str, mine: list[Blob], arrays: dict[int, np.ndarray]
+) -> list[tuple[Blob, np.ndarray]]:
+    """Pair a layer's parameters with arrays of a file, which may lack shared parameters.
+
+    Raises:
+        ShapeError: A shape differs, legacy shapes of four axes apart.
+        WeightsError: The number of parameters differs, or an array does not have numbers.
+    """
+    wanted = [i for i, blob in enumerate(mine) if i in arrays or not _is_shared(net, blob)]
+    _same_number(name, len(wanted), len(arrays))
+    if wanted != list(arrays):
+        text = (
+            f"got the parameters {_listed(arrays)} of layer {name!r}, expected "
+            f"{_listed(wanted)}; rename the layer to keep its parameters"
+        )
+        raise WeightsError(
+            text,
+            code=ErrorCode.MISSING,
+            layer=name,
+            got=_listed(arrays),
+            expected=_listed(wanted),
+        )
+    for index, array in arrays.items():
+        blob = mine[index]
+        if blob.shape != array.shape and not _in_four_axes(blob, array.shape):
+            raise _misfit(name, index, blob.shape, array.shape)
+        if array.dtype.kind not in "fiu":
+            kind = str(array.dtype)
+            text = f"got parameter {index} of layer {name!r} of type {kind}, expected numbers"
+            raise WeightsError(
+                text, code=ErrorCode.DTYPE_MISMATCH, layer=name, param=index, got=kind
+            )
+    return [(mine[index], array.reshape(mine[index].shape)) for index, array in arrays.items()]
+
+
+def _in_four_axes(blob: Blob, shape: tuple[int, ...]) -> bool:
+    """Return True for a legacy shape: four axes, the leading ones 1."""
+    return len(shape) == 4 and shape == (1,) * (4 - blob.num_axes) + blob.shape
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+@contextmanager
+def skipping_mismatches(name: str, report: LoadReport, skip: bool) -> Iterator[None]:
+    """Record a layer that does not fit if ``skip``; otherwise raise the error."""
+    try:
+        yield
+        report.mismatched.pop(name, None)  # the last of several entries counts
+    except (ShapeError, WeightsError) as error:
+        if not skip:
+            error.message += ", or skip it with on_mismatch='skip'"
+            raise
+        report.mismatched[name] = str(error)
+        if name in report.loaded:
+            report.loaded.remove(name)
+
+
+def target_blobs(
+    net: ParameterStore, name: str, has_blobs: bool, report: LoadReport
+) -> list[Blob] | None:
+    """Return the parameters of the net's layer of a name, and update the report.
+
+    Args:
+        net: The net.
+        name: Name of a layer of the file.
+        has_blobs: True if the file has parameters of the layer.
+        report: Lists the layer as loaded, repeated or ignored.
+
+    Returns:
+        None if the net has no such layer.
+    """
+    if name not in net.layer_numbers:
+        if has_blobs:
+            report.ignored.append(name)
+        return None
+    if has_blobs:
+        (report.repeated if name in report.loaded else report.loaded).append(name)
+    return net.layers[net.layer_numbers[name]].blobs
+
+
+def _is_shared(net: ParameterStore, blob: Blob) -> bool:
+    return not any(blob is owner for owner in net.learnable_params)
+
+
+def with_missing(net: ParameterStore, report: LoadReport) -> LoadReport:
+    """Add the layers that were not loaded to the report, and return the report."""
+    report.missing = [name for name in net.params if name not in report.loaded]
+    return report
+
+
+def _same_number(layer: str, have: int, given: int) -> None:
+    if have != given:
+        message = (
+            f"got {given} parameters of layer {layer!r}, expected {have}; "
+            "rename the layer to keep its parameters"
+        )
+        raise WeightsError(
+            message, code=ErrorCode.COUNT_MISMATCH, layer=layer, got=given, expected=have
+        )
+
+
+def _misfit(layer: str, index: int, mine: tuple[int, ...], theirs: tuple[int, ...]) -> ShapeError:
+    ones = [n for n in mine if n != 1] == [n for n in theirs if n != 1]
+    message = (
+        f"got parameter {index} of layer {layer!r} of {shape_string(theirs)}, expected "
+        f"{shape_string(mine)}{' (only axes of 1 differ)' if ones else ''}; rename the layer to "
+        "train it from scratch"
+    )
+    return ShapeError(
+        message,
+        code=ErrorCode.SHAPE_MISMATCH,
+        layer=layer,
+        param=index,
+        got=theirs,
+        expected=mine,
+    )
+
+
+def matched(layer: str, mine: Sequence[Blob], theirs: Sequence[Blob]) -> list[tuple[Blob, Blob]]:
+    """Pair the parameters of two layers, which must agree in number and shapes."""
+    if len(mine) != len(theirs):
+        message = f"{layer} has {len(mine)} parameters here and {len(theirs)} in the other net"
+        raise NetError(
+            message,
+            code=ErrorCode.COUNT_MISMATCH,
+            layer=layer,
+            got=len(theirs),
+            expected=len(mine),
+        )
+    for index, (a, b) in enumerate(zip(mine, theirs, strict=True)):
+        if a.shape != b.shape:
+            raise _misfit(layer, index, a.shape, b.shape)
+    return list(zip(mine, theirs, strict=True))
+
 
 NO_GRADIENT = np.empty(0, np.float32)
 
@@ -129,33 +332,33 @@ def _load_message(
 ) -> LoadReport:
     report, pairs = LoadReport(), dict[str, list[tuple[Blob, BlobProto]]]()
     for layer in message.layer:
-        mine = target(net, layer.name, bool(layer.blobs), report)
+        mine = target_blobs(net, layer.name, bool(layer.blobs), report)
         if mine is None:
             continue
         if layer.type == "BatchNorm":  # may be converted
             for stored in layer.blobs:
-                arrays.put_back(stored)
+                arrays.restore_arrays(stored)
         pairs.pop(layer.name, None)
-        with fits(layer.name, report, skip):
-            stored_blobs = adopted(layer, len(mine))
+        with skipping_mismatches(layer.name, report, skip):
+            stored_blobs = converted_blobs(layer, len(mine))
             pairs[layer.name] = message_pairs(layer.name, mine, stored_blobs, arrays)
     # doubles may overflow to infinity, as in C
     with np.errstate(over="ignore", invalid="ignore"), Uninterrupted():
         for blob, proto in chain.from_iterable(pairs.values()):
             values, diff = arrays.floats(proto), arrays.floats(proto, diff=True)
-            blob.set_floats(values, diff, arrays.let_go)
-    return finished(net, report)
+            blob.set_floats(values, diff, arrays.release_pages)
+    return with_missing(net, report)
 
 
 def _load_arrays(net: ParameterStore, weights: Parameters, skip: bool) -> LoadReport:
     report, pairs = LoadReport(), list[tuple[Blob, np.ndarray]]()
     for name, arrays in weights.items():
-        mine = target(net, name, bool(arrays), report)
+        mine = target_blobs(net, name, bool(arrays), report)
         if mine is None:
             continue
-        with fits(name, report, skip):
+        with skipping_mismatches(name, report, skip):
             pairs += array_pairs(net, name, mine, arrays)
     with np.errstate(over="ignore", invalid="ignore"), Uninterrupted():
         for blob, array in pairs:
             blob.set_floats(array.reshape(-1), NO_GRADIENT)
-    return finished(net, report)
+    return with_missing(net, report)

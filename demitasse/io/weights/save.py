@@ -12,7 +12,7 @@ import numpy as np
 
 from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.proto import LayerParameter, NetParameter
-from demitasse.io.proto.zero_copy.write import (
+from demitasse.io.proto.zero_copy import (
     Pieces,
     blob_pieces,
     field_pieces,

@@ -16,14 +16,21 @@ from demitasse.blob import Blob
 from demitasse.core.device import Device
 from demitasse.core.paths import resolve_path
 from demitasse.core.threads import Uninterrupted
-from demitasse.io.data.broken import Broken, skips
+from demitasse.io.data.bad_records import BadRecordPolicy, skips
 from demitasse.io.data.prefetch import Prefetcher
-from demitasse.io.data.sources.database import DatabaseBatches, Maker
+from demitasse.io.data.sources.database import BatchMaker, DatabaseBatches
 from demitasse.io.data.sources.fingerprint import Fingerprint, database_fingerprint
-from demitasse.io.data.sources.source import ALONE, Batch, BatchSource, Reading, Shard
-from demitasse.io.data.sources.turns import EVERY, Turn, Turns
-from demitasse.io.data.transform.augment.draws import WORDS
-from demitasse.io.data.transform.random import RecordRandom
+from demitasse.io.data.sources.source import (
+    ALL_BATCHES,
+    UNSHARDED,
+    Batch,
+    BatchShard,
+    BatchSource,
+    ReaderConfig,
+    Shard,
+    ShardedSource,
+)
+from demitasse.io.data.transform.random import AUGMENT_WORDS, RecordRandom
 from demitasse.io.data.transform.transformer import DataTransformer
 from demitasse.io.proto import DataParameter, TransformationParameter
 from demitasse.layers.base import Between, Blobs, Exactly, Layer
@@ -57,7 +64,7 @@ class BaseDataLayer(Layer):
             self.phase,
             context.base_dir,
             RecordRandom(lambda: context.seed, self.name),  # a snapshot may bring another seed
-            RecordRandom(lambda: context.seed, self.name, "augment", WORDS),
+            RecordRandom(lambda: context.seed, self.name, "augment", AUGMENT_WORDS),
             dtype=self.dtype,
         )
 
@@ -73,8 +80,8 @@ class PrefetchingDataLayer(BaseDataLayer):
     Attributes:
         batch_size: Records in a batch.
         skipped: Bad records skipped before the batch in the tops.
-        skips_broken: True if bad records are skipped.
-        turn: Which of the batches are made here; others are passed over.
+        skips_bad_records: True if bad records are skipped.
+        batch_shard: Batches made here; other batches are skipped.
         whole_epochs: True if a batch ends with the epoch, and may then be smaller.
     """
 
@@ -90,8 +97,8 @@ class PrefetchingDataLayer(BaseDataLayer):
     _taking = False  # True while an exception would lose a batch
     batch_size: int
     skipped = 0
-    skips_broken = False
-    turn = EVERY
+    skips_bad_records = False
+    batch_shard = ALL_BATCHES
     whole_epochs = False
 
     def open_source(self, position: int) -> BatchSource:
@@ -102,7 +109,7 @@ class PrefetchingDataLayer(BaseDataLayer):
         """
         raise NotImplementedError(type(self).__name__)
 
-    def reading(self, position: int, on_error: str = "raise") -> Reading:
+    def reader_config(self, position: int, on_error: str = "raise") -> ReaderConfig:
         """Return the first record of a source, and its shard.
 
         In phase TRAIN the ranks share the records; in phase TEST every rank reads all.
@@ -115,10 +122,10 @@ class PrefetchingDataLayer(BaseDataLayer):
             ConfigError: ``on_error`` is neither ``raise`` nor ``skip``.
         """
         context = self.context
-        shard = Shard(context.rank, context.world_size) if self.phase == "TRAIN" else ALONE
-        self.skips_broken = skips(on_error)
-        broken = Broken(self.name, skip=self.skips_broken, count=self.skipped)
-        return Reading(position, shard, self.whole_epochs, broken)
+        shard = Shard(context.rank, context.world_size) if self.phase == "TRAIN" else UNSHARDED
+        self.skips_bad_records = skips(on_error)
+        broken = BadRecordPolicy(self.name, skip=self.skips_bad_records, count=self.skipped)
+        return ReaderConfig(position, shard, self.whole_epochs, broken)
 
     def shape_tops(self, top: Blobs) -> None:
         """Set the tops' shapes to those of the first batch."""
@@ -131,8 +138,8 @@ class PrefetchingDataLayer(BaseDataLayer):
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         prefetcher, batch, sent = self._next()
-        if batch.left_out:  # somebody wants it after all
-            self.take_turns(EVERY)
+        if batch.is_skipped:  # somebody wants it after all
+            self.set_batch_shard(ALL_BATCHES)
             prefetcher, batch, sent = self._next()
         used, used_sent, self._ahead = self._current, self._sent, None
         self._current, self._sent = batch, sent
@@ -157,19 +164,19 @@ class PrefetchingDataLayer(BaseDataLayer):
             self._ahead = self._on_its_way(following)
         self._taking = False
 
-    def take_turns(self, turn: Turn) -> None:
+    def set_batch_shard(self, shard: BatchShard) -> None:
         """From the next batch on, make those of one reader alone; all batches by default."""
-        if turn != self.turn:
-            self.turn = turn
+        if shard != self.batch_shard:
+            self.batch_shard = shard
             self.set_state(self.state())
 
     def has_turn(self) -> bool:
         """Return True if the next batch is for this process; False if it is to be skipped."""
         _, batch, sent = self._next()
         self._ahead, self._taking = (batch, sent), False
-        return not batch.left_out
+        return not batch.is_skipped
 
-    def pass_over(self) -> None:
+    def skip(self) -> None:
         """Skip the next batch; the tops stay as they are."""
         _, batch, _ = self._next()
         self._ahead = None
@@ -181,7 +188,7 @@ class PrefetchingDataLayer(BaseDataLayer):
 
         The caller resets ``_taking`` when the batch is used.
         """
-        if self._prefetcher is not None and self._prefetcher.was_left_behind:
+        if self._prefetcher is not None and self._prefetcher.is_forked_copy:
             self.close()
         self._taking = True
         prefetcher = self._prefetcher or self._start()
@@ -218,8 +225,8 @@ class PrefetchingDataLayer(BaseDataLayer):
         if self._current is None or self.skipped:
             return None
         from_end = self._current.arrays[0].shape[0] - place
-        shard = self.reading(self._current.position).shard
-        return self.record(self._current.position - from_end * shard.ranks + shard.rank)
+        shard = self.reader_config(self._current.position).shard
+        return self.record(self._current.position - from_end * shard.world_size + shard.rank)
 
     def record(self, number: int) -> tuple[str, str] | None:
         """Return source and key of a record, counted through all epochs; None if unknown.
@@ -283,13 +290,17 @@ class PrefetchingDataLayer(BaseDataLayer):
         filled = [Batch(memory, self.dtype, takes_bytes=takes_bytes) for _ in range(batches)]
         try:  # close the source after any error
             source = self.open_source(self._position)
-            turns = Turns(source, self.turn, self.batch_size) if self.turn != EVERY else None
+            sharded = (
+                ShardedSource(source, self.batch_shard, self.batch_size)
+                if self.batch_shard != ALL_BATCHES
+                else None
+            )
             prefetcher = Prefetcher(
                 source,
                 filled,
                 name=f"prefetch of {self.name}",
                 log_on_wait=f"Waiting for data (layer {self.name!r})",  # Caffe's words
-                others=turns.others if turns is not None else tuple,
+                others=sharded.others if sharded is not None else tuple,
             )
             with Uninterrupted():
                 self._abandon = weakref.finalize(self, prefetcher.abandon)
@@ -378,7 +389,7 @@ class DatabaseLayer(EpochDataLayer):
         """
         raise NotImplementedError(type(self).__name__)
 
-    def make_maker(self) -> Maker:
+    def make_maker(self) -> BatchMaker:
         """Return the object that makes batches of records; it must not refer to the layer."""
         raise NotImplementedError(type(self).__name__)
 
@@ -394,7 +405,7 @@ class DatabaseLayer(EpochDataLayer):
             DataParameter.DB.Name(p.backend),
             self.make_maker(),
             self.batch_size,
-            reading=self.reading(position, p.on_error),
+            config=self.reader_config(position, p.on_error),
         )
 
     def record(self, number: int) -> tuple[str, str] | None:

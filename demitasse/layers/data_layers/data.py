@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from demitasse.io.data.sources.annotated_batch import AnnotatedMaker
-from demitasse.io.data.sources.datum_batch import DatumMaker
-from demitasse.io.data.transform.augment.annotated import AnnotatedAugmenter
-from demitasse.io.data.transform.augment.draws import WORDS
-from demitasse.io.data.transform.boxes import Keeping
-from demitasse.io.data.transform.random import RecordRandom
+from demitasse.io.data.sources.collate import AnnotatedMaker, DatumMaker
+from demitasse.io.data.transform.augment import AnnotatedAugmenter
+from demitasse.io.data.transform.geometric import EmitFilter
+from demitasse.io.data.transform.random import AUGMENT_WORDS, RecordRandom
 from demitasse.io.proto import TransformationParameter
 from demitasse.layers.data_layers.base import DatabaseLayer
 from demitasse.layers.registry import register_layer
@@ -64,9 +62,9 @@ class AnnotatedData(DatabaseLayer):
     """
 
     def prepare(self, transform: TransformationParameter) -> None:
-        self.keeping = Keeping()
+        self.keeping = EmitFilter()
         if transform.HasField("emit_constraint"):
-            self.keeping = Keeping.of(transform.emit_constraint)
+            self.keeping = EmitFilter.of(transform.emit_constraint)
             transform.ClearField("emit_constraint")  # the other fields transform pixels
         samplers = list(self.param.annotated_data_param.batch_sampler)
         self.augmenter = AnnotatedAugmenter(transform, samplers, self.keeping)
@@ -78,7 +76,7 @@ class AnnotatedData(DatabaseLayer):
             self.augmenter,
             self.transformer,
             self.keeping,
-            RecordRandom(context.seed, self.name, "augment", WORDS),
+            RecordRandom(context.seed, self.name, "augment", AUGMENT_WORDS),
             labels=self.labels,
             boxes=self.param.annotated_data_param.HasField("anno_type"),
         )

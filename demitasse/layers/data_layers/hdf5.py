@@ -7,9 +7,9 @@ from pathlib import Path
 from demitasse.core.paths import resolve_path
 from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.hdf5 import Hdf5Writer, read_list
-from demitasse.io.data.quoting import quoted
+from demitasse.io.data.redaction import quoted
+from demitasse.io.data.sources.arrays import Hdf5Batches
 from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
-from demitasse.io.data.sources.hdf5 import Hdf5Batches
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Layer
 from demitasse.layers.checks import missing, positive, unsupported, wrong_shapes
 from demitasse.layers.data_layers.base import EpochDataLayer
@@ -70,7 +70,7 @@ class HDF5Data(EpochDataLayer):
             shuffle=self.param.hdf5_data_param.shuffle,
             seed=context.seed,
             name=self.name,
-            reading=self.reading(position),
+            config=self.reader_config(position),
         )
 
 

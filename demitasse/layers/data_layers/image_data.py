@@ -12,7 +12,7 @@ from demitasse.backends.random import bits, stream_of
 from demitasse.core.paths import resolve_path
 from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
 from demitasse.io.data.sources.image_list import ImageListBatches, read_image_list
-from demitasse.io.data.sources.order import Order
+from demitasse.io.data.sources.sampler import EpochPermutation
 from demitasse.io.proto import ImageDataParameter
 from demitasse.layers.base import Blobs, Exactly
 from demitasse.layers.checks import conflict, missing, out_of_range, positive
@@ -69,15 +69,15 @@ class ImageData(EpochDataLayer):
             self._order(),
             color="color" if p.is_color else "gray",
             size=self.size,
-            reading=self.reading(position, p.on_error),
+            config=self.reader_config(position, p.on_error),
         )
 
     def record(self, number: int) -> tuple[str, str] | None:
         return str(self.source), self.entries[self._order()[number]].name
 
-    def _order(self) -> Order:
+    def _order(self) -> EpochPermutation:
         shuffle = self.param.image_data_param.shuffle
-        return Order(len(self.entries), self.context.seed, self.name, shuffle=shuffle)
+        return EpochPermutation(len(self.entries), self.context.seed, self.name, shuffle=shuffle)
 
     def _skipped(self, most: int) -> int:
         """Return the number of images that ``rand_skip`` skips, below ``most``."""

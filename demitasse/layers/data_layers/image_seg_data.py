@@ -11,11 +11,10 @@ from typing import ClassVar
 
 from demitasse.core.paths import resolve_path
 from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
-from demitasse.io.data.sources.label_images import LabelImageBatches, Look, read_pairs
-from demitasse.io.data.sources.order import Order
-from demitasse.io.data.transform.augment.augmenter import Augmenter
-from demitasse.io.data.transform.augment.draws import WORDS
-from demitasse.io.data.transform.random import RecordRandom
+from demitasse.io.data.sources.image_list import LabelImageBatches, LabelImageOptions, read_pairs
+from demitasse.io.data.sources.sampler import EpochPermutation
+from demitasse.io.data.transform.augment import Augmenter
+from demitasse.io.data.transform.random import AUGMENT_WORDS, RecordRandom
 from demitasse.io.data.transform.transformer import crop_of
 from demitasse.io.proto import ImageDataParameter, TransformationParameter
 from demitasse.layers.base import Between, Blobs, Exactly
@@ -57,7 +56,7 @@ class LabelImageLayer(EpochDataLayer):
                 list(transform.scale_factors),
                 "numbers above 0, and a crop that gives the images of a batch one size",
             )
-        self.look = Look(
+        self.look = LabelImageOptions(
             color="color" if p.is_color else "gray",
             size=size,
             factors=tuple(transform.scale_factors),
@@ -86,10 +85,10 @@ class LabelImageLayer(EpochDataLayer):
             self.look,
             self.augmenter,
             self.batch_size,
-            Order(len(self.pairs), context.seed, self.name, shuffle=p.shuffle),
+            EpochPermutation(len(self.pairs), context.seed, self.name, shuffle=p.shuffle),
             random=RecordRandom(context.seed, self.name),
-            augment_random=RecordRandom(context.seed, self.name, "augment", WORDS),
-            reading=self.reading(position, p.on_error),
+            augment_random=RecordRandom(context.seed, self.name, "augment", AUGMENT_WORDS),
+            config=self.reader_config(position, p.on_error),
         )
 
 

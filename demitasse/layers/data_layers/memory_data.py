@@ -11,7 +11,7 @@ from typing import Any
 
 from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.datum import label_of
-from demitasse.io.data.sources.memory import MemoryRows
+from demitasse.io.data.sources.arrays import MemoryRows
 from demitasse.io.proto import Datum
 from demitasse.layers.base import Blobs, Exactly
 from demitasse.layers.checks import positive

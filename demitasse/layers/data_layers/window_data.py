@@ -9,11 +9,10 @@ from functools import partial
 
 from demitasse.core.paths import resolve_path
 from demitasse.errors import ConfigError, ErrorCode
-from demitasse.io.data.images.window import Cut
+from demitasse.io.data.images.crop import WindowCrop
 from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
-from demitasse.io.data.sources.window_file import read_window_file
-from demitasse.io.data.sources.windows import WindowBatches, window_mean
-from demitasse.io.data.transform.augment.augmenter import FIELDS
+from demitasse.io.data.sources.windows import WindowBatches, read_window_file, window_mean
+from demitasse.io.data.transform.augment import FIELDS
 from demitasse.io.data.transform.random import RecordRandom
 from demitasse.layers.base import Blobs, Exactly
 from demitasse.layers.checks import missing, out_of_range, positive, unsupported
@@ -65,7 +64,7 @@ class WindowData(PrefetchingDataLayer):
         if 2 * p.context_pad >= size:
             expected = f"less than half of the {size} pixels of a crop"
             raise out_of_range("window_data_param.context_pad", p.context_pad, expected)
-        self.cut = Cut(size, p.context_pad, MODES[p.crop_mode])
+        self.cut = WindowCrop(size, p.context_pad, MODES[p.crop_mode])
         self.source = resolve_path(p.source, self.context.base_dir)
         self.windows = read_window_file(self.source, p.fg_threshold, p.bg_threshold)
         unused = [name for name in (*FIELDS, "crop_h", "crop_w") if transform.HasField(name)]
@@ -99,5 +98,5 @@ class WindowData(PrefetchingDataLayer):
             scale=transform.scale * p.scale,
             random=RecordRandom(context.seed, self.name),
             cache=p.cache_images,
-            reading=self.reading(position, p.on_error),
+            config=self.reader_config(position, p.on_error),
         )

@@ -64,7 +64,7 @@ def _database() -> None:
 
 
 def _annotations() -> None:
-    from demitasse.io.data.databases.annotated import write_annotations
+    from demitasse.io.data.databases.writing import write_annotations
 
     images = (np.moveaxis(p, 2, 0).copy() for p in IMAGES)
     write_annotations(Path("boxes"), ((image, [(1, 0.1, 0.2, 0.6, 0.9)]) for image in images))

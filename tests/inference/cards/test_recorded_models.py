@@ -13,7 +13,7 @@ from demitasse.inference.cards.outputs import anchor_boxes
 from demitasse.inference.cards.predictions import Box
 from demitasse.inference.cards.preprocessing import Preprocessor
 from demitasse.inference.cards.published import published_card, similar_cards
-from demitasse.io.data.images.decode import read_image
+from demitasse.io.data.images.codecs import read_image
 from demitasse.io.proto import read_net
 
 SQUEEZENET = "squeezenet10_imagenet"

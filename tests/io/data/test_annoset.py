@@ -8,11 +8,10 @@ import pytest
 from expect_error import expect_error
 
 from demitasse.errors import ConfigError, DataError, ErrorCode
-from demitasse.io.data.databases.annotated import objects_in
 from demitasse.io.data.databases.annotation_files import LABEL_TYPES, read_labels, read_objects
 from demitasse.io.data.databases.database import open_db, records
-from demitasse.io.data.databases.datum import datum_to_array
-from demitasse.io.data.images.decode import read_image
+from demitasse.io.data.databases.datum import datum_to_array, objects_in
+from demitasse.io.data.images.codecs import read_image
 from demitasse.io.data.imageset import Annotations, ImageSet, convert_imageset
 from demitasse.io.proto import AnnotatedDatum
 

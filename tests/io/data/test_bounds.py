@@ -11,8 +11,8 @@ from demitasse.core.paths import is_file, is_folder, resolve_path
 from demitasse.errors import ConfigError, DataError, ErrorCode, WeightsError
 from demitasse.io.data.databases.hdf5 import Hdf5File
 from demitasse.io.data.databases.mnist import read_idx
-from demitasse.io.data.sources.hdf5 import Hdf5Batches
-from demitasse.io.data.sources.source import Batch, Reading
+from demitasse.io.data.sources.arrays import Hdf5Batches
+from demitasse.io.data.sources.source import Batch, ReaderConfig
 from demitasse.io.data.transform.mean import read_mean
 from demitasse.io.proto import BlobProto, NetParameter
 
@@ -66,7 +66,7 @@ def test_a_position_far_away_is_reached_at_once(tmp_path):
         with h5py.File(tmp_path / name, "w") as file:
             file["x"] = np.array(rows, "float32")
     source = Hdf5Batches(
-        [tmp_path / "a", tmp_path / "b"], ["x"], 3, reading=Reading(5 * 10**15 + 1)
+        [tmp_path / "a", tmp_path / "b"], ["x"], 3, config=ReaderConfig(5 * 10**15 + 1)
     )
     batch = Batch(np.empty, "float32")
 

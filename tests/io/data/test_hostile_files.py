@@ -10,7 +10,7 @@ from expect_error import expect_error
 
 from demitasse import Net
 from demitasse.errors import ConfigError, DataError, ErrorCode, NetError, PrototxtError
-from demitasse.io.data.images.decode import read_image
+from demitasse.io.data.images.codecs import read_image
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.fusion import LONGEST
 

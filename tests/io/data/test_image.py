@@ -11,7 +11,7 @@ from expect_error import expect_error
 
 from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.datum import datum_to_array
-from demitasse.io.data.images.decode import decode_frames, decode_image, read_image
+from demitasse.io.data.images.codecs import decode_frames, decode_image, read_image
 from demitasse.io.proto import Datum
 
 Image = pytest.importorskip("PIL.Image", reason="needs the 'image' extra")

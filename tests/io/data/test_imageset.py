@@ -10,7 +10,7 @@ from expect_error import expect_error
 from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.data.databases.database import open_db, records
 from demitasse.io.data.databases.datum import datum_to_array
-from demitasse.io.data.images.decode import read_image
+from demitasse.io.data.images.codecs import read_image
 from demitasse.io.data.images.resize import resize_image
 from demitasse.io.data.imageset import ImageSet, convert_imageset, read_lines
 from demitasse.io.proto import Datum

@@ -1,4 +1,4 @@
-"""ListWalk: what comes in each place depends on the place alone."""
+"""ListSampler: what comes in each place depends on the place alone."""
 
 import pytest
 from expect_error import expect_error
@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demitasse.errors import DataError
-from demitasse.io.data.broken import Broken
-from demitasse.io.data.sources.list_walk import ListWalk
-from demitasse.io.data.sources.source import ALONE, Batch, Reading, Shard
+from demitasse.io.data.bad_records import BadRecordPolicy
+from demitasse.io.data.sources.sampler import ListSampler
+from demitasse.io.data.sources.source import UNSHARDED, Batch, ReaderConfig, Shard
 
 
-def walk(good, batch_size, *, start=0, shard=ALONE, skip=True, whole_epochs=False):
+def walk(good, batch_size, *, start=0, shard=UNSHARDED, skip=True, whole_epochs=False):
     """A walk over a list of which some are good; an item is (which, in whose place)."""
 
     def read(at, number):
@@ -20,8 +20,8 @@ def walk(good, batch_size, *, start=0, shard=ALONE, skip=True, whole_epochs=Fals
             raise DataError(message)
         return at % len(good), number
 
-    reading = Reading(start, shard, whole_epochs, Broken("walker", skip=skip))
-    return ListWalk("some list", len(good), read, batch_size, reading)
+    reading = ReaderConfig(start, shard, whole_epochs, BadRecordPolicy("walker", skip=skip))
+    return ListSampler("some list", len(good), read, batch_size, reading)
 
 
 def stands_in(good, number):

@@ -12,7 +12,7 @@ import pytest
 from expect_error import expect_error
 
 from demitasse.errors import ConfigError, DataError, ErrorCode
-from demitasse.io.data.databases._lmdb_file import LmdbFile
+from demitasse.io.data.databases._lmdb_reader import LmdbFile
 from demitasse.io.data.databases.database import open_db, records
 from demitasse.io.data.databases.lmdb import LmdbDatabase
 from demitasse.io.data.databases.writing import write_database, write_records

@@ -7,7 +7,7 @@ from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.database import open_db
 from demitasse.io.data.databases.lmdb import LmdbDatabase
 from demitasse.io.data.databases.writing import write_records
-from demitasse.io.data.sources.reader import RecordReader
+from demitasse.io.data.sources.database import RecordReader
 from demitasse.io.data.sources.source import Shard
 from demitasse.io.proto import Datum
 

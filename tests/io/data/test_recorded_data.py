@@ -11,8 +11,8 @@ from demitasse.io.data.databases.database import open_db, records
 from demitasse.io.data.databases.datum import datum_to_array
 from demitasse.io.data.databases.mnist import read_mnist
 from demitasse.io.data.databases.writing import write_database
+from demitasse.io.data.sources.collate import DatumMaker
 from demitasse.io.data.sources.database import DatabaseBatches
-from demitasse.io.data.sources.datum_batch import DatumMaker
 from demitasse.io.data.sources.source import Batch
 from demitasse.io.data.transform.mean import compute_mean, read_mean
 from demitasse.io.data.transform.transformer import DataTransformer

@@ -20,9 +20,8 @@ from demitasse.io.data.databases.database import open_db, records
 from demitasse.io.data.databases.hdf5 import Hdf5File, read_list
 from demitasse.io.data.databases.mnist import read_idx
 from demitasse.io.data.imageset import read_lines
-from demitasse.io.data.sources.image_list import read_image_list
-from demitasse.io.data.sources.label_images import read_pairs
-from demitasse.io.data.sources.window_file import read_window_file
+from demitasse.io.data.sources.image_list import read_image_list, read_pairs
+from demitasse.io.data.sources.windows import read_window_file
 from demitasse.io.proto import (
     NetParameter,
     SolverParameter,

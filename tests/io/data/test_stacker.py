@@ -1,4 +1,4 @@
-"""Stacker: records of one kind are cut apart, all others parsed; the result is the same."""
+"""RecordCollator: records of one kind are cut apart, all others parsed; the result is the same."""
 
 import io
 
@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demitasse.errors import ErrorCode
+from demitasse.io.data.bad_records import RecordError
 from demitasse.io.data.databases.datum import array_to_datum, datum_to_array
-from demitasse.io.data.sources.stacker import RecordError, Stacker
+from demitasse.io.data.sources.collate import RecordCollator
 from demitasse.io.proto import Datum
 
 
@@ -32,7 +33,7 @@ def expect(data, stacked):
 
 
 def test_records_of_one_size_become_one_array_once_their_size_is_known():
-    stacker = Stacker()
+    stacker = RecordCollator()
     data = [plain(label) for label in range(4)]
 
     expect(data, stacker.stack(raw(data)))
@@ -45,7 +46,7 @@ def test_records_of_one_size_become_one_array_once_their_size_is_known():
 
 @pytest.mark.parametrize("tail", ["encoded", "unknown field"])
 def test_what_follows_the_pixels_may_say_more_than_the_label(tail):
-    stacker = Stacker()
+    stacker = RecordCollator()
     data = [plain(label) for label in (1, 2)]
     stacker.stack(raw(data))
     if tail == "encoded":
@@ -72,7 +73,7 @@ OTHERS["negative label"].label = -3
 @pytest.mark.parametrize("kind", OTHERS)
 @pytest.mark.parametrize("place", [0, 2])
 def test_a_record_of_another_kind_may_be_among_them(kind, place):
-    stacker = Stacker()
+    stacker = RecordCollator()
     data = [plain(label) for label in range(4)]
     stacker.stack(raw(data))
 
@@ -82,7 +83,7 @@ def test_a_record_of_another_kind_may_be_among_them(kind, place):
 
 
 def test_a_message_whose_end_contradicts_its_beginning_is_parsed():
-    stacker = Stacker()
+    stacker = RecordCollator()
     data = [plain(label) for label in range(2)]
     stacker.stack(raw(data))
     other = plain(1, seed=77)
@@ -98,7 +99,7 @@ def test_encoded_images_are_decoded():
     image.fromarray(np.full((5, 6, 3), 9, np.uint8)).save(file, "PNG")
     datum = Datum(data=file.getvalue(), encoded=True, label=2)
 
-    stacker = Stacker("gray")
+    stacker = RecordCollator("gray")
 
     for _ in range(2):
         images, labels = stacker.stack(raw([datum] * 20))
@@ -124,7 +125,7 @@ def test_encoded_images_are_decoded():
 )
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_damaged_record_is_refused_and_its_place_told(bad, code, place):
-    stacker = Stacker()
+    stacker = RecordCollator()
     records = raw([plain(0), plain(1)])
     stacker.stack(records)
     records[place] = bad
@@ -136,8 +137,8 @@ def test_a_damaged_record_is_refused_and_its_place_told(bad, code, place):
 
 
 def test_many_different_labels_are_not_all_remembered(monkeypatch):
-    monkeypatch.setattr("demitasse.io.data.sources.stacker.MOST_TAILS", 3)
-    stacker = Stacker()
+    monkeypatch.setattr("demitasse.io.data.sources.collate.MOST_TAILS", 3)
+    stacker = RecordCollator()
     data = [plain(label) for label in range(10)]
     stacker.stack(raw(data))
 
@@ -151,7 +152,7 @@ def test_many_different_labels_are_not_all_remembered(monkeypatch):
     labels=st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=6),
 )
 def test_cutting_and_parsing_agree(shapes, labels):
-    stacker = Stacker()
+    stacker = RecordCollator()
     for shape in (*shapes, shapes[0]):
         data = []
         for i, label in enumerate(labels):
@@ -166,7 +167,7 @@ def test_cutting_and_parsing_agree(shapes, labels):
 def test_several_labels_and_real_ones_are_cut_out_too(labels):
     pixels = np.zeros((1, 2, 2), np.uint8)
     data = [array_to_datum(pixels, label) for label in labels]
-    stacker = Stacker()
+    stacker = RecordCollator()
 
     first, second = stacker.stack(raw(data)), stacker.stack(raw(data))
 
@@ -176,7 +177,7 @@ def test_several_labels_and_real_ones_are_cut_out_too(labels):
 
 @pytest.mark.parametrize("last", ["alike", "other size", "no message"])
 def test_large_images_are_used_where_they_are(last):
-    stacker = Stacker()
+    stacker = RecordCollator()
     data = [plain(label, (3, 110, 110)) for label in range(4)]
     stacker.stack(raw(data))
     records = raw(data)

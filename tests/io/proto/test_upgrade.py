@@ -16,10 +16,7 @@ from demitasse.io.proto import (
     upgrade_net,
     upgrade_solver,
 )
-from demitasse.io.proto.upgrade import Problem
-from demitasse.io.proto.upgrade_v0_fields import MOVES
-from demitasse.io.proto.upgrade_v0_fields import TYPES as V0_TYPES
-from demitasse.io.proto.upgrade_v1 import TYPES as V1_TYPES
+from demitasse.io.proto.upgrade_layers import MOVES, V0_TYPES, V1_TYPES, Problem
 
 
 def upgraded(text):

@@ -9,8 +9,8 @@ from hypothesis.extra import numpy as hnp
 
 from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.proto import BlobProto, Datum, floats, set_floats, stored_shape
-from demitasse.io.proto.zero_copy import arrays
-from demitasse.io.proto.zero_copy.wire import length_prefix, payloads
+from demitasse.io.proto import zero_copy as arrays
+from demitasse.io.proto.wire_format import length_prefix, payloads
 
 
 @pytest.fixture(params=["blocks", "messages"])

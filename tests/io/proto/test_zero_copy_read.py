@@ -8,6 +8,7 @@ from expect_error import expect_error
 from hypothesis import given
 from hypothesis import strategies as st
 
+import demitasse.io.proto.zero_copy as read_module
 from demitasse import Net, load_weights
 from demitasse.errors import ErrorCode, SnapshotError, WeightsError
 from demitasse.io.proto import (
@@ -20,9 +21,8 @@ from demitasse.io.proto import (
     read_net_params_binary,
     set_floats,
 )
-from demitasse.io.proto.zero_copy import read as read_module
-from demitasse.io.proto.zero_copy.read import read_cut
-from demitasse.io.proto.zero_copy.wire import fields, length_prefix
+from demitasse.io.proto.wire_format import fields, length_prefix
+from demitasse.io.proto.zero_copy import read_message_arrays
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def same(file):
                 np.testing.assert_array_equal(arrays.floats(blob, diff), floats(other, diff))
                 assert arrays.floats(blob, diff).dtype == floats(other, diff).dtype
                 assert arrays.count(blob, diff) == floats(other, diff).size
-            arrays.put_back(blob)
+            arrays.restore_arrays(blob)
             assert blob == other
     return bool(arrays._arrays)
 
@@ -168,10 +168,10 @@ def test_states_are_cut(tmp_path):
     state.history.append(blob_of([1, 2, 3]))
     state.resume.seed = 4
 
-    message, arrays = read_cut(written(tmp_path, state), SolverState, SnapshotError)
+    message, arrays = read_message_arrays(written(tmp_path, state), SolverState, SnapshotError)
 
     assert arrays.floats(message.history[0]).tolist() == [1, 2, 3]
-    arrays.put_back(message.history[0])
+    arrays.restore_arrays(message.history[0])
     assert message == state
 
 
@@ -223,7 +223,7 @@ def test_what_a_file_took_in_memory_comes_back_when_it_is_read_again(tmp_path):
     net, arrays = read_net_arrays(written(tmp_path, net_of(blob_of([1, 2, 3]))))
     values = arrays.floats(net.layer[0].blobs[0])
 
-    arrays.let_go()
+    arrays.release_pages()
 
     assert values.tolist() == [1, 2, 3]
 

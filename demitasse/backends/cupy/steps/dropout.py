@@ -33,7 +33,7 @@ class DropoutStep(GpuStep[ops.Dropout]):
         self._times = packs("elementwise", "product", op.dtype, op.count)
         if op.drops:
             draw = at.draw()
-            if draw.ranks > 1:
+            if draw.world_size > 1:
                 message = "several ranks, each of which draws a part of one sequence"
                 raise Declined(message)
             self._drop = engine.dropout(op.dtype, op.count, draw, op.threshold, op.factor)

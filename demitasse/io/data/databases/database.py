@@ -13,10 +13,10 @@ from typing import Literal, Protocol
 from demitasse.core.paths import similar_file
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, DataError, ErrorCode
-from demitasse.io.data.databases.rooms import Rooms
 
 __all__ = [
     "BACKENDS",
+    "BufferPool",
     "Cursor",
     "DamagedError",
     "Database",
@@ -28,6 +28,35 @@ __all__ = [
     "records",
     "what_is_there",
 ]
+
+
+class BufferPool:
+    """Buffers that records are read into, reused for the next batch.
+
+    New memory costs more time than the read: the system clears it first.
+    """
+
+    def __init__(self) -> None:
+        self._rooms: list[memoryview] = []
+        self._used = 0
+
+    def clear(self) -> None:
+        """Reuse all buffers; records in them become invalid."""
+        self._used = 0
+
+    def next(self, size: int) -> memoryview:
+        """Return a buffer.
+
+        Args:
+            size: In bytes.
+        """
+        if self._used == len(self._rooms):
+            self._rooms.append(memoryview(b""))
+        if len(self._rooms[self._used]) < size:
+            self._rooms[self._used] = memoryview(bytearray(size))
+        self._used += 1
+        return self._rooms[self._used - 1][:size]
+
 
 Raw = bytes | memoryview
 """Value of a record."""
@@ -61,7 +90,7 @@ class Cursor(Protocol):
     def value(self) -> Raw:
         """Return the value of the current record."""
 
-    def take(self, count: int, rooms: Rooms) -> list[Raw]:
+    def take(self, count: int, rooms: BufferPool) -> list[Raw]:
         """Return the values of the next records, fewer at the end, and move behind them.
 
         Args:

@@ -1,6 +1,7 @@
-"""Datum: a database record, an image or another array (C, H, W) with a label.
+"""Database records: Datum (an array with a label) and AnnotatedDatum (an image with boxes).
 
-Source: Caffe, ``src/caffe/proto/caffe.proto`` and ``src/caffe/util/io.cpp``.
+Source: Caffe, ``src/caffe/proto/caffe.proto`` and ``src/caffe/util/io.cpp``; SSD
+(weiliu89/caffe), ``AnnotatedDatum``.
 """
 
 from __future__ import annotations
@@ -11,10 +12,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from demitasse.errors import DataError, ErrorCode, ShapeError
-from demitasse.io.data.images.decode import Color, decode_image
-from demitasse.io.proto import Datum, floats
+from demitasse.io.data.images.codecs import Color, decode_image
+from demitasse.io.proto import AnnotatedDatum, Datum, floats
 
-__all__ = ["Label", "array_to_datum", "datum_to_array", "label_of"]
+__all__ = [
+    "COLUMNS",
+    "Label",
+    "add_object",
+    "annotated_datum",
+    "array_to_datum",
+    "datum_to_array",
+    "label_of",
+    "objects_in",
+]
 
 Label = int | float | tuple[float, ...]
 """A class, a number, or several numbers."""
@@ -80,3 +90,78 @@ def array_to_datum(array: np.ndarray, label: int | float | Sequence[float] | Non
         message = f"got the label {label!r}, expected a 32-bit integer, or one or more numbers"
         raise DataError(message, code=ErrorCode.INVALID, field="label") from None
     return datum
+
+
+COLUMNS = ("label", "instance", "xmin", "ymin", "xmax", "ymax", "difficult")
+"""Columns of an object: class, instance number, box relative to the image, difficult flag."""
+
+
+def annotated_datum(
+    image: np.ndarray | Datum, objects: Sequence[Sequence[float]]
+) -> AnnotatedDatum:
+    """Return a record with boxes, classes ascending, as SSD's tools write it.
+
+    Args:
+        image: Pixels (C, H, W), BGR, or a Datum with an encoded image.
+        objects: Rows of class, xmin, ymin, xmax, ymax (relative to the image) and optionally
+            difficult. Shape: (G, 5) or (G, 6).
+
+    Raises:
+        ShapeError: Rows or pixels have another shape.
+        DataError: A box leaves the image or has negative size; a class is no 32-bit integer.
+    """
+    datum = image if isinstance(image, Datum) else array_to_datum(image)
+    record = AnnotatedDatum(datum=datum, type="BBOX")
+    try:
+        rows = np.asarray(objects, np.float64)
+    except ValueError as error:
+        message = f"objects must be (G, 5) or (G, 6) numbers: {error}"
+        raise ShapeError(message, code=ErrorCode.INVALID) from None
+    if rows.shape != (0,) and (rows.ndim != 2 or rows.shape[1] not in {5, 6}):
+        message = f"got objects of shape {rows.shape}, expected (G, 5) or (G, 6)"
+        raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, got=rows.shape)
+    for label in rows[:, 0].tolist() if len(rows) else ():
+        if not abs(label) < 1 << 31:  # also refuses NaN
+            message = f"got the class {label:g}, expected a 32-bit integer"
+            raise DataError(message, code=ErrorCode.OUT_OF_RANGE, field="label", got=label)
+    for label in sorted({int(row[0]) for row in rows}):
+        group = record.annotation_group.add(group_label=label)
+        for number, row in enumerate(rows[rows[:, 0] == label]):
+            xmin, ymin, xmax, ymax = row[1:5].tolist()
+            if not (0 <= xmin <= xmax <= 1 and 0 <= ymin <= ymax <= 1):
+                box = row[1:5].tolist()
+                message = f"got the box {box}, expected xmin, ymin, xmax, ymax from 0 to 1"
+                raise DataError(message, code=ErrorCode.OUT_OF_RANGE, field="bbox", got=box)
+            box = group.annotation.add(instance_id=number).bbox
+            box.xmin, box.ymin, box.xmax, box.ymax = xmin, ymin, xmax, ymax
+            box.difficult = bool(row[5]) if len(row) > 5 else False
+    return record
+
+
+def add_object(
+    record: AnnotatedDatum, label: int, box: tuple[float, float, float, float], *, difficult: bool
+) -> None:
+    """Add an object to the group of its class; a new class is appended.
+
+    Args:
+        record: The record to extend.
+        label: The class.
+        box: xmin, ymin, xmax, ymax, relative to the image.
+        difficult: True if the object is hard to find, or a crowd.
+    """
+    groups = (group for group in record.annotation_group if group.group_label == label)
+    group = next(groups, None) or record.annotation_group.add(group_label=label)
+    added = group.annotation.add(instance_id=len(group.annotation))
+    added.bbox.xmin, added.bbox.ymin, added.bbox.xmax, added.bbox.ymax = box
+    added.bbox.difficult = difficult
+
+
+def objects_in(record: AnnotatedDatum) -> np.ndarray:
+    """Return the objects of a record. Shape: (G, 7), float32; see ``COLUMNS``."""
+    rows = [
+        (group.group_label, one.instance_id, b.xmin, b.ymin, b.xmax, b.ymax, b.difficult)
+        for group in record.annotation_group
+        for one in group.annotation
+        for b in (one.bbox,)
+    ]
+    return np.array(rows, np.float32).reshape(-1, len(COLUMNS))

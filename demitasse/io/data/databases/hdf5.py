@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 __all__ = [
+    "ErrorRecordingFile",
     "Hdf5File",
     "Hdf5Writer",
-    "SteadyFile",
     "array_of",
     "damage",
     "member",
@@ -89,7 +89,7 @@ def _h5py(path: Path) -> ModuleType:
     return h5py  # type: ignore[no-any-return]
 
 
-class SteadyFile(io.RawIOBase):
+class ErrorRecordingFile(io.RawIOBase):
     """File object for the HDF5 library, which may abort the process if a write fails.
 
     The library sees no write error; ``check`` raises the first error.
@@ -113,13 +113,13 @@ class SteadyFile(io.RawIOBase):
 
     def write(self, content: ReadableBuffer) -> int:
         """Write bytes at the current position."""
-        with self._going_on():
+        with self._recording_errors():
             self._file.write(content)
         return memoryview(content).nbytes
 
     def truncate(self, size: int | None = None) -> int:
         """Truncate the file, or extend it with zeros."""
-        with self._going_on():
+        with self._recording_errors():
             self._file.truncate(size)
         return self.tell() if size is None else size
 
@@ -127,12 +127,12 @@ class SteadyFile(io.RawIOBase):
         """Flush written bytes to the system; a no-op for a closed file."""
         if self._file.closed:  # the interpreter flushes deleted files once more
             return
-        with self._going_on():
+        with self._recording_errors():
             self._file.flush()
 
     def seek(self, place: int, whence: int = os.SEEK_SET) -> int:
         """Set the position; buffered bytes may be written first."""
-        with self._going_on():
+        with self._recording_errors():
             return self._file.seek(place, whence)
         return place
 
@@ -156,7 +156,7 @@ class SteadyFile(io.RawIOBase):
         self._file.close()
 
     @contextmanager
-    def _going_on(self) -> Iterator[None]:
+    def _recording_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -369,8 +369,8 @@ class Hdf5Writer:
         h5py = _h5py(self.path)
         with suppress(FileNotFoundError):
             regular_file(self.path)
-        self._steady = SteadyFile(self.path.open("w+b" if mode == "w" else "r+b"))
-        self._file = h5py.File(self._steady, mode)
+        self._recording = ErrorRecordingFile(self.path.open("w+b" if mode == "w" else "r+b"))
+        self._file = h5py.File(self._recording, mode)
 
     def append(self, **batches: np.ndarray) -> None:
         """Append rows to data sets, and flush the file.
@@ -385,7 +385,7 @@ class Hdf5Writer:
             for name, batch in batches.items():
                 self._append(name, batch)
             self._file.flush()
-            self._steady.check()
+            self._recording.check()
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path)) from error
 
@@ -416,4 +416,4 @@ class Hdf5Writer:
             OSError: Buffered rows cannot be written.
         """
         self._file.close()
-        self._steady.close()
+        self._recording.close()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from demitasse.core.paths import read_text
 from demitasse.errors import ConfigError, DataError, ErrorCode
-from demitasse.io.data.databases._leveldb_files import (
+from demitasse.io.data.databases._leveldb_reader import (
     VALUE,
     Entry,
     log_entries,
@@ -23,8 +23,7 @@ from demitasse.io.data.databases._leveldb_files import (
     table_entries,
 )
 from demitasse.io.data.databases._leveldb_writer import LevelDbFiles
-from demitasse.io.data.databases.database import DamagedError, Mode, Raw, what_is_there
-from demitasse.io.data.databases.rooms import Rooms
+from demitasse.io.data.databases.database import BufferPool, DamagedError, Mode, Raw, what_is_there
 
 __all__ = ["LevelDbCursor", "LevelDbDatabase", "LevelDbTransaction", "open_database"]
 
@@ -45,7 +44,7 @@ class LevelDbDatabase:
         self._writer: LevelDbFiles | None = None
         if mode == "new":
             self._writer = self._begin()
-        self._look()
+        self._load()
         if mode == "write":
             if self._logged:
                 message = "has records in a log; open it once with LevelDB before appending"
@@ -55,7 +54,7 @@ class LevelDbDatabase:
     def new_cursor(self) -> LevelDbCursor:
         """Return a cursor at the first record."""
         if self._writer is not None:
-            self._look()  # includes records written since
+            self._load()  # includes records written since
         return LevelDbCursor(self)
 
     def new_transaction(self) -> LevelDbTransaction:
@@ -101,7 +100,7 @@ class LevelDbDatabase:
         self.path.mkdir(parents=True)
         return LevelDbFiles(self.path)
 
-    def _look(self) -> None:
+    def _load(self) -> None:
         """Read the manifest and the logs."""
         path = self.path
         if not (path / "CURRENT").is_file():
@@ -187,7 +186,7 @@ class LevelDbCursor:
         """Return the value of the current record."""
         return self._record()[1]
 
-    def take(self, count: int, rooms: Rooms) -> list[Raw]:
+    def take(self, count: int, rooms: BufferPool) -> list[Raw]:
         """Return the values of the next records, fewer at the end, and move behind them."""
         taken: list[Raw] = []
         while len(taken) < count and self._current is not None:

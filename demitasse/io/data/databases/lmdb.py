@@ -14,24 +14,86 @@ import os
 import shutil
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from demitasse.errors import ConfigError, DataError, ErrorCode
-from demitasse.io.data.databases._lmdb_environment import open_for_writing, write_error
-from demitasse.io.data.databases._lmdb_file import LmdbFile
-from demitasse.io.data.databases._lmdb_tree import Leaf, LmdbTree
-from demitasse.io.data.databases.database import DamagedError, Mode, Raw, printable
-from demitasse.io.data.databases.rooms import Rooms
+from demitasse.io.data.databases._lmdb_reader import Leaf, LmdbFile, LmdbTree
+from demitasse.io.data.databases.database import (
+    BufferPool,
+    DamagedError,
+    Mode,
+    Raw,
+    printable,
+    what_is_there,
+)
 
 if TYPE_CHECKING:
     import lmdb
 
-__all__ = [
-    "LmdbCursor",
-    "LmdbDatabase",
-    "LmdbTransaction",
-    "open_database",
-]
+__all__ = ["LmdbCursor", "LmdbDatabase", "LmdbTransaction", "open_database"]
+
+LOCK_SIZE = 8192
+"""Bytes of the lock file, as the library creates it for the default number of readers."""
+
+
+def _open_for_writing(path: Path, mode: Literal["write", "new"], map_size: int) -> lmdb.Environment:
+    """Return a writable environment.
+
+    Raises:
+        DataError: The database cannot be opened; the message names what was found.
+        OSError: The system refuses to write, e.g. the disk is full.
+    """
+    import lmdb
+
+    if mode == "new" and path.exists():
+        message = "exists already; remove it first or write elsewhere"
+        raise DataError(message, str(path), code=ErrorCode.EXISTS)
+    if mode == "write" and not path.exists():
+        raise DataError(what_is_there(path, "LMDB"), str(path), code=ErrorCode.NOT_FOUND)
+    if (path / "data.mdb").exists():
+        LmdbFile(path).close()  # validates: the library crashes on damaged files
+    path.mkdir(parents=True, exist_ok=True)
+    _reserve_locks(path / "lock.mdb")
+    try:
+        return lmdb.open(str(path), map_size=max(map_size, _size_of(path)))
+    except lmdb.Error as error:
+        raise _write_error(error, path) from error
+
+
+def _reserve_locks(path: Path) -> None:
+    """Allocate the blocks of the lock file.
+
+    The library creates a sparse file and maps it. On a full disk the first write to the mapping
+    kills the process (SIGBUS), as no call can fail.
+
+    Raises:
+        OSError: The disk is full.
+    """
+    try:
+        with path.open("ab") as file:
+            file.write(bytes(max(0, LOCK_SIZE - file.tell())))
+    except OSError as error:
+        error.filename = str(path)  # failed writes name no file
+        raise
+
+
+def _write_error(error: Exception, path: Path) -> OSError | DataError:
+    """Return the exception for an error of the LMDB library: OSError or DataError.
+
+    Args:
+        error: Error of the library; system errors end with the text of ``os.strerror``.
+        path: The database.
+    """
+    for number in errno.errorcode:
+        if str(error).endswith(os.strerror(number)):
+            return OSError(number, os.strerror(number), str(path))
+    return DataError(f"cannot be written: {error}", str(path), code=ErrorCode.UNWRITABLE)
+
+
+def _size_of(folder: Path) -> int:
+    file = folder / "data.mdb"
+    return file.stat().st_size if file.exists() else 0
+
 
 FIRST_MAP_SIZE = 1 << 24
 """Initial map size of a database opened for writing, in bytes; doubled when full."""
@@ -62,7 +124,7 @@ class LmdbDatabase:
             if any(other._key == self._key for other in list(_databases)):
                 message = "is open in this process already; close it before writing to it"
                 raise DataError(message, str(path), code=ErrorCode.BAD_STATE)
-            self._open = open_for_writing(path, mode, map_size)
+            self._open = _open_for_writing(path, mode, map_size)
         self._release = weakref.finalize(self, self._open.close)
         _databases.add(self)
 
@@ -150,9 +212,9 @@ class LmdbCursor:
     def value(self) -> Raw:
         """Return the value of the current record."""
         self._need_record()
-        return self._contents(self._at + 1, Rooms())[0]
+        return self._contents(self._at + 1, BufferPool())[0]
 
-    def take(self, count: int, rooms: Rooms) -> list[Raw]:
+    def take(self, count: int, rooms: BufferPool) -> list[Raw]:
         """Return the values of the next records, fewer at the end, and move behind them."""
         taken: list[Raw] = []
         while len(taken) < count and self.valid():
@@ -171,7 +233,7 @@ class LmdbCursor:
         self._leaves.close()
         self._go_to(NO_LEAF)
 
-    def _contents(self, end: int, rooms: Rooms) -> list[Raw]:
+    def _contents(self, end: int, rooms: BufferPool) -> list[Raw]:
         """Return the values of this leaf's records from the current one to ``end``."""
         try:
             return self._tree.contents(self._leaf, self._at, end, rooms)
@@ -243,7 +305,7 @@ class LmdbTransaction:
                 if self._disk_is_full():  # LMDB may report EIO instead
                     number = errno.ENOSPC
                     raise OSError(number, os.strerror(number), str(self._path)) from error
-                raise write_error(error, self._path) from error
+                raise _write_error(error, self._path) from error
 
     def _disk_is_full(self) -> bool:
         size = sum(len(key) + len(value) for key, value in self._pending)

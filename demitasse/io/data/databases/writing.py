@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -15,9 +15,17 @@ from demitasse.core.atomic import atomic_write, partial_name, put_in_place
 from demitasse.core.paths import read_bytes, real_path
 from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.database import Database, Mode, open_db
-from demitasse.io.data.databases.datum import array_to_datum
+from demitasse.io.data.databases.datum import annotated_datum, array_to_datum
+from demitasse.io.proto import Datum
 
-__all__ = ["Records", "new_database", "resumable_database", "write_database", "write_records"]
+__all__ = [
+    "Records",
+    "new_database",
+    "resumable_database",
+    "write_annotations",
+    "write_database",
+    "write_records",
+]
 
 COMMIT_EVERY = 1000
 """Records per transaction."""
@@ -52,6 +60,36 @@ def write_database(
     numbered = (
         (b"%08d" % number, array_to_datum(array, label))
         for number, (array, label) in enumerate(records)
+    )
+    return write_records(path, numbered, overwrite=overwrite, backend=backend)
+
+
+def write_annotations(
+    path: str | Path,
+    records: Iterable[tuple[np.ndarray | Datum, Sequence[Sequence[float]]]],
+    *,
+    overwrite: bool = False,
+    backend: str = "LMDB",
+) -> int:
+    """Write images with objects as a database, with the keys 00000000, 00000001, ...
+
+    Args:
+        path: Folder to create.
+        records: Arguments of ``annotated_datum``.
+        overwrite: Replace an existing database.
+        backend: ``"LMDB"`` or ``"LEVELDB"``.
+
+    Returns:
+        Number of records written.
+
+    Raises:
+        ConfigError: The backend is unknown.
+        ShapeError: See ``annotated_datum``.
+        DataError: See ``annotated_datum``; or ``path`` exists or cannot be written.
+    """
+    numbered = (
+        (b"%08d" % number, annotated_datum(image, objects))
+        for number, (image, objects) in enumerate(records)
     )
     return write_records(path, numbered, overwrite=overwrite, backend=backend)
 

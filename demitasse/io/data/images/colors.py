@@ -1,24 +1,33 @@
-"""Colour spaces of 8-bit BGR images, rounded as by OpenCV.
+"""Colour spaces and histograms of 8-bit images, rounded as by OpenCV.
 
-Agrees with OpenCV within one level; Lab within half a unit (OpenCV interpolates in a table).
+Agrees with OpenCV within one level, ``equalize`` exactly, Lab within half a unit (OpenCV
+interpolates in a table).
 
-Source: OpenCV, ``modules/imgproc/src/color_hsv``, ``color_yuv`` and ``color_lab``, 8-bit pixels.
+Source: OpenCV, ``modules/imgproc/src/color_hsv``, ``color_yuv`` and ``color_lab``, 8-bit pixels;
+``histogram.cpp`` (``equalizeHist``) and ``clahe.cpp``.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from demitasse.io.data.images.levels import rounded
-
 __all__ = [
     "bgr_to_gray",
     "bgr_to_hsv",
     "bgr_to_lab",
     "bgr_to_ycrcb",
+    "equalize",
+    "equalize_parts",
     "hsv_to_bgr",
+    "to_uint8",
     "ycrcb_to_bgr",
 ]
+
+
+def to_uint8(values: np.ndarray) -> np.ndarray:
+    """Round values and clip them to 0 to 255. Shapes: any, the same, uint8."""
+    return np.asarray(np.clip(np.rint(values), 0, 255), np.uint8)
+
 
 BITS = 14
 GRAY = (1868, 9617, 4899)
@@ -89,7 +98,7 @@ def hsv_to_bgr(image: np.ndarray) -> np.ndarray:
     hue, saturation, value = image
     most = value.astype(np.float32)
     spread = most * saturation / np.float32(255)
-    return rounded(np.stack([most - spread * np.take(row, hue) for row in LACK]))
+    return to_uint8(np.stack([most - spread * np.take(row, hue) for row in LACK]))
 
 
 def bgr_to_lab(image: np.ndarray) -> np.ndarray:
@@ -104,4 +113,72 @@ def bgr_to_lab(image: np.ndarray) -> np.ndarray:
 
 def _shifted(values: np.ndarray) -> np.ndarray:
     """Convert values in units of 1 / 16384 to pixels."""
-    return rounded((values + (1 << (BITS - 1))) >> BITS)
+    return to_uint8((values + (1 << (BITS - 1))) >> BITS)
+
+
+LEVELS = 256
+PARTS = 8
+"""Tiles per direction."""
+
+
+def equalize(image: np.ndarray) -> np.ndarray:
+    """Equalise the histogram of an image. Shapes: (H, W), uint8."""
+    counts = np.bincount(image.ravel(), minlength=LEVELS)
+    darkest = int(np.flatnonzero(counts)[0])
+    brighter = image.size - counts[darkest]
+    if not brighter:
+        return image
+    counts[darkest] = 0
+    scale = np.float32(LEVELS - 1) / np.float32(brighter)
+    table = np.cumsum(counts).astype(np.float32) * scale
+    return np.take(to_uint8(table), image)
+
+
+def equalize_parts(image: np.ndarray, limit: float) -> np.ndarray:
+    """Equalise the histograms of 8 x 8 tiles, and interpolate between tiles (CLAHE).
+
+    Args:
+        image: Shape: (H, W), uint8.
+        limit: Clip limit: largest count of a level, relative to the mean count.
+
+    Returns:
+        Shape: (H, W), uint8.
+    """
+    H, W = image.shape
+    uneven = H % PARTS or W % PARTS
+    pad = (PARTS - H % PARTS, PARTS - W % PARTS) if uneven else (0, 0)
+    padded = np.pad(image, ((0, pad[0]), (0, pad[1])), "reflect" if min(H, W) > 1 else "edge")
+    h, w = padded.shape[0] // PARTS, padded.shape[1] // PARTS
+    parts = padded.reshape(PARTS, h, PARTS, w).swapaxes(1, 2).reshape(PARTS * PARTS, h * w)
+    tables = np.stack([_table(part, limit) for part in parts]).reshape(PARTS, PARTS, LEVELS)
+    above, below, down = _neighbours(H, h)
+    left, right, along = _neighbours(W, w)
+    down = down[:, None]
+    over = tables[above[:, None], left, image] * (1 - along)
+    over += tables[above[:, None], right, image] * along
+    under = tables[below[:, None], left, image] * (1 - along)
+    under += tables[below[:, None], right, image] * along
+    result = over * (1 - down) + under * down
+    return to_uint8(result)
+
+
+def _table(part: np.ndarray, limit: float) -> np.ndarray:
+    """Return the new level of each old level of a tile. Shapes: (n,) -> (256,), float32."""
+    counts = np.bincount(part, minlength=LEVELS)
+    most = max(int(limit * part.size / LEVELS), 1)
+    beyond = int(np.maximum(counts - most, 0).sum())
+    counts = np.minimum(counts, most) + beyond // LEVELS
+    rest = beyond % LEVELS
+    if rest:
+        counts[: rest * max(LEVELS // rest, 1) : max(LEVELS // rest, 1)] += 1
+    scale = np.float32(LEVELS - 1) / np.float32(part.size)
+    table = np.cumsum(counts).astype(np.float32) * scale
+    return np.asarray(to_uint8(table), np.float32)
+
+
+def _neighbours(size: int, part: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return per pixel the two neighbouring tiles and the weight of the second."""
+    place = np.arange(size, dtype=np.float32) * np.float32(1 / part) - np.float32(0.5)
+    first = np.floor(place).astype(np.intp)
+    share = place - first.astype(np.float32)
+    return np.clip(first, 0, PARTS - 1), np.clip(first + 1, 0, PARTS - 1), share

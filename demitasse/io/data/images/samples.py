@@ -12,6 +12,7 @@ import numpy as np
 
 __all__ = ["ONE", "Shares", "samples", "shares"]
 
+
 ONE = 1 << 11
 """Sum of the weights of two neighbours."""
 

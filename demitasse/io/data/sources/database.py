@@ -1,4 +1,4 @@
-"""Batches of database records, for one process or several.
+"""Batches of database records, for one process or several; fingerprints of record sets.
 
 Source: Caffe, ``src/caffe/layers/data_layer.cpp`` (``load_batch``, ``Next``, ``Skip``).
 """
@@ -10,19 +10,138 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from demitasse.errors import DataError, DemitasseError
-from demitasse.io.data.broken import RecordError, located, nothing_left
-from demitasse.io.data.databases.database import Raw, open_db
-from demitasse.io.data.sources.reader import RecordReader
-from demitasse.io.data.sources.source import Batch, Reading, Shape
+from demitasse.core.deprecated import renamed_arguments
+from demitasse.errors import DataError, DemitasseError, ErrorCode
+from demitasse.io.data.bad_records import RecordError, located, nothing_left
+from demitasse.io.data.databases.database import BufferPool, Database, Raw, open_db, printable
+from demitasse.io.data.sources.source import UNSHARDED, Batch, ReaderConfig, Shape, Shard
 
-__all__ = ["DatabaseBatches", "Maker"]
+__all__ = ["BatchMaker", "DatabaseBatches", "RecordReader"]
 
 
-class Maker(Protocol):
+class RecordReader:
+    """Reads the records of one shard.
+
+    Records are numbered consecutively over all epochs.
+
+    Args:
+        database: The database.
+        position: Records used by all processes before.
+        shard: The shard.
+
+    Raises:
+        DataError: The database is empty.
+    """
+
+    def __init__(self, database: Database, position: int = 0, shard: Shard = UNSHARDED) -> None:
+        self._database, self._step = database, shard.world_size
+        self._cursor, self._rooms = database.new_cursor(), BufferPool()
+        self._size: int | None = None  # records in the database, known after one epoch
+        self._at = 0  # index in the database
+        self._second: RecordReader | None = None
+        self.number = position + shard.rank
+        if not self._cursor.valid():
+            message = "the database has no records"
+            raise DataError(message, str(database.path), code=ErrorCode.NOT_FOUND)
+        self._advance(self.number)
+
+    def begin_round(self) -> int:
+        """Move back to the first record of the database; return the distance in records."""
+        back, self._at = self._at, 0
+        if back:
+            self._cursor.seek_to_first()
+            self.number -= back
+        return back
+
+    def peek(self) -> Raw:
+        """Return the next record of ``take``."""
+        return self._cursor.value()
+
+    def take(self, count: int, *, to_end: bool = False) -> list[Raw]:
+        """Return the next ``count`` records; valid until the next call or ``close``.
+
+        Args:
+            count: Number of records.
+            to_end: Stop after the last record of the database.
+        """
+        self._rooms.clear()
+        taken: list[Raw] = []
+        while len(taken) < count and not (to_end and taken and self.at_start):
+            together = count - len(taken) if self._step == 1 else 1
+            part = self._cursor.take(together, self._rooms)
+            taken += part
+            self._count_steps(len(part))
+            self._advance(self._step - 1)
+        self.number += len(taken) * self._step
+        return taken
+
+    def skip(self, count: int, *, to_end: bool = False) -> int:
+        """Advance like ``take``; return the number of records."""
+        skipped = 0
+        while skipped < count and not (to_end and skipped and self.at_start):
+            self._advance(self._step)
+            skipped += 1
+        self.number += skipped * self._step
+        return skipped
+
+    @property
+    def at_start(self) -> bool:
+        """Return True if the next record is the first of the database."""
+        return self._at == 0
+
+    @property
+    def size(self) -> int | None:
+        """Records in the database, or None before its end was reached."""
+        return self._size or (self._second._size if self._second else None)
+
+    def record(self, number: int) -> bytes:
+        """Return any record; fastest for increasing numbers."""
+        return bytes(self._reader_at(number).peek())
+
+    def key_of(self, number: int) -> str:
+        """Return the key of any record, for messages."""
+        return printable(self._reader_at(number)._cursor.key())
+
+    def close(self) -> None:
+        """Release the database; records of ``take`` become invalid."""
+        if self._second is not None:
+            self._second.close()
+        self._cursor.close()
+
+    def _reader_at(self, number: int) -> RecordReader:
+        """Return a second reader, positioned at a record."""
+        second = self._second
+        if second is None or second.number > number:
+            if second is not None:
+                second.close()
+            self._second = second = RecordReader(self._database, number)
+        second._advance(number - second.number)
+        second.number = number
+        return second
+
+    def _advance(self, steps: int) -> None:
+        """Advance, from the last record to the first."""
+        cursor = self._cursor
+        while steps:
+            if self._size is not None and steps >= self._size:
+                steps %= self._size  # whole epochs lead back to the same record
+                continue
+            steps -= 1
+            cursor.next()
+            self._count_steps(1)
+
+    def _count_steps(self, steps: int) -> None:
+        """Count steps of the cursor, and move the cursor from the end to the first record."""
+        self._at += steps
+        if not self._cursor.valid():
+            self._size, self._at = self._at, 0
+            self._cursor.seek_to_first()
+
+
+class BatchMaker(Protocol):
     """Converts database records to batches, in the prefetching thread."""
 
-    def look(self, raw: Raw, number: int, count: int) -> list[Shape]:
+    def batch_shapes(self, raw: Raw, number: int, count: int) -> list[Shape]:
         """Return the shapes of a batch of ``count`` records like this record.
 
         Args:
@@ -54,7 +173,7 @@ class Maker(Protocol):
         """Stop the threads."""
 
 
-class Loaded(NamedTuple):
+class GoodRecord(NamedTuple):
     """A good record: its number and its bytes."""
 
     number: int
@@ -69,27 +188,28 @@ class DatabaseBatches:
         backend: ``"LMDB"`` or ``"LEVELDB"``.
         maker: Converts records to batches.
         batch_size: Records per batch.
-        reading: Start position, shard and policy for bad records.
+        config: Start position, shard and policy for bad records.
 
     Raises:
         DataError: The database cannot be opened, or is empty.
     """
 
+    @renamed_arguments(reading="config")
     def __init__(
         self,
         path: Path,
         backend: str,
-        maker: Maker,
+        maker: BatchMaker,
         batch_size: int,
         *,
-        reading: Reading | None = None,
+        config: ReaderConfig | None = None,
     ) -> None:
-        reading = reading or Reading()
+        config = config or ReaderConfig()
         self._source, self._maker, self._batch_size = str(path), maker, batch_size
-        self._position, self._step = reading.position, reading.shard.ranks
-        self._whole_epochs, self._broken = reading.whole_epochs, reading.broken
+        self._position, self._step = config.position, config.shard.world_size
+        self._whole_epochs, self._policy = config.whole_epochs, config.bad_records
         self._database = open_db(path, backend)
-        self._reader = RecordReader(self._database, reading.position, reading.shard)
+        self._reader = RecordReader(self._database, config.position, config.shard)
         if self._whole_epochs:
             self._position -= self._reader.begin_round()
 
@@ -102,10 +222,10 @@ class DatabaseBatches:
         """Return the shapes of a batch, one per top."""
         slot = self._reader.number
         own = self._reader.record(slot)
-        first = self._broken.find_one(
+        first = self._policy.find_one(
             lambda one: self._load(*one, slot), self._round_from(slot, own)
         )
-        return self._maker.look(first.raw, slot, self._batch_size)
+        return self._maker.batch_shapes(first.raw, slot, self._batch_size)
 
     def fill(self, batch: Batch) -> None:
         """Make the next batch.
@@ -122,7 +242,7 @@ class DatabaseBatches:
             made = self._fill(batch, records, slots)
         self._note(batch)
 
-    def leave_out(self, batch: Batch) -> None:
+    def skip(self, batch: Batch) -> None:
         """Skip the next batch."""
         count = self._reader.skip(self._batch_size, to_end=self._whole_epochs)
         self._position += count * self._step
@@ -141,7 +261,7 @@ class DatabaseBatches:
     def _note(self, batch: Batch) -> None:
         """Write the position behind the batch into the batch."""
         batch.position, batch.last = self._position, self._whole_epochs and self._reader.at_start
-        batch.skipped = self._broken.count
+        batch.skipped = self._policy.count
 
     def _fill(self, batch: Batch, records: list[Raw], slots: range) -> bool:
         """Make a batch of records, or of their replacements; return False if none is good."""
@@ -149,7 +269,7 @@ class DatabaseBatches:
             self._maker.make(batch, records, slots.start, self._step, range(len(slots)))
             return True
         except RecordError as error:
-            if not (error.broken and self._broken.skip):
+            if not (error.broken and self._policy.skip):
                 raise self._placed(error, slots[error.index]) from error
         except DemitasseError as error:
             raise self._placed(error, slots.start) from error
@@ -163,13 +283,13 @@ class DatabaseBatches:
                 raise self._placed(error, number) from error
         return bool(good)
 
-    def _without_broken(self, records: list[Raw], slots: range) -> dict[int, Loaded]:
+    def _without_broken(self, records: list[Raw], slots: range) -> dict[int, GoodRecord]:
         """Return the good records of a batch by index, and count the bad ones."""
-        good: dict[int, Loaded] = {}
+        good: dict[int, GoodRecord] = {}
         for place, (slot, raw) in enumerate(zip(slots, records, strict=True)):
             one, fault = self._find(slot, raw)
             if fault is not None:
-                self._broken.note(fault, slot // (self._reader.size or slot + 1))
+                self._policy.note(fault, slot // (self._reader.size or slot + 1))
             if one is not None:
                 good[place] = one
             elif fault is not None and not self._whole_epochs:
@@ -178,12 +298,12 @@ class DatabaseBatches:
             raise nothing_left(self._source)
         return good
 
-    def _find(self, slot: int, own: Raw) -> tuple[Loaded | None, DataError | None]:
+    def _find(self, slot: int, own: Raw) -> tuple[GoodRecord | None, DataError | None]:
         """Return the record for a slot, and the error of the slot's own record if that is bad."""
         candidates = self._round_from(slot, own)
         if self._whole_epochs:
             candidates = islice(candidates, 1)
-        return self._broken.find(lambda one: self._load(*one, slot), candidates)
+        return self._policy.find(lambda one: self._load(*one, slot), candidates)
 
     def _round_from(self, slot: int, own: Raw) -> Iterator[tuple[int, Raw]]:
         """Yield (number, value) of all records of the database, beginning with ``slot``."""
@@ -193,17 +313,17 @@ class DatabaseBatches:
             yield number, self._reader.record(number)
             number += 1
 
-    def _load(self, number: int, raw: Raw, slot: int) -> Loaded:
+    def _load(self, number: int, raw: Raw, slot: int) -> GoodRecord:
         """Return a record, checked with the random numbers of a slot.
 
         Raises:
             DataError: The record is bad; names the record.
         """
         try:
-            self._maker.look(raw, slot, 1)
+            self._maker.batch_shapes(raw, slot, 1)
         except DemitasseError as error:
             raise self._placed(error, number) from error
-        return Loaded(number, raw)
+        return GoodRecord(number, raw)
 
     def _placed(self, error: DemitasseError, number: int) -> DataError:
         """Return the error with the names of the database and the record."""

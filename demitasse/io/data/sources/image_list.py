@@ -1,7 +1,10 @@
-"""Lists of image files with labels, and batches of these images.
+"""Lists of image files with labels or label images (a class per pixel), and their batches.
 
-Source: Caffe, ``src/caffe/layers/image_data_layer.cpp``. Several labels per image and real-valued
-labels are extensions of Demitasse.
+Label images are not compared with the original.
+
+Source: Caffe, ``src/caffe/layers/image_data_layer.cpp``; several labels per image and real-valued
+labels are extensions of Demitasse. DeepLab, ``src/caffe/layers/image_seg_data_layer.cpp`` and
+``data_transformer.cpp`` (``TransformImgAndSeg``).
 """
 
 from __future__ import annotations
@@ -15,18 +18,28 @@ from typing import NamedTuple
 
 import numpy as np
 
+from demitasse.core.deprecated import renamed_arguments
 from demitasse.core.paths import code_of, read_failure, read_text
-from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
-from demitasse.io.data.broken import located
-from demitasse.io.data.images.decode import Color, read_image
-from demitasse.io.data.images.resize import resize_image
-from demitasse.io.data.quoting import quoted
-from demitasse.io.data.sources.list_walk import ListWalk
-from demitasse.io.data.sources.order import Order
-from demitasse.io.data.sources.source import Batch, Reading, Shape
+from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode, ShapeError
+from demitasse.io.data.bad_records import located
+from demitasse.io.data.images.codecs import Color, read_image
+from demitasse.io.data.images.resize import interpolate, resize_image
+from demitasse.io.data.redaction import quoted
+from demitasse.io.data.sources.sampler import EpochPermutation, ListSampler
+from demitasse.io.data.sources.source import Batch, ReaderConfig, Shape
+from demitasse.io.data.transform.augment import Augmenter
+from demitasse.io.data.transform.random import RandomWords
 from demitasse.io.data.transform.transformer import DataTransformer
 
-__all__ = ["Entry", "ImageListBatches", "read_image_list"]
+__all__ = [
+    "Entry",
+    "ImageListBatches",
+    "LabelImageBatches",
+    "LabelImageOptions",
+    "Pair",
+    "read_image_list",
+    "read_pairs",
+]
 
 Find = Callable[[str], Path]
 """Returns the path of an image name."""
@@ -127,12 +140,13 @@ class ImageListBatches:
         find: Returns the path of an image name.
         transformer: Transformation of each image.
         batch_size: Images per batch.
-        order: Order of the images.
+        order: EpochPermutation of the images.
         color: Channels to decode to.
         size: (height, width) in pixels to resize to, or None.
-        reading: Start position, shard and policy for bad records.
+        config: Start position, shard and policy for bad records.
     """
 
+    @renamed_arguments(reading="config")
     def __init__(
         self,
         source: Path,
@@ -140,29 +154,29 @@ class ImageListBatches:
         find: Find,
         transformer: DataTransformer,
         batch_size: int,
-        order: Order,
+        order: EpochPermutation,
         *,
         color: Color = "color",
         size: tuple[int, int] | None = None,
-        reading: Reading | None = None,
+        config: ReaderConfig | None = None,
     ) -> None:
         self._source, self._entries, self._find = source, entries, find
         self._transformer, self._batch_size, self._order = transformer, batch_size, order
         self._color, self._size = color, size
         count = len(entries[0].labels)
         self._label_shape: Shape = () if count == 1 else (count,)
-        self._walk = ListWalk(
+        self._sampler = ListSampler(
             str(source),
             len(entries),
             self._read,
             batch_size,
-            reading or Reading(),
+            config or ReaderConfig(),
         )
 
     @property
     def position(self) -> int:
         """Images used before the next batch."""
-        return self._walk.position
+        return self._sampler.position
 
     def shapes(self) -> list[Shape]:
         """Return the shapes of a batch: data (N, C, h, w) and labels (N,) or (N, labels).
@@ -170,7 +184,7 @@ class ImageListBatches:
         Raises:
             DataError: The first image cannot be used; names the image.
         """
-        image = self._walk.first()
+        image = self._sampler.first()
         shape = self._transformer.infer_shape(image.pixels.shape)
         return [(self._batch_size, *shape), (self._batch_size, *self._label_shape)]
 
@@ -180,11 +194,11 @@ class ImageListBatches:
         Raises:
             DataError: An image cannot be read, or differs in size from the first; names the image.
         """
-        images = self._walk.take(batch)
+        images = self._sampler.take(batch)
         labels = batch.array(1, (len(images), *self._label_shape))
         shape = self._transformer.infer_shape(images[0].pixels.shape)
         records = [image.pixels for image in images]
-        data = batch.images((len(images), *shape), records, self._transformer.centring)
+        data = batch.images((len(images), *shape), records, self._transformer.mean_scale)
         for index, (number, entry, pixels) in enumerate(images):
             labels[index] = (
                 self._entries[entry].labels if labels.ndim > 1 else self._entries[entry].labels[0]
@@ -194,13 +208,13 @@ class ImageListBatches:
             except DemitasseError as error:
                 raise self._placed(error, entry) from error
 
-    def leave_out(self, batch: Batch) -> None:
+    def skip(self, batch: Batch) -> None:
         """Skip the next batch."""
-        self._walk.leave_out(batch)
+        self._sampler.skip(batch)
 
     def close(self) -> None:
         """Stop the threads; no file stays open."""
-        self._walk.close()
+        self._sampler.close()
 
     def _read(self, at: int, number: int) -> Image:
         """Return image ``at`` of the order, with the random numbers of record ``number``."""
@@ -223,3 +237,253 @@ class ImageListBatches:
             path = self._find(name)
         shown = quoted(name, index + 1, path)
         return located(error, str(self._source), shown)
+
+
+class Pair(NamedTuple):
+    """A line of a list: the name of an image, and the name of its label image or a class."""
+
+    image: str
+    label: str
+
+
+@dataclass(frozen=True)
+class LabelImageOptions:
+    """Options of images and label images.
+
+    Attributes:
+        color: Channels to decode to.
+        size: (height, width) to resize to, or None.
+        factors: Random scale factors applied after ``size``; empty: none.
+        crop: (height, width) of the crop, or None.
+        anywhere: Crop at a random position; otherwise at the center.
+        mirror: Flip half of the images, at random.
+        mean: Mean to subtract: one value, or one per channel.
+        scale: Factor after the subtraction.
+        label_type: ``"PIXEL"``, ``"IMAGE"`` or ``"NONE"``.
+        ignore_label: Class of unlabelled pixels.
+    """
+
+    color: Color
+    size: tuple[int, int] | None
+    factors: tuple[float, ...]
+    crop: tuple[int, int] | None
+    anywhere: bool
+    mirror: bool
+    mean: tuple[float, ...]
+    scale: float
+    label_type: str
+    ignore_label: int
+
+
+class LabelledImage(NamedTuple):
+    """Record number, line, pixels (C, H, W) and labels (H, W) of an image."""
+
+    number: int
+    pair: Pair
+    pixels: np.ndarray
+    labels: np.ndarray
+
+
+def read_pairs(source: Path, label_type: str) -> list[Pair]:
+    """Read lines ``image label``; for ``"NONE"``, lines ``image``.
+
+    Args:
+        source: The list.
+        label_type: ``"PIXEL"``, ``"IMAGE"`` or ``"NONE"``.
+
+    Raises:
+        DataError: The list cannot be read or is empty, or a line lacks its label.
+    """
+    try:
+        text = read_text(source)
+    except OSError as error:
+        message = f"the list of images cannot be read: {read_failure(error, source)}"
+        raise DataError(message, str(source), code=code_of(error)) from error
+    wanted = 1 if label_type == "NONE" else 2
+    pairs: list[Pair] = []
+    for line in text.split("\n"):
+        words = line.split()
+        if words and len(words) < wanted:
+            message = f"the line has no label, which label_type {label_type} needs"
+            shown = quoted(words[0], len(pairs) + 1)
+            raise DataError(message, str(source), shown, code=ErrorCode.MISSING, field="label")
+        if words:
+            pairs.append(Pair(words[0], words[1] if wanted == 2 else ""))
+    if not pairs:
+        message = "the list of images is empty"
+        raise DataError(message, str(source), code=ErrorCode.MISSING)
+    return pairs
+
+
+class LabelImageBatches:
+    """Fills batches with images and their label images, in an endless loop.
+
+    Crop and mirror apply to both alike. An image smaller than the crop is padded on the right and
+    below: with the mean, its labels with ``ignore_label``.
+
+    Args:
+        source: The list, for messages.
+        pairs: Its lines.
+        find: Returns the path of an image name.
+        look: Options.
+        augmenter: Augmentation of the colours, before the crop.
+        batch_size: Images per batch.
+        order: EpochPermutation of the images.
+        random: Random words by record, for crop and mirror.
+        augment_random: Random words by record, for the augmenter.
+        config: Start position, shard and policy for bad records.
+    """
+
+    @renamed_arguments(reading="config")
+    def __init__(
+        self,
+        source: Path,
+        pairs: list[Pair],
+        find: Find,
+        look: LabelImageOptions,
+        augmenter: Augmenter,
+        batch_size: int,
+        order: EpochPermutation,
+        *,
+        random: RandomWords,
+        augment_random: RandomWords,
+        config: ReaderConfig | None = None,
+    ) -> None:
+        self._source, self._pairs, self._find, self._look = source, pairs, find, look
+        self._augmenter, self._order, self._batch_size = augmenter, order, batch_size
+        self._random, self._augment_random = random, augment_random
+        self._sampler = ListSampler(
+            str(source),
+            len(pairs),
+            self._read,
+            batch_size,
+            config or ReaderConfig(),
+        )
+
+    @property
+    def position(self) -> int:
+        """Images used before the next batch."""
+        return self._sampler.position
+
+    def shapes(self) -> list[Shape]:
+        """Return the shapes of a batch: data (N, C, h, w), labels (N, 1, h, w), sizes (N, 1, 1, 2).
+
+        Raises:
+            DataError: The first image cannot be used; names the image.
+        """
+        pixels, N = self._sampler.first().pixels, self._batch_size
+        h, w = self._look.crop or pixels.shape[1:]
+        return [(N, len(pixels), h, w), (N, 1, h, w), (N, 1, 1, 2)]
+
+    def fill(self, batch: Batch) -> None:
+        """Make the next batch: data (N, C, h, w), labels (N, 1, h, w) and sizes (N, 1, 1, 2).
+
+        Sizes are height and width of each image, at most h and w.
+
+        Raises:
+            DataError: An image cannot be read, or differs in size from the first; names the image.
+        """
+        found = self._sampler.take(batch)
+        N, C = len(found), len(found[0].pixels)
+        h, w = self._look.crop or found[0].labels.shape
+        data = batch.array(0, (N, C, h, w))
+        labels = batch.array(1, (N, 1, h, w))
+        sizes = batch.array(2, (N, 1, 1, 2))
+        data[...] = 0
+        labels[...] = self._look.ignore_label
+        for index, one in enumerate(found):
+            becomes = (len(one.pixels), *(self._look.crop or one.labels.shape))
+            if becomes != (C, h, w):
+                message = f"got an image of {becomes}, expected {(C, h, w)} as in the whole batch"
+                raise DataError(
+                    message,
+                    str(self._source),
+                    one.pair.image,
+                    code=ErrorCode.SHAPE_MISMATCH,
+                    got=becomes,
+                    expected=(C, h, w),
+                )
+            sizes[index] = np.minimum(one.labels.shape, (h, w))
+            self._put(one, data[index], labels[index, 0])
+
+    def skip(self, batch: Batch) -> None:
+        """Skip the next batch."""
+        self._sampler.skip(batch)
+
+    def close(self) -> None:
+        """Stop the threads; no file stays open."""
+        self._sampler.close()
+
+    def _put(self, one: LabelledImage, data: np.ndarray, labels: np.ndarray) -> None:
+        """Crop, mirror, center and scale one image. Shapes: (C, h, w), (h, w)."""
+        look = self._look
+        H, W = one.labels.shape
+        h, w = min(H, labels.shape[0]), min(W, labels.shape[1])
+        top, left = (H - h) // 2, (W - w) // 2
+        words = self._random(one.number, 1)[0]
+        if look.anywhere:
+            top, left = int(words[1]) % (H - h + 1), int(words[2]) % (W - w + 1)
+        if look.mirror and words[0] & 1:
+            data, labels = data[:, :, ::-1], labels[:, ::-1]
+        part = one.pixels[:, top : top + h, left : left + w]
+        mean = np.array(look.mean, data.dtype).reshape(-1, 1, 1)
+        data[:, :h, :w] = (part - mean) * data.dtype.type(look.scale)
+        labels[:h, :w] = one.labels[top : top + h, left : left + w]
+
+    def _read(self, at: int, number: int) -> LabelledImage:
+        """Return image ``at`` of the order, with the random numbers of record ``number``."""
+        index = self._order[at]
+        pair, look = self._pairs[index], self._look
+        try:
+            pixels = read_image(self._find(pair.image), look.color)
+            labels = self._labels(pair, pixels.shape[1:])
+            H, W = self._size(number, *labels.shape)
+            pixels = resize_image(pixels, H, W)
+            labels = interpolate(labels[None], H, W, "NEAREST")[0]
+            if self._augmenter:
+                pixels = self._augmenter(pixels, self._augment_random(number, 1)[0])
+            if len(look.mean) not in {1, len(pixels)}:
+                message = f"got {len(look.mean)} mean_value, expected 1 or {len(pixels)} (channels)"
+                raise ShapeError(
+                    message,
+                    code=ErrorCode.COUNT_MISMATCH,
+                    field="mean_value",
+                    got=len(look.mean),
+                    expected=len(pixels),
+                )
+        except DemitasseError as error:
+            shown = quoted(pair.image, index + 1)
+            raise located(error, str(self._source), shown) from error
+        return LabelledImage(number, pair, pixels, labels)
+
+    def _size(self, number: int, H: int, W: int) -> tuple[int, int]:
+        """Return the new size of an image of H x W pixels: (height, width), in pixels."""
+        look = self._look
+        height, width = look.size or (H, W)
+        if not look.factors:
+            return height, width
+        factor = look.factors[int(self._random(number, 1)[0][3]) % len(look.factors)]
+        return max(1, int(height * factor)), max(1, int(width * factor))
+
+    def _labels(self, pair: Pair, size: tuple[int, ...]) -> np.ndarray:
+        """Return the labels of an image of a size. Shape: (H, W)."""
+        if self._look.label_type != "PIXEL":
+            label = self._look.ignore_label
+            if self._look.label_type == "IMAGE":
+                label = _class(pair.label)
+            return np.full(size, label, np.int32)
+        labels: np.ndarray = read_image(self._find(pair.label), "indices")[0]
+        if labels.shape != size:
+            message = f"the image is {size}, its labels {pair.label} are {labels.shape}"
+            raise ShapeError(
+                message, code=ErrorCode.SHAPE_MISMATCH, got=labels.shape, expected=size
+            )
+        return labels
+
+
+def _class(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        message = f"got the label {text!r}, expected an integer; for images set label_type: PIXEL"
+        raise DataError(message, code=ErrorCode.INVALID, field="label", got=text) from None

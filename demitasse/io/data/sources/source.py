@@ -8,17 +8,32 @@ the batch in use.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from demitasse.backends.pixels import Pixels
-from demitasse.io.data.broken import Broken
-from demitasse.io.data.transform.transformer import Centring
+from demitasse.core.deprecated import (
+    deprecated_attribute,
+    deprecated_names,
+    renamed_arguments,
+)
+from demitasse.io.data.bad_records import BadRecordPolicy
+from demitasse.io.data.transform.transformer import MeanScale
 
-__all__ = ["ALONE", "Batch", "BatchSource", "Reading", "Shape", "Shard"]
+__all__ = [
+    "ALL_BATCHES",
+    "UNSHARDED",
+    "Batch",
+    "BatchShard",
+    "BatchSource",
+    "ReaderConfig",
+    "Shape",
+    "Shard",
+    "ShardedSource",
+]
 
 Shape = tuple[int, ...]
 
@@ -28,41 +43,52 @@ HostMemory = Callable[[int, str], np.ndarray]
 
 @dataclass(frozen=True)
 class Shard:
-    """Records of one process: of each ``ranks`` consecutive records, the one at index ``rank``.
+    """Records of one process: of each ``world_size`` records, the one at index ``rank``.
 
     Attributes:
         rank: Index of the process, from 0.
-        ranks: Number of processes.
+        world_size: Number of processes.
     """
 
     rank: int = 0
-    ranks: int = 1
+    world_size: int = 1
+    ranks = deprecated_attribute("Shard", "ranks", "world_size")
 
     def numbers(self, position: int, count: int) -> range:
         """Return the numbers of the next records, after all processes have used ``position``."""
         first = position + self.rank
-        return range(first, first + count * self.ranks, self.ranks)
+        return range(first, first + count * self.world_size, self.world_size)
 
 
-ALONE = Shard()
+Shard.__init__ = renamed_arguments(ranks="world_size")(  # type: ignore[method-assign]
+    Shard.__init__
+)
+
+UNSHARDED = Shard()
 """Shard of a single process: every record."""
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReaderConfig:
     """Start position, shard and policy for bad records of a source.
 
     Attributes:
         position: Records used by all processes before.
         shard: The shard of this process.
         whole_epochs: Start at the first record, and end a batch at the last record.
-        broken: Policy for bad records.
+        bad_records: Policy for bad records.
     """
 
     position: int = 0
-    shard: Shard = ALONE
+    shard: Shard = UNSHARDED
     whole_epochs: bool = False
-    broken: Broken = field(default_factory=Broken)
+    bad_records: BadRecordPolicy = field(default_factory=BadRecordPolicy)
+    broken = deprecated_attribute("ReaderConfig", "broken", "bad_records")
+
+
+ReaderConfig.__init__ = renamed_arguments(broken="bad_records")(  # type: ignore[method-assign]
+    ReaderConfig.__init__
+)
 
 
 class Batch:
@@ -79,28 +105,28 @@ class Batch:
         position: Records used by all processes, this batch included.
         skipped: Bad records skipped so far.
         last: True if the batch ends with the last record, for sources with whole epochs.
-        left_out: True if the batch is empty, as another reader makes it (``Turns``).
+        is_skipped: True if the batch is empty, as another rank makes it (``ShardedSource``).
     """
 
     def __init__(self, memory: HostMemory, dtype: str, *, takes_bytes: bool = False) -> None:
         self.arrays: list[np.ndarray] = []
         self.pixels: Pixels | None = None
         self.position = self.skipped = 0
-        self.last = self.left_out = False
+        self.last = self.is_skipped = False
         self._memory, self._dtype = memory, dtype
         self._flat: list[np.ndarray] = []
         self._takes_bytes = takes_bytes
         self._bytes, self._places = np.empty(0, np.uint8), np.empty(0, np.int32)
 
     def images(
-        self, shape: Shape, records: Iterable[np.ndarray], centring: Centring
+        self, shape: Shape, records: Iterable[np.ndarray], mean_scale: MeanScale
     ) -> np.ndarray | Pixels:
         """Return memory for the first top, to be overwritten completely.
 
         Args:
             shape: (N, C, h, w).
             records: The images; if all are bytes and the batch takes bytes, returns ``Pixels``.
-            centring: Mean and scale, applied later to bytes.
+            mean_scale: Mean and scale, applied later to bytes.
         """
         self.pixels = None
         if not self._takes_bytes or any(record.dtype != np.uint8 for record in records):
@@ -112,7 +138,7 @@ class Batch:
             self._places = self._memory(count, "int32")
         self.arrays[0] = self._bytes[:size].reshape(shape)
         places = self._places[:count].reshape(-1, 3)
-        self.pixels = Pixels(self.arrays[0], places, centring.mean, centring.scale)
+        self.pixels = Pixels(self.arrays[0], places, mean_scale.mean, mean_scale.scale)
         return self.pixels
 
     def array(self, index: int, shape: Shape) -> np.ndarray:
@@ -154,7 +180,7 @@ class BatchSource(Protocol):
             DataError: A record cannot be used; names the record.
         """
 
-    def leave_out(self, batch: Batch) -> None:
+    def skip(self, batch: Batch) -> None:
         """Advance like ``fill``, without reading records if possible.
 
         Args:
@@ -163,3 +189,54 @@ class BatchSource(Protocol):
 
     def close(self) -> None:
         """Close files and stop threads."""
+
+
+@dataclass(frozen=True)
+class BatchShard:
+    """Batches of one rank: of each ``world_size`` consecutive batches, the one at index ``rank``.
+
+    The owner of a batch depends only on the number of records before, so all world_size agree.
+
+    Attributes:
+        rank: Index of the rank, from 0.
+        world_size: Number of world_size.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+
+    def has(self, position: int, batch_size: int) -> bool:
+        """Return True if this rank makes the batch after so many records."""
+        return position // batch_size % self.world_size == self.rank
+
+
+ALL_BATCHES = BatchShard()
+"""Shard of a single rank: every batch."""
+
+
+class ShardedSource:
+    """Skips the batches of other world_size.
+
+    Args:
+        source: Source of batches.
+        shard: Batches of this rank.
+        batch_size: Records per batch.
+    """
+
+    def __init__(self, source: BatchSource, shard: BatchShard, batch_size: int) -> None:
+        self._source, self._shard, self._batch_size = source, shard, batch_size
+
+    def others(self) -> Iterator[Batch]:
+        """Advance the source to the next batch of this rank.
+
+        Yields:
+            An empty batch, with its position, for each skipped batch.
+        """
+        while not self._shard.has(self._source.position, self._batch_size):
+            batch = Batch(np.empty, "float32")
+            batch.is_skipped = True
+            self._source.skip(batch)
+            yield batch
+
+
+__getattr__ = deprecated_names(__name__, {"ALONE": "UNSHARDED", "Reading": "ReaderConfig"})

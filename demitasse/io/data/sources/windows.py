@@ -1,26 +1,130 @@
-"""Batches of windows cropped from images, for detectors of the R-CNN kind.
+"""Window files, and batches of windows cropped from images, for detectors of the R-CNN kind.
+
+A window file has for each image::
+
+    # index
+    path
+    channels
+    height
+    width
+    number of windows
+    class overlap x1 y1 x2 y2      (one line for each window)
 
 Source: Caffe, ``src/caffe/layers/window_data_layer.cpp``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from demitasse.core.paths import code_of, read_bytes
+from demitasse.core.deprecated import renamed_arguments
+from demitasse.core.paths import code_of, read_bytes, read_failure, read_text
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode, ShapeError
-from demitasse.io.data.broken import located
-from demitasse.io.data.images.decode import decode_image
-from demitasse.io.data.images.window import Cut, cut_window
-from demitasse.io.data.sources.source import Batch, Reading, Shape
-from demitasse.io.data.sources.window_file import Window, WindowFile
+from demitasse.io.data.bad_records import located
+from demitasse.io.data.images.codecs import decode_image
+from demitasse.io.data.images.crop import WindowCrop, crop_window
+from demitasse.io.data.sources.source import Batch, ReaderConfig, Shape
 from demitasse.io.data.transform.mean import read_mean
 from demitasse.io.data.transform.random import RecordRandom
 
-__all__ = ["WindowBatches", "window_mean"]
+__all__ = ["Window", "WindowBatches", "WindowFile", "read_window_file", "window_mean"]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A rectangle in an image, corners inclusive.
+
+    Attributes:
+        image: Path of the image, as written.
+        label: Class, 0 for background.
+        box: x1, y1, x2, y2, in pixels.
+    """
+
+    image: str
+    label: int
+    box: tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class WindowFile:
+    """Contents of a window file.
+
+    Attributes:
+        channels: Channels of its images.
+        foreground: Windows with an object.
+        background: Windows without an object.
+    """
+
+    channels: int
+    foreground: list[Window]
+    background: list[Window]
+
+
+def read_window_file(source: Path, fg_threshold: float, bg_threshold: float) -> WindowFile:
+    """Read a window file.
+
+    Args:
+        source: The file.
+        fg_threshold: Least overlap of foreground windows.
+        bg_threshold: Background windows have less overlap; windows in between are dropped.
+
+    Raises:
+        DataError: The file cannot be read or is malformed, or a foreground window has no class.
+    """
+    try:
+        words = iter(read_text(source).split())
+    except OSError as error:
+        message = f"the window file cannot be read: {read_failure(error, source)}"
+        raise DataError(message, str(source), code=code_of(error)) from error
+    channels, index = 0, ""
+    foreground: list[Window] = []
+    background: list[Window] = []
+    try:
+        for mark in words:
+            if mark != "#":
+                after = f"after image number {index}" if index else "at its beginning"
+                message = f"expected '# index' {after}; is this a window file?"
+                raise DataError(message, str(source), code=ErrorCode.UNREADABLE)
+            index = str(int(next(words)))
+            image = next(words)
+            channels = int(next(words))
+            for _ in range(2):  # height and width: unused, the image has them
+                int(next(words))
+            for label, overlap, box in _windows(words):
+                if overlap >= fg_threshold:
+                    if label < 1:
+                        message = f"a foreground window (overlap {overlap:g}) has class {label}"
+                        raise DataError(
+                            message,
+                            str(source),
+                            index,
+                            code=ErrorCode.OUT_OF_RANGE,
+                            field="class",
+                            got=label,
+                        )
+                    foreground.append(Window(image, label, box))
+                elif overlap < bg_threshold:
+                    background.append(Window(image, 0, box))
+    except DataError:
+        raise
+    except (ValueError, StopIteration, RuntimeError) as error:  # RuntimeError: of the generator
+        message = "the window file ends early, or has other text in place of a number"
+        raise DataError(message, str(source), index, code=ErrorCode.UNREADABLE) from error
+    if not channels:
+        message = "the window file is empty"
+        raise DataError(message, str(source), code=ErrorCode.MISSING)
+    return WindowFile(channels, foreground, background)
+
+
+def _windows(words: Iterator[str]) -> Iterator[tuple[int, float, tuple[int, int, int, int]]]:
+    for _ in range(int(next(words))):
+        label, overlap = int(next(words)), float(next(words))
+        x1, y1, x2, y2 = (int(next(words)) for _ in range(4))
+        yield label, overlap, (x1, y1, x2, y2)
 
 
 def window_mean(
@@ -87,18 +191,19 @@ class WindowBatches:
         scale: Factor after the subtraction.
         random: Random words by record.
         cache: Keep all image files in memory.
-        reading: Start position, shard and policy for bad records.
+        config: Start position, shard and policy for bad records.
 
     Raises:
         DataError: The file has no windows of a needed kind.
     """
 
+    @renamed_arguments(reading="config")
     def __init__(
         self,
         source: Path,
         windows: WindowFile,
         find: Callable[[str], Path],
-        cut: Cut,
+        cut: WindowCrop,
         batch_size: int,
         fraction: float,
         *,
@@ -107,10 +212,14 @@ class WindowBatches:
         scale: float = 1.0,
         random: RecordRandom,
         cache: bool = False,
-        reading: Reading | None = None,
+        config: ReaderConfig | None = None,
     ) -> None:
-        reading = reading or Reading()
-        self._broken, self._position, self._shard = reading.broken, reading.position, reading.shard
+        config = config or ReaderConfig()
+        self._policy, self._position, self._shard = (
+            config.bad_records,
+            config.position,
+            config.shard,
+        )
         self._source, self._windows, self._find = source, windows, find
         self._cut, self._mirror, self._mean, self._scale = cut, mirror, mean, scale
         shown = int(np.float32(batch_size) * np.float32(fraction))  # Caffe's rounding
@@ -140,27 +249,27 @@ class WindowBatches:
             DataError: An image cannot be read, or a window lies outside; names the image.
         """
         data, labels = (batch.array(i, shape) for i, shape in enumerate(self.shapes()))
-        count, ranks = len(labels), self._shard.ranks
+        count, world_size = len(labels), self._shard.world_size
         data[...] = 0
-        words = self._random(self._position + self._shard.rank, count, ranks)
+        words = self._random(self._position + self._shard.rank, count, world_size)
         for index in range(count):
             shown = index >= self._counts[0]
             choice = self._windows.foreground if shown else self._windows.background
             mirror = self._mirror and bool(words[index, 1] & 1)
             labels[index] = self._draw(choice, int(words[index, 0]), data[index], mirror=mirror)
-        self._go_on(batch)
+        self._finish_batch(batch)
 
-    def leave_out(self, batch: Batch) -> None:
+    def skip(self, batch: Batch) -> None:
         """Skip the next batch."""
-        self._go_on(batch)
+        self._finish_batch(batch)
 
     def close(self) -> None:
         """Drop cached images."""
         self._files.clear()
 
-    def _go_on(self, batch: Batch) -> None:
-        self._position += sum(self._counts) * self._shard.ranks
-        batch.position, batch.skipped = self._position, self._broken.count
+    def _finish_batch(self, batch: Batch) -> None:
+        self._position += sum(self._counts) * self._shard.world_size
+        batch.position, batch.skipped = self._position, self._policy.count
 
     def _draw(self, choice: list[Window], word: int, out: np.ndarray, *, mirror: bool) -> int:
         """Write a random window, or the next good one, to ``out``; return its label."""
@@ -170,7 +279,7 @@ class WindowBatches:
             self._put(window, out, mirror=mirror)
             return window.label
 
-        return self._broken.find_one(put, range(word, word + len(choice)), pass_=0)
+        return self._policy.find_one(put, range(word, word + len(choice)), pass_=0)
 
     def _put(self, window: Window, out: np.ndarray, *, mirror: bool) -> None:
         """Write one window to ``out``; pixels outside the image stay 0."""
@@ -185,7 +294,7 @@ class WindowBatches:
                     got=image.shape[0],
                     expected=len(out),
                 )
-            part, top, left = cut_window(image, window.box, self._cut, mirror=mirror)
+            part, top, left = crop_window(image, window.box, self._cut, mirror=mirror)
         except DemitasseError as error:
             raise located(error, str(self._source), window.image) from error
         place = (..., slice(top, top + part.shape[1]), slice(left, left + part.shape[2]))

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from demitasse.core.paths import code_of, read_bytes, read_failure
 from demitasse.errors import DataError, DemitasseError, ErrorCode, WeightsError
-from demitasse.io.data.broken import located
+from demitasse.io.data.bad_records import located
 from demitasse.io.data.databases.database import open_db, printable, records
 from demitasse.io.data.databases.datum import datum_to_array
 from demitasse.io.proto import BlobProto, Datum, floats, set_floats, stored_shape

@@ -21,24 +21,67 @@ from demitasse.backends.pixels import Pixels
 from demitasse.blob import Blob
 from demitasse.core.paths import resolve_path
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, ShapeError
-from demitasse.io.data.broken import RecordError
-from demitasse.io.data.images.decode import Color
+from demitasse.io.data.bad_records import RecordError
+from demitasse.io.data.databases.datum import datum_to_array
+from demitasse.io.data.images.codecs import Color
 from demitasse.io.data.threads import Threads
-from demitasse.io.data.transform.augment.augmenter import Augmenter
-from demitasse.io.data.transform.augment.draws import WORDS
-from demitasse.io.data.transform.boxes import Region
+from demitasse.io.data.transform.augment import Augmenter
+from demitasse.io.data.transform.geometric import Region
 from demitasse.io.data.transform.mean import read_mean
-from demitasse.io.data.transform.random import RandomWords, RecordRandom, words_of
-from demitasse.io.data.transform.records import Images, as_batch, need_shape
+from demitasse.io.data.transform.random import AUGMENT_WORDS, RandomWords, RecordRandom, words_of
 from demitasse.io.proto import Datum, TransformationParameter
 
-__all__ = ["Centring", "DataTransformer", "Images", "RandomWords", "crop_of"]
+__all__ = [
+    "DataTransformer",
+    "Images",
+    "MeanScale",
+    "RandomWords",
+    "as_batch",
+    "crop_of",
+    "need_shape",
+]
+
+Images = np.ndarray | Sequence[np.ndarray]
+"""One array (N, C, H, W), or N arrays (C, H, W); uint8 or floating point."""
+
+
+def as_batch(images: Images | Datum | Sequence[Datum] | Blob, color: Color) -> tuple[Images, bool]:
+    """Return records as arrays (C, H, W), and True if there was a single record.
+
+    Raises:
+        ShapeError: There are no records, or the number of axes is wrong.
+    """
+    if isinstance(images, Datum):
+        return [datum_to_array(images, color)], True
+    if isinstance(images, Blob):
+        images = images.cpu_data()
+    if isinstance(images, np.ndarray):
+        if images.ndim not in {3, 4} or not len(images):
+            message = f"got records of {images.shape}, expected (C, H, W) or (N, C, H, W)"
+            raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, got=images.shape)
+        return (images[None], True) if images.ndim == 3 else (images, False)
+    if not images:
+        message = "there are no records to transform"
+        raise ShapeError(message, code=ErrorCode.MISSING)
+    return [datum_to_array(one, color) if isinstance(one, Datum) else one for one in images], False
+
+
+def need_shape(what: str, shape: tuple[int, ...], room: tuple[int, ...]) -> None:
+    """Refuse a result that does not fit its destination.
+
+    Raises:
+        ShapeError: The shapes differ.
+    """
+    if shape != room:
+        message = f"{what} {shape}, expected {room}"
+        raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, got=shape, expected=room)
+
 
 SMALL = 4096
 """Records of up to so many values are cropped in one copy; copying larger ones does not pay."""
 
 
-class Centring(NamedTuple):
+class MeanScale(NamedTuple):
     """Mean to subtract, and factor to multiply with.
 
     Attributes:
@@ -82,7 +125,7 @@ class DataTransformer:
         self.dtype = np.dtype(dtype)
         self.color = _color(param)
         self._random = random if random is not None else RecordRandom(0, "")
-        self._augment_random = augment_random or RecordRandom(0, "", "augment", WORDS)
+        self._augment_random = augment_random or RecordRandom(0, "", "augment", AUGMENT_WORDS)
         self._augmenter = Augmenter(param)
         self._threads = Threads("augment")
         self._seen = 0
@@ -251,9 +294,9 @@ class DataTransformer:
             self._one_by_one(images, out, words)
 
     @property
-    def centring(self) -> Centring:
+    def mean_scale(self) -> MeanScale:
         """Mean and scale of ``finish``."""
-        return Centring(self._mean, float(self._scale))
+        return MeanScale(self._mean, float(self._scale))
 
     def shown(self, shape: tuple[int, ...], number: int) -> tuple[Region, bool]:
         """Return the visible region of a record after ``finish``, and True if it is flipped.

@@ -1,4 +1,4 @@
-"""Tokens of prototxt.
+"""Tokens of prototxt, and a stream of tokens with error recovery.
 
 Source: protobuf, "Text Format Language Specification".
 """
@@ -9,7 +9,21 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["END", "NAME", "NUMBER", "OTHER", "STRING", "SYMBOL", "Places", "Token", "tokens"]
+from demitasse.io.proto.text.faults import Fault, FaultKind, short, shown
+
+__all__ = [
+    "END",
+    "NAME",
+    "NUMBER",
+    "OTHER",
+    "STRING",
+    "SYMBOL",
+    "Cursor",
+    "Places",
+    "Skip",
+    "Token",
+    "tokens",
+]
 
 NAME, NUMBER, STRING, SYMBOL, OTHER, END = "name", "number", "string", "symbol", "other", "end"
 
@@ -67,3 +81,110 @@ class Places:
     def column(self, offset: int) -> int:
         """Return the column of an offset; a tab counts as one."""
         return offset - self._starts[self.line(offset) - 1] + 1
+
+
+OPENERS, CLOSERS = frozenset("{<["), frozenset("}>]")
+
+
+class Skip(Exception):  # noqa: N818 - it never leaves the parser
+    """Abandon the current field because of a token.
+
+    Attributes:
+        token: Position of the fault.
+        message: Description of the fault.
+        kind: Kind of the fault.
+    """
+
+    def __init__(self, token: Token, message: str, kind: FaultKind = "syntax") -> None:
+        super().__init__(message)
+        self.token, self.message, self.kind = token, message, kind
+
+
+class Cursor:
+    """Stream of the tokens of a text.
+
+    Attributes:
+        next: The next token.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._rest = tokens(text)  # lazily: a token takes a hundred bytes
+        self._places = Places(text)
+        self.next = next(self._rest)
+        self._after = next(self._rest, self.next)
+
+    def advance(self) -> Token:
+        """Consume and return the next token; never passes the end."""
+        token = self.next
+        if token.kind != END:
+            self.next = self._after
+            self._after = next(self._rest, self._after)
+        return token
+
+    def take(self, symbol: str) -> Token | None:
+        """Consume the next token if it is this symbol."""
+        if self.next.text == symbol:
+            return self.advance()
+        return None
+
+    def begins_field(self) -> bool:
+        """Return True if the next token looks like a field name rather than a value."""
+        if self.next.kind != NAME:
+            return False
+        return self._after.text in {":", "{", "<"}
+
+    def line(self, token: Token) -> int:
+        """Return the line of a token, from 1."""
+        return self._places.line(token.offset)
+
+    def shown(self) -> str:
+        """Return the next token as text, for messages."""
+        return shown(self.next.kind, self.next.text)
+
+    def fault(self, token: Token, message: str, kind: FaultKind = "syntax") -> Fault:
+        """Return a fault at a token."""
+        return Fault(self.line(token), self._places.column(token.offset), message, kind)
+
+    # -- error recovery ------------------------------------------------------------------------
+
+    def skip_value(self, name: Token) -> Token | None:
+        """Skip the value of an unknown field; return the value if it is a single token."""
+        if not self.take(":") and self.next.text not in {"{", "<"}:
+            raise Skip(
+                name, f"expected ':' or '{{' after {short(name.text)!r}, found {self.shown()}"
+            )
+        if self.next.text in OPENERS:
+            self.skip_rest_of(self.advance())
+            return None
+        minus = self.take("-")
+        if self.begins_field() or self.next.kind not in {NAME, NUMBER, STRING}:
+            raise Skip(self.next, f"{short(name.text)} has no value")
+        value = self.advance()
+        several = minus is not None
+        while value.kind == STRING == self.next.kind:  # parts of one string
+            self.advance()
+            several = True
+        return None if several else value
+
+    def skip_rest_of(self, opener: Token) -> None:
+        """Skip to the closing bracket of an opening bracket that was just consumed."""
+        depth = 1
+        while depth:
+            token = self.advance()
+            if token.kind == END:
+                message = f"missing closing bracket of {opener.text!r} on line {self.line(opener)}"
+                raise Skip(opener, message)
+            depth += (token.text in OPENERS) - (token.text in CLOSERS)
+
+    def recover(self) -> bool:
+        """Skip to the next probable field; return True if the message ended instead."""
+        while not self.begins_field():
+            token = self.advance()
+            if token.kind == END or token.text in {"}", ">"}:
+                return True
+            if token.text in OPENERS:
+                try:
+                    self.skip_rest_of(token)
+                except Skip:
+                    return True
+        return False

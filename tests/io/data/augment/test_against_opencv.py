@@ -8,12 +8,13 @@ from demitasse.io.data.images.colors import (
     bgr_to_hsv,
     bgr_to_lab,
     bgr_to_ycrcb,
+    equalize,
+    equalize_parts,
     hsv_to_bgr,
     ycrcb_to_bgr,
 )
-from demitasse.io.data.images.histogram import equalize, equalize_parts
-from demitasse.io.data.images.interpolate import interpolate
-from demitasse.io.data.transform.augment.noise import blur, erode
+from demitasse.io.data.images.resize import interpolate
+from demitasse.io.data.transform.photometric import blur, erode
 
 cv2 = pytest.importorskip("cv2", reason="OpenCV is not installed")
 

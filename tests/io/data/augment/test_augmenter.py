@@ -8,12 +8,11 @@ from expect_error import expect_error
 from google.protobuf import text_format
 
 from demitasse.errors import ConfigError, ErrorCode, ShapeError
-from demitasse.io.data.broken import RecordError
+from demitasse.io.data.bad_records import RecordError
 from demitasse.io.data.databases.datum import array_to_datum
 from demitasse.io.data.images.colors import bgr_to_hsv
-from demitasse.io.data.transform.augment.augmenter import Augmenter
-from demitasse.io.data.transform.augment.draws import WORDS, Choice
-from demitasse.io.data.transform.random import RecordRandom
+from demitasse.io.data.transform.augment import Augmenter
+from demitasse.io.data.transform.random import AUGMENT_WORDS, Choice, RecordRandom
 from demitasse.io.data.transform.transformer import DataTransformer
 from demitasse.io.proto import TransformationParameter
 
@@ -28,7 +27,7 @@ def random_image(height=12, width=16, channels=3, seed=0):
 
 def words(**shares):
     """Random words: 0, but for the choices given as shares of the range."""
-    values = np.zeros(WORDS, np.uint32)
+    values = np.zeros(AUGMENT_WORDS, np.uint32)
     for name, share in shares.items():
         values[Choice[name.upper()]] = int(share * 2**32)
     return values
@@ -267,7 +266,7 @@ ALL = """
 def transformer(text=ALL, phase="TRAIN", seed=3, name="data"):
     random = RecordRandom(seed, name)
     return DataTransformer(
-        param(text), phase, None, random, RecordRandom(seed, name, "augment", WORDS)
+        param(text), phase, None, random, RecordRandom(seed, name, "augment", AUGMENT_WORDS)
     )
 
 

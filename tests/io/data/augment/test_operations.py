@@ -6,12 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from demitasse.io.data.images.colors import bgr_to_hsv, bgr_to_lab, bgr_to_ycrcb, hsv_to_bgr
+from demitasse.io.data.images.colors import (
+    bgr_to_hsv,
+    bgr_to_lab,
+    bgr_to_ycrcb,
+    equalize,
+    equalize_parts,
+    hsv_to_bgr,
+)
 from demitasse.io.data.images.colors import ycrcb_to_bgr as from_ycrcb
-from demitasse.io.data.images.histogram import equalize, equalize_parts
-from demitasse.io.data.images.interpolate import MODES, interpolate
-from demitasse.io.data.transform.augment.draws import WORDS, Choice, Draws
-from demitasse.io.data.transform.augment.noise import blur, erode, recompress
+from demitasse.io.data.images.resize import MODES, interpolate
+from demitasse.io.data.transform.photometric import blur, erode, recompress
+from demitasse.io.data.transform.random import AUGMENT_WORDS, Choice, Draws
 
 SIDES = st.integers(1, 12)
 
@@ -103,7 +109,7 @@ def test_a_jpeg_of_an_image_is_nearly_that_image(channels):
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 50))
 def test_draws_stay_in_their_range(word, count):
-    draws = Draws(np.full(WORDS, word, np.uint32))
+    draws = Draws(np.full(AUGMENT_WORDS, word, np.uint32))
 
     assert 0 <= draws.share(Choice.HUE) < 1
     assert draws.happens(Choice.NOISE, 1)

@@ -1,24 +1,65 @@
 """Sampling from lists: the order of items per epoch, and the items of a process.
 
-Items are numbered consecutively over all epochs; see ``Broken`` for bad items.
+The order of an epoch depends on a seed, a name and the number of the epoch only. So a resumed run
+and every process compute the same order. Items are numbered consecutively over all epochs; see
+``BadRecordPolicy`` for bad items.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 from typing import Generic, TypeVar
 
+import numpy as np
+
+from demitasse.backends.random import bits, stream_of
 from demitasse.errors import DataError
-from demitasse.io.data.broken import nothing_left
-from demitasse.io.data.sources.source import Batch, Reading
+from demitasse.io.data.bad_records import nothing_left
+from demitasse.io.data.sources.source import Batch, ReaderConfig
 from demitasse.io.data.threads import Threads
 
-__all__ = ["ListWalk"]
+__all__ = ["EpochPermutation", "ListSampler"]
+
+
+class EpochPermutation:
+    """Permutation of ``size`` items per epoch.
+
+    Args:
+        size: Number of items, at least 1.
+        seed: Random seed of the net.
+        name: Name of the order, e.g. the layer's name.
+        shuffle: Permute the items in each epoch; otherwise keep their order.
+    """
+
+    def __init__(self, size: int, seed: int, name: str, *, shuffle: bool) -> None:
+        self.size, self.shuffle = size, shuffle
+        self._seed, self._stream = seed, stream_of(f"{name}/order")
+        self._lock = Lock()  # several threads read images
+        self._rounds: dict[int, np.ndarray] = {}
+
+    def __getitem__(self, number: int) -> int:
+        """Return the item at position ``number``, counted from 0 over all epochs."""
+        round_, place = divmod(number, self.size)
+        return int(self.of_round(round_)[place]) if self.shuffle else place
+
+    def of_round(self, round_: int) -> np.ndarray:
+        """Return the items of one epoch in order. Shape: (size,)."""
+        if not self.shuffle:
+            return np.arange(self.size)
+        with self._lock:
+            if round_ not in self._rounds:
+                if len(self._rounds) > 1:  # a batch may span two epochs
+                    del self._rounds[min(self._rounds)]
+                keys = bits(self._seed, self._stream, round_, self.size)
+                self._rounds[round_] = np.argsort(keys, kind="stable")
+            return self._rounds[round_]
+
 
 Item = TypeVar("Item")
 
 
-class ListWalk(Generic[Item]):
+class ListSampler(Generic[Item]):
     """Takes the items of a list batch by batch, in an endless loop, for one process of several.
 
     Args:
@@ -27,7 +68,7 @@ class ListWalk(Generic[Item]):
         read: Loads item ``index`` with the random numbers of position ``slot``; raises DataError
             for a bad item. Called from several threads.
         batch_size: Items per batch.
-        reading: Start position, shard and policy for bad records.
+        config: Start position, shard and policy for bad records.
     """
 
     def __init__(
@@ -36,11 +77,11 @@ class ListWalk(Generic[Item]):
         size: int,
         read: Callable[[int, int], Item],
         batch_size: int,
-        reading: Reading,
+        config: ReaderConfig,
     ) -> None:
         self._source, self._size, self._read, self._batch_size = source, size, read, batch_size
-        self._position, self._shard = reading.position, reading.shard
-        self._whole_epochs, self._broken = reading.whole_epochs, reading.broken
+        self._position, self._shard = config.position, config.shard
+        self._whole_epochs, self._policy = config.whole_epochs, config.bad_records
         self._threads = Threads("read images")
         if self._whole_epochs:
             self._position -= self._position % size
@@ -57,7 +98,7 @@ class ListWalk(Generic[Item]):
             DataError: The item is bad; with ``skip``, all items are bad.
         """
         (slot,) = self._shard.numbers(self._position, 1)
-        return self._broken.find_one(
+        return self._policy.find_one(
             lambda index: self._read(index, slot), range(slot, slot + self._size)
         )
 
@@ -74,19 +115,19 @@ class ListWalk(Generic[Item]):
             found = self._threads.map(self._find, slots)
             for slot, (item, fault) in zip(slots, found, strict=True):
                 if fault is not None:
-                    self._broken.note(fault, slot // self._size)
+                    self._policy.note(fault, slot // self._size)
                 if item is not None:
                     items.append(item)
                 elif fault is not None and not self._whole_epochs:
                     raise fault
-            self._go_on(len(slots), batch)
+            self._finish_batch(len(slots), batch)
             if batch.last and not items:
                 raise nothing_left(self._source)
         return items
 
-    def leave_out(self, batch: Batch) -> None:
+    def skip(self, batch: Batch) -> None:
         """Skip the next batch, and set the batch's position."""
-        self._go_on(self._next_size(), batch)
+        self._finish_batch(self._next_size(), batch)
 
     def close(self) -> None:
         """Stop the threads."""
@@ -98,12 +139,12 @@ class ListWalk(Generic[Item]):
             return min(self._batch_size, self._size - self._position % self._size)
         return self._batch_size
 
-    def _go_on(self, count: int, batch: Batch) -> None:
-        self._position += count * self._shard.ranks
-        batch.position, batch.skipped = self._position, self._broken.count
+    def _finish_batch(self, count: int, batch: Batch) -> None:
+        self._position += count * self._shard.world_size
+        batch.position, batch.skipped = self._position, self._policy.count
         batch.last = self._whole_epochs and self._position % self._size == 0
 
     def _find(self, slot: int) -> tuple[Item | None, DataError | None]:
         """Return the item for a slot, and the error of the slot's own item if that is bad."""
         candidates = range(slot, slot + (1 if self._whole_epochs else self._size))
-        return self._broken.find(lambda index: self._read(index, slot), candidates)
+        return self._policy.find(lambda index: self._read(index, slot), candidates)

@@ -9,7 +9,7 @@ from typing import TypeVar
 from demitasse.core.config import settings
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
 
-__all__ = ["Broken", "RecordError", "located", "nothing_left", "skips"]
+__all__ = ["BadRecordPolicy", "RecordError", "located", "nothing_left", "skips"]
 
 Candidate = TypeVar("Candidate")
 Item = TypeVar("Item")
@@ -76,7 +76,7 @@ def nothing_left(source: str) -> DataError:
     return DataError(message, source, code=ErrorCode.NOT_FOUND)
 
 
-class Broken:
+class BadRecordPolicy:
     """Raise an error for a bad record, or count skipped records and log one per epoch.
 
     Records are numbered consecutively over all epochs. With ``skip``, the next good record replaces

@@ -1,12 +1,15 @@
-"""``noise_param``: degradations of images, in SSD's order.
+"""Photometric augmentation: ``distort_param`` and ``noise_param``.
 
-``prob`` is the probability of all steps. SSD reads ``prob`` without using it, so without ``prob``
-every image is degraded. ``convert_to_lab`` returns the values of L, a and b; SSD reinterpreted
-the bytes of these floats as pixels.
+``distort_param``: half of the images change contrast right after brightness, the others last. Each
+step rounds to whole levels. SSD then recompresses the image as JPEG, which is omitted here.
+
+``noise_param``: degradations in SSD's order. ``prob`` is the probability of all steps. SSD reads
+``prob`` without using it, so without ``prob`` every image is degraded. ``convert_to_lab`` returns
+the values of L, a and b; SSD reinterpreted the bytes of these floats as pixels.
 
 Not compared with the original; the single operations are compared with OpenCV.
 
-Source: SSD, ``src/caffe/util/im_transforms.cpp`` (``ApplyNoise``).
+Source: SSD, ``src/caffe/util/im_transforms.cpp`` (``ApplyDistort``, ``ApplyNoise``).
 """
 
 from __future__ import annotations
@@ -14,27 +17,133 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable
+from itertools import permutations
 
 import numpy as np
 
 from demitasse.errors import ConfigError, DataError, ErrorCode, ShapeError
+from demitasse.io.data.images.codecs import decode_image
 from demitasse.io.data.images.colors import (
     bgr_to_gray,
     bgr_to_hsv,
     bgr_to_lab,
     bgr_to_ycrcb,
+    equalize,
+    equalize_parts,
+    hsv_to_bgr,
+    to_uint8,
     ycrcb_to_bgr,
 )
-from demitasse.io.data.images.decode import decode_image
-from demitasse.io.data.images.histogram import equalize, equalize_parts
-from demitasse.io.data.images.levels import rounded
-from demitasse.io.data.transform.augment.draws import Choice, Draws
-from demitasse.io.proto import NoiseParameter
+from demitasse.io.data.transform.random import Choice, Draws
+from demitasse.io.proto import DistortionParameter, NoiseParameter
 
-__all__ = ["Noise", "blur", "erode", "recompress"]
+__all__ = ["Distort", "Noise", "blur", "erode", "recompress"]
+
+ORDERS = list(permutations(range(3)))
+HUE, SATURATION = 0, 1
+
+
+class Distort:
+    """Distorts colours.
+
+    Args:
+        param: The ranges and probabilities.
+
+    Raises:
+        ConfigError: A range is empty or has negative numbers.
+    """
+
+    def __init__(self, param: DistortionParameter) -> None:
+        self._param = param
+        for name in ("brightness_delta", "hue_delta"):
+            delta = getattr(param, name)
+            if delta < 0:
+                message = f"got distort_param.{name} {delta:g}, expected 0 or more"
+                raise ConfigError(
+                    message, code=ErrorCode.OUT_OF_RANGE, field=f"distort_param.{name}", got=delta
+                )
+        for name in ("contrast", "saturation"):
+            low, high = getattr(param, f"{name}_lower"), getattr(param, f"{name}_upper")
+            if not 0 <= low <= high:
+                message = (
+                    f"got distort_param.{name}_lower {low:g} and {name}_upper {high:g}; "
+                    "expected 0 <= lower <= upper"
+                )
+                raise ConfigError(
+                    message, code=ErrorCode.OUT_OF_RANGE, field=f"distort_param.{name}_lower"
+                )
+        self._needs_color = max(param.saturation_prob, param.hue_prob, param.random_order_prob) > 0
+
+    def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
+        """Return an image with distorted colours.
+
+        Args:
+            image: Shape: (C, H, W), uint8.
+            draws: Random numbers of the record.
+
+        Raises:
+            ShapeError: Saturation, hue or channel order may change, but there are not 3 channels.
+        """
+        if self._needs_color and len(image) != 3:
+            message = (
+                f"got {len(image)} channels, expected 3 for saturation, hue or channel order; "
+                "set force_color, or remove those fields"
+            )
+            raise ShapeError(message, code=ErrorCode.COUNT_MISMATCH, got=len(image), expected=3)
+        contrast_first = draws.share(Choice.ORDER) > 0.5
+        image = self._brightness(image, draws)
+        if contrast_first:
+            image = self._contrast(image, draws)
+        image = self._saturation(image, draws)
+        image = self._hue(image, draws)
+        if not contrast_first:
+            image = self._contrast(image, draws)
+        if draws.happens(Choice.CHANNELS, self._param.random_order_prob):
+            order = ORDERS[draws.one_of(Choice.CHANNELS_ORDER, len(ORDERS))]
+            image = image[list(order)]
+        return image
+
+    def _brightness(self, image: np.ndarray, draws: Draws) -> np.ndarray:
+        p = self._param
+        if not draws.happens(Choice.BRIGHTNESS, p.brightness_prob):
+            return image
+        delta = draws.between(Choice.BRIGHTNESS_DELTA, -p.brightness_delta, p.brightness_delta)
+        return _levels(image, 1, delta)
+
+    def _contrast(self, image: np.ndarray, draws: Draws) -> np.ndarray:
+        p = self._param
+        if not draws.happens(Choice.CONTRAST, p.contrast_prob):
+            return image
+        factor = draws.between(Choice.CONTRAST_FACTOR, p.contrast_lower, p.contrast_upper)
+        return _levels(image, factor, 0) if abs(factor - 1) > 1e-3 else image
+
+    def _saturation(self, image: np.ndarray, draws: Draws) -> np.ndarray:
+        p = self._param
+        if not draws.happens(Choice.SATURATION, p.saturation_prob):
+            return image
+        factor = draws.between(Choice.SATURATION_FACTOR, p.saturation_lower, p.saturation_upper)
+        hsv = bgr_to_hsv(image)
+        hsv[SATURATION] = _levels(hsv[SATURATION], factor, 0)
+        return hsv_to_bgr(hsv)
+
+    def _hue(self, image: np.ndarray, draws: Draws) -> np.ndarray:
+        p = self._param
+        if not draws.happens(Choice.HUE, p.hue_prob):
+            return image
+        delta = draws.between(Choice.HUE_DELTA, -p.hue_delta, p.hue_delta)
+        hsv = bgr_to_hsv(image)
+        hsv[HUE] = _levels(hsv[HUE], 1, delta)  # clipped at 0, as in SSD
+        return hsv_to_bgr(hsv)
+
+
+def _levels(image: np.ndarray, factor: float, more: float) -> np.ndarray:
+    """Return level * factor + more of every pixel, by a lookup table. uint8, any shape."""
+    table = np.arange(256, dtype=np.float32) * np.float32(factor) + np.float32(more)
+    return np.take(to_uint8(table), image)
+
 
 CLIP_LIMIT = 4.0
-STEP = 64
+POSTERIZE_STEP = 64
 """Distance of the levels left by ``posterize``."""
 
 BLUR_SIZE, BLUR_SIGMA = 7, 1.5
@@ -94,7 +203,7 @@ class Noise:
         if p.erode:
             image = erode(image)
         if p.posterize:
-            image = image // STEP * STEP + STEP // 2
+            image = image // POSTERIZE_STEP * POSTERIZE_STEP + POSTERIZE_STEP // 2
         if p.inverse:
             image = ~image
         if p.saltpepper:
@@ -141,7 +250,7 @@ def blur(image: np.ndarray) -> np.ndarray:
         padded = np.pad(blurred, pad, "reflect" if size > 1 else "edge")
         views = np.lib.stride_tricks.sliding_window_view(padded, BLUR_SIZE, axis)
         blurred = views @ bell
-    return rounded(blurred)
+    return to_uint8(blurred)
 
 
 def erode(image: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""Batches of the rows of HDF5 files.
+"""Batches of arrays: rows of HDF5 files, and arrays in memory.
 
-Source: Caffe, ``src/caffe/layers/hdf5_data_layer.cpp``.
+Source: Caffe, ``src/caffe/layers/hdf5_data_layer.cpp`` and ``memory_data_layer.cpp``.
 """
 
 from __future__ import annotations
@@ -8,15 +8,73 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from demitasse.errors import DataError, ErrorCode
+from demitasse.core.deprecated import renamed_arguments
+from demitasse.errors import DataError, ErrorCode, ShapeError
 from demitasse.io.data.databases.hdf5 import Hdf5File
-from demitasse.io.data.sources.order import Order
-from demitasse.io.data.sources.source import Batch, Reading, Shape
+from demitasse.io.data.sources.sampler import EpochPermutation
+from demitasse.io.data.sources.source import Batch, ReaderConfig, Shape
 
-__all__ = ["Hdf5Batches"]
+__all__ = ["Hdf5Batches", "MemoryRows"]
+
+
+class MemoryRows:
+    """Rows of data and their labels, returned batch by batch as views.
+
+    Later changes by the caller are visible if an array has the net's dtype and is contiguous and
+    writable; other arrays are copied once.
+
+    Args:
+        data: Shape: (n, *shape).
+        labels: One per row: shape (n,), or (n, 1, ...).
+        shape: Shape of a row.
+        dtype: The net's dtype.
+
+    Raises:
+        ShapeError: There are no rows, their shape differs, or the number of labels differs.
+    """
+
+    def __init__(self, data: Any, labels: Any, shape: tuple[int, ...], dtype: str) -> None:
+        self.data = np.require(data, dtype, ["C", "W"])
+        if self.data.shape[1:] != shape or not len(self.data):
+            message = f"got data of {self.data.shape}, expected (n, *{shape}), n above 0"
+            raise ShapeError(
+                message, code=ErrorCode.SHAPE_MISMATCH, got=self.data.shape, expected=shape
+            )
+        self.labels = np.require(labels, dtype, ["C", "W"])
+        if self.labels.size != len(self.data) or self.labels.shape[:1] != self.data.shape[:1]:
+            rows, got = len(self.data), self.labels.shape
+            message = f"got labels of {got}, expected {rows}, one per row of the data"
+            raise ShapeError(message, code=ErrorCode.COUNT_MISMATCH, got=got, expected=rows)
+        self.labels = self.labels.reshape(-1)
+        self.at = 0
+
+    def need_multiple_of(self, batch_size: int) -> None:
+        """Refuse a number of rows that is no multiple of the batch size.
+
+        Raises:
+            DataError: The number of rows is no multiple.
+        """
+        if len(self.data) % batch_size:
+            message = (
+                f"got {len(self.data)} rows, expected a multiple of the batch size {batch_size}; "
+                "change the number of rows or the batch size"
+            )
+            raise DataError(
+                message,
+                code=ErrorCode.COUNT_MISMATCH,
+                got=len(self.data),
+                expected=batch_size,
+            )
+
+    def take(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return views of the next ``count`` rows and of their labels; wraps around at the end."""
+        part = slice(self.at, self.at + count)
+        self.at = (self.at + count) % len(self.data)
+        return self.data[part], self.labels[part]
 
 
 class Hdf5Batches:
@@ -29,9 +87,10 @@ class Hdf5Batches:
         shuffle: Shuffle the files, and the rows of each file, in every epoch.
         seed: Random seed of the net.
         name: Name of the layer.
-        reading: Start position, shard and policy for bad records.
+        config: Start position, shard and policy for bad records.
     """
 
+    @renamed_arguments(reading="config")
     def __init__(
         self,
         paths: Sequence[Path],
@@ -41,23 +100,23 @@ class Hdf5Batches:
         shuffle: bool = False,
         seed: int = 0,
         name: str = "",
-        reading: Reading | None = None,
+        config: ReaderConfig | None = None,
     ) -> None:
         self._paths, self._names, self._batch_size = paths, names, batch_size
         self._seed, self._name, self._shuffle = seed, name, shuffle
-        self._files = Order(len(paths), seed, f"{name}/files", shuffle=shuffle)
-        reading = reading or Reading()
-        self._position, self._step = reading.position, reading.shard.ranks
+        self._files = EpochPermutation(len(paths), seed, f"{name}/files", shuffle=shuffle)
+        config = config or ReaderConfig()
+        self._position, self._step = config.position, config.shard.world_size
         self._visit = 0  # files opened since the first epoch began
         self._row = 0  # row in this visit
         self._sizes: dict[int, int] = {}  # rows of each opened file
         self._file: Hdf5File | None = None
         self._shapes: list[Shape] = []
-        self._whole_epochs = reading.whole_epochs
+        self._whole_epochs = config.whole_epochs
         self._rows_in_all = self._count_rows() if self._whole_epochs else 0
         if self._whole_epochs:
             self._position -= self._position % self._rows_in_all
-        self._skip(self._position + reading.shard.rank)
+        self._skip(self._position + config.shard.rank)
 
     @property
     def position(self) -> int:
@@ -96,13 +155,13 @@ class Hdf5Batches:
                 array[place : place + count] = values
             place += count
             self._skip(count * self._step)
-        self._go_on(size, batch)
+        self._finish_batch(size, batch)
 
-    def leave_out(self, batch: Batch) -> None:
+    def skip(self, batch: Batch) -> None:
         """Skip the next batch."""
         size = self._next_size()
         self._skip(size * self._step)
-        self._go_on(size, batch)
+        self._finish_batch(size, batch)
 
     def close(self) -> None:
         """Close the open file."""
@@ -126,7 +185,7 @@ class Hdf5Batches:
             return min(self._batch_size, self._rows_in_all - self._position % self._rows_in_all)
         return self._batch_size
 
-    def _go_on(self, size: int, batch: Batch) -> None:
+    def _finish_batch(self, size: int, batch: Batch) -> None:
         self._position += size * self._step
         batch.position = self._position
         batch.last = self._whole_epochs and self._position % self._rows_in_all == 0
@@ -166,6 +225,6 @@ class Hdf5Batches:
             which = self._files[self._visit]
             file = Hdf5File(self._paths[which], self._names, whole=self._shuffle)
             order = f"{self._name}/rows of {which}"
-            self._rows = Order(file.rows, self._seed, order, shuffle=self._shuffle)
+            self._rows = EpochPermutation(file.rows, self._seed, order, shuffle=self._shuffle)
             self._file = file
         return self._file

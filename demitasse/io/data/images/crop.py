@@ -1,25 +1,89 @@
-"""Crops of windows with context, for detectors of the R-CNN kind.
+"""Center crops to a square, and crops of windows with context.
 
-Source: Caffe, ``src/caffe/layers/window_data_layer.cpp``.
+Source: Caffe, ``tools/extra/resize_and_crop_images.py`` and
+``src/caffe/layers/window_data_layer.cpp``.
 """
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from demitasse.errors import DataError, ErrorCode
+from demitasse.io.data.images.codecs import opened
 from demitasse.io.data.images.resize import resize_image
 
-__all__ = ["Cut", "cut_window"]
+__all__ = ["WindowCrop", "averaged_center_crop", "center_crop", "crop_window"]
+
+
+def center_crop(image: np.ndarray, side: int) -> np.ndarray:
+    """Resize an image so that its shorter side fits, and crop the longer side to the center.
+
+    Matches the OpenCV variant of Caffe's tool.
+
+    Args:
+        image: Pixels, uint8. Shape: (C, H, W).
+        side: New height and width, in pixels.
+
+    Returns:
+        The pixels, uint8. Shape: (C, side, side).
+    """
+    _, H, W = image.shape
+    height, width = (side * H // W, side) if H > W else (side, side * W // H)
+    resized = resize_image(image, height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    return resized[:, top : top + side, left : left + side]
+
+
+def averaged_center_crop(content: bytes, side: int) -> bytes:
+    """Return the center square of an image, averaged, as by the PIL variant of Caffe's tool.
+
+    Nearest-neighbour subsampling by powers of 2 comes first, while the image is more than twice as
+    large as wanted. Images are never enlarged, so squares may be smaller than ``side``.
+
+    Args:
+        content: Bytes of an image file.
+        side: New height and width, in pixels.
+
+    Returns:
+        Bytes of a JPEG of quality 75.
+
+    Raises:
+        DataError: Pillow is not installed, the image cannot be decoded, or JPEG cannot store it
+            (e.g. transparency).
+    """
+    with opened(content) as image:
+        from PIL.Image import Resampling
+
+        width, height = image.size
+        factor = 1
+        while width // factor > 2 * side and height * 2 // factor > 2 * side:
+            factor *= 2
+        if factor > 1:
+            image.thumbnail((width // factor, height // factor), Resampling.NEAREST)
+        square = image.crop(_middle(*image.size))
+        square.thumbnail((side, side), Resampling.LANCZOS)
+        file = io.BytesIO()
+        square.save(file, "JPEG", quality=75)
+    return file.getvalue()
+
+
+def _middle(width: int, height: int) -> tuple[int, int, int, int]:
+    """Return the center square: left, top, right, bottom, in pixels."""
+    half = min(width, height) / 2
+    if height > width:
+        return 0, int(height // 2 - half), width, int(height // 2 + half)
+    return int(width // 2 - half), 0, int(width // 2 + half), height
+
 
 FLOAT = np.float32  # Caffe's precision, which decides the rounding of pixel positions
 
 
 @dataclass(frozen=True)
-class Cut:
+class WindowCrop:
     """Options of window crops.
 
     Attributes:
@@ -33,8 +97,8 @@ class Cut:
     square: bool = False
 
 
-def cut_window(
-    image: np.ndarray, box: tuple[int, int, int, int], cut: Cut, *, mirror: bool
+def crop_window(
+    image: np.ndarray, box: tuple[int, int, int, int], cut: WindowCrop, *, mirror: bool
 ) -> tuple[np.ndarray, int, int]:
     """Crop a window of an image and resize it.
 
@@ -76,7 +140,7 @@ def cut_window(
     return (part[:, :, ::-1] if mirror else part), above, beside
 
 
-def _widened(box: tuple[int, int, int, int], cut: Cut) -> tuple[int, int, int, int]:
+def _widened(box: tuple[int, int, int, int], cut: WindowCrop) -> tuple[int, int, int, int]:
     """Return the window with its context, which may leave the image."""
     x1, y1, x2, y2 = box
     scale = FLOAT(cut.size) / FLOAT(cut.size - 2 * cut.context_pad)

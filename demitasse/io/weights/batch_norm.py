@@ -1,10 +1,10 @@
-"""BatchNorm parameters of NVCaffe, converted to Caffe's.
+"""BatchNorm statistics in files: running averages, and conversion from NVCaffe.
 
 NVCaffe's layer may have a scale and a bias: five parameters. Its mean and variance are averages,
 while Caffe's are sums to be divided by the third parameter; so the third becomes 1.
 
-Source: NVCaffe (NVIDIA/caffe), ``src/caffe/layers/batch_norm_layer.cpp``, issues 276 and 436.
-Not compared with the original: no file and no source of version 0.15 was available.
+Source: Caffe, ``src/caffe/layers/batch_norm_layer.cpp``; NVCaffe (NVIDIA/caffe), the same file,
+issues 276 and 436. Not compared with NVCaffe: no file and no source of version 0.15 was available.
 """
 
 from __future__ import annotations
@@ -16,10 +16,22 @@ import numpy as np
 from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.proto import BlobProto, LayerParameter, floats, set_floats
 
-__all__ = ["adopted"]
+__all__ = ["converted_blobs", "running_averages"]
 
 
-def adopted(layer: LayerParameter, wanted: int) -> Sequence[BlobProto]:
+def running_averages(blobs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and variance; 0 before any update.
+
+    Args:
+        blobs: Sum of means, sum of variances, sum of weights. Shapes: (C,), (C,), (1,).
+    """
+    mean, variance, weight = blobs
+    factor = float(weight.reshape(-1)[0]) if weight.size else 0.0
+    times = np.float32(1 / factor) if factor else np.float32(0)
+    return mean.reshape(-1) * times, variance.reshape(-1) * times
+
+
+def converted_blobs(layer: LayerParameter, wanted: int) -> Sequence[BlobProto]:
     """Return the stored parameters of a layer, converted if from NVCaffe's BatchNorm.
 
     Five parameters are mean, variance, a correction, scale and bias (0.16 and later); if the last

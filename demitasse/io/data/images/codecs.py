@@ -1,9 +1,10 @@
-"""Image decoding: JPEG, PNG and other files to the arrays of OpenCV's ``imdecode``.
+"""Image files: decoding, encoding and listing, with the arrays and settings of OpenCV.
 
 Pillow decodes; it is imported at the first image. JPEG decoders may round differently, so single
 levels can differ between libraries.
 
-Source: Caffe, ``src/caffe/util/io.cpp`` (``DecodeDatumToCVMat``) and OpenCV's ``imdecode``.
+Source: Caffe, ``src/caffe/util/io.cpp`` (``DecodeDatumToCVMat``); OpenCV, ``imdecode`` and the
+defaults of ``imencode``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import io
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,13 +20,24 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from demitasse.core.paths import code_of, read_bytes
-from demitasse.errors import DataError, ErrorCode
-from demitasse.io.data.broken import located
+from demitasse.errors import ConfigError, DataError, ErrorCode
+from demitasse.io.data.bad_records import located
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["Color", "decode_frames", "decode_image", "opened", "read_image"]
+__all__ = [
+    "IMAGES",
+    "VIDEOS",
+    "Color",
+    "decode_frames",
+    "decode_image",
+    "encode_image",
+    "files_in",
+    "need_encoder",
+    "opened",
+    "read_image",
+]
 
 FORMATS = ("BMP", "DIB", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "SUN", "TIFF", "WEBP")
 """Formats of OpenCV. Pillow reads more, among them EPS, for which it would start Ghostscript."""
@@ -190,3 +202,92 @@ def _pixels(image: Image) -> np.ndarray:
     if len(packed) != math.prod(shape):
         return np.asarray(image)
     return np.frombuffer(packed, np.uint8).reshape(shape)
+
+
+ENCODERS = {
+    "bmp": "BMP",
+    "jpeg": "JPEG",
+    "jpe": "JPEG",
+    "jpg": "JPEG",
+    "png": "PNG",
+    "tif": "TIFF",
+    "tiff": "TIFF",
+    "webp": "WEBP",
+}
+"""File name extension -> Pillow's format name."""
+
+ENCODER_OPTIONS: dict[str, dict[str, int]] = {
+    "JPEG": {"quality": 95},
+    "PNG": {"compress_level": 1},
+    "WEBP": {"lossless": 1},
+}
+
+
+def encode_image(image: np.ndarray, ending: str) -> bytes:
+    """Return the bytes of an image file.
+
+    Args:
+        image: Pixels, uint8, gray or BGR. Shape: (C, H, W).
+        ending: File name extension without the dot: jpg, png, ...
+
+    Raises:
+        ConfigError: The format is unknown.
+        DataError: Pillow is not installed, or cannot encode the image.
+    """
+    need_encoder(ending)
+    try:
+        import PIL.Image
+    except ImportError:
+        message = "encoding images needs Pillow; run: pip install 'demitasse[image]'"
+        raise DataError(message, code=ErrorCode.UNAVAILABLE, extra="image") from None
+    kind = ENCODERS[ending.lower()]
+    pixels = image[0] if len(image) == 1 else image[::-1].transpose(1, 2, 0)
+    file = io.BytesIO()
+    try:
+        picture = PIL.Image.fromarray(np.ascontiguousarray(pixels))
+        picture.save(file, kind, **ENCODER_OPTIONS.get(kind, {}))
+    except (OSError, ValueError) as error:
+        message = f"cannot be encoded as {kind}: {error}"
+        raise DataError(message, code=ErrorCode.UNSUPPORTED, kind=kind) from error
+    return file.getvalue()
+
+
+def need_encoder(ending: str) -> None:
+    """Refuse an unknown image format.
+
+    Raises:
+        ConfigError: The format is unknown; the message lists the known formats.
+    """
+    if ending.lower() not in ENCODERS:
+        message = f"images cannot be encoded as {ending!r}; expected one of {', '.join(ENCODERS)}"
+        raise ConfigError(message, code=ErrorCode.UNKNOWN, field="encode_type", got=ending)
+
+
+IMAGES = {
+    *(".bmp", ".dib", ".gif", ".jpe", ".jpeg", ".jpg", ".jp2", ".pbm", ".pgm", ".png", ".pnm"),
+    *(".ppm", ".ras", ".sr", ".tif", ".tiff", ".webp"),
+}
+VIDEOS = {
+    *(".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv"),
+}
+"""File name extensions, in lower case."""
+
+
+def files_in(folder: Path, endings: Collection[str]) -> Iterator[Path]:
+    """Yield the files of a folder and its subfolders in order, without hidden files and links.
+
+    Args:
+        folder: The folder.
+        endings: Wanted file name extensions, in lower case.
+
+    Raises:
+        OSError: A folder cannot be read.
+    """
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            if not path.is_symlink():
+                yield from files_in(path, endings)
+        elif path.suffix.lower() in endings:
+            yield path

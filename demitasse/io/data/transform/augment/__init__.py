@@ -1,1 +1,0 @@
-"""SSD's augmentation fields of ``transform_param``."""

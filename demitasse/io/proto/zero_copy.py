@@ -1,0 +1,363 @@
+"""Messages with large arrays, read and written without copying the arrays.
+
+protobuf would copy every array. For reading, large arrays are cut out of the mapped file, the rest
+is parsed as usual, and a marker in each blob identifies its array. Written bytes equal protobuf's
+own: fields in the order of their numbers.
+
+Source: Caffe, ``src/caffe/blob.cpp`` (FromProto, ToProto).
+"""
+
+import mmap
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.internal.containers import RepeatedScalarFieldContainer as Scalars
+from google.protobuf.message import Message
+
+from demitasse.core.atomic import atomic_write
+from demitasse.errors import DemitasseError, ErrorCode, WeightsError
+from demitasse.io.proto.caffe_pb2 import (
+    BlobProto,
+    BlobShape,
+    LayerParameter,
+    NetParameter,
+    SolverState,
+    V1LayerParameter,
+)
+from demitasse.io.proto.read_binary import mapped_file, parsed
+from demitasse.io.proto.wire_format import LARGEST, LENGTH, fields, length_prefix, payloads
+
+__all__ = [
+    "Arrays",
+    "Pieces",
+    "blob_pieces",
+    "count_floats",
+    "field_pieces",
+    "floats",
+    "read_message_arrays",
+    "set_floats",
+    "stored_shape",
+    "with_field",
+    "write_pieces",
+]
+
+Floats = npt.NDArray[Any]  # float32 or float64
+
+MAX_AXES = 32
+RAW_TYPES = {BlobProto.DOUBLE: "<f8", BlobProto.FLOAT: "<f4", BlobProto.FLOAT16: "<f2"}
+
+
+def floats(source: BlobProto | Scalars[float], diff: bool = False) -> Floats:
+    """Return the values of a blob message, flat.
+
+    Args:
+        source: A blob message, or a field of numbers of any message.
+        diff: Return the gradient instead of the data.
+
+    Returns:
+        Shape (count,); float64 if stored as doubles, else float32; empty without values.
+        Read-only.
+
+    Raises:
+        WeightsError: Raw data has a type other than float.
+    """
+    if not isinstance(source, BlobProto):
+        return _numbers(source)
+    singles, doubles = ("diff", "double_diff") if diff else ("data", "double_data")
+    for name in (doubles, singles):
+        field = getattr(source, name)
+        if len(field):
+            return _numbers(field) if has_blocks(field) else _packed(source, name)
+    return _raw(source, "raw_diff" if diff else "raw_data")
+
+
+def count_floats(blob: BlobProto, diff: bool = False) -> int:
+    """Return the number of values of ``floats``.
+
+    Raises:
+        WeightsError: Raw data has a type other than float.
+    """
+    singles, doubles = ("diff", "double_diff") if diff else ("data", "double_data")
+    for name in (doubles, singles):
+        count = len(getattr(blob, name))
+        if count:
+            return count
+    return _raw(blob, "raw_diff" if diff else "raw_data").size
+
+
+def set_floats(blob: BlobProto, values: Floats, diff: bool = False) -> None:
+    """Replace the values of a blob message; its shape is not changed.
+
+    Args:
+        blob: The message to fill.
+        values: Any shape, read in C order; float64 is stored as doubles, others as float32.
+        diff: Replace the gradient instead of the data.
+    """
+    names = ("diff", "double_diff", "raw_diff") if diff else ("data", "double_data", "raw_data")
+    for name in names:
+        blob.ClearField(name)
+    double = values.dtype == np.float64
+    block = np.ascontiguousarray(values, "<f8" if double else "<f4")
+    if block.size:
+        number = BlobProto.DESCRIPTOR.fields_by_name[names[double]].number
+        body = block.reshape(-1).view(np.uint8).data
+        blob.MergeFromString(b"".join([length_prefix(number, body.nbytes), body]))
+
+
+def stored_shape(blob: BlobProto) -> tuple[int, ...]:
+    """Return the shape of a blob message; old files have four numbers instead.
+
+    Raises:
+        WeightsError: The shape has too many axes.
+    """
+    if any(blob.HasField(name) for name in ("num", "channels", "height", "width")):
+        return (blob.num, blob.channels, blob.height, blob.width)
+    if len(blob.shape.dim) > MAX_AXES:
+        axes = len(blob.shape.dim)
+        message = f"got a blob of {axes} axes, expected at most {MAX_AXES}"
+        raise WeightsError(message, code=ErrorCode.LIMIT, got=axes, expected=MAX_AXES)
+    return tuple(blob.shape.dim)
+
+
+def has_blocks(field: Scalars[float]) -> bool:
+    """Return True if numpy can copy a field in one block (protobuf 7 and later)."""
+    return hasattr(field, "__array__")
+
+
+def _numbers(field: Scalars[float]) -> Floats:
+    if has_blocks(field):
+        return np.asarray(field)
+    return np.fromiter(field, np.float32, len(field))
+
+
+def _packed(blob: BlobProto, name: str) -> Floats:
+    """Return values from the serialized message, the fastest way before protobuf 7."""
+    number = BlobProto.DESCRIPTOR.fields_by_name[name].number
+    width = "<f8" if name.startswith("double") else "<f4"
+    encoded = blob.SerializePartialToString()
+    parts = [np.frombuffer(part, width) for part in payloads(encoded, number)]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _raw(blob: BlobProto, name: str) -> Floats:
+    """Return values stored by NVCaffe; half floats become float32."""
+    raw: bytes = getattr(blob, name)
+    if not raw:
+        return np.empty(0, np.float32)
+    kind = getattr(blob, f"{name}_type")
+    if kind not in RAW_TYPES:
+        name_of_type = BlobProto.RawType.Name(kind)
+        message = f"got {name} of type {name_of_type}, expected floats"
+        raise WeightsError(message, code=ErrorCode.DTYPE_MISMATCH, field=name, got=name_of_type)
+    width = np.dtype(RAW_TYPES[kind])
+    if len(raw) % width.itemsize:
+        message = f"got {len(raw)} bytes of {name}, expected a multiple of {width.itemsize}"
+        raise WeightsError(message, code=ErrorCode.CORRUPT, field=name, got=len(raw))
+    block = np.frombuffer(raw, width)
+    return block.astype(np.float32) if kind == BlobProto.FLOAT16 else block
+
+
+M = TypeVar("M", bound=Message)
+Array = npt.NDArray[Any]
+
+LARGE = 1 << 16
+"""Least size in bytes of arrays that are cut out."""
+
+BLOB: dict[int, Any] = {}
+PLACES: dict[type[Message], dict[int, Any]] = {
+    NetParameter: {
+        NetParameter.LAYER_FIELD_NUMBER: {LayerParameter.BLOBS_FIELD_NUMBER: BLOB},
+        NetParameter.LAYERS_FIELD_NUMBER: {V1LayerParameter.BLOBS_FIELD_NUMBER: BLOB},
+    },
+    SolverState: {SolverState.HISTORY_FIELD_NUMBER: BLOB},
+}
+"""Nesting of blobs in messages, by field number."""
+
+KINDS = {
+    BlobProto.DATA_FIELD_NUMBER: ("<f4", BlobProto.RAW_DATA_FIELD_NUMBER),
+    BlobProto.DIFF_FIELD_NUMBER: ("<f4", BlobProto.RAW_DIFF_FIELD_NUMBER),
+    BlobProto.DOUBLE_DATA_FIELD_NUMBER: ("<f8", BlobProto.RAW_DATA_FIELD_NUMBER),
+    BlobProto.DOUBLE_DIFF_FIELD_NUMBER: ("<f8", BlobProto.RAW_DIFF_FIELD_NUMBER),
+}
+"""Array field -> its dtype, and the field that stores the marker."""
+
+
+class Arrays:
+    """Arrays cut out of a message.
+
+    Args:
+        contents: Contents of the file.
+    """
+
+    def __init__(self, contents: mmap.mmap | bytes = b"") -> None:
+        self._contents = contents
+        self._mark = os.urandom(16)  # unpredictable: no file can fake a marker
+        self._arrays: list[Array] = []
+
+    def add(self, array: Array) -> bytes:
+        """Store an array and return the marker of its blob."""
+        self._arrays.append(array)
+        return self._mark + b"%d" % (len(self._arrays) - 1)
+
+    def floats(self, blob: BlobProto, diff: bool = False) -> Array:
+        """Return the values like ``floats`` of a blob message; may be unaligned."""
+        array = self._of(blob, diff)
+        return floats(blob, diff) if array is None else array
+
+    def count(self, blob: BlobProto, diff: bool = False) -> int:
+        """Return the number of values."""
+        array = self._of(blob, diff)
+        return count_floats(blob, diff) if array is None else array.size
+
+    def restore_arrays(self, blob: BlobProto) -> None:
+        """Copy the arrays of a blob back into its message."""
+        for diff in (False, True):
+            array = self._of(blob, diff)
+            if array is not None:
+                set_floats(blob, array, diff)
+
+    def release_pages(self) -> None:
+        """Release the file's pages; later reads load them again."""
+        if isinstance(self._contents, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            self._contents.madvise(mmap.MADV_DONTNEED)
+
+    def _of(self, blob: BlobProto, diff: bool) -> Array | None:
+        raw: bytes = blob.raw_diff if diff else blob.raw_data
+        if not raw.startswith(self._mark):
+            return None
+        return self._arrays[int(raw[len(self._mark) :])]
+
+
+def read_message_arrays(
+    path: str | os.PathLike[str], cls: type[M], error: type[DemitasseError] = WeightsError
+) -> tuple[M, Arrays]:
+    """Read a message like ``read_binary``, with the large arrays of its blobs separate.
+
+    Args:
+        path: The file.
+        cls: NetParameter or SolverState.
+        error: Class of raised errors.
+
+    Raises:
+        DemitasseError: As ``error``: the file does not exist, or is empty, damaged or no such
+            message.
+    """
+    contents = mapped_file(path, error)
+    arrays = Arrays(contents)
+    try:
+        parts = _rest(memoryview(contents), PLACES[cls], arrays)
+    except ValueError:  # protobuf reports the fault
+        return parsed(bytes(contents), cls, path, error), Arrays()
+    return parsed(b"".join(parts), cls, path, error, whole=contents), arrays
+
+
+def _rest(view: memoryview, places: dict[int, Any], arrays: Arrays) -> list[bytes | memoryview]:
+    """Return the parts of a message without the large arrays of its blobs.
+
+    Raises:
+        ValueError: The message is malformed.
+    """
+    parts: list[bytes | memoryview] = []
+    begin = 0
+    for number, kind, start, body, end in fields(view):
+        inner = places.get(number)
+        if inner is None or kind != LENGTH or end - body < LARGE:
+            continue
+        payload = view[body:end]
+        rest = _blob(payload, arrays) if inner is BLOB else _rest(payload, inner, arrays)
+        size = sum(len(part) for part in rest)
+        parts += [view[begin:start], length_prefix(number, size), *rest]
+        begin = end
+    return [*parts, view[begin:]]
+
+
+def _blob(view: memoryview, arrays: Arrays) -> list[bytes | memoryview]:
+    """Return the parts of a blob, its large arrays replaced by markers."""
+    found = list(fields(view))
+    parts: list[bytes | memoryview] = []
+    begin = 0
+    numbers = [number for number, *_ in found]
+    for number, kind, start, body, end in found:
+        dtype, mark = KINDS.get(number, ("", 0))
+        plain = kind == LENGTH and end - body >= LARGE and numbers.count(number) == 1
+        others = {other for other, (_, same) in KINDS.items() if same == mark and other != number}
+        if not dtype or not plain or others & set(numbers) or mark in numbers:
+            continue  # split or duplicate fields: left to protobuf
+        if (end - body) % np.dtype(dtype).itemsize:
+            message = "an array ends inside a number"
+            raise ValueError(message)
+        text = arrays.add(np.frombuffer(view[body:end], dtype))
+        parts += [view[begin:start], length_prefix(mark, len(text)), text]
+        begin = end
+    return [*parts, view[begin:]]
+
+
+Pieces = list[bytes | memoryview]
+
+SINGLE = (BlobProto.DATA_FIELD_NUMBER, BlobProto.DIFF_FIELD_NUMBER)
+DOUBLE = (BlobProto.DOUBLE_DATA_FIELD_NUMBER, BlobProto.DOUBLE_DIFF_FIELD_NUMBER)
+
+
+def blob_pieces(data: npt.NDArray[Any], diff: npt.NDArray[Any] | None = None) -> Pieces:
+    """Return a blob message.
+
+    Args:
+        data: Any shape; float64 is stored as doubles, others as float32.
+        diff: The gradient, of the same shape, or None.
+    """
+    double = data.dtype == np.float64
+    numbers = DOUBLE if double else SINGLE
+    arrays: Pieces = []
+    for number, array in zip(numbers, (data, diff), strict=True):
+        if array is not None and array.size:
+            block = np.ascontiguousarray(array, "<f8" if double else "<f4")
+            body = block.reshape(-1).view(np.uint8).data
+            arrays += [length_prefix(number, body.nbytes), body]
+    shape: Pieces = []
+    if data.ndim:
+        encoded = BlobShape(dim=data.shape).SerializeToString()
+        shape = [length_prefix(BlobProto.SHAPE_FIELD_NUMBER, len(encoded)), encoded]
+    return [*shape, *arrays] if double else [*arrays, *shape]
+
+
+def field_pieces(number: int, pieces: Pieces) -> Pieces:
+    """Return a message as field ``number`` of an outer message."""
+    return [length_prefix(number, sum(map(_size, pieces))), *pieces]
+
+
+def with_field(message: Message, number: int, values: Sequence[Pieces]) -> Pieces:
+    """Return a message with values of its empty repeated field ``number``."""
+    low, high = type(message)(), type(message)()
+    low.CopyFrom(message)
+    high.CopyFrom(message)
+    for field, _ in message.ListFields():
+        (high if field.number < number else low).ClearField(field.name)
+    low.DiscardUnknownFields()  # unknown fields come last
+    pieces: Pieces = [low.SerializePartialToString()]
+    for value in values:
+        pieces += field_pieces(number, value)
+    return [*pieces, high.SerializePartialToString()]
+
+
+def write_pieces(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryview]) -> None:
+    """Write the pieces of a message, atomically.
+
+    Raises:
+        OSError: The file cannot be written; an old file is kept.
+        WeightsError: The pieces exceed 2 GiB.
+    """
+    parts = list(pieces)
+    size = sum(map(_size, parts))
+    if size > LARGEST:
+        reason = f"got {size} bytes, expected at most 2 GiB (protobuf); write HDF5 instead"
+        raise WeightsError(reason, code=ErrorCode.LIMIT, got=size).at(os.fspath(path))
+    with atomic_write(path) as file:
+        for part in parts:
+            file.write(part)
+
+
+def _size(piece: bytes | memoryview) -> int:
+    return piece.nbytes if isinstance(piece, memoryview) else len(piece)

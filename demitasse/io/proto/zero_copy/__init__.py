@@ -1,1 +1,0 @@
-"""Messages with large arrays, read and written without copying the arrays."""

@@ -1,1 +1,0 @@
-"""Parameters of layers as state_dicts of PyTorch, and back."""
