@@ -100,11 +100,9 @@ def _as_flags(message: str) -> str:
     for name in context.params if context is not None else ():
         message = re.sub(rf"(?<![\w-]){name}= ", f"--{name} ", message)
         message = re.sub(rf"(?<![\w-]){name}='(\w+)'", rf"--{name} \1", message)
-        message = re.sub(
-            rf"(?<![\w-]){name}=\[([^\]]*)\]",
-            lambda found, flag=name: f"--{flag} " + found[1].replace("'", "").replace(" ", ""),
-            message,
-        )
+        for found in re.finditer(rf"(?<![\w-]){name}=\[([^\]]*)\]", message):
+            values = found[1].replace("'", "").replace(" ", "")
+            message = message.replace(found[0], f"--{name} {values}")
     return message
 
 
