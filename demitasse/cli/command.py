@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from importlib import import_module
@@ -58,6 +58,19 @@ class LazyGroup(click.Group):
         module = import_module(f"demitasse.cli.commands.{self.modules[cmd_name]}")
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands, each with its whole first sentence."""
+        self.write_section(ctx, formatter, "Commands", self.list_commands(ctx))
+
+    def write_section(
+        self, ctx: click.Context, formatter: click.HelpFormatter, title: str, names: Iterable[str]
+    ) -> None:
+        """Write a section of the help."""
+        commands = ((name, self.get_command(ctx, name)) for name in names)
+        rows = [(name, one.get_short_help_str(limit=200)) for name, one in commands if one]
+        with formatter.section(title):
+            formatter.write_dl(rows)
 
 
 class Command(click.Command):

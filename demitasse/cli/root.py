@@ -65,12 +65,9 @@ class Root(LazyGroup):
             raise click.UsageError(message, ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands by section, each with its whole first sentence."""
+        """List the commands by section."""
         for title, names in SECTIONS.items():
-            commands = ((name, self.get_command(ctx, name)) for name in names)
-            rows = [(name, one.get_short_help_str(limit=200)) for name, one in commands if one]
-            with formatter.section(title):
-                formatter.write_dl(rows)
+            self.write_section(ctx, formatter, title, names)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands that ``--help`` lists."""
