@@ -1,4 +1,4 @@
-"""Images for examples that need no download: scikit-learn's digits, and drawn shapes."""
+"""Images for examples without a download: scikit-learn's digits, and drawn shapes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.errors import ConfigError
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.data.databases.writing import write_database
 
 __all__ = ["SHAPES", "Scene", "Split", "digits", "draw_shapes", "scenes", "write_databases"]
 
 SHAPES = ("disc", "square", "triangle", "ring", "cross")
-"""What is drawn, by label."""
+"""Shapes by label."""
 
 COLOURS = np.array([[220, 60, 50], [60, 90, 220]], dtype=np.uint8)
 """Red and blue, as RGB: two classes of every shape."""
@@ -22,7 +22,7 @@ COLOURS = np.array([[220, 60, 50], [60, 90, 220]], dtype=np.uint8)
 
 @dataclass(frozen=True)
 class Split:
-    """Images with labels, to train and to test with.
+    """Images with labels, for training and test.
 
     Shapes: images (N, C, H, W), uint8; labels (N,).
     """
@@ -32,11 +32,11 @@ class Split:
 
 
 def digits(size: int = 28, test: int = 297) -> Split:
-    """Return the 1,797 handwritten digits of scikit-learn, each in proportion in both parts.
+    """Return the 1,797 handwritten digits of scikit-learn, in a stratified split.
 
     Args:
-        size: Height and width, a multiple of 8 with a border of zeros; grey values 0 to 255.
-        test: How many are for the test.
+        size: Height and width: a multiple of 8, padded with zeros; gray values 0 to 255.
+        test: Number of test images.
 
     Raises:
         ConfigError: scikit-learn is not installed.
@@ -46,7 +46,7 @@ def digits(size: int = 28, test: int = 297) -> Split:
         from sklearn.model_selection import train_test_split
     except ImportError as error:
         message = "this example needs scikit-learn: pip install 'demitasse[examples]'"
-        raise ConfigError(message) from error
+        raise ConfigError(message, code=ErrorCode.UNAVAILABLE, extra="examples") from error
     grey, labels = load_digits(return_X_y=True)
     images = np.minimum(grey.reshape(-1, 1, 8, 8) * 16, 255).astype(np.uint8)
     times = size // 8
@@ -60,7 +60,7 @@ def digits(size: int = 28, test: int = 297) -> Split:
 
 
 def write_databases(folder: Path, split: Split, names: tuple[str, str]) -> None:
-    """Write both parts as LMDBs of these names; what is there already is kept."""
+    """Write both parts as LMDBs; keep existing databases."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, (images, labels) in zip(names, (split.train, split.test), strict=True):
         if not (folder / name).exists():
@@ -70,8 +70,8 @@ def write_databases(folder: Path, split: Split, names: tuple[str, str]) -> None:
 def draw_shapes(count: int, size: int = 32, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Draw one shape on each image, over noise: ten classes, five shapes in two colours.
 
-    Shapes: images (count, 3, size, size), BGR, uint8; labels (count,): twice the shape's number,
-    plus 1 where it is blue.
+    Shapes: images (count, 3, size, size), BGR, uint8; labels (count,): twice the shape's index,
+    plus 1 for blue.
     """
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 2 * len(SHAPES), count)
@@ -90,8 +90,8 @@ class Scene:
 
     Attributes:
         image: (3, size, size), BGR, uint8.
-        boxes: For each shape its class from 1 on, and left, top, right, bottom in pixels.
-        classes: (size, size), uint8: for each pixel its class, 0 where there is none.
+        boxes: Class from 1 on, left, top, right and bottom of each shape, in pixels.
+        classes: (size, size), uint8: class of each pixel, 0 for the background.
     """
 
     image: np.ndarray
@@ -103,11 +103,11 @@ def scenes(count: int, size: int, *, shapes: int = 2, most: int = 2, seed: int =
     """Draw images of one to ``most`` shapes that do not overlap.
 
     Args:
-        count: How many images.
+        count: Number of images.
         size: Height and width.
-        shapes: Of how many kinds; the classes are 1 to ``shapes``.
-        most: Shapes in an image at most.
-        seed: Of all that is random.
+        shapes: Number of classes, which are 1 to ``shapes``.
+        most: Largest number of shapes in an image.
+        seed: Seed of the generator.
     """
     rng = np.random.default_rng(seed)
     return [_scene(size, shapes, most, rng) for _ in range(count)]
@@ -118,7 +118,7 @@ def _scene(size: int, shapes: int, most: int, rng: np.random.Generator) -> Scene
     classes = np.zeros((size, size), dtype=np.uint8)
     boxes: list[tuple[int, float, float, float, float]] = []
     _background(image, rng)
-    for centre, radius in _places(size, int(rng.integers(1, most + 1)), rng):
+    for centre, radius in _discs(size, int(rng.integers(1, most + 1)), rng):
         kind = int(rng.integers(shapes))
         mask = _mask(SHAPES[kind], size, centre, radius)
         _paint(image, mask, int(rng.integers(2)), rng)
@@ -130,8 +130,8 @@ def _scene(size: int, shapes: int, most: int, rng: np.random.Generator) -> Scene
     return Scene(image, boxes, classes)
 
 
-def _places(size: int, count: int, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, float]]:
-    """Yield centre and radius of up to ``count`` discs apart from each other."""
+def _discs(size: int, count: int, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, float]]:
+    """Yield center and radius of up to ``count`` disjoint discs."""
     taken: list[tuple[np.ndarray, float]] = []
     for _ in range(20 * count):
         radius = float(rng.uniform(0.12, 0.25) * size)
@@ -153,7 +153,7 @@ def _paint(image: np.ndarray, mask: np.ndarray, blue: int, rng: np.random.Genera
 
 
 def _mask(kind: str, size: int, centre: np.ndarray, radius: float) -> np.ndarray:
-    """Return which pixels of (size, size) a shape covers."""
+    """Return the mask of a shape. Shape: (size, size)."""
     rows, columns = np.mgrid[:size, :size] + 0.5
     y, x = (rows - centre[0]) / radius, (columns - centre[1]) / radius
     masks: dict[str, np.ndarray] = {

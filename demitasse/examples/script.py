@@ -1,4 +1,4 @@
-"""What the examples' scripts share: arguments, a folder to work in, training."""
+"""Shared parts of the examples' scripts: arguments, working folder, training."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Arguments", "copy_prototxts", "main", "train"]
 
 @dataclass(frozen=True)
 class Arguments:
-    """What an example is told.
+    """Arguments of an example.
 
     Attributes:
         out: Folder for data, prototxts and weights.
-        data: Folder of real data; None makes or takes what needs no download.
-        device: Where to run; None asks the configuration.
-        iterations: Updates of each training; None takes what its solver says.
+        data: Folder of real data; None for data without a download.
+        device: Device; defaults to the configuration's.
+        iterations: Updates of each training; defaults to the solver file's.
     """
 
     out: Path
@@ -32,12 +32,12 @@ class Arguments:
     iterations: int | None = None
 
     def with_iterations(self, iterations: int) -> Arguments:
-        """Return these, with so many updates where none were asked for."""
+        """Return the arguments, with a default number of updates."""
         return self if self.iterations is not None else replace(self, iterations=iterations)
 
 
 def main(run: Callable[[Arguments], Mapping[str, float]], about: str, name: str) -> None:
-    """Run an example with the arguments of the command line and print what it reached."""
+    """Run an example with the arguments of the command line, and print its results."""
     parser = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -51,7 +51,7 @@ def main(run: Callable[[Arguments], Mapping[str, float]], about: str, name: str)
 
 
 def copy_prototxts(source: Path, out: Path) -> None:
-    """Copy the prototxts of an example to where it runs; what is there already is kept."""
+    """Copy the prototxts of an example to its working folder; keep existing files."""
     out.mkdir(parents=True, exist_ok=True)
     for file in source.glob("*.prototxt"):
         if not (out / file.name).exists():
@@ -61,19 +61,19 @@ def copy_prototxts(source: Path, out: Path) -> None:
 def train(
     file: Path, given: Arguments, *, weights: Path | None = None, resume: Path | None = None
 ) -> Solver:
-    """Train as a solver's file says; snapshots land in its folder.
+    """Train with a solver file; snapshots are written to its folder.
 
     Args:
-        file: The solver's.
-        given: Device, and how many updates.
-        weights: A caffemodel to begin with, or None.
-        resume: A solver state to go on from, or None.
+        file: The solver file.
+        given: Device and number of updates.
+        weights: Initial weights, or None.
+        resume: Solver state to resume, or None.
     """
     param = read_solver_params(file)
     param.snapshot_prefix = str(file.parent / param.snapshot_prefix)
     if weights is not None:
         param.weights[:] = [str(weights)]
-    # So small nets gain little from more threads, and on a busy machine they wait for them.
+    # Small nets gain little from more threads, and wait for them on a busy machine.
     with settings.override(threads=1):
         solver = Solver(param, device=given.device, base_dir=file.parent)
         if resume is not None:

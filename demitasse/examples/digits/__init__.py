@@ -1,7 +1,7 @@
-"""Train a small LeNet on 1,797 real handwritten digits that scikit-learn carries.
+"""Train a small LeNet on the 1,797 handwritten digits of scikit-learn.
 
 The digits are the test set of the UCI collection "Optical Recognition of Handwritten Digits":
-8x8 pixels, grey values 0 to 16. They are written here as 16x16 pixels, grey values 0 to 255.
+8x8 pixels, gray values 0 to 16, written here as 16x16 pixels, gray values 0 to 255.
 """
 
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ TEST_SIZE = 297
 
 @dataclass(frozen=True)
 class Result:
-    """What a run reached.
+    """Result of a run.
 
     Attributes:
-        accuracy: share of the test digits that were recognised, 0 to 1.
-        caffemodel: the trained weights.
+        accuracy: Accuracy on the test digits, 0 to 1.
+        caffemodel: The trained weights.
     """
 
     accuracy: float
@@ -36,10 +36,9 @@ class Result:
 
 
 def prepare(folder: Path) -> None:
-    """Write two databases, prototxts and a card into ``folder``; what is there already is kept.
+    """Write two databases, prototxts and a card to ``folder``; keep existing files.
 
-    ``train_lmdb`` holds 1,500 digits and ``test_lmdb`` 297, chosen and ordered by a fixed seed so
-    that every digit has the same share in both.
+    ``train_lmdb`` has 1,500 digits and ``test_lmdb`` 297: a stratified split with a fixed seed.
 
     Raises:
         ConfigError: scikit-learn is not installed.
@@ -55,14 +54,14 @@ def prepare(folder: Path) -> None:
 
 
 def run(folder: Path, device: str | None = None) -> Result:
-    """Prepare ``folder``, train there, test on all test digits, and print what came out.
+    """Prepare ``folder``, train, test on all test digits, and print the results.
 
     Args:
-        folder: where databases, prototxts and weights go.
-        device: where to run; None takes it from the configuration.
+        folder: Folder for databases, prototxts and weights.
+        device: Device; defaults to the configuration's.
     """
     prepare(folder)
-    # So small a net gains nothing from more threads, and on a busy machine it waits for them.
+    # A small net gains nothing from more threads, and waits for them on a busy machine.
     with settings.override(threads=1):
         solver = Solver(folder / "solver.prototxt", device=device)
         solver.solve()
