@@ -11,7 +11,7 @@ from typing import Any
 import gpu_nets
 import numpy as np
 
-from demitasse.backends.cupy.library.gemm import Product
+from demitasse.backends.cupy.library.cublas import Product
 from demitasse.core.device import Device
 
 __all__ = ["graphs", "recordable"]

@@ -7,8 +7,8 @@ from typing import Any
 
 import gpu_nets
 
+from demitasse.backends.cupy.library.cublas import Product
 from demitasse.backends.cupy.library.engine import Engine
-from demitasse.backends.cupy.library.gemm import Product
 from demitasse.blob import Blob
 from demitasse.core.config import settings
 from demitasse.core.device import Device

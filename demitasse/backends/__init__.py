@@ -17,8 +17,8 @@ __all__ = ["backend_class", "backend_names", "canonical_name", "clashes", "devic
 BUILT_IN = {
     "cpu": "demitasse.backends.onednn:cpu_backend",
     "numpy": "demitasse.backends.numpy.backend:NumpyBackend",
-    "readonly": "demitasse.backends.readonly:ReadonlyBackend",
-    "strict": "demitasse.backends.strict:StrictBackend",
+    "readonly": "demitasse.backends.test_devices:ReadonlyBackend",
+    "strict": "demitasse.backends.test_devices:StrictBackend",
     "cuda": "demitasse.backends.cupy:CupyBackend",
 }
 """Name -> module and class there, or a function that returns the class; as entry points have it."""

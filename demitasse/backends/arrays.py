@@ -1,16 +1,18 @@
-"""Array types of the engine; host arrays aligned for vector instructions."""
+"""Array types of the engine, aligned host arrays, and slices of a Concat's top."""
 
 from __future__ import annotations
 
+import math
 import mmap
 from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
 
-from demitasse.backends.home import Home
+from demitasse.core.frozen_struct import FrozenStruct
 
-__all__ = ["Array", "Event", "PrivateLayout", "address", "aligned", "give_back"]
+__all__ = ["Array", "Event", "Home", "PrivateLayout", "address", "aligned", "give_back"]
+
 
 Array = Any  # an array of some namespace; shapes live in docstrings
 
@@ -86,3 +88,36 @@ def give_back(array: np.ndarray) -> None:
     if size > 0:
         with suppress(OSError):
             memory.madvise(mmap.MADV_DONTNEED, first, size)
+
+
+class Home(FrozenStruct):
+    """A range of the channels of some images that lie with their channels last.
+
+    Attributes:
+        shape: The shape of what lies there, (N, C, *spatial).
+        whole: The shape of all of it: the same but for C.
+        first: The first of the channels.
+    """
+
+    shape: tuple[int, ...]
+    whole: tuple[int, ...]
+    first: int
+
+    @property
+    def is_whole(self) -> bool:
+        """True if it is all channels."""
+        return self.shape == self.whole
+
+    @property
+    def size(self) -> int:
+        """Elements from the first to the last, those of other channels in between included."""
+        return math.prod(self.whole) - self.whole[1] + self.shape[1]
+
+    def part(self, shape: tuple[int, ...], first: int) -> Home:
+        """Return the home of some of these channels.
+
+        Args:
+            shape: Their shape.
+            first: The first of them, counted from our first.
+        """
+        return Home(shape, self.whole, self.first + first)

@@ -14,8 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from demitasse.backends.arrays import Array, PrivateLayout
-from demitasse.backends.home import Home
+from demitasse.backends.arrays import Array, Home, PrivateLayout
 from demitasse.backends.ops import Op
 from demitasse.backends.random import Draw
 from demitasse.backends.storage import Stored

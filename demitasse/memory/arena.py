@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from demitasse.backends.arrays import Array
-from demitasse.backends.home import Home
+from demitasse.backends.arrays import Array, Home
 from demitasse.core.config import settings
 from demitasse.core.memory_info import HOST, Share, ledger
 from demitasse.core.out_of_memory import with_location

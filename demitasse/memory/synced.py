@@ -16,8 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from demitasse.backends.arrays import Array, PrivateLayout
-from demitasse.backends.home import Home
+from demitasse.backends.arrays import Array, Home, PrivateLayout
 from demitasse.backends.storage import ARRAYS, Stored
 from demitasse.core.config import settings
 from demitasse.core.device import Device

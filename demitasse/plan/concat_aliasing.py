@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from demitasse.backends import ops
-from demitasse.backends.home import Home
+from demitasse.backends.arrays import Home
 from demitasse.blob import Blob
 from demitasse.core.frozen_struct import FrozenStruct
 from demitasse.plan.planned_layer import LayerBinding

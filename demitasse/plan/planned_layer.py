@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from demitasse.backends.kernel_cache import Recent
 from demitasse.backends.ops import Op
-from demitasse.backends.recent import Recent
 from demitasse.backends.step import AnyStep, Declined, Operands
 from demitasse.blob import Blob, VersionCounter
 from demitasse.core.frozen_struct import FrozenStruct

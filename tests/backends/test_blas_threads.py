@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from demitasse.backends.numpy.blas import blas, held_to
+from demitasse.backends.numpy.products import blas, held_to
 from demitasse.core import threads as module
 from demitasse.core.config import settings
 from demitasse.core.device import Device
@@ -64,7 +64,7 @@ def test_a_lack_of_memory_while_a_pass_is_entered_stays_one(library, monkeypatch
     def refuse(there):
         raise MemoryError
 
-    monkeypatch.setattr("demitasse.backends.numpy.blas.wanted_threads", refuse)
+    monkeypatch.setattr("demitasse.backends.numpy.products.wanted_threads", refuse)
 
     with pytest.raises(MemoryError), Device("numpy").backend.enter():
         pass

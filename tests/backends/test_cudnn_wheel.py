@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from windows import sizes, windows
 
 from demitasse.backends.cupy.library.convolutions import Convolution
-from demitasse.backends.cupy.library.cudnn_graphs import graph_of
+from demitasse.backends.cupy.library.cudnn import Choice, Plans, Rules, graph_of
 from demitasse.backends.cupy.library.cudnn_library import status
-from demitasse.backends.cupy.library.cudnn_plans import Choice, Plans, Rules
 from demitasse.backends.step import Declined
 from demitasse.backends.storage import ARRAYS
 from demitasse.backends.windows import ConvGeometry, Window

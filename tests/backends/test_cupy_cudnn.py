@@ -23,11 +23,10 @@ from steps import Way, expect_portable
 from demitasse import Net
 from demitasse.backends.cupy.library import cudnn_library
 from demitasse.backends.cupy.library.convolutions import Convolution
-from demitasse.backends.cupy.library.cudnn import Cudnn
+from demitasse.backends.cupy.library.cudnn import Choice, Cudnn
 from demitasse.backends.cupy.library.cudnn_library import status
-from demitasse.backends.cupy.library.cudnn_plans import Choice
 from demitasse.backends.cupy.library.gpu import GpuEngine
-from demitasse.backends.kept import folder
+from demitasse.backends.kernel_cache import folder
 from demitasse.backends.step import Declined
 from demitasse.backends.windows import ConvGeometry, Window
 from demitasse.core.config import settings

@@ -5,8 +5,8 @@ import pytest
 from cuda_host import HostEngine, cuda_at
 
 from demitasse.backends import random
+from demitasse.backends.cupy.library.cublas import Product
 from demitasse.backends.cupy.library.engine import WIDE
-from demitasse.backends.cupy.library.gemm import Product
 from demitasse.errors import DeviceError
 
 RNG = np.random.default_rng(0)

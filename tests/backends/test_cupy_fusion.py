@@ -5,7 +5,7 @@ import pytest
 from cuda_host import HostCudaBackend, cuda_at, host_cuda
 
 from demitasse import Net
-from demitasse.backends.cupy import parts
+from demitasse.backends.cupy import sums as parts
 from demitasse.backends.step import Declined
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.testing import compare

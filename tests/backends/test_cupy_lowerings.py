@@ -325,7 +325,7 @@ class TestAccuracy:
     @pytest.mark.parametrize("most", [1024, 3])
     @pytest.mark.parametrize("place", ["host", (2, 4), "cuda:0"], ids=str)
     def test_scores_that_are_no_numbers_are_told(self, place, fields, most, monkeypatch):
-        monkeypatch.setattr("demitasse.backends.cupy.steps.accuracy.MOST_PARTS", most)
+        monkeypatch.setattr("demitasse.backends.cupy.steps.losses.MOST_PARTS", most)
         net = self.net(fields)
         net.blobs["x0"].data[1, 2, 0] = math.nan
         net.blobs["x1"].data[1, 0] = 2

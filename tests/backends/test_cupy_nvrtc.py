@@ -7,7 +7,7 @@ import pytest
 from cubin import local_bytes
 from nvrtc import machine_code
 
-from demitasse.backends.cupy.library.sources import FAMILIES, MOST_THREADS, options, source
+from demitasse.backends.cupy.library.engine import FAMILIES, MOST_THREADS, options, source
 
 HOPPER = "sm_90"
 OTHERS = ("sm_75", "sm_80", "sm_100", "sm_120")

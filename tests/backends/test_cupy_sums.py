@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demitasse import Net
-from demitasse.backends.cupy import parts
+from demitasse.backends.cupy import sums as parts
 from demitasse.backends.cupy.library.engine import Grid
-from demitasse.backends.cupy.parts import Parts
-from demitasse.backends.cupy.sums import ChannelSums
+from demitasse.backends.cupy.sums import ChannelSums, Parts
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.testing import compare
 

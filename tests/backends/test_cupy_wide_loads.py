@@ -8,8 +8,7 @@ import pytest
 from cuda_host import HostEngine
 from nvrtc import portable_code
 
-from demitasse.backends.cupy.library.engine import Grid
-from demitasse.backends.cupy.library.sources import options, source
+from demitasse.backends.cupy.library.engine import Grid, options, source
 
 RNG = np.random.default_rng(0)
 GRIDS = [Grid(1, 1), Grid(3, 4)]

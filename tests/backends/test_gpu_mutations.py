@@ -8,8 +8,8 @@ from gpu.errors import Misuse
 
 from demitasse.backends.cupy import CupyBackend
 from demitasse.backends.cupy.library import engine
-from demitasse.backends.cupy.library.flight import Flights
 from demitasse.backends.cupy.library.gpu import GpuEngine
+from demitasse.backends.cupy.library.uploads import Flights
 from demitasse.blob import Blob
 from demitasse.core.device import Device
 from demitasse.memory import SyncedMemory

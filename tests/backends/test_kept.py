@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from demitasse.backends import kept
+from demitasse.backends import kernel_cache as kept
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX's")
 

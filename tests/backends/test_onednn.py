@@ -378,7 +378,7 @@ def test_two_nets_in_two_threads_give_the_bits_of_one_thread():
 
 @here
 def test_blas_has_its_threads_back_after_a_pass():
-    from demitasse.backends.numpy.blas import blas
+    from demitasse.backends.numpy.products import blas
 
     before = [library.get_num_threads() for library in blas()]
     one = net()

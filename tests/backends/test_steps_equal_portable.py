@@ -25,9 +25,9 @@ from steps import Case, Way, expect_portable, expect_step
 
 from demitasse.backends import ops
 from demitasse.backends.cupy.lowerings import LOWERINGS as CUPY
-from demitasse.backends.cupy.steps.activation import FUNCTIONS as CUPY_FUNCTIONS
+from demitasse.backends.cupy.steps.elementwise import FUNCTIONS as CUPY_FUNCTIONS
 from demitasse.backends.numpy.lowerings import LOWERINGS as NUMPY
-from demitasse.backends.numpy.steps.activation import FUNCTIONS as NUMPY_FUNCTIONS
+from demitasse.backends.numpy.steps.elementwise import FUNCTIONS as NUMPY_FUNCTIONS
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.lowerings import LOWERINGS as ONEDNN
 from demitasse.backends.onednn.steps.activation import FUNCTIONS as ONEDNN_FUNCTIONS

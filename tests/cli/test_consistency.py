@@ -21,7 +21,7 @@ def test_devices_that_agree(project, run):
 @pytest.fixture
 def parted(monkeypatch):
     """A device whose inner products are off by a part in a hundred."""
-    from demitasse.backends.readonly import ReadonlyBackend
+    from demitasse.backends.test_devices import ReadonlyBackend
 
     class Namespace:
         def __getattr__(self, name):

@@ -13,7 +13,7 @@ from expect_error import expect_error
 from demitasse import __version__
 from demitasse.backends.cupy import CupyBackend
 from demitasse.backends.cupy.library.cudnn_library import status
-from demitasse.backends.cupy.library.properties import properties
+from demitasse.backends.cupy.library.memory_pools import properties
 from demitasse.cli.commands.doctor import LIBRARIES
 from demitasse.core.config import TABLE
 from demitasse.errors import DeviceError, ErrorCode

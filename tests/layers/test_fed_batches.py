@@ -6,7 +6,7 @@ from cuda_host import cuda_at
 from PIL import Image
 
 from demitasse import Net
-from demitasse.backends.cupy.library.feed import GpuFeed
+from demitasse.backends.cupy.library.uploads import GpuFeed
 from demitasse.backends.pixels import Pixels
 from demitasse.core.device import Device
 from demitasse.io.data.databases.datum import array_to_datum

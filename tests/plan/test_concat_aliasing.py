@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from demitasse import Net
-from demitasse.backends.arrays import address
-from demitasse.backends.home import Home
+from demitasse.backends.arrays import Home, address
 from demitasse.backends.kernels import language as kernels
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.engine import engine

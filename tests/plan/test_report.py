@@ -5,8 +5,8 @@ import pytest
 
 from demitasse import Net
 from demitasse.backends import ops
-from demitasse.backends.readonly import ReadonlyBackend
 from demitasse.backends.step import Declined, Step
+from demitasse.backends.test_devices import ReadonlyBackend
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.report import Stopwatch, report
 

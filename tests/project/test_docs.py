@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from demitasse import pycaffe
 from demitasse.backends.kernels import language
-from demitasse.backends.numpy.steps import activation
+from demitasse.backends.numpy.steps import elementwise as activation
 from demitasse.cli.root import cli
 from demitasse.compat.pycaffe import _caffe
 from demitasse.core.config import TABLE

@@ -27,11 +27,9 @@ from gpu.host import Kernels, kernels
 from demitasse.backends.base import Backend
 from demitasse.backends.cupy import CupyBackend
 from demitasse.backends.cupy.library.convolutions import Convolution, Prepared
-from demitasse.backends.cupy.library.cublas import Cublas, Handle
+from demitasse.backends.cupy.library.cublas import Cublas, Handle, Product
 from demitasse.backends.cupy.library.cudnn import Cudnn
-from demitasse.backends.cupy.library.engine import Engine, Grid, Launch
-from demitasse.backends.cupy.library.gemm import Product
-from demitasse.backends.cupy.library.sources import source
+from demitasse.backends.cupy.library.engine import Engine, Grid, Launch, source
 from demitasse.backends.cupy.steps.fusion import fuse
 from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.ops import Op

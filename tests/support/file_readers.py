@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from reader import Call, Reader, put
 
 from demitasse import cvdnn, load_weights
-from demitasse.backends import kept
+from demitasse.backends import kernel_cache as kept
 from demitasse.benchmark.results import read_results
 from demitasse.cli.commands.classify import _windows
 from demitasse.cli.gflags import double_dashes

@@ -396,7 +396,7 @@ def _trust() -> None:
 
 def _kernels() -> None:
     """Keep code, as nets do that compile kernels, and read it again."""
-    from demitasse.backends.kept import read_code, write_code
+    from demitasse.backends.kernel_cache import read_code, write_code
     from demitasse.core.log import start_logging
 
     start_logging("warning")

@@ -6,8 +6,8 @@ from expect_error import expect_error
 
 from demitasse import Net, testing
 from demitasse.backends import ops
-from demitasse.backends.readonly import ReadonlyBackend
 from demitasse.backends.step import Step
+from demitasse.backends.test_devices import ReadonlyBackend
 from demitasse.errors import DeviceError, ErrorCode, NetError
 from demitasse.io.proto import NetParameter, parse_text
 

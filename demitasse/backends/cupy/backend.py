@@ -21,13 +21,11 @@ from demitasse.backends.base import Backend
 from demitasse.backends.cupy.library.cudnn_library import status
 from demitasse.backends.cupy.library.detect import advice, look
 from demitasse.backends.cupy.library.failures import failures
-from demitasse.backends.cupy.library.feed import GpuFeed
-from demitasse.backends.cupy.library.flight import Flights
 from demitasse.backends.cupy.library.gpu import GpuEngine
+from demitasse.backends.cupy.library.memory_pools import Pools, properties
 from demitasse.backends.cupy.library.nccl import NcclConnector
-from demitasse.backends.cupy.library.pools import Pools
-from demitasse.backends.cupy.library.properties import properties
 from demitasse.backends.cupy.library.recorder import GraphRecorder
+from demitasse.backends.cupy.library.uploads import Flights, GpuFeed
 from demitasse.backends.cupy.lowerings import LOWERINGS
 from demitasse.backends.cupy.steps.fusion import fuse
 from demitasse.backends.cupy.updates import Updates

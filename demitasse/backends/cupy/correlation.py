@@ -1,21 +1,196 @@
-"""The three products of convolution, over any number of samples, chunk by chunk."""
+"""Cross-correlation on the GPU: im2col columns, 1x1 products, and cuDNN.
+
+An *image* (N, C, *spatial) and a *map* (N, M, *positions) are connected by a weight
+(M, C / group, *kernel). As a matrix the image becomes columns (C * taps, N * positions), the map
+becomes rows (M, N * positions); the groups are blocks of either, so that one batched product does
+them all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import cached_property
 
 import numpy as np
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.cupy.columns import Chunk, any_axes
-from demitasse.backends.cupy.library.convolutions import Result
-from demitasse.backends.cupy.library.engine import Engine
-from demitasse.backends.cupy.library.gemm import Product
-from demitasse.backends.cupy.pointwise import PointwiseGradient
+from demitasse.backends.cupy.library.convolutions import Convolution, Result
+from demitasse.backends.cupy.library.cublas import Product
+from demitasse.backends.cupy.library.engine import Engine, Launch
+from demitasse.backends.step import Declined
 from demitasse.backends.storage import array_dtype
 from demitasse.backends.windows import ConvGeometry
 
-__all__ = ["Correlation"]
+__all__ = ["Chunk", "Correlation", "LibraryCorrelation", "PointwiseGradient", "any_axes"]
+
+
+def two_axes(g: ConvGeometry) -> tuple[int, ...] | None:
+    """Return size, kernel, ... for height and width; one axis is a width; None for more."""
+    missing = 2 - len(g.spatial)
+    if missing < 0:
+        return None
+    w = g.window
+    fields = (
+        (g.spatial, 1), (w.kernel, 1), (w.stride, 1), (w.pad, 0), (w.dilation, 1), (g.positions, 1),
+    )  # fmt: skip
+    return tuple(n for field, neutral in fields for n in ((neutral,) * missing + field))
+
+
+def any_axes(g: ConvGeometry) -> np.ndarray:
+    """Return size, kernel, stride, pad, dilation and positions. Shape: (6, axes), int32."""
+    w = g.window
+    return np.array((g.spatial, w.kernel, w.stride, w.pad, w.dilation, g.positions), np.int32)
+
+
+class Chunk:
+    """The kernels and products for some samples at once.
+
+    Args:
+        engine: Runs them.
+        geometry: Image, map and window.
+        dtype: Of all arrays.
+        samples: How many samples.
+        axes: ``any_axes(geometry)`` on the device, for kernels of more than two axes.
+    """
+
+    def __init__(
+        self, engine: Engine, geometry: ConvGeometry, dtype: str, samples: int, axes: Array
+    ) -> None:
+        self.engine, self.g, self.dtype, self.samples = engine, geometry, dtype, samples
+        self._axes, self._flat = axes, two_axes(geometry)
+        g = geometry
+        self.height = g.group * g.height
+        self.length = samples * g.map_plane
+        self.alone = samples == 1
+        """True if it is one sample: its map is in the order of rows already."""
+        rows, columns, many = g.maps // g.group, g.height, g.group
+        self.to_rows = Product(dtype, rows, self.length, columns, batch=many)
+        self.to_columns = Product(dtype, columns, self.length, rows, transpose_a=True, batch=many)
+        self.to_weight = Product(
+            dtype, rows, columns, self.length, transpose_b=True, accumulate=True, batch=many
+        )
+
+    def scratch(self) -> tuple[Array, Array]:
+        """Return memory for columns (C * taps, length) and rows (M, length)."""
+        sizes = self.height * self.length, self.g.maps * self.length
+        columns, rows = self.engine.scratch(self.dtype, *sizes)
+        return columns, rows
+
+    def unfold(self, image: Array, columns: Array) -> None:
+        """Write an image's columns (im2col)."""
+        self._launch(self._unfold, image, columns)
+
+    def fold(self, columns: Array, image: Array) -> None:
+        """Add columns up to an image (col2im)."""
+        self._launch(self._fold, columns, image)
+
+    def _launch(self, kernel: Launch, source: Array, target: Array) -> None:
+        if self._flat is None:
+            kernel(source, target, self._axes)
+        else:
+            kernel(source, target)
+
+    @cached_property
+    def _unfold(self) -> Launch:
+        return self._kernel("im2col", self.g.channels * self.length)
+
+    @cached_property
+    def _fold(self) -> Launch:
+        return self._kernel("col2im", self.samples * self.g.channels * self.g.image_plane)
+
+    def _kernel(self, name: str, count: int) -> Launch:
+        g, flat = self.g, self._flat
+        reach = max(self.height * self.length, self.samples * g.channels * g.image_plane)
+        head = (self.samples, g.channels)
+        if flat is not None:
+            return self.engine.each("conv", name, self.dtype, count, *head, *flat, reach=reach)
+        numbers = (*head, len(g.spatial), g.window.size, g.map_plane, g.image_plane)
+        return self.engine.each("conv", f"{name}_nd", self.dtype, count, *numbers, reach=reach)
+
+    @cached_property
+    def gather(self) -> Launch:
+        """Kernel: a map's samples -> rows."""
+        g = self.g
+        numbers = (self.samples, g.maps, g.map_plane)
+        return self.engine.each(
+            "conv", "samples_to_rows", self.dtype, g.maps * self.length, *numbers
+        )
+
+    @cached_property
+    def scatter(self) -> Launch:
+        """Kernel: rows -> a map's samples."""
+        g = self.g
+        numbers = (self.samples, g.maps, g.map_plane)
+        return self.engine.each(
+            "conv", "rows_to_samples", self.dtype, g.maps * self.length, *numbers
+        )
+
+    @cached_property
+    def scatter_with_bias(self) -> Launch:
+        """Kernel: rows, bias -> a map's samples."""
+        return self._between("rows_to_samples_with_bias")
+
+    @cached_property
+    def add_bias(self) -> Launch:
+        """Kernel: adds a bias to a map's samples."""
+        g = self.g
+        count = g.maps * self.length
+        return self.engine.packs("conv", "add_bias", self.dtype, count, g.maps, g.map_plane)
+
+    def _between(self, name: str) -> Launch:
+        """Return a kernel that goes through all elements of a map's samples."""
+        numbers = (self.samples, self.g.maps, self.g.map_plane)
+        return self.engine.each("conv", name, self.dtype, self.g.maps * self.length, *numbers)
+
+
+class PointwiseGradient:
+    """A product for each sample, read from image and map as they lie, and the sum of them.
+
+    Args:
+        engine: Runs it.
+        geometry: Image, map, and a window of one element; one group.
+        dtype: Of all arrays.
+
+    Shapes: image (n, C, *spatial), maps (n, M, *spatial), weight (M, C, 1, ...).
+    """
+
+    def __init__(self, engine: Engine, geometry: ConvGeometry, dtype: str) -> None:
+        self._engine, self._dtype, self._samples = engine, dtype, geometry.n
+        self._sides = (geometry.maps, geometry.channels, geometry.map_plane)
+        self._count = geometry.maps * geometry.channels
+        most = max(
+            1, engine.column_budget // max(1, self._count * np.dtype(array_dtype(dtype)).itemsize)
+        )
+        self._step = max(1, min(most, geometry.n))
+        self._ones = engine.asarray(np.ones(self._step, array_dtype(dtype)))
+
+    @staticmethod
+    def pays(g: ConvGeometry) -> bool:
+        """Return whether it moves less memory than to lay out image and map in the order of rows.
+
+        That writes both of them; here, one weight is written for each sample.
+        """
+        if not g.window.is_pointwise or g.group != 1:
+            return False
+        return g.n <= 1 or g.maps * g.channels < (g.maps + g.channels) * g.map_plane
+
+    def add(self, maps: Array, image: Array, total: Array) -> None:
+        """Add the gradient to ``total``."""
+        if self._samples <= 1:
+            one = Product(
+                self._dtype, *self._sides, transpose_b=True, accumulate=True, batch=self._samples
+            )
+            self._engine.multiply(one, maps, image, total)
+            return
+        maps, image = (array.reshape(self._samples, -1) for array in (maps, image))
+        for first in range(0, self._samples, self._step):
+            part = slice(first, min(first + self._step, self._samples))
+            number = part.stop - first
+            each = Product(self._dtype, *self._sides, transpose_b=True, batch=number)
+            summed = Product(self._dtype, 1, self._count, number, accumulate=True)
+            [weights] = self._engine.scratch(self._dtype, number * self._count)
+            self._engine.multiply(each, maps[part], image[part], weights)
+            self._engine.multiply(summed, self._ones[:number], weights, total)
 
 
 class Correlation:
@@ -155,3 +330,102 @@ class Correlation:
         if samples not in self._chunks:
             self._chunks[samples] = Chunk(self.engine, self.g, self.dtype, samples, self._axes)
         return self._chunks[samples]
+
+
+class LibraryCorrelation:
+    """Cross-correlation by matrix products, for the requested gradients.
+
+    Args:
+        engine: Prepares and runs them.
+        geometry: Image, map and window.
+        dtype: Of all arrays.
+        wanted: Which products.
+        bias: Whether a bias is added to the map.
+
+    Raises:
+        Declined: The library lacks one of them.
+
+    Shapes: as ``Correlation`` says.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        geometry: ConvGeometry,
+        dtype: str,
+        wanted: Collection[Result],
+        *,
+        bias: bool,
+    ) -> None:
+        self.engine, self.dtype = engine, dtype
+        plain: dict[Result, Convolution] = {
+            result: Convolution(result, geometry, dtype) for result in wanted
+        }
+        self._adds_bias = False
+        """True if the library adds the bias, too."""
+        self._prepared = {result: engine.prepare_convolution(one) for result, one in plain.items()}
+        if bias and "maps" in wanted:
+            self._append_bias(Convolution("maps", geometry, dtype, bias=True))
+        maps, plane = geometry.maps, geometry.map_plane
+        count = geometry.n * maps * plane
+        self._add_bias = engine.packs("conv", "add_bias", dtype, count, maps, plane)
+        self._weights = maps * geometry.height
+        self._sum = engine.packs("elementwise", "weighted_sum", dtype, self._weights, 1.0, 1.0)
+        for result in wanted:
+            self._scratch(result)  # so that a pass allocates nothing
+
+    @property
+    def map_code(self) -> str:
+        """Name of the code that computes the map."""
+        return self._prepared["maps"].code
+
+    @property
+    def image_code(self) -> str:
+        """Name of the code that computes the image."""
+        return self._prepared["image"].code
+
+    def backward_code(self, results: Collection[Result]) -> str:
+        """Return what computes these products."""
+        return ", ".join(dict.fromkeys(self._prepared[result].code for result in results)) or "none"
+
+    def forward(self, image: Array, weight: Array, bias: Array | None, maps: Array) -> None:
+        """Compute the map of an image."""
+        workspace, _ = self._scratch("maps")
+        appended = bias if self._adds_bias else None
+        self._prepared["maps"].run(image, weight, maps, appended, workspace)
+        if bias is not None and not self._adds_bias:
+            self._add_bias(maps, bias)
+
+    def backward(
+        self,
+        maps: Array,
+        weight: Array,
+        *,
+        image: Array | None = None,
+        total: Array | None = None,
+        spread: Array | None = None,
+    ) -> None:
+        """Compute the products that begin with a map, as ``Correlation.backward`` does."""
+        if total is not None:
+            workspace, fresh = self._scratch("weight")
+            self._prepared["weight"].run(image, fresh, maps, None, workspace)
+            self._sum(fresh, total, total)
+        if spread is not None:
+            workspace, _ = self._scratch("image")
+            self._prepared["image"].run(spread, weight, maps, None, workspace)
+
+    def _append_bias(self, convolution: Convolution) -> None:
+        """Let the library add the bias, where it does that fast."""
+        try:
+            self._prepared["maps"] = self.engine.prepare_convolution(convolution)
+        except Declined:
+            return
+        self._adds_bias = True
+
+    def _scratch(self, result: Result) -> tuple[Array, Array]:
+        """Return the workspace of a product, and memory for a gradient of the weight."""
+        weights = (
+            self._weights * np.dtype(array_dtype(self.dtype)).itemsize if result == "weight" else 0
+        )
+        fresh, workspace = self.engine.scratch("uint8", weights, self._prepared[result].workspace)
+        return workspace, fresh.view(array_dtype(self.dtype))

@@ -1,22 +1,18 @@
 """The cupy backend's Steps, by operation: kernels of our own, and matrix products by cuBLAS."""
 
 from demitasse.backends import ops
-from demitasse.backends.cupy.steps.accuracy import AccuracyStep
-from demitasse.backends.cupy.steps.activation import ActivationStep
-from demitasse.backends.cupy.steps.batch_norm import BatchNormStep
-from demitasse.backends.cupy.steps.concat import ConcatStep
-from demitasse.backends.cupy.steps.convolution import ConvStep
-from demitasse.backends.cupy.steps.deconvolution import DeconvStep
-from demitasse.backends.cupy.steps.dropout import DropoutStep
-from demitasse.backends.cupy.steps.eltwise import SumStep
-from demitasse.backends.cupy.steps.inner_product import InnerProductStep
-from demitasse.backends.cupy.steps.lrn import LRNStep
-from demitasse.backends.cupy.steps.pair_loss import PairLossStep
+from demitasse.backends.cupy.steps.convolution import ConvStep, DeconvStep
+from demitasse.backends.cupy.steps.copies import ConcatStep, SplitStep
+from demitasse.backends.cupy.steps.elementwise import ActivationStep, DropoutStep, LRNStep, SumStep
+from demitasse.backends.cupy.steps.losses import (
+    AccuracyStep,
+    PairLossStep,
+    SoftmaxLossStep,
+    SoftmaxStep,
+)
+from demitasse.backends.cupy.steps.norm import BatchNormStep
 from demitasse.backends.cupy.steps.pooling import pool
-from demitasse.backends.cupy.steps.scale import ScaleStep
-from demitasse.backends.cupy.steps.softmax import SoftmaxStep
-from demitasse.backends.cupy.steps.softmax_loss import SoftmaxLossStep
-from demitasse.backends.cupy.steps.split import SplitStep
+from demitasse.backends.cupy.steps.products import InnerProductStep, ScaleStep
 from demitasse.backends.step import Lowerings
 
 __all__ = ["LOWERINGS"]

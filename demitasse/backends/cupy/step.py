@@ -1,20 +1,129 @@
-"""Base of this backend's Steps.
-
-Every Step reads its inputs before it asks for an output's buffer. In place both are one array, and
-``buffer()`` discards what is only on the host: ``read()`` must have copied it to the GPU before.
-"""
+"""Base of this backend's Steps, and parameters in 16 bits."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import ClassVar, TypeVar
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar
 
+import numpy as np
+
+from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.engine import Engine
-from demitasse.backends.cupy.narrow import NarrowParameter, narrow_blob, narrow_operands
 from demitasse.backends.ops import Op
 from demitasse.backends.step import Declined, Operand, Operands, Step
+from demitasse.backends.storage import Stored, array_dtype, count_overflows, narrowed
+from demitasse.core.log import get_logger
 
-__all__ = ["NEEDS_BOTTOM", "GpuStep"]
+__all__ = ["NEEDS_BOTTOM", "GpuStep", "NarrowParameter", "narrow_blob", "narrow_operands"]
+
+
+log = get_logger(__name__)
+
+
+def narrow_operands(engine: Engine, at: Operands, params: Collection[int]) -> Operands:
+    """Return operands whose bottoms and tops are read and written in 16 bits.
+
+    Args:
+        engine: Converts what is not in 16 bits yet.
+        at: The operands.
+        params: Numbers of the parameters that are read in 16 bits, too; the others are few.
+    """
+    seen = {id(blob): NarrowBlob(blob, at.storage) for blob in (*at.bottom, *at.top)}
+    for blob in at.top:
+        narrow_blob(blob, at.storage)
+    return replace(
+        at,
+        bottom=tuple(seen[id(blob)] for blob in at.bottom),
+        top=tuple(seen[id(blob)] for blob in at.top),
+        params=tuple(
+            NarrowParameter(engine, blob, at.storage) if index in params else blob
+            for index, blob in enumerate(at.params)
+        ),
+    )
+
+
+def narrow_blob(blob: Operand, storage: Stored) -> NarrowBlob:
+    """Return a blob that is written in 16 bits, and kept so from now on."""
+    blob.data_memory.set_storage(storage)
+    return NarrowBlob(blob, storage)
+
+
+class _Narrow:
+    """Delegate all other attributes to the blob."""
+
+    def __init__(self, blob: Operand, storage: Stored) -> None:
+        self._blob, self._storage = blob, storage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._blob, name)
+
+
+class NarrowBlob(_Narrow):
+    """A blob whose data is kept on the device in 16 bits, or converted when it is read."""
+
+    def read(self) -> Array:
+        """Return the data, for reading."""
+        return self._blob.read_narrow(self._storage)
+
+    def buffer(self) -> Array:
+        """Return the data's array, to be overwritten."""
+        return self._blob.narrow_buffer(self._storage)
+
+
+class NarrowParameter(_Narrow):
+    """A parameter, of which there is a copy in 16 bits on the device.
+
+    The parameter itself stays where it is, so that who shares it, saves it or looks at it has it as
+    it was given. The copy is made anew when the parameter has changed, and stays in its place. What
+    is too large for 16 bits is infinite in the copy, which a warning says once.
+    """
+
+    def __init__(self, engine: Engine, blob: Operand, storage: Stored) -> None:
+        super().__init__(blob, storage)
+        self._engine = engine
+        self._copy: Array | None = None
+        self._known: tuple[int, int] | None = None
+        self._warned = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the copy."""
+        return 0 if self._copy is None else int(self._copy.nbytes)
+
+    def read(self) -> Array:
+        """Return the copy, for reading. Shape: the parameter's."""
+        if self._engine.recorded is None or self._copy is None:
+            self._renew()
+        else:  # before the recorded work is played
+            self._engine.recorded.append(self._renew)
+        return self._copy
+
+    def _renew(self) -> None:
+        memory = self._blob.data_memory
+        now = (memory.serial, memory.version)
+        if now == self._known:
+            return
+        if self._copy is None:
+            flat = self._engine.empty(self._blob.count, array_dtype(self._storage))
+            self._copy = flat.reshape(self._blob.shape)
+        self._known = None  # until it is there
+        given = self._blob.cpu_data()
+        host = narrowed(given, self._storage)
+        self._warn_of_overflow(given, host)
+        self._engine.put(host, self._copy)
+        self._known = (memory.serial, memory.version)
+
+    def _warn_of_overflow(self, given: np.ndarray, host: np.ndarray) -> None:
+        if self._warned or not (beyond := count_overflows(given, host, self._storage)):
+            return
+        self._warned = True
+        log.warning(
+            "%d of %d values of parameter %r are too large for storage %r, and infinite in what is "
+            "computed with them",
+            beyond, given.size, self._blob.name, self._storage,
+        )  # fmt: skip
+
 
 DTYPES = ("float32", "float64")
 """Compute dtype of the kernels."""

@@ -13,9 +13,8 @@ from itertools import compress
 import numpy as np
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.cupy.library.cells import Cell
-from demitasse.backends.cupy.library.engine import Engine
-from demitasse.backends.recent import Recent
+from demitasse.backends.cupy.library.engine import Cell, Engine
+from demitasse.backends.kernel_cache import Recent
 from demitasse.backends.updates import Piece, Update
 
 __all__ = ["UNIT", "PreparedUpdate", "Updates"]

@@ -11,9 +11,9 @@ import numpy as np
 from demitasse.backends import random
 from demitasse.backends.base import Backend
 from demitasse.backends.numpy import updates
-from demitasse.backends.numpy.blas import blas, held_to
-from demitasse.backends.numpy.engine import Engine
 from demitasse.backends.numpy.lowerings import LOWERINGS
+from demitasse.backends.numpy.products import blas, held_to
+from demitasse.backends.numpy.step import Engine
 from demitasse.backends.step import Lowerings
 from demitasse.backends.updates import UpdateKernels
 from demitasse.core.threads import wanted_threads

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from demitasse.backends.numpy.engine import Engine
+from demitasse.backends.numpy.step import Engine
 from demitasse.backends.windows import ConvGeometry, Shape
 
 __all__ = ["Chunk", "Columns"]

@@ -4,17 +4,17 @@ Each computes what the layer's portable code computes, straight into the blobs' 
 """
 
 from demitasse.backends import ops
-from demitasse.backends.numpy.steps.activation import activation
-from demitasse.backends.numpy.steps.batch_norm import BatchNormStep
-from demitasse.backends.numpy.steps.concat import ConcatStep
-from demitasse.backends.numpy.steps.convolution import ConvStep
-from demitasse.backends.numpy.steps.deconvolution import DeconvStep
-from demitasse.backends.numpy.steps.eltwise import SumStep
+from demitasse.backends.numpy.steps.convolution import ConvStep, DeconvStep
+from demitasse.backends.numpy.steps.copies import ConcatStep, SplitStep
+from demitasse.backends.numpy.steps.elementwise import (
+    BatchNormStep,
+    LRNStep,
+    ScaleStep,
+    SumStep,
+    activation,
+)
 from demitasse.backends.numpy.steps.inner_product import InnerProductStep
-from demitasse.backends.numpy.steps.lrn import LRNStep
 from demitasse.backends.numpy.steps.pooling import pool
-from demitasse.backends.numpy.steps.scale import ScaleStep
-from demitasse.backends.numpy.steps.split import SplitStep
 from demitasse.backends.step import Lowerings
 
 __all__ = ["LOWERINGS"]

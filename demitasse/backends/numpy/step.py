@@ -1,17 +1,47 @@
-"""Base of this backend's Steps."""
+"""Base of the Steps on the host, and their engine."""
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
 
-from demitasse.backends.numpy.engine import Engine
 from demitasse.backends.ops import Op
 from demitasse.backends.step import Operand, Step
 
-__all__ = ["NEEDS_BOTTOM", "HostStep"]
+__all__ = ["NEEDS_BOTTOM", "Engine", "HostStep"]
+
+
+class _Arrays(threading.local):
+    def __init__(self) -> None:
+        self.by_name: dict[tuple[str, str], np.ndarray] = {}
+
+
+class Engine:
+    """Engine of the Steps on the host."""
+
+    def __init__(self) -> None:
+        self._arrays = _Arrays()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of this thread's working memory."""
+        return sum(array.nbytes for array in self._arrays.by_name.values())
+
+    def scratch(self, name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        """Return an array with arbitrary contents, good until this thread asks for ``name`` again.
+
+        Shapes: ``shape``, C order.
+        """
+        count, arrays = math.prod(shape), self._arrays.by_name
+        found = arrays.get((name, dtype))
+        if found is None or found.size < count:
+            found = arrays[name, dtype] = np.empty(count, dtype)
+        return found[:count].reshape(shape)
+
 
 O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
 

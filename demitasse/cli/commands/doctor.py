@@ -363,7 +363,7 @@ def device_query_command(gpu: str, as_json: bool) -> None:
 
     Exits with 4 if there is no GPU, or not the given one.
     """
-    from demitasse.backends.cupy.library.properties import properties
+    from demitasse.backends.cupy.library.memory_pools import properties
 
     devices = [{"id": number, **properties(number)} for number in _existing_gpus(gpu)]
     if as_json:

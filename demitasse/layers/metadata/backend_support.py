@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import cache
 
 from demitasse.backends.cupy import lowerings as cupy
-from demitasse.backends.cupy.steps import activation as cupy_activation
+from demitasse.backends.cupy.steps import elementwise as cupy_activation
 from demitasse.backends.numpy import lowerings as numpy
-from demitasse.backends.numpy.steps import activation as numpy_activation
+from demitasse.backends.numpy.steps import elementwise as numpy_activation
 from demitasse.backends.onednn import lowerings as onednn
 from demitasse.backends.onednn.steps import activation as onednn_activation
 from demitasse.backends.onednn.steps import elementwise as onednn_elementwise

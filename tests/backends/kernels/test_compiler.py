@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from demitasse.backends import kept
+from demitasse.backends import kernel_cache as kept
 from demitasse.backends.kernels import language as jit
 from demitasse.backends.kernels.language import compiler, team
 from demitasse.core.config import settings

@@ -1,26 +1,349 @@
-"""Convolutions by cuDNN, on one GPU."""
+"""Convolutions by cuDNN: graphs, plans and their cache.
+
+Every tensor has its number, its shape and its strides given: cuDNN would infer an output whose
+channels come last, and cannot know the size of a gradient.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import Any, Protocol
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.convolutions import Convolution
-from demitasse.backends.cupy.library.cudnn_graphs import BIAS, IMAGE, MAPS, WEIGHT
 from demitasse.backends.cupy.library.cudnn_library import cudnn
-from demitasse.backends.cupy.library.cudnn_plans import Plans, Rules
+from demitasse.backends.kernel_cache import read_code, write_code
 from demitasse.backends.step import Declined
 from demitasse.backends.storage import ARRAYS, array_dtype
+from demitasse.backends.windows import Shape
 from demitasse.core.config import settings
 from demitasse.errors import DeviceError
 
-__all__ = ["Cudnn", "Device"]
+__all__ = [
+    "BIAS", "IMAGE", "MAPS", "MOST_AXES", "WEIGHT", "Choice", "Cudnn", "Device", "Plans", "Rules",
+    "graph_of",
+]  # fmt: skip
+
+
+IMAGE, WEIGHT, MAPS, BIAS = 1, 2, 3, 4
+"""Numbers of the tensors."""
+
+MOST_AXES = 3
+"""Spatial axes that cuDNN knows, at most."""
+
+DTYPES = {"float32": "FLOAT", "float64": "DOUBLE", "half": "HALF", "bfloat16": "BFLOAT16"}
+
+
+def graph_of(cudnn: ModuleType, convolution: Convolution, properties: Any) -> Any:
+    """Return the graph of a convolution, checked, for which no plan has been made yet.
+
+    Args:
+        cudnn: The frontend.
+        convolution: What is computed.
+        properties: The frontend's properties of the GPU that it is for.
+
+    Raises:
+        Declined: cuDNN has no such convolution.
+    """
+    _check(convolution)
+    graph = _Graph(cudnn, convolution, properties).made()
+    graph.validate()
+    graph.build_operation_graph()
+    return graph
+
+
+def _check(convolution: Convolution) -> None:
+    """Raise Declined for what no graph can be made of."""
+    axes = len(convolution.geometry.spatial)
+    if axes > MOST_AXES:
+        message = f"{axes} spatial axes; cuDNN convolves over {MOST_AXES} at most"
+        raise Declined(message)
+    if not all(map(math.prod, (convolution.image, convolution.weight, convolution.maps))):
+        message = "no elements; cuDNN takes no empty arrays"
+        raise Declined(message)
+
+
+class _Graph:
+    """A graph while it is made."""
+
+    def __init__(self, cudnn: ModuleType, convolution: Convolution, properties: Any) -> None:
+        self.convolution = convolution
+        self.dtype = getattr(cudnn.data_type, DTYPES[convolution.dtype])
+        # what is kept in 16 bits is added up, and has its bias, in float32
+        self.computed = cudnn.data_type.FLOAT if convolution.dtype in ARRAYS else self.dtype
+        self.missing = max(0, 2 - len(convolution.geometry.spatial))
+        self.graph = cudnn.pygraph(
+            io_data_type=self.dtype,
+            intermediate_data_type=self.computed,
+            compute_data_type=self.computed,
+            device_property=properties,
+        )
+
+    def made(self) -> Any:
+        """Return the graph with its operations."""
+        graph, convolution = self.graph, self.convolution
+        window = convolution.geometry.window
+        sizes = {
+            "padding": self._axes(window.pad, 0),
+            "stride": self._axes(window.stride, 1),
+            "dilation": self._axes(window.dilation, 1),
+        }
+        image, weight, maps = map(self._shape, _shapes(convolution))
+        match convolution.result:
+            case "maps":
+                x, w = self._input("image", image, IMAGE), self._input("weight", weight, WEIGHT)
+                result = self._appended(graph.conv_fprop(image=x, weight=w, **sizes), maps)
+                self._output(result, maps, MAPS)
+            case "image":
+                dy, w = self._input("maps", maps, MAPS), self._input("weight", weight, WEIGHT)
+                self._output(graph.conv_dgrad(loss=dy, filter=w, **sizes), image, IMAGE)
+            case "weight":
+                x, dy = self._input("image", image, IMAGE), self._input("maps", maps, MAPS)
+                self._output(graph.conv_wgrad(image=x, loss=dy, **sizes), weight, WEIGHT)
+        return graph
+
+    def _appended(self, result: Any, shape: list[int]) -> Any:
+        """Return what follows a map in the same graph."""
+        if self.convolution.bias:
+            self._sized(result, shape, self.computed)
+            shape_of_bias = [1, shape[1], *[1] * (len(shape) - 2)]
+            bias = self._input("bias", shape_of_bias, BIAS, self.computed)
+            result = self.graph.bias(input=result, bias=bias)
+        if self.convolution.relu:
+            self._sized(result, shape, self.computed)
+            result = self.graph.relu(input=result)
+        return result
+
+    def _input(self, name: str, shape: list[int], number: int, dtype: Any = None) -> Any:
+        return self.graph.tensor(
+            name=name, dim=shape, stride=_strides(shape), data_type=dtype or self.dtype, uid=number
+        )
+
+    def _output(self, tensor: Any, shape: list[int], number: int) -> None:
+        self._sized(tensor, shape, self.dtype)
+        tensor.set_output(True)
+        tensor.set_uid(number)
+
+    def _sized(self, tensor: Any, shape: list[int], dtype: Any) -> None:
+        tensor.set_dim(shape)
+        tensor.set_stride(_strides(shape))
+        tensor.set_data_type(dtype)
+
+    def _shape(self, shape: Shape) -> list[int]:
+        """Return a shape with two spatial axes at least: one axis is a width."""
+        return [*shape[:2], *[1] * self.missing, *shape[2:]]
+
+    def _axes(self, numbers: Shape, neutral: int) -> list[int]:
+        return [*[neutral] * self.missing, *numbers]
+
+
+def _shapes(convolution: Convolution) -> tuple[Shape, Shape, Shape]:
+    return convolution.image, convolution.weight, convolution.maps
+
+
+def _strides(shape: list[int]) -> list[int]:
+    """Return the strides of a dense array in C order, in elements."""
+    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+
+
+MOST_TIMED = 8
+"""Greatest number of plans to time, in cuDNN's order of recommendation."""
+
+Clock = Callable[[Any, Convolution], float]
+"""Returns the time that a built graph takes to compute a convolution."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Options of plans.
+
+    Attributes:
+        tf32: Whether float32 may be rounded to TF32 on the way.
+        narrow: Whether values are kept in 16 bits: products of them are exact in float32 by tensor
+            cores, too, which are then free to use.
+        deterministic: Whether results must be the same bits in every run.
+        most_workspace: Scratch memory that one may use, in bytes.
+        timed: Whether the fastest of several is taken, or what cuDNN recommends.
+    """
+
+    tf32: bool
+    deterministic: bool
+    most_workspace: int
+    timed: bool
+    narrow: bool = False
+
+    def notes(self, cudnn: ModuleType) -> list[Any]:
+        """Return the frontend's notes of plans that these rules exclude."""
+        note = cudnn.numerical_note
+        rounding = [note.DOWN_CONVERT_INPUTS, note.REDUCED_PRECISION_REDUCTION]
+        if not self.narrow:
+            rounding = [note.TENSOR_CORE, *rounding] * (not self.tf32)
+        return rounding + [note.NONDETERMINISTIC] * self.deterministic
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plan.
+
+    Attributes:
+        name: What cuDNN calls it: ``"eng28_k2=4_k3=0"``.
+        engine: The number of its engine.
+        knobs: The engine's knobs, by name; None where the frontend has no name for one of them.
+    """
+
+    name: str
+    engine: int
+    knobs: Mapping[str, int] | None
+
+    @classmethod
+    def of(cls, cudnn: ModuleType, graph: Any, index: int) -> Choice:
+        """Return one of a graph's plans."""
+        engine, found = graph.get_engine_and_knobs_at_index(index)
+        knobs = {knob.name: int(value) for knob, value in found.items()}
+        unnamed = cudnn.knob_type.NOT_SET in found
+        return cls(graph.get_plan_name_at_index(index), engine, None if unnamed else knobs)
+
+    def text(self) -> bytes:
+        """Return it as JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def read(cls, text: bytes) -> Choice | None:
+        """Return what a text says, or None where it says something else."""
+        try:
+            found = json.loads(text)
+            name, engine, knobs = (found[key] for key in ("name", "engine", "knobs"))
+            numbers = [engine, *(() if knobs is None else knobs.values())]
+        except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
+            return None
+        right = isinstance(name, str) and all(type(n) is int for n in numbers)
+        return cls(name, engine, knobs) if right else None
+
+
+class Plans:
+    """Graphs with a plan, for one GPU.
+
+    Args:
+        cudnn: The frontend.
+        properties: Its properties of the GPU.
+        clock: What times a plan.
+    """
+
+    def __init__(self, cudnn: ModuleType, properties: Any, clock: Clock) -> None:
+        self._cudnn, self._properties, self._clock = cudnn, properties, clock
+        versions = f"{cudnn.__version__} {cudnn.backend_version()}"
+        self._place = f"{versions} {properties.serialize()}"
+        self._choices: dict[str, Choice] = {}
+        self._refusals = (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError)
+
+    def graph(self, convolution: Convolution, rules: Rules) -> tuple[Any, Choice]:
+        """Return a graph ready to be executed, and what was chosen for it.
+
+        Raises:
+            Declined: No plan of cuDNN's keeps the rules.
+        """
+        name = self.name(convolution, rules)
+        choice = self._choices.get(name)
+        if choice is None and (text := read_code(name)) is not None:
+            choice = Choice.read(text)
+        if choice is not None and (graph := self._again(convolution, rules, choice)) is not None:
+            self._choices[name] = choice
+            return graph, choice
+        graph, choice = self._chosen(convolution, rules)
+        self._choices[name] = choice
+        write_code(name, choice.text())
+        return graph, choice
+
+    def name(self, convolution: Convolution, rules: Rules) -> str:
+        """Return what a choice is kept under: a digest of all that it depends on."""
+        about = [self._place, asdict(convolution), asdict(rules)]
+        return f"cudnn-{hashlib.sha256(json.dumps(about).encode()).hexdigest()}.json"
+
+    def _again(self, convolution: Convolution, rules: Rules, choice: Choice) -> Any | None:
+        """Return a graph with a plan that was chosen before, or None where it can not be built."""
+        cudnn = self._cudnn
+        try:
+            graph = graph_of(cudnn, convolution, self._properties)
+            if choice.knobs is None:
+                graph.create_execution_plans(self._modes(convolution))
+            else:
+                knobs = {getattr(cudnn.knob_type, knob): n for knob, n in choice.knobs.items()}
+                graph.create_execution_plan(choice.engine, knobs)
+            self._restrict(graph, rules)
+            count = graph.get_execution_plan_count()
+            names = [graph.get_plan_name_at_index(index) for index in range(count)]
+            graph.build_plan_at_index(names.index(choice.name))
+        except (*self._refusals, AttributeError, OverflowError):
+            return None
+        return graph if graph.get_workspace_size() <= rules.most_workspace else None
+
+    def _chosen(self, convolution: Convolution, rules: Rules) -> tuple[Any, Choice]:
+        """Return a graph with the first plan that cuDNN recommends, or the fastest one."""
+        try:
+            graph = graph_of(self._cudnn, convolution, self._properties)
+            graph.create_execution_plans(self._modes(convolution))
+            self._restrict(graph, rules)
+            best = self._best(graph, convolution, rules)
+        except self._refusals as error:
+            message = f"cuDNN has no plan for it ({_first_line(error)})"
+            raise Declined(message) from error
+        if best is None:
+            rounding = "" if rules.tf32 else " without TF32"
+            repeatable = ", the same bits in every run" if rules.deterministic else ""
+            message = (
+                f"no plan of cuDNN's{rounding}{repeatable} and with a workspace of at most "
+                f"{rules.most_workspace} bytes"
+            )
+            raise Declined(message)
+        graph.build_plan_at_index(best)
+        return graph, Choice.of(self._cudnn, graph, best)
+
+    def _modes(self, convolution: Convolution) -> list[Any]:
+        """Return which of its heuristics cuDNN is asked.
+
+        What follows a convolution can as well be computed by a kernel of ours. So plans with it are
+        taken where the heuristics recommend them for their speed, not where they merely work.
+        """
+        mode = self._cudnn.heur_mode
+        return [mode.A] if convolution.bias or convolution.relu else [mode.A, mode.FALLBACK]
+
+    def _best(self, graph: Any, convolution: Convolution, rules: Rules) -> int | None:
+        """Return the index of the plan to take, or None where there is none."""
+        working = self._working(graph, rules)
+        if not rules.timed:
+            return next(working, None)
+        times: dict[int, float] = {}
+        for index in working:
+            times[index] = self._clock(graph, convolution)
+            if len(times) == MOST_TIMED:
+                break
+        return min(times, key=times.__getitem__, default=None)
+
+    def _working(self, graph: Any, rules: Rules) -> Iterator[int]:
+        """Yield the indices of the plans that can be built, each one built."""
+        for index in range(graph.get_execution_plan_count()):
+            try:
+                graph.build_plan_at_index(index)
+            except self._refusals:
+                continue
+            if graph.get_workspace_size_plan_at_index(index) <= rules.most_workspace:
+                yield index
+
+    def _restrict(self, graph: Any, rules: Rules) -> None:
+        notes = rules.notes(self._cudnn)
+        if notes:
+            graph.deselect_numeric_notes(notes)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 class Device(Protocol):

@@ -1,8 +1,4 @@
-"""Engine of the Steps on a GPU: kernels by name, matrix products, scratch memory.
-
-The engine that talks to cupy is in ``gpu.py``. Tests have another with the same interface, which
-runs the same kernel sources and Steps on the host.
-"""
+"""Engine of the Steps on a GPU: kernels by name, products, scratch memory, device scalars."""
 
 from __future__ import annotations
 
@@ -10,18 +6,53 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
+from importlib.resources import files
 from typing import Any, ClassVar
 
 import numpy as np
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.convolutions import Convolution, Prepared
-from demitasse.backends.cupy.library.gemm import Product
-from demitasse.backends.cupy.library.sources import MOST_THREADS, options
+from demitasse.backends.cupy.library.cublas import Product
 from demitasse.backends.random import MASK, WORDS_PER_BLOCK, Draw
 from demitasse.backends.storage import ARRAYS, array_dtype
 
-__all__ = ["Engine", "Grid", "Launch"]
+__all__ = ["FAMILIES", "MOST_THREADS", "Cell", "Engine", "Grid", "Launch", "options", "source"]
+
+
+FAMILIES = (
+    "activation", "batch_norm", "conv", "elementwise", "function", "input", "loss", "lrn", "pool",
+    "random", "softmax", "storage", "sums", "update",
+)  # fmt: skip
+
+MOST_THREADS = 512
+"""Most threads in a block that adds up or compares; ``common.cuh`` has the same number."""
+
+REAL = {"float32": "float", "float64": "double"}
+
+STORED = {"half": 1, "bfloat16": 2}
+"""Type name in the CUDA sources by storage dtype; 0 for ``Real``."""
+
+
+@cache
+def source(family: str) -> str:
+    """Return the text of one family of kernels, after the text that all families share."""
+    folder = files("demitasse.backends.cupy") / "kernels"
+    common = (folder / "common.cuh").read_text(encoding="utf-8")
+    return common + (folder / f"{family}.cu").read_text(encoding="utf-8")
+
+
+def options(dtype: str, *, wide: bool) -> tuple[str, ...]:
+    """Return the options that choose the types ``Real``, ``Stored`` and ``Index`` of the sources.
+
+    Args:
+        dtype: "float32" or "float64"; or "half" or "bfloat16", for float32 kept in 16 bits.
+        wide: Whether an array has so many elements that 32 bits cannot count them.
+    """
+    real, stored = REAL.get(dtype, "float"), STORED.get(dtype, 0)
+    return ("-std=c++17", f"-DReal={real}", f"-DSTORED={stored}", f"-DWIDE={int(wide)}")
+
 
 THREADS = 256
 """Threads in a block of a kernel that has no rows."""
@@ -277,3 +308,44 @@ class Engine(ABC):
 
 def _nothing(*arrays: Array) -> None:
     """Stand for a kernel that has no elements to work on."""
+
+
+class Cell:
+    """A small array on the device that holds numbers of the host.
+
+    A kernel's own arguments are fixed once it is recorded; what it reads from a cell is what was
+    written there last. While work is recorded nothing is written: the cell is brought up to date
+    before each time that the work is played.
+
+    Args:
+        engine: Where the array is.
+        count: How many numbers.
+        dtype: Of the array.
+    """
+
+    def __init__(self, engine: Engine, count: int, dtype: str) -> None:
+        self.array: Array = engine.empty(count, dtype)
+        self._engine, self._held = engine, b""
+
+    def holding(self, values: Callable[[], np.ndarray]) -> Array:
+        """Return the array, holding what ``values`` gives; asked again whenever it is played.
+
+        Shapes: values (count,), of the cell's dtype -> (count,).
+        """
+        renew = partial(self._renew, values)
+        if self._engine.recorded is None:
+            renew()
+        else:
+            self._engine.recorded.append(renew)
+        return self.array
+
+    def write(self, values: np.ndarray) -> None:
+        """Bring numbers to the device, unless it has them. Shape: (count,)."""
+        bits = values.tobytes()
+        if bits != self._held:
+            self._held = b""  # until they are there
+            self._engine.put(values, self.array)
+            self._held = bits
+
+    def _renew(self, values: Callable[[], np.ndarray]) -> None:
+        self.write(values())

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from demitasse.backends.cupy.library.pools import Pools
+from demitasse.backends.cupy.library.memory_pools import Pools
 from demitasse.core.text import bytes_text
 from demitasse.errors import DeviceError, OutOfMemoryError
 

@@ -11,12 +11,10 @@ import numpy as np
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.convolutions import Convolution, Prepared
-from demitasse.backends.cupy.library.cublas import Cublas, Handle, load
+from demitasse.backends.cupy.library.cublas import Cublas, Handle, Product, load
 from demitasse.backends.cupy.library.cudnn import Cudnn
-from demitasse.backends.cupy.library.engine import Engine, Grid, Launch
-from demitasse.backends.cupy.library.gemm import Product
-from demitasse.backends.cupy.library.sources import source
-from demitasse.backends.recent import Recent
+from demitasse.backends.cupy.library.engine import Engine, Grid, Launch, source
+from demitasse.backends.kernel_cache import Recent
 from demitasse.backends.step import Declined
 from demitasse.backends.storage import array_dtype
 from demitasse.core.config import settings

@@ -1,16 +1,125 @@
-"""Convolution: the image, or its columns, multiplied by the weight."""
+"""Convolution and Deconvolution."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+import math
+from abc import abstractmethod
+from collections.abc import Collection
+from typing import ClassVar, Protocol, TypeVar
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
+from demitasse.backends.cupy.correlation import Correlation, LibraryCorrelation
 from demitasse.backends.cupy.library.convolutions import Result
-from demitasse.backends.cupy.steps.windows import WindowStep
+from demitasse.backends.cupy.library.engine import Engine
+from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
+from demitasse.backends.cupy.sums import ChannelSums
+from demitasse.backends.step import Declined, Operands, decline_in_place
 from demitasse.backends.windows import ConvGeometry
 
-__all__ = ["ConvStep"]
+__all__ = ["ConvStep", "DeconvStep", "WindowStep"]
+
+
+O = TypeVar("O", bound=ops.Conv)  # noqa: E741 - the type of the operation
+
+
+class Products(Protocol):
+    """The products of convolution (``Correlation``), which says what these do."""
+
+    @property
+    def map_code(self) -> str: ...
+    @property
+    def image_code(self) -> str: ...
+    def backward_code(self, results: Collection[Result]) -> str: ...
+    def forward(self, image: Array, weight: Array, bias: Array | None, maps: Array) -> None: ...
+    def backward(
+        self,
+        maps: Array,
+        weight: Array,
+        *,
+        image: Array | None = None,
+        total: Array | None = None,
+        spread: Array | None = None,
+    ) -> None: ...
+
+
+class WindowStep(GpuStep[O]):
+    """An image and a map, one of which is the bottom; several bottoms, one weight, one bias.
+
+    The library that the engine has computes all products, or none: what it lacks for the shapes at
+    hand is said in ``declined``.
+    """
+
+    computes: ClassVar[Result]
+    """The product of the forward pass."""
+
+    spreads: ClassVar[Result]
+    """The product that is the bottom's gradient."""
+
+    narrow_params = (0,)
+
+    def __init__(self, engine: Engine, op: O, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_in_place(self.at, NEEDS_BOTTOM)
+        samples, axis = math.prod(op.bottom[: op.axis]), op.axis
+        self.products = self._products()
+        channels, plane = op.top[axis], math.prod(op.top[axis + 1 :])
+        reach = samples * channels * plane
+        self.add_channel_sums = ChannelSums(engine, op.dtype, (samples, channels, plane))
+        self.add_bias = engine.packs("conv", "add_bias", self.dtype, reach, channels, plane)
+
+    @property
+    def backward_code(self) -> str:
+        return self.products.backward_code(self._gradients())
+
+    @abstractmethod
+    def geometry(self) -> ConvGeometry:
+        """Return the sizes of image, map and window."""
+
+    def forward(self) -> None:
+        at = self.at
+        weight = at.params[0].read()
+        bias = at.params[1].read() if self.op.bias else None
+        for bottom, top in zip(at.bottom, at.top, strict=True):
+            x = bottom.read()
+            self.compute(x, weight, bias, top.buffer())
+
+    def backward(self) -> None:
+        at = self.at
+        for bottom, top, wanted in zip(at.bottom, at.top, at.propagate_down, strict=True):
+            x, weight, dy = bottom.read(), at.params[0].read(), top.read_diff()
+            dw = at.params[0].mutable_gpu_diff() if at.param_propagate_down[0] else None
+            self.gradients(x, weight, dy, dw, bottom.diff_buffer() if wanted else None)
+            if self.op.bias and at.param_propagate_down[1]:
+                self.add_channel_sums(dy, at.params[1].mutable_gpu_diff())
+
+    def _gradients(self) -> list[Result]:
+        """Return the products of the backward pass."""
+        at, wanted = self.at, list[Result]()
+        if at.backward and at.param_propagate_down[0]:
+            wanted.append("weight")
+        if at.backward and any(at.propagate_down):
+            wanted.append(self.spreads)
+        return wanted
+
+    def _products(self) -> Products:
+        op, geometry = self.op, self.geometry()
+        wanted = [self.computes, *self._gradients()]
+        try:
+            return LibraryCorrelation(self.engine, geometry, self.dtype, wanted, bias=op.bias)
+        except Declined as declined:
+            self.declined = (str(declined),)
+            return Correlation(self.engine, geometry, self.dtype)
+
+    @abstractmethod
+    def compute(self, x: Array, weight: Array, bias: Array | None, y: Array) -> None:
+        """Compute a top."""
+
+    @abstractmethod
+    def gradients(
+        self, x: Array, weight: Array, dy: Array, dw: Array | None, dx: Array | None
+    ) -> None:
+        """Add to the weight's gradient and compute the bottom's, each where it is not None."""
 
 
 class ConvStep(WindowStep[ops.Conv]):
@@ -36,3 +145,32 @@ class ConvStep(WindowStep[ops.Conv]):
         self, x: Array, weight: Array, dy: Array, dw: Array | None, dx: Array | None
     ) -> None:
         self.products.backward(dy, weight, image=x, total=dw, spread=dx)
+
+
+class DeconvStep(WindowStep[ops.Deconv]):
+    """The bottom is the map, the top is the image.
+
+    Shapes: as ``ops.Deconv`` says.
+    """
+
+    computes: ClassVar[Result] = "image"
+    spreads: ClassVar[Result] = "maps"
+
+    @property
+    def code(self) -> str:
+        return self.products.image_code
+
+    def geometry(self) -> ConvGeometry:
+        return ConvGeometry.between(self.op, self.op.top, self.op.bottom)
+
+    def compute(self, x: Array, weight: Array, bias: Array | None, y: Array) -> None:
+        self.products.backward(x, weight, spread=y)
+        if bias is not None:
+            self.add_bias(y, bias)
+
+    def gradients(
+        self, x: Array, weight: Array, dy: Array, dw: Array | None, dx: Array | None
+    ) -> None:
+        self.products.backward(x, weight, image=dy, total=dw)
+        if dx is not None:
+            self.products.forward(dy, weight, None, dx)

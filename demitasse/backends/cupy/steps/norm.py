@@ -1,4 +1,4 @@
-"""Normalisation of channels, with the Scale and the ReLU that may follow, in one pass.
+"""BatchNorm.
 
 Statistics of a batch, and the sums that its gradient needs, take another pass each. Long channels
 are cut into parts there, which are then put together.
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.engine import Engine
-from demitasse.backends.cupy.parts import Parts
 from demitasse.backends.cupy.step import GpuStep
+from demitasse.backends.cupy.sums import Parts
 from demitasse.backends.step import Operands
 
-__all__ = ["NormParts", "NormStep"]
+__all__ = ["BatchNormStep", "NormParts", "NormStep"]
 
 
 @dataclass(frozen=True)
@@ -161,3 +161,10 @@ class NormStep(GpuStep[ops.BatchNorm]):
             return instead, instead
         op, at = self.parts.scale
         return at.params[0].read(), at.params[1].read() if op.bias else instead
+
+
+class BatchNormStep(NormStep):
+    """A normalisation by itself."""
+
+    def __init__(self, engine: Engine, op: ops.BatchNorm, at: Operands) -> None:
+        super().__init__(engine, op, NormParts(at))

@@ -6,7 +6,7 @@ its values, a thin layer over LLVM's instructions, for vectors of any width; com
 processor, and kept on the disk.
 """
 
-from demitasse.backends.kept import folder
+from demitasse.backends.kernel_cache import folder
 from demitasse.backends.kernels.language.compiler import Status, compiled, status
 
 __all__ = ["Status", "compiled", "folder", "status"]

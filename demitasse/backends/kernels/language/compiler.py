@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from demitasse.backends.kept import read_code, write_code
+from demitasse.backends.kernel_cache import read_code, write_code
 from demitasse.backends.kernels.language import processor, team
 from demitasse.backends.kernels.language.linker import NotLinkableError, link
 from demitasse.backends.kernels.language.recipe import recipe

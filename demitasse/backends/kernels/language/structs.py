@@ -228,17 +228,18 @@ def _count(struct: type[Struct]) -> int:
 
 def _fault(name: str, kind: type, value: object) -> str | None:
     """Return why a value does not fit the kind of its field, or None."""
+    given = f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)
     if issubclass(kind, Struct):
         fits = isinstance(value, Values) and value.struct is kind
-        return None if fits else f"{value!r} for {name}, which is {kind.__name__}.values(...)"
+        return None if fits else f"{given} for {name}, which is {kind.__name__}.values(...)"
     if isinstance(value, _When):
         return None
     if issubclass(kind, Address):
         fits = isinstance(value, np.ndarray) and value.size > 0
         fits = fits or (value is None and kind is OptionalAddress)
-        return None if fits else f"{value!r} for {name}, which is the address of an array"
+        return None if fits else f"{given} for {name}, which is the address of an array"
     # the protocol is last: asking for it takes long
     if not isinstance(value, int | SupportsIndex) or isinstance(value, np.ndarray):
-        return f"{value!r} for {name}, which is an integer"
+        return f"{given} for {name}, which is an integer"
     missing = issubclass(kind, Code) and not index(value)
     return f"0 for {name}, which is the address of a function" if missing else None

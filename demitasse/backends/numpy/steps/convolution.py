@@ -1,15 +1,85 @@
-"""Convolution as matrix products over columns."""
+"""Convolution and Deconvolution by im2col and matrix products."""
 
 from __future__ import annotations
+
+from abc import abstractmethod
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.numpy.steps.windows import WindowStep
-from demitasse.backends.step import Operand
+from demitasse.backends.numpy.products import Products
+from demitasse.backends.numpy.step import NEEDS_BOTTOM, Engine, HostStep
+from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 from demitasse.backends.windows import ConvGeometry
 
-__all__ = ["ConvStep"]
+__all__ = ["ConvStep", "DeconvStep", "WindowStep"]
+
+
+O = TypeVar("O", bound=ops.Conv)  # noqa: E741 - the type of the operation
+
+
+class WindowStep(HostStep[O]):
+    """An image and a map, one of which is the bottom, and a window between them."""
+
+    borrows = True
+
+    def __init__(self, engine: Engine, op: O, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_in_place(self.at, NEEDS_BOTTOM)
+        geometry = self.geometry()
+        self.g, self.products = geometry, Products(engine, geometry, op.dtype)
+        self.weight = at.params[0]
+        self.bias = at.params[1] if op.bias else None
+        self.image = (geometry.n, geometry.channels, *geometry.spatial)
+        self.maps = (geometry.n, geometry.maps, *geometry.positions)
+
+    @property
+    def workspace(self) -> int:
+        return self.products.workspace
+
+    @abstractmethod
+    def geometry(self) -> ConvGeometry:
+        """Return the sizes of image, map and window."""
+
+    def between(self, image: ops.Shape, maps: ops.Shape) -> ConvGeometry:
+        """Return the sizes for an image and a map of these shapes.
+
+        Raises:
+            Declined: The portable code does as well.
+        """
+        geometry = ConvGeometry.between(self.op, image, maps)
+        if not self.op.kernel or not geometry.n:
+            message = "no spatial axes" if geometry.n else "an empty bottom"
+            raise Declined(message)
+        return geometry
+
+    def backward(self) -> None:
+        wanted = self.at.param_propagate_down
+        for bottom, top, down in zip(
+            self.at.bottom, self.at.top, self.at.propagate_down, strict=True
+        ):
+            if self.bias is not None and wanted[1]:
+                self.add_gradient(self.bias, partial(self._sum, top))
+            if wanted[0]:
+                self.add_gradient(self.weight, partial(self.weight_gradient, bottom, top))
+            if down:
+                self.bottom_gradient(bottom, top)
+
+    @abstractmethod
+    def weight_gradient(self, bottom: Operand, top: Operand, out: np.ndarray) -> None:
+        """Write the weight's gradient into ``out``."""
+
+    @abstractmethod
+    def bottom_gradient(self, bottom: Operand, top: Operand) -> None:
+        """Overwrite the bottom's gradient."""
+
+    def _sum(self, top: Operand, out: np.ndarray) -> None:
+        """Write the bias's gradient into ``out``: the sum over images and positions."""
+        dy = top.read_diff()
+        per_plane = np.add.reduce(dy.reshape(self.g.n * out.size, -1), axis=1)
+        np.add.reduce(per_plane.reshape(self.g.n, out.size), axis=0, out=out)
 
 
 class ConvStep(WindowStep[ops.Conv]):
@@ -32,3 +102,27 @@ class ConvStep(WindowStep[ops.Conv]):
     def bottom_gradient(self, bottom: Operand, top: Operand) -> None:
         maps, image = top.read_diff().reshape(self.maps), bottom.diff_buffer().reshape(self.image)
         self.products.to_image(maps, self.weight.read(), image)
+
+
+class DeconvStep(WindowStep[ops.Deconv]):
+    """Bottom = map, top = image."""
+
+    def geometry(self) -> ConvGeometry:
+        return self.between(self.op.top, self.op.bottom)
+
+    def forward(self) -> None:
+        weight = self.weight.read()
+        for bottom, top in zip(self.at.bottom, self.at.top, strict=True):
+            maps, image = bottom.read().reshape(self.maps), top.buffer().reshape(self.image)
+            self.products.to_image(maps, weight, image)
+            if self.bias is not None:
+                flat = image.reshape(self.g.n, self.g.channels, -1)
+                flat += self.bias.read()[:, np.newaxis]
+
+    def weight_gradient(self, bottom: Operand, top: Operand, out: np.ndarray) -> None:
+        maps, image = bottom.read().reshape(self.maps), top.read_diff().reshape(self.image)
+        self.products.weight_gradient(image, maps, out)
+
+    def bottom_gradient(self, bottom: Operand, top: Operand) -> None:
+        image, maps = top.read_diff().reshape(self.image), bottom.diff_buffer().reshape(self.maps)
+        self.products.to_map(image, self.weight.read(), None, maps)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.numpy.engine import Engine
-from demitasse.backends.numpy.step import NEEDS_BOTTOM, HostStep
+from demitasse.backends.numpy.step import NEEDS_BOTTOM, Engine, HostStep
 from demitasse.backends.step import Operands, decline_in_place
 
 __all__ = ["InnerProductStep"]

@@ -1,17 +1,396 @@
-"""Pooling: which Step for which window."""
+"""MAX and AVE pooling over planes of images."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.numpy.engine import Engine
-from demitasse.backends.numpy.planes import LEAD, PoolStep
-from demitasse.backends.numpy.steps.pool_average import AverageStep, GlobalAverageStep
-from demitasse.backends.numpy.steps.pool_max import GlobalMaxStep, MaxStep
-from demitasse.backends.step import Declined, Operands
+from demitasse.backends.numpy.step import NEEDS_BOTTOM, Engine, HostStep
+from demitasse.backends.step import Declined, Operands, decline_in_place
+from demitasse.backends.windows import Shape, Window
 
-__all__ = ["pool"]
+__all__ = [
+    "LEAD", "AverageStep", "GlobalAverageStep", "GlobalMaxStep", "MaxStep", "Phases", "PoolStep",
+    "pool",
+]  # fmt: skip
+
+
+LEAD = 2
+"""Axes before the spatial ones: images and channels, which pooling does not tell apart."""
+
+BLOCK = 1 << 19
+"""Elements of padded planes that are worked on at once, so that they stay in the caches."""
+
+
+class PoolStep(HostStep[ops.Pool]):
+    """Pooling over planes, a block of planes at a time.
+
+    Shapes: bottom (planes, *spatial), top (planes, *positions), with planes = N C.
+    """
+
+    def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_in_place(self.at, NEEDS_BOTTOM)
+        if 0 in op.bottom:
+            message = "an empty bottom"
+            raise Declined(message)
+        self.count = math.prod(op.bottom[:LEAD])
+        self.spatial, self.positions = op.bottom[LEAD:], op.top[LEAD:]
+        self.x_shape, self.y_shape = (self.count, *self.spatial), (self.count, *self.positions)
+        self.window = Window(op.kernel, op.stride, op.pad, (1,) * len(op.kernel))
+        self.size = self.window.canvas(self.spatial, self.positions)
+        self.inside = (slice(None), *self.window.inside(self.spatial))
+        self.block = max(1, min(self.count, BLOCK // math.prod(self.size)))
+
+    def blocks(self) -> Iterator[slice]:
+        """Cut the planes into blocks."""
+        for first in range(0, self.count, self.block):
+            yield slice(first, min(first + self.block, self.count))
+
+    def x(self) -> np.ndarray:
+        """Return the bottom's planes."""
+        planes: np.ndarray = self.at.bottom[0].read().reshape(self.x_shape)
+        return planes
+
+    def y(self) -> np.ndarray:
+        """Return the top's planes, to be overwritten."""
+        planes: np.ndarray = self.at.top[0].buffer().reshape(self.y_shape)
+        return planes
+
+    def dx(self) -> np.ndarray:
+        """Return the bottom's gradient as planes, to be overwritten."""
+        planes: np.ndarray = self.at.bottom[0].diff_buffer().reshape(self.x_shape)
+        return planes
+
+    def dy(self) -> np.ndarray:
+        """Return the top's gradient as planes."""
+        planes: np.ndarray = self.at.top[0].read_diff().reshape(self.y_shape)
+        return planes
+
+    def laid(self, planes: np.ndarray, around: float) -> np.ndarray:
+        """Return a block of planes with room around it: (block, *size), in C order."""
+        if self.size == self.spatial:
+            return planes
+        canvas = self.scratch("canvas", (len(planes), *self.size))
+        canvas.fill(around)
+        canvas[self.inside] = planes
+        return canvas
+
+    def along(self, axis: int, tap: int) -> tuple[slice, ...]:
+        """Return the index of what one tap along one spatial axis sees."""
+        return (*(slice(None),) * (axis + 1), self._reach(axis, tap))
+
+    def at_tap(self, tap: Shape) -> tuple[slice, ...]:
+        """Return the index of what one tap sees: (block, *positions) of (block, *size)."""
+        return (slice(None), *self.window.reach(tap, self.positions))
+
+    def swept(self, axis: int) -> Shape:
+        """Return the size of a canvas after pooling along its spatial axes up to ``axis``."""
+        return (*self.positions[: axis + 1], *self.size[axis + 1 :])
+
+    def _reach(self, axis: int, tap: int) -> slice:
+        stride = self.op.stride[axis]
+        return slice(tap, tap + (self.positions[axis] - 1) * stride + 1, stride)
+
+
+class Phases:
+    """Layout of the phases of a plane.
+
+    Args:
+        engine: Lends working memory.
+        op: The pooling.
+        spatial: Size of a plane.
+        positions: How many windows there are along each axis.
+
+    Attributes:
+        size: Size of a phase: all output positions, and room for the later taps of the last window.
+        taps: For each tap, in order, its phase and how far along it begins.
+        windows: Index of the first tap's positions in (planes, *size).
+    """
+
+    def __init__(self, engine: Engine, op: ops.Pool, spatial: Shape, positions: Shape) -> None:
+        self.engine = engine
+        sides = list(zip(op.kernel, op.stride, strict=True))
+        self.dtype = op.dtype
+        self.size = tuple(o + (k - 1) // s for o, (k, s) in zip(positions, sides, strict=True))
+        residues = list(product(*(range(min(k, s)) for k, s in sides)))
+        steps = [math.prod(self.size[axis + 1 :]) for axis in range(len(self.size))]
+        self.taps = []
+        for tap in product(*(range(k) for k in op.kernel)):
+            pairs = [divmod(t, s) for t, s in zip(tap, op.stride, strict=True)]
+            shift = sum(far * step for (far, _), step in zip(pairs, steps, strict=True))
+            self.taps.append((residues.index(tuple(r for _, r in pairs)), shift))
+        self.windows = (slice(None), *(slice(0, o) for o in positions))
+        self._copies = [self._copy(residue, op, spatial) for residue in residues]
+        self._whole = set(op.stride) == {1} and self.size == spatial and not any(op.pad)
+
+    def lay(self, planes: np.ndarray, around: float) -> list[np.ndarray]:
+        """Return the phases of some planes, each as one row.
+
+        Shapes: (planes, *spatial) -> (planes * prod(size),) each.
+        """
+        if self._whole:
+            return [planes.reshape(-1)]
+        rows = []
+        for i, (target, source) in enumerate(self._copies):
+            phase = self.engine.scratch(f"phase{i}", (len(planes), *self.size), self.dtype)
+            if phase[target].shape != phase.shape:
+                phase.fill(around)
+            phase[target] = planes[source]
+            rows.append(phase.reshape(-1))
+        return rows
+
+    def _copy(
+        self, residue: Shape, op: ops.Pool, spatial: Shape
+    ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """Return which elements of a phase come from which elements of a plane."""
+        target, source = [slice(None)], [slice(None)]
+        for axis, r in enumerate(residue):
+            stride, pad = op.stride[axis], op.pad[axis]
+            first = -(-max(0, pad - r) // stride)  # of the phase, that is not in the padding
+            begin = r + first * stride - pad
+            count = min(self.size[axis] - first, -(-(spatial[axis] - begin) // stride))
+            count = max(0, count)
+            target.append(slice(first, first + count))
+            source.append(slice(begin, begin + count * stride, stride))
+        return tuple(target), tuple(source)
+
+
+class MaxStep(PoolStep):
+    """Maximum over windows; for the gradient, the number of each winning tap is kept.
+
+    Taps are counted from 1 in the order of their indices, and 0 says that nothing won. A later tap
+    wins only if its element is larger, so the winner is the last tap that raised the maximum.
+    """
+
+    def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        self.taps = self.window.taps()
+        self.tap_dtype = "uint8" if len(self.taps) < 1 << 8 else "uint16"
+        self.kept = at.backward or op.tops > 1
+        self.disjoint = all(k <= s for k, s in zip(op.kernel, op.stride, strict=True))
+        self.phases = None if self.disjoint else Phases(engine, op, self.spatial, self.positions)
+        offsets = [_place(tap, self.spatial) for tap in self.taps]
+        self.offset_of = np.array([0, *offsets], np.intp)
+        firsts = np.zeros(self.positions, np.intp)
+        for axis, count in enumerate(self.positions):
+            first = np.arange(count) * op.stride[axis] - op.pad[axis]
+            step = math.prod(self.spatial[axis + 1 :])
+            firsts += (first * step).reshape(-1, *(1,) * (len(self.positions) - axis - 1))
+        self.firsts = firsts
+
+    def forward(self) -> None:
+        x, y = self.x(), self.y()
+        if not self.kept:
+            for block in self.blocks():
+                self._largest(self.laid(x[block], ops.LOWEST), y[block])
+            return
+        winner = self.at.saved("winner", self.op.top, self.tap_dtype).buffer()
+        winner = winner.reshape(self.y_shape)
+        mask = self.at.top[1].buffer().reshape(self.y_shape) if self.op.tops > 1 else None
+        for block in self.blocks():
+            if self.phases is None:
+                self._find(self.laid(x[block], ops.LOWEST), y[block], winner[block])
+            else:
+                self._find_in(self.phases, x[block], y[block], winner[block])
+            if mask is not None:
+                mask[block] = self._positions(winner[block], self.firsts)
+                mask[block][winner[block] == 0] = -1
+
+    def backward(self) -> None:
+        if not self.at.propagate_down[0]:
+            return
+        winner = self.at.saved("winner", self.op.top, self.tap_dtype).read().reshape(self.y_shape)
+        dy, dx = self.dy(), self.dx()
+        dx.fill(0)
+        every = winner.min() > 0
+        plane = math.prod(self.spatial)
+        home = np.arange(self.block).reshape(-1, *(1,) * len(self.positions)) * plane + self.firsts
+        for block in self.blocks():
+            numbers = winner[block]
+            positions = self._positions(numbers, home[: len(numbers)])
+            won = ... if every else numbers > 0
+            self._send(
+                dx[block].reshape(-1), positions[won].reshape(-1), dy[block][won].reshape(-1)
+            )
+
+    def _positions(self, winner: np.ndarray, firsts: np.ndarray) -> np.ndarray:
+        """Return where the winning elements lie, given where the windows' first ones do."""
+        positions: np.ndarray = self.scratch("positions", winner.shape, "intp")
+        np.take(self.offset_of, winner, out=positions, mode="clip")
+        positions += firsts
+        return positions
+
+    def _send(self, dx: np.ndarray, positions: np.ndarray, dy: np.ndarray) -> None:
+        if self.disjoint:
+            dx[positions] = dy
+        else:
+            np.add.at(dx, positions, dy)
+
+    def _largest(self, canvas: np.ndarray, y: np.ndarray) -> None:
+        """Write maxima into ``y``, one axis after the other."""
+        values, last = canvas, len(self.positions) - 1
+        for axis, taps in enumerate(self.op.kernel):
+            target = y
+            if axis != last:
+                target = self.scratch(f"axis{axis}", (len(y), *self.swept(axis)))
+            np.fmax(values[self.along(axis, 0)], ops.LOWEST, out=target)
+            for tap in range(1, taps):
+                np.fmax(target, values[self.along(axis, tap)], out=target)
+            values = target
+
+    def _find(self, canvas: np.ndarray, y: np.ndarray, winner: np.ndarray) -> None:
+        """Write maxima and winners, tap by tap."""
+        seen = self.scratch("seen", y.shape)
+        better = self.scratch("better", y.shape, "bool")
+        number = self.scratch("number", y.shape, self.tap_dtype)
+        y.fill(ops.LOWEST)
+        winner.fill(0)
+        for i, tap in enumerate(self.taps, start=1):
+            seen[...] = canvas[self.at_tap(tap)]
+            _challenge(seen, i, y, winner, better, number)
+
+    def _find_in(
+        self, phases: Phases, planes: np.ndarray, y: np.ndarray, winner: np.ndarray
+    ) -> None:
+        """Write maxima and winners of every element of a phase, as if each were an output."""
+        rows = phases.lay(planes, ops.LOWEST)
+        count = rows[0].size - phases.taps[-1][1]
+        best = self.scratch("seen", (len(planes), *phases.size))
+        found = self.scratch("found", best.shape, self.tap_dtype)
+        better = self.scratch("better", (count,), "bool")
+        number = self.scratch("number", (count,), self.tap_dtype)
+        best_row, found_row = best.reshape(-1)[:count], found.reshape(-1)[:count]
+        best_row.fill(ops.LOWEST)
+        found_row.fill(0)
+        for i, (phase, shift) in enumerate(phases.taps, start=1):
+            _challenge(rows[phase][shift : shift + count], i, best_row, found_row, better, number)
+        y[...] = best[phases.windows]
+        winner[...] = found[phases.windows]
+
+
+class GlobalMaxStep(PoolStep):
+    """Maximum over whole planes."""
+
+    def forward(self) -> None:
+        planes = self.x().reshape(self.count, -1)
+        place = np.argmax(planes, axis=1)
+        best = np.take_along_axis(planes, place[:, np.newaxis], axis=1)[:, 0]
+        won = best > ops.LOWEST
+        if not won.all():  # something is not a number, or infinitely low
+            numbers = np.where(planes > ops.LOWEST, planes, planes.dtype.type(ops.LOWEST))
+            place = np.argmax(numbers, axis=1)
+            best = np.take_along_axis(numbers, place[:, np.newaxis], axis=1)[:, 0]
+            won = best > ops.LOWEST
+        self.y().reshape(-1)[...] = best
+        place[~won] = -1
+        self.at.saved("place", (self.count,), "int64").buffer()[...] = place
+        if self.op.tops > 1:
+            self.at.top[1].buffer().reshape(-1)[...] = place
+
+    def backward(self) -> None:
+        if self.at.propagate_down[0]:
+            place = self.at.saved("place", (self.count,), "int64").read()
+            dx = self.dx().reshape(self.count, -1)
+            dx.fill(0)
+            won = np.flatnonzero(place >= 0)
+            dx[won, place[won]] = self.dy().reshape(-1)[won]
+
+
+def _challenge(
+    seen: np.ndarray,
+    number: int,
+    best: np.ndarray,
+    winner: np.ndarray,
+    better: np.ndarray,
+    room: np.ndarray,
+) -> None:
+    """Take the elements under tap ``number`` where they are larger than the maximum so far."""
+    np.greater(seen, best, out=better)
+    np.fmax(seen, best, out=best)
+    np.multiply(better, winner.dtype.type(number), out=room)
+    np.maximum(winner, room, out=winner)
+
+
+def _place(index: tuple[int, ...], shape: tuple[int, ...]) -> int:
+    """Return the index of an element in an array in C order."""
+    return sum(i * math.prod(shape[axis + 1 :]) for axis, i in enumerate(index))
+
+
+class AverageStep(PoolStep):
+    """Mean over windows, divided by their part on image and pads."""
+
+    def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        divisor = np.ones(self.positions, op.dtype)
+        for axis, (n, k, s, p) in enumerate(
+            zip(self.spatial, op.kernel, op.stride, op.pad, strict=True)
+        ):
+            first = np.arange(self.positions[axis]) * s - p
+            length = np.minimum(first + k, n + p) - first
+            divisor *= length.reshape(-1, *(1,) * (len(self.positions) - axis - 1)).astype(op.dtype)
+        # an empty window is 0 / 0; a divisor of NaN gives NaN without a warning
+        divisor[divisor == 0] = math.nan
+        self.divisor = divisor
+
+    def forward(self) -> None:
+        x, y = self.x(), self.y()
+        for block in self.blocks():
+            self._sum(self.laid(x[block], 0), y[block])
+            y[block] /= self.divisor
+
+    def backward(self) -> None:
+        if not self.at.propagate_down[0]:
+            return
+        dx, dy = self.dx(), self.dy()
+        for block in self.blocks():
+            share = self.scratch("share", dy[block].shape)
+            np.divide(dy[block], self.divisor, out=share)
+            self._spread(share, dx[block])
+
+    def _sum(self, canvas: np.ndarray, y: np.ndarray) -> None:
+        """Write sums over windows into ``y``."""
+        values, last = canvas, len(self.positions) - 1
+        for axis, taps in enumerate(self.op.kernel):
+            target = y
+            if axis != last:
+                target = self.scratch(f"axis{axis}", (len(y), *self.swept(axis)))
+            target[...] = values[self.along(axis, 0)]
+            for tap in range(1, taps):
+                target += values[self.along(axis, tap)]
+            values = target
+
+    def _spread(self, share: np.ndarray, dx: np.ndarray) -> None:
+        """Write into ``dx`` the sum of the shares of all windows that an element is in."""
+        for axis in reversed(range(len(self.positions))):
+            wider = dx
+            if axis or self.size != self.spatial:
+                wider = self.scratch(f"axis{axis}", (len(dx), *self.swept(axis - 1)))
+            wider.fill(0)
+            for tap in range(self.op.kernel[axis]):
+                wider[self.along(axis, tap)] += share
+            share = wider
+        if share is not dx:
+            dx[...] = share[self.inside]
+
+
+class GlobalAverageStep(PoolStep):
+    """Mean over whole planes."""
+
+    def forward(self) -> None:
+        planes, y = self.x().reshape(self.count, -1), self.y().reshape(-1)
+        np.add.reduce(planes, axis=1, out=y)
+        y /= planes.shape[1]
+
+    def backward(self) -> None:
+        if self.at.propagate_down[0]:
+            dx = self.dx().reshape(self.count, -1)
+            np.divide(self.dy().reshape(-1, 1), dx.shape[1], out=dx)
+
 
 MOST_TAPS = 1 << 14
 """Larger windows, of which there are few, run the portable code."""

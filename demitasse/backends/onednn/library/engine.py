@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.arrays import aligned, give_back
-from demitasse.backends.home import Home
+from demitasse.backends.arrays import Home, aligned, give_back
 from demitasse.backends.kernels.language import later
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.numpy.engine import Engine as HostEngine
+from demitasse.backends.numpy.step import Engine as HostEngine
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.layout import (
     Layout,

@@ -11,7 +11,7 @@ import math
 from ctypes import POINTER, c_int, c_int64
 from typing import Any
 
-from demitasse.backends.home import Home
+from demitasse.backends.arrays import Home
 from demitasse.backends.onednn.library.constants import ANY, BLOCKED, FLOAT32, Query
 from demitasse.backends.onednn.library.library import check, create
 from demitasse.backends.step import Declined

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.arrays import address
-from demitasse.backends.home import Home
+from demitasse.backends.arrays import Home, address
 from demitasse.backends.onednn.library.constants import Arg, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout

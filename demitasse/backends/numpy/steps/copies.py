@@ -1,15 +1,16 @@
-"""Concat: every bottom copied once, straight to its place."""
+"""Concat and Split."""
 
 from __future__ import annotations
 
 from itertools import accumulate, pairwise
 
-from demitasse.backends import ops
-from demitasse.backends.numpy.engine import Engine
-from demitasse.backends.numpy.step import NEEDS_BOTTOM, HostStep
-from demitasse.backends.step import Declined, Operands, decline_in_place
+import numpy as np
 
-__all__ = ["ConcatStep"]
+from demitasse.backends import ops
+from demitasse.backends.numpy.step import NEEDS_BOTTOM, Engine, HostStep
+from demitasse.backends.step import Declined, Operands, decline_in_place, share
+
+__all__ = ["ConcatStep", "SplitStep"]
 
 
 class ConcatStep(HostStep[ops.Concat]):
@@ -37,3 +38,24 @@ class ConcatStep(HostStep[ops.Concat]):
         ):
             if down:
                 blob.diff_buffer()[...] = dy[place]
+
+
+class SplitStep(HostStep[ops.Split]):
+    """The tops share the bottom's data; its gradient is the sum of theirs."""
+
+    def __init__(self, engine: Engine, op: ops.Split, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if op.tops == 1:
+            message = "one reader, for which nothing is summed"
+            raise Declined(message)
+
+    def forward(self) -> None:
+        share(self.at)
+
+    def backward(self) -> None:
+        if self.at.propagate_down[0]:
+            first, second, *rest = (top.read_diff() for top in self.at.top)
+            total = self.at.bottom[0].diff_buffer()
+            np.add(first, second, out=total)
+            for dy in rest:
+                total += dy

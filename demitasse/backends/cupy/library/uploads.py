@@ -1,7 +1,13 @@
-"""Batches of bytes on their way to a GPU, on a stream of their own."""
+"""Copies from host to device that are in flight, and uploads of batches.
+
+cupy gives pinned memory back to its pool as soon as the last array of it is gone, even while a
+copy out of it is under way, and the next owner would write into it.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +15,32 @@ import numpy as np
 
 from demitasse.backends.arrays import Array, Event
 from demitasse.backends.cupy.library.engine import Engine
-from demitasse.backends.cupy.library.flight import Flights
 from demitasse.backends.pixels import Pixels
 
-__all__ = ["GpuFeed"]
+__all__ = ["Flights", "GpuFeed"]
+
+
+class Flights:
+    """Arrays kept alive until queued copies are done, host arrays above all."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: deque[tuple[Any, object]] = deque()
+
+    def add(self, event: Any, arrays: object) -> None:
+        """Hold ``arrays`` until ``event`` has passed."""
+        with self._lock:
+            self._held.append((event, arrays))
+        self.settle()
+
+    def settle(self) -> None:
+        """Release arrays whose copies are done, oldest first."""
+        with self._lock:
+            while self._held and self._held[0][0].done:
+                self._held.popleft()
+
+    def __len__(self) -> int:
+        return len(self._held)
 
 
 class _Room:

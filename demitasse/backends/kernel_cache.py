@@ -1,4 +1,4 @@
-"""Machine code on the disk, which is run only where this user, or root, has written it.
+"""Caches: compiled kernels on disk, and the most recently used values in memory.
 
 Folders and files that others own or can write are left alone. Each file begins with a seal of its
 name and contents under a key that only the user can read: so a damaged file is not run, nor one
@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from demitasse.core.atomic import atomic_write
 from demitasse.core.hashing import BYTES, keyed_hash, same_keyed_hash
 from demitasse.core.log import get_logger
 from demitasse.core.paths import real_path
 
-__all__ = ["folder", "read_code", "write_code"]
+__all__ = ["Recent", "folder", "read_code", "write_code"]
+
 
 log = get_logger(__name__)
 
@@ -162,3 +165,33 @@ def _write(path: Path, content: bytes) -> None:
 def _warn(message: str) -> None:
     """Warn once in a process."""
     log.warning(message)
+
+
+V = TypeVar("V")
+
+
+class Recent(OrderedDict[Hashable, V], Generic[V]):
+    """The values used last, by key; a new one takes the place of the one unused for longest.
+
+    Args:
+        most: How many are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def find(self, key: Hashable) -> V | None:
+        """Return the value of ``key``, or None."""
+        if key not in self:
+            return None
+        self.move_to_end(key)
+        return self[key]
+
+    def keep(self, key: Hashable, value: V) -> V:
+        """Keep a value, and return it."""
+        self[key] = value
+        self.move_to_end(key)
+        while len(self) > self._most:
+            self.popitem(last=False)
+        return value

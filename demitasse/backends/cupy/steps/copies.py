@@ -1,4 +1,4 @@
-"""Concat: one kernel for each bottom, which copies it straight to its place."""
+"""Concat and Split."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from itertools import accumulate
 from demitasse.backends import ops
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
-from demitasse.backends.step import Declined, Operands, decline_in_place
+from demitasse.backends.step import Declined, Operands, decline_in_place, share
 
-__all__ = ["ConcatStep"]
+__all__ = ["ConcatStep", "SplitStep"]
 
 
 class ConcatStep(GpuStep[ops.Concat]):
@@ -53,3 +53,38 @@ class ConcatStep(GpuStep[ops.Concat]):
         for blob, wanted, copy in zip(at.bottom, at.propagate_down, self._gradients, strict=True):
             if wanted:
                 copy(dy, blob.diff_buffer())
+
+
+class SplitStep(GpuStep[ops.Split]):
+    """The tops share the bottom's data; its gradient is the sum of theirs.
+
+    Shapes: bottom any -> tops the same.
+    """
+
+    def __init__(self, engine: Engine, op: ops.Split, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if op.tops < 2:
+            message = "one reader, for which nothing is summed"
+            raise Declined(message)
+        one = ("elementwise", "weighted_sum", op.dtype, math.prod(op.shape), 1.0, 1.0)
+        self._add = engine.packs(*one)
+
+    @property
+    def code(self) -> str:
+        return "shared"
+
+    @property
+    def backward_code(self) -> str:
+        return "kernel"
+
+    def forward(self) -> None:
+        share(self.at)
+
+    def backward(self) -> None:
+        at = self.at
+        if at.propagate_down[0]:
+            total, *others = [blob.read_diff() for blob in at.top]
+            dx = at.bottom[0].diff_buffer()
+            for other in others:
+                self._add(total, other, dx)
+                total = dx

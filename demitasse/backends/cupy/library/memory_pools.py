@@ -1,13 +1,15 @@
-"""Memory of a GPU as the driver counts it, and what cupy's pools hold of it."""
+"""Memory pools and properties of a GPU."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from demitasse.core.text import bytes_text
+from demitasse.errors import DeviceError
 
-__all__ = ["Pools"]
+__all__ = ["Pools", "properties"]
 
 
 @dataclass(frozen=True)
@@ -86,3 +88,34 @@ class Pools:
             f"process uses {bytes_text(self.used)}"
         )
         return f"{text}, limited to {bytes_text(self.limit)}" if self.limit else text
+
+
+Property = int | str | list[int]
+
+
+def properties(number: int) -> dict[str, Property]:
+    """Return the properties of a GPU under CUDA's names, e.g. ``multiProcessorCount``.
+
+    Sizes are in bytes and clock rates in kHz. Which names there are depends on the version of CUDA.
+
+    Args:
+        number: Which of the GPUs that CUDA shows to this process.
+
+    Raises:
+        DeviceError: cupy is not installed, or CUDA has no such GPU.
+    """
+    try:
+        runtime = import_module("cupy").cuda.runtime
+        found = runtime.getDeviceProperties(number)
+    except Exception as error:  # whatever a missing driver or library raises
+        message = f"cuda:{number} cannot be asked for its properties: {error}"
+        raise DeviceError(message) from error
+    plain: dict[str, Property] = {}
+    for name, value in found.items():
+        if isinstance(value, bytes) and name == "name":
+            plain[name] = value.rstrip(b"\0").decode(errors="replace")
+        elif isinstance(value, int | str):
+            plain[name] = value
+        elif isinstance(value, tuple | list):
+            plain[name] = [int(part) for part in value]
+    return plain

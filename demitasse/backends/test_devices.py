@@ -1,22 +1,40 @@
-"""The array API standard and nothing else, on a mock device: a stand-in GPU for tests.
-
-``array_api_strict`` refuses everything the standard does not promise, and its ``device1`` refuses
-to be mixed with host arrays, so a layer that works here works on any conforming library.
-"""
+"""Devices for tests: read-only arrays, and the strict array API."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.base import Backend
+from demitasse.backends.numpy.backend import NumpyBackend
+from demitasse.backends.step import Lowerings
 from demitasse.errors import DeviceError
 
-__all__ = ["StrictBackend"]
+__all__ = ["ReadonlyBackend", "StrictBackend"]
+
+
+class ReadonlyBackend(NumpyBackend):
+    """For tests: portable layers and updates only, on views that must not be written."""
+
+    name = "readonly"
+    lowerings: ClassVar[Lowerings] = {}
+
+    @classmethod
+    def devices(cls) -> list[str]:
+        return ["readonly"]
+
+    @property
+    def updates(self) -> None:
+        return None
+
+    def guard(self, array: np.ndarray) -> np.ndarray:
+        view = array.view()
+        view.flags.writeable = False
+        return view
 
 
 class StrictBackend(Backend):

@@ -1,0 +1,242 @@
+"""Activations, Dropout, Eltwise and LRN."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from demitasse.backends import ops
+from demitasse.backends.arrays import Array
+from demitasse.backends.cupy.library.engine import Cell, Engine, Launch
+from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
+from demitasse.backends.step import Declined, Operands, decline_in_place
+
+__all__ = ["FUNCTIONS", "ActivationStep", "DropoutStep", "LRNStep", "SumStep"]
+
+
+FUNCTIONS = {
+    # function: source and kernel, and what its gradient is computed from
+    "abs": ("function", "absolute", "bottom"),
+    "bnll": ("function", "bnll", "input"),
+    "clip": ("function", "clip", "input"),
+    "elu": ("function", "elu", "result"),
+    "exp": ("function", "exponential", "result"),
+    "gelu": ("activation", "gelu", "input"),
+    "log": ("function", "logarithm", "input"),
+    "power": ("function", "power", "input"),
+    # its input, or in place its result: both are above 0 together
+    "relu": ("activation", "relu", "bottom"),
+    "sigmoid": ("activation", "sigmoid", "result"),
+    "swish": ("function", "swish", "input"),
+    "tanh": ("activation", "hyperbolic_tangent", "result"),
+}
+
+
+class ActivationStep(GpuStep[ops.Activation]):
+    """y = f(x) of every element.
+
+    Shapes: bottom any -> top the same.
+    """
+
+    narrow_params = ()
+
+    def __init__(self, engine: Engine, op: ops.Activation, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if op.function not in FUNCTIONS:
+            message = f"{op.function}; there are kernels for {', '.join(FUNCTIONS)}"
+            raise Declined(message)
+        if op.function == "relu" and op.parameters[0] < 0 and at.in_place and at.backward:
+            message = (
+                f"slope {op.parameters[0]:g} in place; the gradient is known from the result for 0 "
+                "and more"
+            )
+            raise Declined(message)
+        if op.function == "elu" and op.parameters[0] < 0 and at.backward:
+            message = (
+                f"alpha {op.parameters[0]:g}; the gradient is known from the result for 0 and more"
+            )
+            raise Declined(message)
+        family, name, self.gradient_from = FUNCTIONS[op.function]
+        self.keeps_input = self.gradient_from == "input" and at.loses_input
+        numbers = tuple(float(p) for p in op.parameters)
+        packs, gradient = engine.packs, f"{name}_gradient"
+        self._forward = packs(family, name, self.dtype, op.count, *numbers)
+        self._backward = packs(family, gradient, op.dtype, op.count, *numbers)
+        self._keep = packs("elementwise", "scaled", op.dtype, op.count, 1.0)
+
+    def forward(self) -> None:
+        x = self.at.bottom[0].read()
+        if self.keeps_input:
+            self._keep(x, self.at.saved("input", self.at.bottom[0].shape).buffer())
+        self._forward(x, self.at.top[0].buffer())
+
+    def backward(self) -> None:
+        bottom, top = self.at.bottom[0], self.at.top[0]
+        if self.at.propagate_down[0]:
+            self._backward(self._known(), top.read_diff(), bottom.diff_buffer())
+
+    def _known(self) -> Array:
+        """Return what the gradient is computed from."""
+        if self.keeps_input:
+            return self.at.saved("input", self.at.bottom[0].shape).read()
+        return (self.at.top if self.gradient_from == "result" else self.at.bottom)[0].read()
+
+
+class DropoutStep(GpuStep[ops.Dropout]):
+    """y = x * mask, dx = dy * mask; nothing, or a copy, where the mask would be 1. In place or not.
+
+    The kernel reads the number of the pass on the device.
+
+    Shapes: bottom any -> top the same.
+    """
+
+    narrow_params = ()
+
+    def takes_narrow(self, op: ops.Dropout) -> bool:
+        return not op.drops
+
+    def __init__(self, engine: Engine, op: ops.Dropout, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        packs = engine.packs
+        self._scaled = packs("elementwise", "scaled", self.dtype, op.count, float(op.factor))
+        self._times = packs("elementwise", "product", op.dtype, op.count)
+        if op.drops:
+            draw = at.draw()
+            if draw.world_size > 1:
+                message = "several ranks, each of which draws a part of one sequence"
+                raise Declined(message)
+            self._drop = engine.dropout(op.dtype, op.count, draw, op.threshold, op.factor)
+            self._passes = Cell(engine, 1, "uint64")
+
+    def forward(self) -> None:
+        at, op = self.at, self.op
+        x = at.bottom[0].read()
+        if op.drops:
+            mask = at.saved("mask", at.bottom[0].shape).buffer()
+            self._drop(x, at.top[0].buffer(), mask, self._passes.holding(self._number))
+        elif self._works:
+            self._scaled(x, at.top[0].buffer())
+
+    def backward(self) -> None:
+        at, op = self.at, self.op
+        if not at.propagate_down[0]:
+            return
+        dy = at.top[0].read_diff()
+        if op.drops:
+            mask = at.saved("mask", at.bottom[0].shape).read()
+            self._times(dy, mask, at.bottom[0].diff_buffer())
+        elif self._works:
+            self._scaled(dy, at.bottom[0].diff_buffer())
+
+    @property
+    def _works(self) -> bool:
+        """True if there is something to do where nothing is dropped."""
+        return self.op.factor != 1 or not self.at.in_place
+
+    def _number(self) -> np.ndarray:
+        return np.array([self.at.draw().passes], np.uint64)
+
+
+class SumStep(GpuStep[ops.Eltwise]):
+    """y = sum of coefficient * x, rectified where a ReLU follows; may run in place of the first x.
+
+    Args:
+        engine: Runs it.
+        op: The sum.
+        at: Its blobs; the top is that of the ReLU where there is one.
+        slope: Of the ReLU below 0, or None where there is none.
+
+    Shapes: bottoms all the same -> top the same.
+    """
+
+    narrow_params = ()
+
+    def __init__(
+        self, engine: Engine, op: ops.Eltwise, at: Operands, slope: float | None = None
+    ) -> None:
+        super().__init__(engine, op, at)
+        if op.operation != "SUM":
+            message = f"{op.operation}; there are kernels for SUM"
+            raise Declined(message)
+        if any(blob is at.top[0] for blob in at.bottom[1:]):
+            message = "in place of another bottom than the first"
+            raise Declined(message)
+        count, factors = math.prod(op.shape), [float(c) for c in op.coefficients]
+
+        def packs(name: str, *numbers: float) -> Launch:
+            return engine.packs("elementwise", name, self.dtype, count, *numbers)
+
+        pairs = [tuple(factors[:2]), *((1.0, factor) for factor in factors[2:])]
+        self._sums = [packs("weighted_sum", *pair) for pair in pairs]
+        self.slope = slope
+        if slope is not None:
+            self._sums[-1] = packs("rectified_sum", *pairs[-1], float(slope))
+        self._gradients = [packs("scaled", factor) for factor in factors]
+
+    @property
+    def code(self) -> str:
+        return super().code if self.slope is None else f"{super().code} + ReLU"
+
+    @property
+    def backward_code(self) -> str:
+        return super().code
+
+    def forward(self) -> None:
+        total, *others = [blob.read() for blob in self.at.bottom]
+        y = self.at.top[0].buffer()
+        for x, add in zip(others, self._sums, strict=True):
+            add(total, x, y)
+            total = y
+
+    def backward(self) -> None:
+        at = self.at
+        dy = at.top[0].read_diff()
+        # backwards, since in place the first bottom's gradient is the top's
+        for index in reversed(range(len(at.bottom))):
+            if at.propagate_down[index]:
+                self._gradients[index](dy, at.bottom[index].diff_buffer())
+
+
+class LRNStep(GpuStep[ops.LRN]):
+    """y = x * scale^-beta; scale = k + alpha / size * sum of x^2 over ``size`` channels around.
+
+    Within channels the sum is over a window of ``size`` by ``size`` pixels, and k is 1.
+
+    Shapes: bottom (N, C, H, W) -> top the same.
+    """
+
+    narrow_params = ()
+
+    def __init__(self, engine: Engine, op: ops.LRN, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_in_place(self.at, NEEDS_BOTTOM)
+        across = op.region == "ACROSS_CHANNELS"
+        channels, *plane = op.bottom[1:]
+        sizes = (channels, math.prod(plane)) if across else tuple(plane)
+        # kernels count in 32 bits; beyond the edges there is nothing to add
+        counts = (math.prod(op.bottom), *sizes, min(op.size, 2 * max(op.bottom[1:]) + 1))
+        rate, beta = op.alpha / op.size ** (1 if across else 2), float(op.beta)
+        k = (float(op.k),) if across else ()
+        name = "lrn_across" if across else "lrn_within"
+        self._forward = engine.each(
+            "lrn", name, self.dtype, *counts, rate, beta, *k, int(at.backward)
+        )
+        self._backward = engine.each(
+            "lrn", f"{name}_gradient", op.dtype, *counts, beta, 2 * rate * beta
+        )
+
+    def forward(self) -> None:
+        at = self.at
+        x = at.bottom[0].read()
+        y = at.top[0].buffer()
+        # only backward needs the scale; without it the kernel does not write there
+        scale = at.saved("scale", self.op.bottom).buffer() if at.backward else y
+        self._forward(x, scale, y)
+
+    def backward(self) -> None:
+        at = self.at
+        if at.propagate_down[0]:
+            x, y, dy = at.bottom[0].read(), at.top[0].read(), at.top[0].read_diff()
+            scale = at.saved("scale", self.op.bottom).read()
+            self._backward(x, y, scale, dy, at.bottom[0].diff_buffer())

@@ -1,0 +1,290 @@
+"""Activations, Eltwise, Scale, BatchNorm and LRN."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from demitasse.backends import normal, ops
+from demitasse.backends.numpy.step import NEEDS_BOTTOM, Engine, HostStep
+from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
+
+__all__ = ["FUNCTIONS", "BatchNormStep", "LRNStep", "ScaleStep", "SumStep", "activation"]
+
+
+PART = 16384
+"""Elements: a handful of such arrays lies in the second cache."""
+
+
+class ReLUStep(HostStep[ops.Activation]):
+    """y = max(x, 0), in place or not. Minus infinity gives NaN, as multiplied with a slope of 0."""
+
+    def __init__(self, engine: Engine, op: ops.Activation, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if any(op.parameters):
+            message = "a slope below 0; numpy's Step is for ReLU without one"
+            raise Declined(message)
+
+    def forward(self) -> None:
+        x = self.at.bottom[0].read()
+        y = self.at.top[0].buffer()
+        if np.minimum.reduce(x, axis=None, initial=np.inf) > -np.inf:
+            np.maximum(x, 0, out=y)
+        else:
+            y[...] = np.maximum(x, 0) + 0 * np.minimum(x, 0)
+
+    def backward(self) -> None:
+        if self.at.propagate_down[0]:
+            # in place, the bottom holds y, which is positive exactly where x was
+            x, dy = self.at.bottom[0].read(), self.at.top[0].read_diff()
+            passed = self.scratch("mask", x.shape, "bool")
+            np.greater(x, 0, out=passed)
+            np.multiply(dy, passed, out=self.at.bottom[0].diff_buffer())
+
+
+class GELUStep(HostStep[ops.Activation]):
+    """y = x Phi(x), in place or not, in parts whose temporaries stay in the caches."""
+
+    def forward(self) -> None:
+        at = self.at
+        x = at.bottom[0].read()
+        if at.loses_input:
+            kept = at.saved("input", x.shape).buffer()
+            kept[...] = x
+            x = kept
+        y = at.top[0].buffer().reshape(-1)
+        for part, values in _parts(x):
+            y[part] = normal.gelu(np, values)
+
+    def backward(self) -> None:
+        at = self.at
+        if at.propagate_down[0]:
+            bottom = at.bottom[0]
+            x = at.saved("input", bottom.shape).read() if at.loses_input else bottom.read()
+            dy, dx = at.top[0].read_diff().reshape(-1), bottom.diff_buffer().reshape(-1)
+            for part, values in _parts(x):
+                np.multiply(dy[part], normal.gelu_slope(np, values), out=dx[part])
+
+
+def _parts(x: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yield slices of the flattened array and their elements. Shapes: any -> (PART,) or less."""
+    flat = x.reshape(-1)
+    for start in range(0, flat.size, PART):
+        part = slice(start, start + PART)
+        yield part, flat[part]
+
+
+FUNCTIONS: dict[str, type[HostStep[ops.Activation]]] = {"relu": ReLUStep, "gelu": GELUStep}
+
+
+def activation(engine: Engine, op: ops.Activation, at: Operands) -> HostStep[ops.Activation]:
+    """Return the Step of a function.
+
+    Raises:
+        Declined: There is none.
+    """
+    if op.function not in FUNCTIONS:
+        message = f"{op.function}; numpy has Steps for {', '.join(FUNCTIONS)}"
+        raise Declined(message)
+    return FUNCTIONS[op.function](engine, op, at)
+
+
+class SumStep(HostStep[ops.Eltwise]):
+    """Weighted sum of blobs of one shape; may run in place of the first."""
+
+    def __init__(self, engine: Engine, op: ops.Eltwise, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if op.operation != "SUM":
+            message = f"{op.operation}; numpy's Step is for SUM"
+            raise Declined(message)
+        if any(blob is at.top[0] for blob in at.bottom[1:]):
+            message = "in place of another bottom than the first"
+            raise Declined(message)
+
+    def forward(self) -> None:
+        first, *rest = (blob.read() for blob in self.at.bottom)
+        y = self.at.top[0].buffer()
+        weight, *weights = self.op.coefficients
+        if weight != 1:
+            np.multiply(first, weight, out=y)
+            first = y
+        for x, weight in zip(rest, weights, strict=True):
+            np.add(first, self._weighted(x, weight), out=y)
+            first = y
+
+    def backward(self) -> None:
+        at, dy = self.at, self.at.top[0].read_diff()
+        parts = zip(at.bottom, self.op.coefficients, at.propagate_down, strict=True)
+        # backwards, since in place the first bottom's gradient is the top's
+        for blob, weight, down in reversed(list(parts)):
+            if down and not (weight == 1 and blob is at.top[0]):
+                np.multiply(dy, weight, out=blob.diff_buffer())
+
+    def _weighted(self, x: np.ndarray, weight: float) -> np.ndarray:
+        if weight == 1:
+            return x
+        term = self.scratch("term", x.shape)
+        np.multiply(x, weight, out=term)
+        return term
+
+
+class ScaleStep(HostStep[ops.Scale]):
+    """y = x s (+ b), in place or not; s is a parameter or the second bottom.
+
+    Shapes: x and y (outer, dim, inner), s and b (dim,).
+    """
+
+    def __init__(self, engine: Engine, op: ops.Scale, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if not math.prod((op.outer, op.dim, op.inner)):
+            message = "an empty bottom"
+            raise Declined(message)
+        self.learned = len(at.bottom) == 1
+        self.scale = at.params[0] if self.learned else at.bottom[1]
+        self.shape = (op.outer, op.dim, op.inner)
+
+    def forward(self) -> None:
+        at = self.at
+        x = at.bottom[0].read().reshape(self.shape)
+        if at.in_place and at.backward:
+            at.saved("x", at.bottom[0].shape).buffer().reshape(self.shape)[...] = x
+        y = at.top[0].buffer().reshape(self.shape)
+        np.multiply(x, self._spread(self.scale), out=y)
+        if self.op.bias:
+            y += self._spread(at.params[-1])
+
+    def backward(self) -> None:
+        at, dtype = self.at, self.op.dtype
+        dy = at.top[0].read_diff().reshape(self.shape)
+        if self.op.bias and at.param_propagate_down[-1]:
+            self.add_gradient(at.params[-1], lambda out: self._sum(out, "odi->d", dy))
+        if at.param_propagate_down[0] if self.learned else at.propagate_down[1]:
+            bottom = at.bottom[0]
+            kept = at.saved("x", bottom.shape, dtype).read() if at.in_place else bottom.read()
+            x = kept.reshape(self.shape)
+            if self.learned:
+                self.add_gradient(self.scale, lambda out: self._sum(out, "odi,odi->d", dy, x))
+            else:
+                self._sum(self.scale.diff_buffer(), "odi,odi->d", dy, x)
+        if at.propagate_down[0]:
+            dx = at.bottom[0].diff_buffer().reshape(self.shape)
+            np.multiply(dy, self._spread(self.scale), out=dx)
+
+    def _sum(self, out: np.ndarray, subscripts: str, *terms: np.ndarray) -> None:
+        np.einsum(subscripts, *terms, out=out.reshape(self.op.dim))
+
+    def _spread(self, blob: Operand) -> np.ndarray:
+        values: np.ndarray = blob.read().reshape(1, self.op.dim, 1)
+        return values
+
+
+class BatchNormStep(HostStep[ops.BatchNorm]):
+    """y = (x - mean) / sqrt(variance + eps), in place or not.
+
+    Shapes: x and y (N, C, inner); parameters (C,), (C,), (1,).
+    """
+
+    def __init__(self, engine: Engine, op: ops.BatchNorm, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if not op.use_global_stats:
+            message = "statistics of the batch; numpy's Step takes stored ones"
+            raise Declined(message)
+        if 0 in op.bottom:
+            message = "an empty bottom"
+            raise Declined(message)
+        n, self.channels, *rest = op.bottom
+        self.shape = (n, self.channels, math.prod(rest))
+
+    def forward(self) -> None:
+        x, y = self.at.bottom[0].read().reshape(self.shape), self.at.top[0].buffer()
+        y = y.reshape(self.shape)
+        mean, _, factor = (blob.read() for blob in self.at.params)
+        share = 1 / factor if factor[0] else factor
+        np.subtract(x, (mean * share).reshape(1, -1, 1), out=y)
+        y *= self._inverse(share)
+
+    def backward(self) -> None:
+        if self.at.propagate_down[0]:
+            factor = self.at.params[2].read()
+            dy = self.at.top[0].read_diff().reshape(self.shape)
+            dx = self.at.bottom[0].diff_buffer().reshape(self.shape)
+            np.multiply(dy, self._inverse(1 / factor if factor[0] else factor), out=dx)
+
+    def _inverse(self, share: np.ndarray) -> np.ndarray:
+        """Return 1 / deviation. Shape: (1, C, 1)."""
+        variance = self.at.params[1].read() * share + self.op.eps
+        inverse: np.ndarray = (1 / np.sqrt(variance)).astype(self.op.dtype)
+        return inverse.reshape(1, -1, 1)
+
+
+class LRNStep(HostStep[ops.LRN]):
+    """y = x scale^-beta, scale = k + rate * (sum of squares of the neighbours).
+
+    Shapes: (N, C, H, W); one image is (C, H, W).
+    """
+
+    def __init__(self, engine: Engine, op: ops.LRN, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        decline_in_place(self.at, NEEDS_BOTTOM)
+        self.axes = (0,) if op.region == "ACROSS_CHANNELS" else (1, 2)
+        self.rate = op.alpha / op.size ** len(self.axes)
+        self.image = op.bottom[1:]
+
+    def forward(self) -> None:
+        op, at = self.op, self.at
+        xs, ys = at.bottom[0].read(), at.top[0].buffer()
+        scales = at.saved("scale", op.bottom, op.dtype).buffer() if at.backward else None
+        square = self.scratch("square", self.image, op.dtype)
+        for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
+            scale = self.scratch("scale", self.image, op.dtype) if scales is None else scales[i]
+            np.multiply(x, x, out=square)
+            self._neighbours(square, scale)
+            scale *= self.rate
+            scale += op.k
+            self._divide(x, scale, y)
+
+    def backward(self) -> None:
+        if not self.at.propagate_down[0]:
+            return
+        op, at = self.op, self.at
+        scales = at.saved("scale", op.bottom, op.dtype).read()
+        arrays = (at.bottom[0].read(), at.top[0].read(), at.top[0].read_diff(), scales)
+        ratio = self.scratch("square", self.image, op.dtype)
+        shared = self.scratch("shared", self.image, op.dtype)
+        dxs = at.bottom[0].diff_buffer()
+        for i, (x, y, dy, scale) in enumerate(zip(*arrays, strict=True)):
+            np.multiply(dy, y, out=ratio)
+            ratio /= scale
+            self._neighbours(ratio, shared)
+            shared *= x
+            shared *= 2 * self.rate * op.beta
+            self._divide(dy, scale, dxs[i])
+            dxs[i] -= shared
+
+    def _neighbours(self, values: np.ndarray, out: np.ndarray) -> None:
+        """Write each element's sum over its neighbourhood into ``out``; overwrites ``values``."""
+        for axis in self.axes:
+            if axis != self.axes[0]:
+                values[...] = out
+            out[...] = values
+            before = (slice(None),) * axis
+            for shift in range(1, min(self.op.size // 2, values.shape[axis] - 1) + 1):
+                late = (*before, slice(shift, None))
+                early = (*before, slice(None, -shift))
+                out[late] += values[early]
+                out[early] += values[late]
+
+    def _divide(self, x: np.ndarray, scale: np.ndarray, out: np.ndarray) -> None:
+        """Write x scale^-beta; roots are much faster than powers for the usual beta."""
+        if self.op.beta == 0.75:
+            root = self.scratch("root", self.image, self.op.dtype)
+            np.sqrt(scale, out=root)
+            np.sqrt(root, out=out)
+            root *= out
+            np.divide(x, root, out=out)
+        else:
+            power = self.scratch("root", self.image, self.op.dtype)
+            np.power(scale, -self.op.beta, out=power)
+            np.multiply(x, power, out=out)
