@@ -24,7 +24,7 @@ from demitasse.backends.onednn.own_kernels.calls import KernelCall, spoils
 from demitasse.backends.onednn.own_kernels.images import images_of, in_padded_blocks
 from demitasse.backends.onednn.ports import Gradient, Parameter, Port, Reader, Writer
 from demitasse.backends.onednn.step import Runnable
-from demitasse.backends.onednn.steps.norm import NormParts
+from demitasse.backends.onednn.steps.norm_parts import NormParts
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Operand
 

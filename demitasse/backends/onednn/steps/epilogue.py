@@ -26,7 +26,7 @@ from demitasse.backends.onednn.step import FusedStep, OnednnStep, Runnable, call
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.conv_operands import Folded
 from demitasse.backends.onednn.steps.convolution import ConvStep
-from demitasse.backends.onednn.steps.norm import decline_other_scales, stored_statistics
+from demitasse.backends.onednn.steps.norm_parts import decline_other_scales, stored_statistics
 from demitasse.backends.onednn.steps.pooling import PoolStep
 from demitasse.backends.onednn.steps.rectifier import RECTIFIER
 from demitasse.backends.onednn.steps.sums import ONES

@@ -13,7 +13,8 @@ from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.eltwise import SumStep
 from demitasse.backends.onednn.steps.epilogue import FactorsStep, FoldedStep, Tail
 from demitasse.backends.onednn.steps.fused_convolutions import NormedConvStep, SeparableStep
-from demitasse.backends.onednn.steps.norm import NormParts, NormStep, decline_other_scales
+from demitasse.backends.onednn.steps.norm import NormStep
+from demitasse.backends.onednn.steps.norm_parts import NormParts, decline_other_scales
 from demitasse.backends.onednn.steps.products import InnerProductStep
 from demitasse.backends.onednn.steps.row_convolution import RowConvStep
 from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from demitasse.backends.kernels.norm.forward import Normalization as NormKernel
     from demitasse.backends.onednn.own_kernels.norms import NormCall, NormGradientCall
 
-from demitasse.backends.onednn.steps.norm import (
+from demitasse.backends.onednn.steps.norm_parts import (
     NormParts,
     decline_other_scales,
     stored_statistics,
