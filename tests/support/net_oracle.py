@@ -194,15 +194,14 @@ class _Run:
             )
             self._set_parameters(self.other)
             self._disturb(self.other)
-        blobs = set(self.net.blobs)
-        kept = scenario.keep
-        if kept == "outputs":
-            self.compared = list(self.net.outputs)
-        elif kept is None:
-            made = {top for layer in self.case.net.layers for top in layer.tops}
-            self.compared = sorted(blobs & made)
+        made = {top for layer in self.case.net.layers for top in layer.tops} & set(self.net.blobs)
+        self.outputs = [name for name in self.net.outputs if name in made]
+        if scenario.keep == "outputs":
+            self.compared = self.outputs
+        elif scenario.keep is None:
+            self.compared = sorted(made)
         else:
-            self.compared = sorted(blobs & {*kept, *self.net.outputs})
+            self.compared = sorted(made & {*scenario.keep, *self.outputs})
 
     # -- values ----------------------------------------------------------------------------------
 
@@ -314,7 +313,7 @@ class _Run:
 
     def _results(self) -> Arrays:
         whole = self.case.scenario.read_all or not self.fast
-        names = self.compared if whole else self.net.outputs
+        names = self.compared if whole else self.outputs
         return {name: np.array(self.net.blobs[name].data) for name in names}
 
     def _backward(self, number: int) -> Arrays:
@@ -325,7 +324,7 @@ class _Run:
         return results | self._gradients()
 
     def _set_output_gradients(self, number: int) -> None:
-        for name in self.net.outputs:
+        for name in self.outputs:
             blob = self.net.blobs[name]
             if self._is_loss(name):
                 continue
@@ -344,7 +343,7 @@ class _Run:
         keeps = self.case.scenario.keep is None
         if force and keeps and (self.case.scenario.read_all or not self.fast):
             for name in self.compared:
-                if not self._is_loss(name) and name not in self.net.outputs:
+                if not self._is_loss(name) and name not in self.outputs:
                     found[f"d {name}"] = np.array(self.net.blobs[name].diff)
         for name, blobs in self.net.params.items():
             for index, blob in enumerate(blobs):
@@ -366,7 +365,7 @@ class _Run:
         return rates[self.log.where]
 
     def _train(self, number: int) -> Arrays:
-        if all(self._is_loss(name) for name in self.net.outputs):
+        if all(self._is_loss(name) for name in self.outputs):
             self._give(number)
             self.net.clear_param_diffs()
             for _ in range(self.case.scenario.batches):
@@ -384,12 +383,13 @@ class _Run:
 
     def _predict(self, number: int) -> Arrays:
         found = self.net.predict(self._feed(number))
-        return {f"predicted {name}": np.array(array) for name, array in found.items()}
+        return {f"predicted {name}": np.array(found[name]) for name in self.outputs}
 
     def _run_other(self, number: int) -> Arrays:
         self._give(number, self.other)
         self.other.forward()
-        names = self.other.outputs
+        made = {top for layer in self.case.other.layers for top in layer.tops}
+        names = [name for name in self.other.outputs if name in made]
         return {f"other {name}": np.array(self.other.blobs[name].data) for name in names}
 
     # -- solvers ---------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -196,7 +197,10 @@ def main() -> None:
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print does not get between the results
     for line in sys.stdin:
-        outcome = summary(check(case_from_json(line)))
+        try:
+            outcome = summary(check(case_from_json(line)))
+        except Exception as error:
+            outcome = _failed(f"oracle {type(error).__name__}", traceback.format_exc()[-2000:])
         results.write(json.dumps(outcome).encode() + b"\n")
         results.flush()
     os._exit(0)  # arrays may outlive the functions that free them
