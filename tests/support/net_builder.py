@@ -61,6 +61,9 @@ LEAVES_BOTTOM = {
 }  # fmt: skip
 """Types whose tops may be overwritten before backward: their gradients do not read them."""
 
+MOST_TAPS = 1000
+"""Pixels of the largest window of MAX pooling, which portable code takes one by one."""
+
 
 @dataclass
 class NetBuilder:
@@ -152,6 +155,8 @@ class NetBuilder:
         """Add a layer and return its top, or a list of tops where ``shapes`` is a list."""
         bottoms = [bottoms] if isinstance(bottoms, str) else list(bottoms)
         several = isinstance(shapes, list)
+        if type_ == "BatchNorm" and self.train and self._has_one_value(bottoms[0]):
+            fields = {"batch_norm_param": {"use_global_stats": True}}
         number = len(self.layers)
         name = f"{type_.lower()}{number}"
         tops = [f"{name}_{i}" for i in range(len(shapes))] if several else [name]
@@ -165,6 +170,11 @@ class NetBuilder:
             self.read.discard(top)
         self.macs += macs
         return tops if several else tops[0]
+
+    def _has_one_value(self, x: str) -> bool:
+        """Return whether channels have one value each: it is its own mean, the gradient is 0."""
+        shape = self.shapes[x]
+        return math.prod(shape) == shape[1]
 
     def may_be_in_place(self, x: str) -> bool:
         """Return whether a layer may overwrite a blob that nobody else needs."""
@@ -352,7 +362,9 @@ class NetBuilder:
         return None
 
     def global_pool(self, x: str, method: str = "AVE") -> str:
-        n, c = self.shapes[x][:2]
+        n, c, h, w = self.shapes[x]
+        if h * w > MOST_TAPS:
+            method = "AVE"
         fields = {"pool": method, "global_pooling": True}
         return self.add("Pooling", x, (n, c, 1, 1), {"pooling_param": fields})
 
@@ -362,7 +374,8 @@ class NetBuilder:
         if min(h, w) < 2**levels:
             return None
         bins = sum(4**i for i in range(levels))
-        fields = {"pyramid_height": levels, "pool": self.rng.choice(("MAX", "AVE"))}
+        method = "AVE" if h * w > MOST_TAPS else self.rng.choice(("MAX", "AVE"))
+        fields = {"pyramid_height": levels, "pool": method}
         # one level gives images, several flat rows
         shape = (n, c, 1, 1) if levels == 1 else (n, c * bins)
         return self.add("SPP", x, shape, {"spp_param": fields})

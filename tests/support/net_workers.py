@@ -25,7 +25,7 @@ from net_case import Case, case_from_json, case_to_json
 
 __all__ = ["Worker", "run_cases"]
 
-TIMEOUT = 240
+TIMEOUT = 400
 """Seconds after which a case hangs."""
 
 MOST = 100
