@@ -32,7 +32,7 @@ from demitasse.net.memory_usage import MemoryUse, memory_held
 from demitasse.plan.liveness import Keep
 from demitasse.testing.comparison import random_inputs
 from demitasse.training import Solver
-from demitasse.training.updates import RULES
+from demitasse.training.update_rules import RULES
 
 SMALL = (8, 16)
 """Batch sizes that define the line; above 1, as im2col buffers depend on the batch size."""

@@ -21,7 +21,7 @@ from demitasse.io.data.databases.writing import Records, new_database
 from demitasse.io.weights.load import OnMismatch, load_files
 from demitasse.net import Net
 from demitasse.training import Epoch
-from demitasse.training.nets import tell_load
+from demitasse.training.nets import log_load_report
 
 log = get_logger(__name__)
 
@@ -105,7 +105,7 @@ def load_weights_into(
     net: Net, files: Sequence[str | os.PathLike[str]], on_mismatch: OnMismatch = "raise"
 ) -> None:
     """Load files one after the other, and log what was left out of files and net."""
-    for layer in load_files(net, files, on_mismatch, tell_load):
+    for layer in load_files(net, files, on_mismatch, log_load_report):
         log.warning("No file has weights for layer %s; the initial weights stay", layer)
 
 

@@ -53,7 +53,7 @@ def complete_loggers(
     context: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Complete a kind of logger, with its colon."""
-    from demitasse.training.tracking.targets import KINDS
+    from demitasse.training.tracking.logger import KINDS
 
     del context, param
     return _matching(incomplete, [f"{kind}:" for kind in KINDS])

@@ -177,6 +177,7 @@ RENAMED = {
     "demitasse.weights.npy": "demitasse.io.weights.npz",
     "demitasse.weights.pairing": "demitasse.io.weights.load",
     "demitasse.weights.read": "demitasse.io.weights.formats",
+    "demitasse.solvers.distributions": "demitasse.training.report",
     "demitasse.solvers.surviving": "demitasse.training.distributed.fault_tolerance",
 }
 """Present names of modules that have another name in their new package."""

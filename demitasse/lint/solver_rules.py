@@ -10,9 +10,9 @@ from demitasse.core.paths import is_folder
 from demitasse.errors import ConfigError
 from demitasse.io.proto import SolverParameter
 from demitasse.lint.findings import Code, Severity
-from demitasse.training.fields import check_fields
 from demitasse.training.nets import TRAIN_FIELDS, check_test_counts
-from demitasse.training.updates import find_rule
+from demitasse.training.solver_param import check_fields
+from demitasse.training.update_rules import find_rule
 
 USED = {
     "fixed": "",

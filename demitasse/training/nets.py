@@ -1,4 +1,4 @@
-"""The nets of a solver: one to train, any number to test with.
+"""The nets of a solver: one to train, and any number to test with.
 
 Source: Caffe, ``Solver::InitTrainNet`` and ``InitTestNets`` in ``src/caffe/solver.cpp``.
 """
@@ -18,15 +18,15 @@ from demitasse.io.proto import NetParameter, NetState, Phase, SolverParameter, r
 from demitasse.io.weights.load import LoadReport, OnMismatch, load_files
 from demitasse.net import Net
 from demitasse.plan.liveness import Keep
-from demitasse.training.epoch import Epoch
+from demitasse.training.evaluation import Epoch
 
 __all__ = [
     "TRAIN_FIELDS",
     "check_test_counts",
     "load_weights_list",
+    "log_load_report",
     "make_nets",
     "merged_state",
-    "tell_load",
 ]
 
 TRAIN_FIELDS = ("train_net_param", "train_net", "net_param", "net")
@@ -36,7 +36,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Source:
-    """Where a solver takes a net from: a field that holds a message or names a file."""
+    """Source of a net: a field with a message or the name of a file."""
 
     field: str
     value: NetParameter | str
@@ -44,7 +44,7 @@ class Source:
     def make(
         self, phase: str, own: NetState | None, base: Path | None, options: Mapping[str, Any]
     ) -> Net:
-        """Make the net, in the state: phase < the net's own < what the solver adds.
+        """Make the net, in the merged state of phase, net and solver.
 
         Raises:
             DemitasseError: The net cannot be made; names the solver's field.
@@ -73,12 +73,12 @@ class Source:
 
 
 def merged_state(phase: str, net: NetState, own: NetState) -> NetState:
-    """Return the state in which a solver makes a net.
+    """Return the state of a net of a solver; later arguments override earlier ones.
 
     Args:
-        phase: "TRAIN" or "TEST", where neither of the others says it.
-        net: The net's own.
-        own: What the solver adds.
+        phase: "TRAIN" or "TEST".
+        net: State in the net's file.
+        own: State in the solver's fields.
     """
     state = NetState(phase=Phase.Value(phase))
     state.MergeFrom(net)
@@ -95,20 +95,20 @@ def make_nets(
     keep: Keep = None,
     on_mismatch: OnMismatch = "raise",
 ) -> tuple[Net, list[Net]]:
-    """Make the net to train and those to test with, which hold its weights.
+    """Make the training net and the test nets, which share its weights.
 
     Args:
         param: The solver's fields; ``weights`` are loaded.
-        base: Folder of the solver's file, where named files are looked for too.
+        base: Folder of the solver's file, which is searched for named files, too.
         options: Further arguments for all nets.
-        seed: Key of all random numbers; None asks the configuration.
-        keep: Which blobs of the net to train are kept.
-        on_mismatch: What to do with layers of ``weights`` that do not fit.
+        seed: Key of all random numbers; None uses the configuration.
+        keep: Blobs of the training net that are kept.
+        on_mismatch: Action for layers of ``weights`` that do not fit.
 
     Raises:
-        ConfigError: No net to train is given, or more than one. The numbers of test nets,
-            ``test_iter`` and ``test_state`` do not fit, or ``test_interval`` is missing, or a net
-            that is to be tested on a whole epoch has none.
+        ConfigError: There is no training net, or more than one; the numbers of test nets,
+            ``test_iter`` and ``test_state`` differ; ``test_interval`` is missing; or a net without
+            a whole epoch has ``test_iter: 0``.
     """
     net = _make_train_net(param, base, {**options, "seed": seed, "keep": keep}, on_mismatch)
     options = {**options, "device": net.device, "seed": net.seed}
@@ -126,8 +126,8 @@ def _make_train_net(
 ) -> Net:
     given = [name for name in TRAIN_FIELDS if param.HasField(name)]
     if len(given) != 1:
-        what = "no net to train" if not given else f"{' and '.join(given)} both"
-        message = f"the solver has {what}; it needs exactly one of {', '.join(TRAIN_FIELDS)}"
+        got = " and ".join(given) or "none"
+        message = f"got {got} of {', '.join(TRAIN_FIELDS)}, expected exactly one training net"
         raise ConfigError(
             message, code=ErrorCode.CONFLICT if given else ErrorCode.MISSING, field="net", got=given
         )
@@ -144,10 +144,10 @@ def _make_test_nets(
     options: Mapping[str, Any],
     on_mismatch: OnMismatch,
 ) -> list[Net]:
-    """Make the nets to test with, in the order of ``test_iter``.
+    """Make the test nets, in the order of ``test_iter``.
 
-    Those of ``test_net_param`` come first, then those of ``test_net``; every further ``test_iter``
-    is one more net made from ``net_param`` or ``net``.
+    The nets of ``test_net_param`` come first, then those of ``test_net``; every further
+    ``test_iter`` is one more net made from ``net_param`` or ``net``.
     """
     sources = _checked_test_sources(param)
     nets = []
@@ -164,10 +164,10 @@ def _make_test_nets(
 
 
 def check_test_counts(param: SolverParameter) -> None:
-    """Refuse numbers of test nets, ``test_iter`` and ``test_state`` that do not fit together.
+    """Check the numbers of test nets, ``test_iter`` and ``test_state``.
 
     Raises:
-        ConfigError: Says which.
+        ConfigError: The numbers differ; names the field.
     """
     _checked_test_sources(param)
 
@@ -176,8 +176,8 @@ def _checked_test_sources(param: SolverParameter) -> list[Source]:
     sources = _test_sources(param)
     if param.test_state and len(param.test_state) != len(sources):
         message = (
-            f"test_state is given {len(param.test_state)} times for {len(sources)} test nets; "
-            "give it for every one or not at all"
+            f"got {len(param.test_state)} test_state for {len(sources)} test nets, expected one "
+            "for each or none"
         )
         raise ConfigError(
             message,
@@ -188,7 +188,7 @@ def _checked_test_sources(param: SolverParameter) -> list[Source]:
             expected=len(sources),
         )
     if sources and param.test_interval <= 0:
-        message = "there are test nets, so test_interval must be above 0"
+        message = f"got test_interval {param.test_interval}, expected at least 1 with test nets"
         raise ConfigError(
             message,
             fields=("test_interval",),
@@ -199,8 +199,8 @@ def _checked_test_sources(param: SolverParameter) -> list[Source]:
     for index, iterations in enumerate(param.test_iter):
         if iterations < 0:
             message = (
-                f"test_iter of test net {index} is {iterations}; give the number of batches to "
-                "test with, or 0 to test with every record once"
+                f"got test_iter {iterations} of test net {index}, expected a number of batches, or "
+                "0 for every record once"
             )
             raise ConfigError(
                 message,
@@ -228,8 +228,8 @@ def _test_sources(param: SolverParameter) -> list[Source]:
     counts = len(param.test_iter)
     if counts < len(named) or (counts > len(named) and not generic):
         message = (
-            f"test_iter is given {counts} times for {len(named)} test nets (test_net_param and "
-            "test_net); give it once for each"
+            f"got {counts} test_iter for {len(named)} test nets (test_net_param and test_net), "
+            "expected one for each"
         )
         raise ConfigError(
             message,
@@ -252,23 +252,23 @@ def load_weights_list(
 
     Args:
         net: The net.
-        lists: Names of files; each may be several with commas between them.
-        base: Folder where they are looked for too.
+        lists: Names of files; each may contain several names, separated by commas.
+        base: Folder that is searched, too.
         on_mismatch: "raise" an error for layers that do not fit, or "skip" them.
     """
     names = [part.strip() for one in lists for part in one.split(",") if part.strip()]
     paths = [resolve_path(name, base) for name in names]
-    kept = load_files(net, paths, on_mismatch, tell_load)
+    kept = load_files(net, paths, on_mismatch, log_load_report)
     if kept:
-        log.info("No file has weights for %s, which begin with their fillers'", ", ".join(kept))
+        log.info("No file has weights for %s, which keep their initial values", ", ".join(kept))
 
 
-def tell_load(report: LoadReport, path: str | os.PathLike[str]) -> None:
-    """Log what of a weights file was left out."""
+def log_load_report(report: LoadReport, path: str | os.PathLike[str]) -> None:
+    """Log the layers of a weights file that were not loaded."""
     for layer in report.ignored:
         log.info("Ignoring source layer %s", layer)
     for layer in report.repeated:
-        log.warning("Layer %s is in the file more than once; the last one's values count", layer)
+        log.warning("Layer %s is in the file more than once; the last values are used", layer)
     for reason in report.mismatched.values():
         log.warning("Left out: %s", reason)
     log.info("Loaded %d layers from %s", len(report.loaded), os.fspath(path))

@@ -1,4 +1,4 @@
-"""Losses and weights that are NaN or infinite: what first went wrong, and whether to go on."""
+"""Check for losses and weights that are NaN or infinite, and search for their first blob."""
 
 from __future__ import annotations
 
@@ -9,121 +9,126 @@ from typing import Literal
 import numpy as np
 
 from demitasse.blob import Blob
+from demitasse.core.deprecated import warn_once
 from demitasse.core.log import get_logger, number
 from demitasse.errors import ErrorCode, NetError
 from demitasse.net import Net
 from demitasse.training.distributed import WorkerGroup
 
-__all__ = ["Nonfinite", "OnNonfinite"]
-
 log = get_logger(__name__)
 
-OnNonfinite = Literal["warn", "stop"]
+OnNonfinite = Literal["warn", "raise"]
 
-Found = tuple[int, str, int]
-"""What first went wrong in a net: the number of its layer, its name, and the net's shard."""
+Place = tuple[int, str, int]
+"""First blob with such values: number of its layer, its name, and the net's shard."""
 
 
-class Nonfinite:
-    """Warns of the first such loss of a run and of such weights, or ends the run.
+class NonfiniteCheck:
+    """Warns of the first loss and of weights that are NaN or infinite, or raises an error.
 
     Args:
-        action: "warn", or "stop" with an error.
+        action: "warn" or "raise".
 
     Attributes:
-        stops: Whether they end the run.
+        raises: Whether such values raise an error.
     """
 
-    def __init__(self, action: OnNonfinite) -> None:
-        self.stops, self._warned = action == "stop", False
+    def __init__(self, action: OnNonfinite | str) -> None:
+        if action == "stop":
+            warn_once('on_nonfinite="stop"', 'on_nonfinite="raise"', stacklevel=5)
+            action = "raise"
+        self.raises, self._warned = action == "raise", False
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Warn again, as in a new run."""
         self._warned = False
 
-    def check(self, loss: float, net: Net, team: WorkerGroup, iteration: int, rate: float) -> None:
-        """Look at the loss of an iteration; all processes of a run do, which have the same.
+    def check_loss(
+        self, loss: float, net: Net, team: WorkerGroup, iteration: int, rate: float
+    ) -> None:
+        """Check the loss of an iteration, the same in all processes of a run.
 
         Args:
             loss: The loss.
-            net: The net that has it.
-            team: Who trains.
+            net: The net of the loss.
+            team: The workers.
             iteration: The iteration.
             rate: The last learning rate.
 
         Raises:
-            NetError: It is NaN or infinite, and this is to end the run.
+            NetError: The loss is NaN or infinite, and the action is "raise".
         """
-        if math.isfinite(loss) or (self._warned and not self.stops):
+        if math.isfinite(loss) or (self._warned and not self.raises):
             return
         message = (
-            f"the loss is {loss} at iteration {iteration}; what first went wrong is "
-            f"{_first_of_all(net, team)} (the last learning rate was {number(rate)}; try a "
+            f"the loss is {loss} at iteration {iteration}; the first values that are not finite "
+            f"are in {_first_place(net, team)} (the last learning rate was {number(rate)}; try a "
             "smaller one, or clip_gradients)"
         )
-        if self.stops:
+        if self.raises:
             raise NetError(message, code=ErrorCode.NOT_FINITE, iteration=iteration, got=loss)
         log.warning(message)
         self._warned = True
 
     def check_weights(self, net: Net, iteration: int) -> None:
-        """Look at the weights before they are written: a loss may be finite without them.
+        """Check the weights before they are written: the loss may be finite all the same.
 
-        MAX pooling may turn NaN into a number.
+        MAX pooling, for example, may drop NaN.
 
         Args:
-            net: The net that has them.
+            net: The net.
             iteration: The iteration.
 
         Raises:
-            NetError: Some are NaN or infinite, and this is to end the run.
+            NetError: Weights are NaN or infinite, and the action is "raise".
         """
-        places = (parameter for i in range(len(net.layers)) for parameter in _parameters(net, i))
+        places = (name for i in range(len(net.layers)) for name in _nonfinite_params(net, i))
         place = next(places, None)
         if place is None:
             return
-        message = f"{place} is NaN or infinite in part at iteration {iteration}"
-        if self.stops:
-            message += "; nothing is written. on_nonfinite 'warn' writes all the same"
+        message = f"{place} has values that are NaN or infinite at iteration {iteration}"
+        if self.raises:
+            message += "; nothing is written. on_nonfinite 'warn' writes the weights anyway"
             raise NetError(message, code=ErrorCode.NOT_FINITE, iteration=iteration)
-        log.warning("%s, and is written all the same", message)
+        log.warning("%s, and is written anyway", message)
 
 
-def _first_of_all(net: Net, team: WorkerGroup) -> str:
-    """Say what first holds NaN or infinity, in forward order, in the net of any shard."""
+def _first_place(net: Net, team: WorkerGroup) -> str:
+    """Return the first blob that is not finite, in forward order, in the net of any shard."""
 
-    def own() -> list[Found]:
-        nets = enumerate((net, *team.other_nets))
-        found = ((_first(one), team.rank + i * team.size) for i, one in nets)
-        return [(*first, shard) for first, shard in found if first is not None]
+    def own() -> list[Place]:
+        places = []
+        for index, shard_net in enumerate((net, *team.other_nets)):
+            if (first := _first_nonfinite(shard_net)) is not None:
+                places.append((*first, team.rank + index * team.size))
+        return places
 
-    everywhere = [one for each in team.allgather(own) for one in each]
+    everywhere = [place for places in team.allgather(own) for place in places]
     if not everywhere:
-        return "nothing that is left of the pass"
-    _, place, shard = min(everywhere, key=lambda found: (found[0], found[2]))
-    return place if team.is_single else f"{place}, of shard {shard}"
+        return "no blob that is left of the pass"
+    _, name, shard = min(everywhere, key=lambda place: (place[0], place[2]))
+    return name if team.is_single else f"{name}, of shard {shard}"
 
 
-def _first(net: Net) -> tuple[int, str] | None:
-    """Find the parameter or top of a net that first holds NaN or infinity: its layer and name."""
+def _first_nonfinite(net: Net) -> tuple[int, str] | None:
+    """Return layer and name of the first parameter or top that is not finite."""
     for index, layer in enumerate(net.layers):
-        for parameter in _parameters(net, index):
-            return index, parameter
-        place = f"layer {layer.name!r} ({layer.type})"
+        for name in _nonfinite_params(net, index):
+            return index, name
         for top in net.structure.top_ids(index):
-            if not _finite(net.structure.blob_list[top]):
-                return index, f"top {net.blob_names[top]!r} of {place}"
+            if not _is_finite(net.structure.blob_list[top]):
+                return index, f"top {net.blob_names[top]!r} of layer {layer.name!r} ({layer.type})"
     return None
 
 
-def _parameters(net: Net, index: int) -> Iterator[str]:
-    """Yield the parameters of a layer that hold NaN or infinity."""
+def _nonfinite_params(net: Net, index: int) -> Iterator[str]:
+    """Yield the names of a layer's parameters that are not finite."""
     layer = net.layers[index]
     for i, blob in enumerate(layer.blobs):
-        if not _finite(blob):
+        if not _is_finite(blob):
             yield f"parameter {i} of layer {layer.name!r} ({layer.type})"
 
 
-def _finite(blob: Blob) -> bool:
-    with np.errstate(all="ignore"):  # a sum of large numbers may be infinite by itself
+def _is_finite(blob: Blob) -> bool:
+    with np.errstate(all="ignore"):  # the sum of large numbers may be infinite
         return math.isfinite(blob.asum_data()) or bool(np.isfinite(blob.cpu_data()).all())

@@ -1,6 +1,6 @@
-"""What a solver says while it runs, in lines that Caffe's log parsers read.
+"""Report of training: the log in Caffe's words, throughput, and the numbers for loggers.
 
-Each line about training carries its numbers in the record's ``metrics`` too.
+Each log line about training has its numbers in the record's ``metrics``, too.
 
 Source: Caffe, ``Solver::Step`` and ``Solver::Test`` in ``src/caffe/solver.cpp``.
 """
@@ -9,59 +9,168 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from demitasse.blob import Blob
+from demitasse.blob.distribution import distribution
+from demitasse.core.deprecated import deprecated_names
 from demitasse.core.log import get_logger, number
+from demitasse.errors import ConfigError, ErrorCode
+from demitasse.io.proto import SolverParameter
+from demitasse.io.proto.write import text_of
+from demitasse.layers.data_layers.base import PrefetchingDataLayer
 from demitasse.net import Net
-from demitasse.training.distributed.group import WaitTimes
-from demitasse.training.pace import Pace, images_of_a_pass
-from demitasse.training.tracking import Broadcast
+from demitasse.training.distributed import WaitTimes
+from demitasse.training.tracking import LoggerGroup
+from demitasse.version import __version__
 
-__all__ = ["TrainReport"]
+if TYPE_CHECKING:
+    from demitasse.training.solver import Solver
+
+__all__ = ["Throughput", "ThroughputMeter", "TrainReport", "log_histograms", "run_metadata"]
 
 log = get_logger(__name__)
 
 MOST_ELEMENTS = 16
-"""Elements of an output that loggers are told; larger ones are maps and features, no curves."""
+"""Elements of an output that loggers receive; larger outputs are maps and features, no curves."""
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Speed of a part of a run.
+
+    Attributes:
+        iterations: Number of iterations.
+        seconds: Their time.
+        waited: Seconds of that time spent waiting for batches; None without prefetching layers.
+    """
+
+    iterations: int
+    seconds: float
+    waited: float | None
+
+    @property
+    def iterations_per_second(self) -> float:
+        """Speed, 0 without iterations."""
+        return self.iterations / (self.seconds or 1)
+
+    def rates(self, images: int) -> dict[str, float]:
+        """Return the numbers for loggers; none without iterations.
+
+        Args:
+            images: Images of an iteration, on all ranks; 0 if unknown.
+        """
+        if not self.iterations:
+            return {}
+        values = {"iterations_per_second": self.iterations_per_second}
+        if images:
+            values["images_per_second"] = images * self.iterations_per_second
+        if self.waited is not None:
+            values["data_wait"] = min(1.0, self.waited / (self.seconds or 1))
+        return values
+
+
+class ThroughputMeter:
+    """Measures the speed of a run."""
+
+    def __init__(self) -> None:
+        self._since, self._first, self._waited = perf_counter(), 0, 0.0
+
+    def start(self, net: Net, iteration: int) -> None:
+        """Measure from now on."""
+        self._since, self._first = perf_counter(), iteration
+        self._waited = _seconds_waited(net) or 0.0
+
+    def measure(self, net: Net, iteration: int) -> Throughput:
+        """Return the speed since the start."""
+        waited = _seconds_waited(net)
+        if waited is not None:  # a data source that was opened again counts from 0
+            waited = max(0.0, waited - self._waited)
+        return Throughput(iteration - self._first, perf_counter() - self._since, waited)
+
+
+def batch_size_of(net: Net) -> int:
+    """Return the first axis of the first input blob of a net; 0 if there is none."""
+    structure = net.structure
+    first = next((node.tops[0] for node in structure.graph.nodes if not node.bottoms), None)
+    shape = () if first is None else structure.blob_list[first].shape
+    return shape[0] if shape else 0
+
+
+def _seconds_waited(net: Net) -> float | None:
+    """Return the seconds that a net waited for batches; None without prefetching layers."""
+    times = [layer.waited for layer in net.layers if isinstance(layer, PrefetchingDataLayer)]
+    return sum(times) if times else None
+
+
+def run_metadata(param: SolverParameter, net: Net, world_size: int) -> dict[str, object]:
+    """Return the facts of the event ``begin``; ``prototxt`` is the net as built."""
+    return {
+        "demitasse": __version__,
+        "net": net.name,
+        "device": net.device.name,
+        "dtype": net.dtype,
+        "solver": param.type,
+        "base_lr": float(number(param.base_lr)),  # as written, without the digits of float32
+        "lr_policy": param.lr_policy,
+        "max_iter": param.max_iter,
+        "batch": batch_size_of(net),
+        "iter_size": param.iter_size,
+        "ranks": world_size,
+        "seed": net.seed,
+        "prototxt": text_of(net.structure.message),
+    }
 
 
 class TrainReport:
-    """The losses of the last iterations, the clock, and what is said about training and tests.
+    """The last losses, the speed, and the log of training and tests.
 
     Args:
-        window: How many iterations the displayed loss is the mean of.
-        loggers: Told the numbers, too; None where there are none.
-        passes: How many passes of the net, on all ranks, make an iteration.
+        window: Number of iterations that the displayed loss is averaged over.
+        loggers: Receive the numbers, too; None for no loggers.
+        passes: Passes of the net in one iteration, on all ranks.
+
+    Attributes:
+        losses: Losses of the last iterations, oldest first.
+        loggers: The loggers.
     """
 
-    def __init__(self, window: int, loggers: Broadcast | None = None, passes: int = 1) -> None:
+    def __init__(self, window: int, loggers: LoggerGroup | None = None, passes: int = 1) -> None:
         self.losses: deque[float] = deque(maxlen=window)
-        self.loggers = Broadcast([], dict) if loggers is None else loggers
-        self._passes, self._pace = passes, Pace()
-        self._waited = WaitTimes()
+        self.loggers = LoggerGroup([], dict) if loggers is None else loggers
+        self._passes, self._meter = passes, ThroughputMeter()
+        self._wait_times = WaitTimes()
 
     @property
     def smoothed_loss(self) -> float:
-        """Mean of the losses in the window; NaN when there are none."""
-        # Not fsum, which raises where losses are infinite or nearly so.
+        """Mean of the losses in the window; NaN if there are none."""
+        # math.fsum would raise an error for losses that are infinite or nearly so.
         return sum(self.losses) / len(self.losses) if self.losses else math.nan
 
     def start(self, net: Net, iteration: int) -> None:
-        """Measure speed from here on."""
-        self._pace.start(net, iteration)
+        """Measure speed from now on."""
+        self._meter.start(net, iteration)
 
     def set_losses(self, losses: Iterable[float]) -> None:
-        """Put losses, oldest first, in place of those in the window."""
+        """Replace the losses in the window, oldest first."""
         self.losses.clear()
         self.losses.extend(losses)
 
     def display(self, net: Net, iteration: int, every: int) -> None:
-        """Tell speed, loss and outputs of an iteration; one is displayed every so many."""
-        pace, loss = self._pace.measure(net, iteration), self.smoothed_loss
-        seconds, speed = pace.seconds, pace.iterations_per_second
+        """Log speed, loss and outputs of an iteration.
+
+        Args:
+            net: The training net.
+            iteration: Number of updates made before.
+            every: Iterations from one display to the next.
+        """
+        throughput, loss = self._meter.measure(net, iteration), self.smoothed_loss
+        seconds, speed = throughput.seconds, throughput.iterations_per_second
         metrics = {"phase": "train", "iter": iteration}
         log.info(
             "Iteration %d (%s iter/s, %ss/%d iters), loss = %s",
@@ -70,42 +179,42 @@ class TrainReport:
         )  # fmt: skip
         self.start(net, iteration)
         outputs = {name: net.blob_by_name(name).cpu_data() for name in net.outputs}
-        _tell_outputs("Train", net, outputs, metrics)
-        rates = pace.rates(images_of_a_pass(net) * self._passes)
+        _log_outputs("Train", net, outputs, metrics)
+        rates = throughput.rates(batch_size_of(net) * self._passes)
         self.loggers.scalars(
             iteration,
             {"loss": self.losses[-1], "smoothed_loss": loss, **rates, **_scalars("train", outputs)},
         )
 
-    def waiting(self, iteration: int, waiting: WaitTimes) -> None:
-        """Tell how long processes have waited since the last time; of one there is nothing."""
-        if len(waiting.synchronizing) < 2:
+    def log_wait_times(self, iteration: int, wait_times: WaitTimes) -> None:
+        """Log the time that processes have waited since the last call; nothing of one process."""
+        if len(wait_times.synchronizing) < 2:
             return
-        now, self._waited = waiting.since(self._waited), waiting
-        slowest, longest = now.slowest, max(now.synchronizing)
+        now, self._wait_times = wait_times.since(self._wait_times), wait_times
+        slowest, waited, reduced = now.slowest, max(now.synchronizing), max(now.reducing)
         metrics = {"phase": "train", "iter": iteration, "slowest": slowest}
         log.info(
             "    Waited %s s for process %d, the slowest; added up for %s s",
-            number(longest), slowest, number(max(now.reducing)),
-            extra={"metrics": {**metrics, "waited": longest, "added": max(now.reducing)}},
+            number(waited), slowest, number(reduced),
+            extra={"metrics": {**metrics, "waited": waited, "added": reduced}},
         )  # fmt: skip
-        told = {f"waiting/process {rank}": one for rank, one in enumerate(now.synchronizing)}
-        self.loggers.scalars(iteration, told | {"adding_up": max(now.reducing)})
+        values = {f"waiting/process {rank}": time for rank, time in enumerate(now.synchronizing)}
+        self.loggers.scalars(iteration, values | {"adding_up": reduced})
 
-    def last(self, iteration: int) -> None:
-        """Tell the loss after the last update."""
+    def log_last_loss(self, iteration: int) -> None:
+        """Log the loss after the last update."""
         loss = self.smoothed_loss
         metrics = {"phase": "train", "iter": iteration, "loss": loss}
         log.info("Iteration %d, loss = %s", iteration, number(loss), extra={"metrics": metrics})
         self.loggers.scalars(iteration, {"loss": self.losses[-1], "smoothed_loss": loss})
 
-    def rate(self, iteration: int, rate: float) -> None:
-        """Tell the learning rate of an update that is about to be made."""
+    def log_rate(self, iteration: int, rate: float) -> None:
+        """Log the learning rate of the next update."""
         metrics = {"phase": "train", "iter": iteration, "lr": rate}
         log.info("Iteration %d, lr = %s", iteration, number(rate), extra={"metrics": metrics})
         self.loggers.scalars(iteration, {"learning_rate": rate})
 
-    def test(
+    def log_test(
         self,
         net: Net,
         index: int,
@@ -113,39 +222,95 @@ class TrainReport:
         means: Mapping[str, np.ndarray],
         loss: float | None,
     ) -> None:
-        """Tell the means of a test net's outputs, and of its loss where it is wanted."""
+        """Log the means of a test net's outputs, and of its loss unless None."""
         metrics = {"phase": "test", "net": index, "iter": iteration}
         if loss is not None:
             log.info("Test loss: %s", number(loss), extra={"metrics": {**metrics, "loss": loss}})
-        _tell_outputs("Test", net, means, metrics)
-        whole = {} if loss is None else {f"test{index}_loss": loss}
-        self.loggers.scalars(iteration, {**whole, **_scalars(f"test{index}", means)})
+        _log_outputs("Test", net, means, metrics)
+        losses = {} if loss is None else {f"test{index}_loss": loss}
+        self.loggers.scalars(iteration, {**losses, **_scalars(f"test{index}", means)})
 
 
 def _scalars(group: str, values: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Return outputs as ``group/NAME``, or ``group/NAME[i]`` where one has several elements."""
-    found = {}
+    """Return outputs as ``group/NAME``, or ``group/NAME[i]`` if one has several elements."""
+    scalars = {}
     for name, array in values.items():
         elements = array.reshape(-1).tolist()
         if len(elements) == 1:
-            found[f"{group}/{name}"] = elements[0]
+            scalars[f"{group}/{name}"] = elements[0]
         elif len(elements) <= MOST_ELEMENTS:
-            found |= {f"{group}/{name}[{i}]": value for i, value in enumerate(elements)}
-    return found
+            scalars |= {f"{group}/{name}[{i}]": value for i, value in enumerate(elements)}
+    return scalars
 
 
-def _tell_outputs(
+def _log_outputs(
     kind: str, net: Net, values: Mapping[str, np.ndarray], metrics: Mapping[str, Any]
 ) -> None:
-    """Tell every output element of a net, with its share of the loss where it has one."""
+    """Log every output element of a net, with its part of the loss if it has one."""
     weights = dict(zip(net.blob_names, net.structure.blob_loss_weights, strict=True))
     index = 0
     for name, array in values.items():
         weight = weights[name]
         for value in array.reshape(-1).tolist():
-            share = f" (* {number(weight)} = {number(weight * value)} loss)" if weight else ""
+            part = f" (* {number(weight)} = {number(weight * value)} loss)" if weight else ""
             log.info(
-                "    %s net output #%d: %s = %s%s", kind, index, name, number(value), share,
+                "    %s net output #%d: %s = %s%s", kind, index, name, number(value), part,
                 extra={"metrics": {**metrics, "output": index, "name": name, "value": value}},
             )  # fmt: skip
             index += 1
+
+
+def log_histograms(solver: Solver, every: int) -> None:
+    """Send histograms of weights and gradients to the loggers of a solver, every few iterations.
+
+    Loggers receive the event ``distributions`` with a histogram of every parameter and of its
+    gradient, and the number ``gradient_norm``, the norm of all gradients together. Gradients are
+    the sums over ``iter_size`` batches, before clipping; of several ranks, those of rank 0.
+    Iterations in between cost nothing.
+
+    Args:
+        solver: The solver.
+        every: Iterations from one event to the next; the first event is at once.
+
+    Raises:
+        ConfigError: ``every`` is below 1.
+    """
+    if every < 1:
+        message = f"got histograms every {every} iterations, expected at least 1"
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="every", got=every)
+
+    def send() -> None:
+        parameters = {name: dict(_histograms(blob)) for name, blob in _parameters(solver.net)}
+        gradients = [kinds["gradients"] for kinds in parameters.values() if "gradients" in kinds]
+        solver.log_event("distributions", {"parameters": parameters})
+        solver.log_scalars({"gradient_norm": math.hypot(*(one["norm"] for one in gradients))})
+
+    def begin() -> None:
+        """Add the callback in these iterations alone: with it an update cannot be queued ahead."""
+        wanted, added = solver.iter % every == 0, send in solver.on_gradients_ready
+        if wanted and not added:
+            solver.on_gradients_ready.append(send)
+        elif added and not wanted:
+            solver.on_gradients_ready.remove(send)
+
+    solver.on_start.append(begin)
+
+
+def _parameters(net: Net) -> Iterator[tuple[str, Blob]]:
+    """Yield parameters as LAYER/INDEX, under the first of the layers that share them."""
+    seen = set()
+    for layer, blobs in net.params.items():
+        for index, blob in enumerate(blobs):
+            if blob.data_memory.serial not in seen:
+                seen.add(blob.data_memory.serial)
+                yield f"{layer}/{index}", blob
+
+
+def _histograms(blob: Blob) -> Iterator[tuple[str, dict[str, float]]]:
+    for kind, diff in (("weights", False), ("gradients", True)):
+        histogram = distribution(blob, diff=diff)
+        if histogram is not None:
+            yield kind, asdict(histogram)
+
+
+__getattr__ = deprecated_names(__name__, {"tell_distributions": "log_histograms"})

@@ -1,4 +1,4 @@
-"""From gradients to new weights: clip, divide by ``iter_size``, decay, update.
+"""Update of the weights: clip gradients, divide by ``iter_size``, add decay, apply the rule.
 
 Source: Caffe, ``src/caffe/solvers/sgd_solver.cpp`` (``ApplyUpdate``).
 """
@@ -8,24 +8,145 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
+
+import numpy as np
 
 from demitasse.backends.arrays import Array, PrivateLayout
 from demitasse.backends.recording import NotRecorded, PreparedUpdate, RecordedUpdates
 from demitasse.backends.updates import Piece, Update
 from demitasse.blob import Blob
+from demitasse.core.device import Device
 from demitasse.core.log import get_logger, number
 from demitasse.core.out_of_memory import with_location
 from demitasse.errors import OutOfMemoryError
 from demitasse.io.proto import SolverParameter
+from demitasse.memory import SyncedMemory
 from demitasse.memory.sides import any_live_view
 from demitasse.net import Net
-from demitasse.training import updates
-from demitasse.training.history import History
-from demitasse.training.updates import UpdateRule
+from demitasse.training import update_rules
+from demitasse.training.update_rules import UpdateRule
 
-__all__ = ["Updater"]
+__all__ = ["History", "Updater"]
 
 log = get_logger(__name__)
+
+LABEL = "the history of the solver"
+"""Name of the history in messages."""
+
+ALIGNMENT = 16
+"""Elements that each parameter's part is aligned to; the elements between parts stay zero."""
+
+
+class History:
+    """One or two history arrays for each parameter; arrays of one kind share one memory.
+
+    The order is that of Caffe's solver states: the first kind for every parameter, then the second.
+
+    Args:
+        params: The parameters; history arrays have their shapes.
+        kinds: Number of arrays of each parameter.
+        dtype: Type of the arrays.
+        device: Device of the arrays.
+
+    Attributes:
+        shapes: The parameters' shapes.
+        nonzero: For each parameter, whether its history may be other than zero.
+        layouts: For each parameter, the private layout of its arrays; None for C order.
+    """
+
+    def __init__(self, params: Sequence[Blob], kinds: int, dtype: str, device: Device) -> None:
+        self.shapes = [blob.shape for blob in params]
+        self._counts = [blob.count for blob in params]
+        padded = [-(-count // ALIGNMENT) * ALIGNMENT for count in self._counts]
+        self._starts = [0, *accumulate(padded)]
+        self.memories = [SyncedMemory(self._starts[-1], dtype, device, LABEL) for _ in range(kinds)]
+        self.nonzero = [False] * len(params)
+        self.layouts: list[PrivateLayout | None] = [None] * len(params)
+        self._padded: dict[int, list[np.ndarray]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of arrays, as a solver state counts them."""
+        return len(self.shapes) * len(self.memories)
+
+    def to(self, device: Device) -> None:
+        """Move to another device; contents are copied at their next use."""
+        if all(memory.device is device for memory in self.memories):
+            return
+        for index in range(len(self.layouts)):
+            self.set_layout(index, None)
+        for memory in self.memories:
+            memory.to(device)
+
+    def set_layout(self, index: int, layout: PrivateLayout | None) -> None:
+        """Reorder a parameter's arrays to a private layout; None for C order.
+
+        An update then reads weights and gradients in the layout of the backend. Arrays with
+        padding, which must stay zero, get memory of their own.
+        """
+        before, device = self.layouts[index], self.memories[0].device
+        if before is layout:
+            return
+        ordered = [
+            _in_c_order(part, before, device, self._counts[index]) for part in self.parts(index)
+        ]
+        self.layouts[index] = layout
+        self._padded.pop(index, None)
+        if layout is not None and layout.size != self._counts[index]:
+            self._padded[index] = [device.backend.empty_private(layout.size) for _ in ordered]
+        for part, plain in zip(self.parts(index), ordered, strict=True):
+            if layout is None:
+                part[...] = plain
+            else:
+                device.backend.pack(plain, layout, part)
+
+    def parts(self, index: int) -> list[np.ndarray]:
+        """Return a parameter's arrays on the host, in their layout, for writing."""
+        if index in self._padded:
+            return self._padded[index]
+        start, count = self._starts[index], self._counts[index]
+        return [memory.mutable_cpu_data()[start : start + count] for memory in self.memories]
+
+    def views(self) -> list[list[Array]]:
+        """Return, for each parameter, its arrays on the device, for writing. Shape: (count,)."""
+        flats = [memory.mutable_gpu_data() for memory in self.memories]
+        spans = zip(self._starts, self._counts, strict=False)
+        return [[flat[start : start + count] for flat in flats] for start, count in spans]
+
+    def arrays(self) -> list[np.ndarray]:
+        """Return all arrays on the host, for reading, in their parameters' shapes."""
+        arrays: list[list[np.ndarray]] = [[] for _ in self.memories]
+        for index, shape in enumerate(self.shapes):
+            start, count = self._starts[index], self._counts[index]
+            for kind, memory in enumerate(self.memories):
+                layout, part = self.layouts[index], memory.cpu_data()[start : start + count]
+                if layout is not None:
+                    part = _in_c_order(self.parts(index)[kind], layout, memory.device, count)
+                arrays[kind].append(part.reshape(shape))
+        return [array for kind in arrays for array in kind]
+
+    def load(self, arrays: Sequence[np.ndarray]) -> None:
+        """Copy all arrays, in the same order; each has its parameter's number of elements."""
+        many = len(self.shapes)
+        self.layouts, self._padded = [None] * many, {}
+        for kind, memory in enumerate(self.memories):
+            host = memory.mutable_cpu_data()
+            own = arrays[kind * many : (kind + 1) * many]
+            with np.errstate(over="ignore", invalid="ignore"):  # double to float, as in C
+                for start, count, array in zip(self._starts, self._counts, own, strict=False):
+                    host[start : start + count] = array.reshape(-1)
+        self.nonzero = [any(array.any() for array in arrays[i::many]) for i in range(many)]
+
+
+def _in_c_order(
+    part: np.ndarray, layout: PrivateLayout | None, device: Device, count: int
+) -> np.ndarray:
+    """Return a copy in C order. Shape: (count,)."""
+    if layout is None:
+        return part.copy()
+    plain = device.backend.empty_host(count, part.dtype.name)
+    device.backend.unpack(part, layout, plain)
+    return plain
 
 
 class Updater:
@@ -36,7 +157,7 @@ class Updater:
         rule: The solver's rule.
 
     Attributes:
-        history: What is remembered between updates.
+        history: History arrays between updates.
     """
 
     def __init__(self, net: Net, rule: UpdateRule) -> None:
@@ -50,17 +171,17 @@ class Updater:
     def apply(
         self, param: SolverParameter, rate: float, iteration: int, guard: Array | None = None
     ) -> None:
-        """Make one update from the gradients that the net holds.
+        """Make one update from the gradients of the net.
 
-        Clipping looks at the raw gradients, before they are divided by ``iter_size``. Afterwards
-        the gradients of the parameters hold what was subtracted.
+        Clipping uses the raw gradients, before they are divided by ``iter_size``. Afterwards the
+        gradients contain the values that were subtracted from the weights.
 
         Args:
             param: The solver's fields.
             rate: The learning rate.
             iteration: Number of updates made so far.
-            guard: A 0-d array on a device that queues its work: where it is NaN or infinite
-                nothing is changed. None changes all.
+            guard: A 0-d array on a device that queues its work: if it is NaN or infinite, nothing
+                changes. None always updates.
         """
         net = self.net
         self.history.to(net.device)
@@ -75,7 +196,7 @@ class Updater:
                 kernels.apply(pieces)
             else:
                 for piece in pieces:
-                    updates.apply(net.device.backend.xp, piece)
+                    update_rules.apply(net.device.backend.xp, piece)
             for memory in memories if watched else ():
                 memory.after_pass()
 
@@ -87,10 +208,10 @@ class Updater:
         iteration: int,
         guard: Array | None,
     ) -> PreparedUpdate:
-        """Return the update for kernels that are recorded; its numbers are given later.
+        """Return the update for captured kernels; later calls write its numbers.
 
         Raises:
-            NotRecorded: Each parameter has a rate of its own, by what is on the device.
+            NotRecorded: The rule computes a rate for each parameter on the device.
         """
         if self.rule.trusts:
             message = f"{self.rule.type} computes a learning rate for each parameter"
@@ -98,12 +219,12 @@ class Updater:
         return kernels.prepare(self._pieces(param, rate, iteration, guard))
 
     def moved(self) -> tuple[int, ...]:
-        """Return which parameters an update changes."""
-        coasts, moving = self.rule.coasts, self.history.moving
+        """Return the indices of the parameters that an update changes."""
+        coasts, nonzero = self.rule.coasts, self.history.nonzero
         return tuple(
             index
             for index, (lr, *_) in enumerate(self._factors)
-            if lr or (coasts and moving[index])
+            if lr or (coasts and nonzero[index])
         )
 
     def updates(
@@ -114,24 +235,20 @@ class Updater:
         scale: float | Array = 1.0,
         guard: Array | None = None,
     ) -> list[Update]:
-        """Return an iteration's numbers for each of the parameters that it changes.
+        """Return the coefficients of an iteration for each parameter that changes.
 
         Args:
             param: The solver's fields.
             rate: The learning rate.
             iteration: Number of updates made so far.
-            scale: What raw gradients are multiplied with first.
-            guard: As ``apply`` takes it.
+            scale: Factor of raw gradients.
+            guard: As for ``apply``.
         """
-        common = replace(updates.numbers(param, self.rule, rate, iteration), guard=guard)
-        known: dict[tuple[float, float, int], Update] = {}
-        found = []
-        for index in self.moved():
-            factors = self._factors[index]
-            if factors not in known:
-                known[factors] = updates.scaled(common, *factors, scale)
-            found.append(known[factors])
-        return found
+        common = replace(update_rules.numbers(param, self.rule, rate, iteration), guard=guard)
+        by_factors = {
+            factors: update_rules.scaled(common, *factors, scale) for factors in set(self._factors)
+        }
+        return [by_factors[self._factors[index]] for index in self.moved()]
 
     def _pieces(
         self, param: SolverParameter, rate: float, iteration: int, guard: Array | None
@@ -143,7 +260,7 @@ class Updater:
         wanted = self.updates(param, rate, iteration, scale, guard)
         histories, pieces = self.history.views(), []
         for index, update in zip(self.moved(), wanted, strict=True):
-            self.history.moving[index] = True
+            self.history.nonzero[index] = True
             blob = net.learnable_params[index]
             try:
                 pieces.append(self._piece(update, index, blob, histories[index]))
@@ -154,17 +271,17 @@ class Updater:
         return pieces
 
     def _piece(self, update: Update, index: int, blob: Blob, own: Sequence[Array]) -> Piece:
-        """Return what the update of a parameter works on: its values, gradient and history.
+        """Return the arrays of a parameter's update: values, gradient and history.
 
         Args:
-            update: What is done.
-            index: Number of the parameter.
+            update: Coefficients of the update.
+            index: Index of the parameter.
             blob: The parameter.
             own: Its history, in C order.
         """
         data, diff = blob.data_memory, blob.diff_memory
         layout = _common_layout(blob, padded=self.rule.zero_stays)
-        self.history.order(index, layout)
+        self.history.set_layout(index, layout)
         if layout is not None:
             own = self.history.parts(index)
             arrays = data.mutable_private_data(layout), diff.mutable_private_data(layout)
@@ -176,7 +293,7 @@ class Updater:
         return Piece(update, *arrays, own, blob.count)
 
     def _clip_scale(self, param: SolverParameter) -> float | Array:
-        """Return what keeps the L2 norm of all gradients within ``clip_gradients``."""
+        """Return the factor that limits the L2 norm of all gradients to ``clip_gradients``."""
         limit = param.clip_gradients
         if limit < 0:
             return 1.0
@@ -189,12 +306,12 @@ class Updater:
         if not diffs:
             return 1.0
         kernels = backend.updates
-        total = updates.sumsq(backend.xp, diffs) if kernels is None else kernels.sumsq(diffs)
-        if not isinstance(total, float):  # stays on the device: nobody waits for it
+        total = update_rules.sumsq(backend.xp, diffs) if kernels is None else kernels.sumsq(diffs)
+        if not isinstance(total, float):  # stays on the device, without a synchronization
             recorder = backend.recorder
             if recorder is not None:
                 return recorder.updates.clip_scale(total, limit)
-            return updates.clip_scale(backend.xp, total, limit)
+            return update_rules.clip_scale(backend.xp, total, limit)
         norm = math.sqrt(total)
         if not norm > limit:
             return 1.0
@@ -209,9 +326,9 @@ class Updater:
 
 
 def _common_layout(blob: Blob, *, padded: bool) -> PrivateLayout | None:
-    """Return the private layout that a backend keeps a weight and its gradient in.
+    """Return the private layout that a weight and its gradient share; None for C order.
 
-    None where they are not in one and the same: C order then. With ``padded`` it may have padding.
+    With ``padded`` the layout may have padding.
     """
     layout = blob.diff_memory.layout
     if layout is None or layout is not blob.data_memory.layout:

@@ -10,8 +10,8 @@ from goldens import golden_solvers
 from demitasse.backends.cupy.library.engine import Grid
 from demitasse.backends.cupy.updates import UNIT, Updates
 from demitasse.backends.updates import Piece, Update
-from demitasse.training import updates
-from demitasse.training.updates import RULES
+from demitasse.training import update_rules
+from demitasse.training.update_rules import RULES
 
 RNG = np.random.default_rng(0)
 GRIDS = [Grid(1, 1), Grid(2, 4)]
@@ -52,7 +52,7 @@ def test_all_parameters_in_one_launch(kind, scale, l1, decay, grid):
 
     assert engine.launched == [kind.lower()]
     for got, want in zip(pieces, expected, strict=True):
-        updates.apply(np, want)
+        update_rules.apply(np, want)
         for a, b in zip(
             (got.data, got.diff, *got.history), (want.data, want.diff, *want.history), strict=True
         ):
@@ -65,7 +65,7 @@ def test_single_precision():
     want = copy_of(got)
 
     Updates(HostEngine()).apply([got])
-    updates.apply(np, want)
+    update_rules.apply(np, want)
 
     np.testing.assert_allclose(got.data, want.data, rtol=1e-6)
 
@@ -78,7 +78,7 @@ def test_sum_of_squares(grid, sizes):
     total = Updates(HostEngine(grid)).sumsq(diffs)
 
     assert total.shape == ()
-    np.testing.assert_allclose(total, updates.sumsq(np, diffs))
+    np.testing.assert_allclose(total, update_rules.sumsq(np, diffs))
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
@@ -88,7 +88,7 @@ def test_what_keeps_a_norm_within_a_limit(grid, total):
 
     scale = Updates(HostEngine(grid)).clip_scale(total, 2.0)
 
-    np.testing.assert_array_equal(scale, updates.clip_scale(np, total, 2.0))
+    np.testing.assert_array_equal(scale, update_rules.clip_scale(np, total, 2.0))
 
 
 def test_a_table_of_addresses_is_made_once():

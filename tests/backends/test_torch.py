@@ -13,7 +13,7 @@ from demitasse.backends.torch import TorchBackend
 from demitasse.core.device import Device
 from demitasse.errors import DeviceError, OutOfMemoryError
 from demitasse.io.proto import NetParameter, parse_text
-from demitasse.training import evaluate
+from demitasse.training import evaluation
 
 NET = """
 layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
@@ -107,10 +107,10 @@ def test_float64_is_refused_where_there_is_none(on_cpu):
 def test_means_are_taken_without_float64(torch, monkeypatch):
     net = Net(parse_text(NET, NetParameter), "TEST", device="torch:cpu", seed=1)
     net.blobs["x"].data[...] = 1
-    wide = evaluate.mean_outputs(net, 2)
+    wide = evaluation.mean_outputs(net, 2)
     monkeypatch.setattr(Device("torch:cpu").backend, "has_float64", False)
 
-    narrow = evaluate.mean_outputs(net, 2)
+    narrow = evaluation.mean_outputs(net, 2)
 
     np.testing.assert_allclose(narrow[0]["y"], wide[0]["y"], rtol=1e-6)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from demitasse import Solver
 
 
-def newest_state(folder: Path) -> Path | None:
+def latest_snapshot(folder: Path) -> Path | None:
     states = list(folder.glob("s_*.solverstate*"))
     number = {state: int(state.name.split("_iter_")[1].split(".")[0]) for state in states}
     return max(states, key=number.__getitem__, default=None)
@@ -29,11 +29,11 @@ def say(text: str) -> None:
 
 def main(folder: Path, device: str) -> None:
     solver = Solver(folder / "solver.prototxt", device=device, keep_last=2, keep_best="loss")
-    state = newest_state(Path())
+    state = latest_snapshot(Path())
     if state is not None:
         solver.restore(state)
     solver.on_start.append(lambda: say(str(solver.iter)))
-    log = logging.getLogger("demitasse.training.snapshot")
+    log = logging.getLogger("demitasse.training.checkpoint.snapshot")
     log.setLevel(logging.INFO)
     log.addHandler(Writes())
     solver.solve()

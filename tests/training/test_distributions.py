@@ -6,7 +6,7 @@ from expect_error import expect_error
 
 from demitasse import Solver
 from demitasse.errors import ConfigError, ErrorCode
-from demitasse.training.distributions import tell_distributions
+from demitasse.training.report import log_histograms
 from demitasse.training.tracking.histograms import histograms
 
 
@@ -33,7 +33,7 @@ def told(fields):
     def train(iterations, every, **options):
         solver, kept = Solver(fields(), **options), Kept()
         solver.loggers.append(kept)
-        tell_distributions(solver, every)
+        log_histograms(solver, every)
         solver.step(iterations)
         return solver, kept
 
@@ -81,4 +81,4 @@ def test_nobody_listens_in_between(told):
 
 def test_every_is_at_least_one(fields):
     with expect_error(ConfigError, ErrorCode.OUT_OF_RANGE, got=0):
-        tell_distributions(Solver(fields()), 0)
+        log_histograms(Solver(fields()), 0)

@@ -7,7 +7,7 @@ import pytest
 
 from demitasse import Solver
 from demitasse.cli.signals import Signals
-from demitasse.training import schedule
+from demitasse.training import loop
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
 
@@ -29,8 +29,8 @@ def hook(solver, place, act, monkeypatch):
     if place in {"on_start", "on_gradients_ready"}:
         getattr(solver, place).append(act)
     elif place == "update":
-        rate = schedule.learning_rate
-        monkeypatch.setattr(schedule, "learning_rate", lambda *args: (act(), rate(*args))[1])
+        rate = loop.learning_rate
+        monkeypatch.setattr(loop, "learning_rate", lambda *args: (act(), rate(*args))[1])
     elif place == "test":
         solver.test_nets[0].after_forward.append(lambda index: index == 1 and act())
     else:

@@ -87,7 +87,7 @@ def test_nothing_is_deleted_when_the_new_one_cannot_be_written(made, tmp_path, m
     def full(*_args, **_options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("demitasse.training.snapshot.write_state", full)
+    monkeypatch.setattr("demitasse.training.checkpoint.snapshot.write_state", full)
     with expect_error(SnapshotError, mentions="No space left"):
         solver.step(1)
     monkeypatch.undo()

@@ -183,7 +183,7 @@ def test_an_update_that_a_bad_loss_held_back_is_made_after_all(
     ],
 )
 def test_a_loss_that_ends_the_run_leaves_it_as_it_was(make, device, value, error, mentions):
-    solver = make(device, on_nonfinite="stop")
+    solver = make(device, on_nonfinite="raise")
     solver.step(1)
     before = state(solver)
     whole = solver.net.layers[0].forward

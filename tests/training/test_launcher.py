@@ -240,7 +240,7 @@ def test_a_loss_that_ends_the_run_leaves_it_as_it_was(make):
         assert_same(state(solver), before)
         solver.step(2)
 
-    check(make, run, times=5, on_nonfinite="stop")
+    check(make, run, times=5, on_nonfinite="raise")
 
 
 def test_another_loss_that_is_no_number_is_warned_of(make, caplog):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import SolverParameter, parse_text
-from demitasse.training.policies import POLICIES, check_policy, learning_rate
+from demitasse.training.lr_policies import POLICIES, check_policy, learning_rate
 
 
 def param(text: str) -> SolverParameter:

@@ -8,11 +8,9 @@ from expect_error import expect_error
 
 from demitasse import Solver
 from demitasse.errors import ErrorCode, NetError, SnapshotError
-from demitasse.training.checkpointer import Checkpointer
-from demitasse.training.evaluate import evaluate
-from demitasse.training.iteration import accumulate_gradients
-from demitasse.training.schedule import scheduled_rate
-from demitasse.training.tester import ByItself
+from demitasse.training.checkpoint.checkpointer import Checkpointer
+from demitasse.training.evaluation import LocalEvaluator, evaluate
+from demitasse.training.loop import compute_gradients, scheduled_rate
 
 
 @pytest.fixture
@@ -25,7 +23,7 @@ def test_gradients_of_an_iteration_are_summed_over_its_batches(run):
     run.param.iter_size = 2
     passes = run.net.passes
 
-    accumulate_gradients(run, iteration=0, rate=0.1)
+    compute_gradients(run, iteration=0, rate=0.1)
 
     assert run.net.passes == passes + 2
     assert len(run.report.losses) == 1
@@ -33,11 +31,11 @@ def test_gradients_of_an_iteration_are_summed_over_its_batches(run):
 
 
 def test_an_iteration_without_a_finite_loss_ends_the_run_that_asked_for_it(fields):
-    run = Solver(fields(), on_nonfinite="stop")._run
+    run = Solver(fields(), on_nonfinite="raise")._run
     run.net.params["ip2"][0].data[...] = np.nan
 
     with expect_error(NetError, ErrorCode.NOT_FINITE, iteration=3):
-        accumulate_gradients(run, iteration=3, rate=0.1)
+        compute_gradients(run, iteration=3, rate=0.1)
 
 
 def test_the_schedule_takes_a_step_and_says_so(run, lines):
@@ -54,7 +52,7 @@ def test_the_schedule_takes_a_step_and_says_so(run, lines):
 def test_a_test_asks_before_each_batch_whether_to_go_on(run):
     answers = iter([True, True, True])
 
-    means, loss = evaluate(run.param, 0, run.test_nets[0], ByItself(lambda: next(answers)))
+    means, loss = evaluate(run.param, 0, run.test_nets[0], LocalEvaluator(lambda: next(answers)))
 
     assert next(answers, None) is None
     assert set(means) == {"accuracy", "loss"}
@@ -86,7 +84,7 @@ def test_a_checkpoint_that_fails_on_the_way_is_remembered(run, lines):
     def full():
         raise SnapshotError("No space left on device")
 
-    checkpointer.attempt(full, iteration=2)
+    checkpointer.try_snapshot(full, iteration=2)
 
-    assert checkpointer.unwritten
+    assert checkpointer.snapshot_pending
     assert any("Iteration 2: No space left on device" in line for line in lines())

@@ -92,7 +92,7 @@ def test_weights_that_cannot_be_read_are_refused(fields, tmp_path, monkeypatch):
     def broken(weights):
         raise OSError(5, "Input/output error", str(weights))
 
-    monkeypatch.setattr("demitasse.training.same_run.file_digest", broken)
+    monkeypatch.setattr("demitasse.training.checkpoint.resume_check.file_digest", broken)
     with expect_error(SnapshotError, ErrorCode.UNREADABLE, mentions=".caffemodel"):
         solver.restore(path)
 
@@ -189,7 +189,8 @@ def database(folder, name, count, first=0):
 
 @pytest.mark.parametrize(
     ("count", "first", "mentions"),
-    [(6, 0, "5 records"), (5, 1, "others"), (5, 0, "the same")],
+    [(6, 0, ["5 records", "6"]), (5, 1, []), (5, 0, [])],
+    ids=["another size", "another content", "moved"],
 )
 def test_another_database_is_warned_of(fields, tmp_path, lines, count, first, mentions):
     _, state = saved(fields, tmp_path, net=database(tmp_path, "one", 5))
@@ -197,7 +198,11 @@ def test_another_database_is_warned_of(fields, tmp_path, lines, count, first, me
 
     solver.restore(state)
 
-    assert all(name in lines()[-1] for name in ("layer 'd' of the train net", mentions))
+    place = ["layer 'd' of the train net", str(tmp_path / "one"), str(tmp_path / "two")]
+    assert all(name in lines()[-1] for name in (*place, *mentions))
+    if (count, first) != (5, 0):
+        with refused("d"):
+            solver.restore(state, exact=True)
 
 
 def test_a_database_that_was_moved_is_exact_enough(fields, tmp_path):

@@ -24,8 +24,9 @@ from demitasse.errors import (
 )
 from demitasse.io.proto import NetParameter, SolverState, floats, read_binary, write_binary
 from demitasse.io.weights.hdf5 import is_hdf5
-from demitasse.training import keeper, read_state
-from demitasse.training.snapshot import check_folder, write_snapshot
+from demitasse.training import read_state
+from demitasse.training.checkpoint import retention
+from demitasse.training.checkpoint.snapshot import check_folder, write_snapshot
 
 FORMATS = ["binary", "hdf5"]
 OPTIONS = {"device", "dtype", "seed", "on_nonfinite"}
@@ -502,7 +503,7 @@ def test_weights_that_are_not_finite_are_warned_of_when_they_are_written(fields,
 
 
 def test_weights_that_are_not_finite_are_not_written_by_a_run_that_stops_for_them(fields, tmp_path):
-    solver = poisoned(fields, tmp_path, on_nonfinite="stop")
+    solver = poisoned(fields, tmp_path, on_nonfinite="raise")
 
     with expect_error(NetError, ErrorCode.NOT_FINITE, mentions="parameter 0 of layer 'ip1'"):
         solver.snapshot()
@@ -511,7 +512,7 @@ def test_weights_that_are_not_finite_are_not_written_by_a_run_that_stops_for_the
 
 
 def test_large_weights_are_finite(fields, tmp_path):
-    solver = made(fields, tmp_path, on_nonfinite="stop")
+    solver = made(fields, tmp_path, on_nonfinite="raise")
     solver.net.params["ip1"][0].data[...] = 3e38
 
     weights, _ = solver.snapshot()
@@ -573,7 +574,7 @@ def test_a_run_goes_on_without_a_snapshot_that_cannot_be_written(
             raise SnapshotError("No space left on device")
         return write_snapshot(checkpoint, prefix)
 
-    monkeypatch.setattr(keeper, "write_snapshot", full_at_first)
+    monkeypatch.setattr(retention, "write_snapshot", full_at_first)
 
     solver.solve()
 
@@ -587,7 +588,7 @@ def test_a_run_whose_last_snapshot_cannot_be_written_fails(fields, tmp_path, mon
     def full(checkpoint, prefix):
         raise SnapshotError("No space left on device")
 
-    monkeypatch.setattr(keeper, "write_snapshot", full)
+    monkeypatch.setattr(retention, "write_snapshot", full)
 
     with expect_error(SnapshotError, mentions="No space left"):
         solver.solve()

@@ -370,7 +370,7 @@ def test_a_loss_that_is_not_finite_is_explained_once(fields, lines):
 
 
 def test_a_loss_that_is_not_finite_stops_a_run_before_the_update(fields, backend):
-    solver = poisoned(fields, on_nonfinite="stop", device=backend)
+    solver = poisoned(fields, on_nonfinite="raise", device=backend)
     before = solver.net.params["ip1"][0].data.copy()
 
     with expect_error(NetError, ErrorCode.NOT_FINITE, iteration=0):

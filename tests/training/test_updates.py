@@ -12,8 +12,8 @@ from demitasse.backends.updates import Piece, Update
 from demitasse.core.device import Device
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import SolverParameter, parse_text
-from demitasse.training import updates
-from demitasse.training.updates import RULES, check_update, numbers
+from demitasse.training import update_rules
+from demitasse.training.update_rules import RULES, check_update, numbers
 
 KINDS = list(RULES)
 FAST = [kind for kind in KINDS if not RULES[kind].trusts]
@@ -81,7 +81,7 @@ def run(u: Update, given: list[np.ndarray], device: str) -> list[np.ndarray]:
         piece = Piece(u, data, diff, history)
         kernels = backend.updates
         if kernels is None or u.kind not in FAST:
-            updates.apply(backend.xp, piece)
+            update_rules.apply(backend.xp, piece)
         else:
             kernels.apply([piece])
         return [backend.to_host(a) for a in (data, diff, *history)]
@@ -178,7 +178,7 @@ def test_fast_updates_are_the_portable_ones_bit_for_bit(kind, changes, dtype):
     numpy_updates.apply(fast)
 
     for piece, (w, g, *h) in zip(fast, given, strict=True):
-        updates.apply(np, Piece(u, w, g, h))
+        update_rules.apply(np, Piece(u, w, g, h))
         for got, want in zip((piece.data, piece.diff, *piece.history), (w, g, *h), strict=True):
             np.testing.assert_array_equal(got, want)
 
@@ -195,7 +195,7 @@ def test_threads_change_nothing(workers, monkeypatch):
     numpy_updates.apply(pieces)
 
     for piece, (w, g, *h) in zip(pieces, given, strict=True):
-        updates.apply(np, Piece(u, w, g, h))
+        update_rules.apply(np, Piece(u, w, g, h))
         np.testing.assert_array_equal(piece.data, w)
 
 
@@ -206,7 +206,7 @@ def test_sum_of_squares(backend):
     kernels = library.updates
 
     with library.here():
-        total = float(kernels.sumsq(diffs) if kernels else updates.sumsq(library.xp, diffs))
+        total = float(kernels.sumsq(diffs) if kernels else update_rules.sumsq(library.xp, diffs))
 
     assert total == 25.0
 
@@ -217,7 +217,7 @@ def test_clip_scale_on_the_device(norm, want, backend):
     total = library.asarray(np.array(norm**2))
 
     with library.here():
-        got = float(updates.clip_scale(library.xp, total, 4.0))
+        got = float(update_rules.clip_scale(library.xp, total, 4.0))
 
     assert got == want
 

@@ -9,9 +9,8 @@ from expect_error import expect_error
 from demitasse import EarlyStopping, Solver
 from demitasse.errors import ConfigError, ErrorCode, SnapshotError
 from demitasse.io.proto import SolverParameter
-from demitasse.training import snapshot
-from demitasse.training.metrics import Best, Metric, find_metric
-from demitasse.training.watch import Watch
+from demitasse.training.checkpoint import snapshot
+from demitasse.training.monitor import BestValue, Metric, MetricMonitor, find_metric
 
 TESTED = "test_iter: 2 test_interval: 1"
 PLATEAU = 'lr_policy: "plateau" gamma: 0.5 plateau_winsize: [3, 2] base_lr: 0.1'
@@ -74,18 +73,18 @@ def test_a_metric_of_an_unknown_kind_needs_a_direction(fields):
 
 
 def test_the_best_value_is_kept():
-    best = Best("keep_best", "loss", larger=False)
+    best = BestValue("keep_best", "loss", larger=False)
 
-    assert [best.observe(v, i) for i, v in enumerate([math.nan, 3, 3, 2, math.nan, 2.5])] == [
+    assert [best.update(v, i) for i, v in enumerate([math.nan, 3, 3, 2, math.nan, 2.5])] == [
         False, True, False, True, False, False,
     ]  # fmt: skip
     assert (best.value, best.iter, best.tests) == (2, 3, 2)
 
 
 def test_a_least_gain_is_asked_for():
-    best = Best("early_stopping", "accuracy", larger=True, least=0.1)
+    best = BestValue("early_stopping", "accuracy", larger=True, min_delta=0.1)
 
-    assert [best.observe(v, 0) for v in (0.5, 0.59, 0.7)] == [True, False, True]
+    assert [best.update(v, 0) for v in (0.5, 0.59, 0.7)] == [True, False, True]
 
 
 # -- plateau -----------------------------------------------------------------------------------
@@ -94,9 +93,9 @@ def test_a_least_gain_is_asked_for():
 def steps(fields, losses, **options):
     """Return the step of each update, as losses come in."""
     param = fields(PLATEAU, **options)
-    watch, step, seen = Watch(param, []), 0, []
+    monitor, step, seen = MetricMonitor(param, []), 0, []
     for iteration, loss in enumerate(losses):
-        step = watch.plateau_step(param, iteration, loss, step)
+        step = monitor.plateau_step(param, iteration, loss, step)
         seen.append(step)
     return seen
 
@@ -131,10 +130,10 @@ def test_plateau_lowers_the_rate_of_a_run(fields, lines):
 
 def test_a_plateau_can_be_that_of_a_metric(fields, nets):
     param = fields(PLATEAU, plateau_metric="accuracy")
-    watch, step, seen = Watch(param, nets), 0, []
+    monitor, step, seen = MetricMonitor(param, nets), 0, []
     for iteration, accuracy in enumerate([0.5, 0.5, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6]):
-        watch.tested(results(accuracy), iteration)
-        step = watch.plateau_step(param, iteration, 1.0 / (iteration + 1), step)
+        monitor.update(results(accuracy), iteration)
+        step = monitor.plateau_step(param, iteration, 1.0 / (iteration + 1), step)
         seen.append(step)
 
     assert seen == [0, 0, 0, 0, 0, 1, 1, 2]
@@ -266,7 +265,7 @@ def test_a_run_goes_on_without_best_weights_that_cannot_be_written(
     solver.step(4)
 
     assert tried == [0, 1, 2]  # the third value beats what is on the disk
-    assert any("0.6: No space left on device. THE RUN GOES ON" in line for line in lines())
+    assert any("0.6: No space left on device" in line for line in lines())
 
 
 def test_a_run_that_lacks_its_best_weights_fails_at_its_end(fields, tmp_path, monkeypatch):
@@ -327,7 +326,7 @@ def test_another_metric_begins_anew(fields, tmp_path):
 
     second.restore(first.snapshot()[1])
 
-    assert second._run.watch.best == "loss = none"
+    assert second._run.monitor.best == "loss = none"
 
 
 def test_keeping_the_best_needs_a_prefix(fields):
@@ -355,4 +354,4 @@ def test_a_whole_run_and_a_resumed_one_keep_the_same_best(fields, tmp_path, back
 
 
 def test_solver_parameter_has_no_metric_without_the_policy(nets):
-    Watch(SolverParameter(lr_policy="fixed", plateau_metric="nothing"), nets)
+    MetricMonitor(SolverParameter(lr_policy="fixed", plateau_metric="nothing"), nets)

@@ -1,6 +1,6 @@
 """Parameter updates on the GPU: one kernel launch for all parameters of a net.
 
-The formulas are those of ``demitasse.training.updates``.
+The formulas are those of ``demitasse.training.update_rules``.
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
 The kernel takes all parameters in one pass over memory, to numpy's bits. oneDNN takes a few
 primitives over each parameter, on all threads, for the commonest formulas.
 
-Its formulas are those of ``demitasse.training.updates``, with their factors multiplied out first,
-so the results differ in the last bits from the portable ones. They depend on the values and on the
-parameter's number of elements alone, not on the number of threads or on the layout it is in, so a
-run that is resumed continues exactly. Small parameters, and formulas that are rare, are numpy's.
+Its formulas are those of ``demitasse.training.update_rules``, with their factors multiplied out
+first, so the results differ in the last bits from the portable ones. They depend on the values and
+on the parameter's number of elements alone, not on the number of threads or on the layout it is in,
+so a run that is resumed continues exactly. Small parameters, and formulas that are rare, are
+numpy's.
 """
 
 from __future__ import annotations

@@ -318,7 +318,9 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
 )
 @click.option(
     "--on_nonfinite",
-    type=click.Choice(["warn", "stop"]),
+    cls=RenamedOption,
+    old_values={"stop": "raise"},
+    type=click.Choice(["warn", "raise"]),
     default="warn",
     show_default=True,
     help="Warn or stop when the loss is NaN or infinite.",
@@ -386,7 +388,7 @@ def train_command(
     sigint_effect: Effect,
     sighup_effect: Effect,
     sigterm_effect: Effect,
-    on_nonfinite: Literal["warn", "stop"],
+    on_nonfinite: Literal["warn", "raise"],
     on_mismatch: Literal["raise", "skip"],
     keep_last: int | None,
     keep_best: str | None,
@@ -425,7 +427,7 @@ def train_command(
     from demitasse.core.log import get_logger
     from demitasse.io.proto import read_solver_params
     from demitasse.training import EarlyStopping, Solver
-    from demitasse.training.newest import newest_state
+    from demitasse.training.checkpoint.retention import latest_snapshot
 
     log = get_logger(__name__)
     early = EarlyStopping(early_stopping, patience, min_delta) if early_stopping else None
@@ -463,7 +465,7 @@ def train_command(
             solver.on_snapshot.append(lambda weights, state: written.append(state))
             goes_on = tolerant_run is not None and tolerant_run.state is not None
             if resume is not None and not goes_on:
-                begin = newest_state(param.snapshot_prefix)
+                begin = latest_snapshot(param.snapshot_prefix)
                 begin = begin if connected is None else connected.broadcast_object(begin)
             if begin is not None and not goes_on:
                 log.info("Resuming from %s", begin)
@@ -489,15 +491,15 @@ def _log_to(solver: Solver, targets: tuple[str, ...], histograms: int | None) ->
     if not targets:
         return
     from demitasse.cli.commands.doctor import environment
-    from demitasse.training.distributions import tell_distributions
+    from demitasse.training.report import log_histograms
     from demitasse.training.tracking import open_logger
 
     found = environment()
     for target in targets:
         solver.loggers.append(open_logger(target))
-    solver.tell_loggers("environment", found)
+    solver.log_event("environment", found)
     if histograms is not None:
-        tell_distributions(solver, histograms)
+        log_histograms(solver, histograms)
 
 
 def _solve(solver: Solver, signals: Signals, *, show: bool) -> None:

@@ -281,7 +281,7 @@ class NCCL:
         return new_uid() if has_nccl() else uuid.uuid4().hex.encode()
 
     def bcast(self) -> None:
-        """Broadcast the weights of rank 0."""
+        """LoggerGroup the weights of rank 0."""
         if self._gradients is not None:
             self._gradients.broadcast_weights()
 

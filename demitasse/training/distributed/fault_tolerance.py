@@ -21,8 +21,8 @@ from demitasse.errors import ConfigError, ErrorCode, LostProcessError
 from demitasse.training.distributed.group import Communicator
 
 if TYPE_CHECKING:
-    from demitasse.training.carried import TrainingState
-    from demitasse.training.requests import Request
+    from demitasse.training.checkpoint.checkpointer import TrainingState
+    from demitasse.training.context import Request
     from demitasse.training.solver import Solver
 
 __all__ = ["FaultTolerantCommunicator", "FaultTolerantRun"]

@@ -1,8 +1,6 @@
-"""Where the numbers of a training run go besides the log: files of JSON lines, and services."""
+"""Loggers of the numbers of a training run: files of JSON lines, and services."""
 
-from demitasse.training.tracking.broadcast import Broadcast
 from demitasse.training.tracking.json_lines import JsonLines
-from demitasse.training.tracking.logger import Logger
-from demitasse.training.tracking.targets import open_logger
+from demitasse.training.tracking.logger import Logger, LoggerGroup, open_logger
 
-__all__ = ["Broadcast", "JsonLines", "Logger", "open_logger"]
+__all__ = ["JsonLines", "Logger", "LoggerGroup", "open_logger"]

@@ -1,4 +1,4 @@
-"""Histograms in the facts of the event ``distributions``."""
+"""Histograms of weights and gradients, in the facts of the event ``distributions``."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ __all__ = ["Histogram", "histograms"]
 
 NUMBERS = ("low", "high", "mean", "norm")
 
-MOST_BARS = 1000
-"""Bars of a histogram that is read from a file."""
+MOST_BINS = 1000
+"""Bins of a histogram that is read from a file."""
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """How the values of a parameter, or of its gradient, are distributed.
+    """Distribution of the values of a parameter, or of its gradient.
 
     Attributes:
         low: The smallest value.
-        high: The largest.
-        mean: Their mean.
-        norm: The square root of the sum of their squares.
-        count: How many there are.
-        edges: Where the bars begin and end; one more than bars, rising.
-        counts: How many of the sampled values fall into each bar.
+        high: The largest value.
+        mean: The mean.
+        norm: The L2 norm.
+        count: Number of values.
+        edges: Edges of the bins, rising; one more than bins.
+        counts: Number of sampled values in each bin.
     """
 
     low: float
@@ -37,7 +37,7 @@ class Histogram:
     counts: tuple[int, ...]
 
     def quantile(self, share: float) -> float:
-        """Return the value below which a share of the sampled values lies."""
+        """Return the value that a share of the sampled values is below."""
         wanted, below = share * sum(self.counts), 0.0
         for count, (begin, end) in zip(self.counts, pairwise(self.edges), strict=True):
             if count and wanted <= below + count:
@@ -49,28 +49,28 @@ class Histogram:
 def histograms(facts: Mapping[str, object]) -> Iterator[tuple[str, Histogram]]:
     """Yield histograms as ``weights/LAYER/INDEX`` and ``gradients/LAYER/INDEX``.
 
-    What is no histogram is passed over: facts may come from a file.
+    Invalid histograms are skipped: facts may come from a file.
     """
     parameters = facts.get("parameters")
-    for name, about in parameters.items() if isinstance(parameters, Mapping) else ():
-        for what in ("weights", "gradients"):
-            found = about.get(what) if isinstance(about, Mapping) else None
-            made = _histogram(found) if isinstance(found, Mapping) else None
-            if made is not None:
-                yield f"{what}/{name}", made
+    for name, kinds in parameters.items() if isinstance(parameters, Mapping) else ():
+        for kind in ("weights", "gradients"):
+            values = kinds.get(kind) if isinstance(kinds, Mapping) else None
+            histogram = _histogram(values) if isinstance(values, Mapping) else None
+            if histogram is not None:
+                yield f"{kind}/{name}", histogram
 
 
-def _histogram(found: Mapping[str, object]) -> Histogram | None:
+def _histogram(values: Mapping[str, object]) -> Histogram | None:
     try:
-        low, high, mean, norm = (float(str(found[name])) for name in NUMBERS)
-        edges = _numbers(found["edges"])
-        counts = [int(number) for number in _numbers(found["counts"])]
-        count = int(str(found["count"]))
+        low, high, mean, norm = (float(str(values[name])) for name in NUMBERS)
+        edges = _numbers(values["edges"])
+        counts = [int(number) for number in _numbers(values["counts"])]
+        count = int(str(values["count"]))
     except (KeyError, ValueError, OverflowError):
         return None
     rising = all(begin <= end for begin, end in pairwise(edges))
-    bars = 0 < len(counts) == len(edges) - 1 <= MOST_BARS and min(counts) >= 0 < sum(counts)
-    if not rising or not bars:
+    valid = 0 < len(counts) == len(edges) - 1 <= MOST_BINS and min(counts) >= 0 < sum(counts)
+    if not rising or not valid:
         return None
     return Histogram(low, high, mean, norm, count, tuple(edges), tuple(counts))
 

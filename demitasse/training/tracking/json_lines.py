@@ -1,4 +1,4 @@
-"""A run as a file of JSON lines."""
+"""Logger that writes a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ __all__ = ["JsonLines"]
 class JsonLines:
     """Appends one JSON object in a line for every call.
 
-    A line is handed to the system whole and at once: when the process is killed, the file holds all
-    that was told before. A run that goes on takes the same file.
+    Each line is one system call: when the process is killed, the file contains all earlier lines. A
+    run that resumes appends to the same file.
 
     Args:
-        path: The file; made where there is none, with its folder.
+        path: The file; created with its folder if it does not exist.
 
     Raises:
-        OSError: It cannot be opened.
+        OSError: The file cannot be opened.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        if self._path.is_fifo():  # opening one waits until somebody reads
-            message = "this is a pipe; a regular file is needed"
+        if self._path.is_fifo():  # opening a pipe waits for a reader
+            message = "got a pipe, expected a regular file"
             raise OSError(errno.EINVAL, message, os.fspath(path))
         self._file: BinaryIO = self._path.open("ab", buffering=0)
-        self._torn = not _ends_line(self._path)
+        self._incomplete = not _ends_line(self._path)
 
     def scalars(self, iteration: int, values: Mapping[str, float]) -> None:
         """Append a line with ``values``."""
@@ -53,20 +53,20 @@ class JsonLines:
         return f"the file of JSON lines {str(self._path)!r}"
 
     def _append(self, entry: Mapping[str, object]) -> None:
-        """Write a line; what a line that did not fit left behind is ended first."""
+        """Write a line, after a newline if the line before is incomplete."""
         timed = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **entry}
         line = f"{json.dumps(json_ready(timed))}\n".encode()
-        data = b"\n" + line if self._torn else line
-        self._torn = True
+        data = b"\n" + line if self._incomplete else line
+        self._incomplete = True
         written = self._file.write(data)
         if written != len(data):
             message = f"only {written} of {len(data)} bytes could be written"
             raise OSError(message)
-        self._torn = False
+        self._incomplete = False
 
 
 def _ends_line(path: Path) -> bool:
-    """Whether a file is empty or ends with a newline; a killed process can leave half a line."""
+    """Return whether a file is empty or ends with a newline; a kill can leave half a line."""
     with path.open("rb") as file:
         if not file.seek(0, os.SEEK_END):
             return True

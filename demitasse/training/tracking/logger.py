@@ -1,40 +1,153 @@
-"""What keeps the numbers of a training run."""
+"""Loggers of training runs: their protocol, and a group of loggers that cannot end a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-__all__ = ["Logger"]
+from demitasse.core.log import get_logger
+from demitasse.core.text import suggestion
+from demitasse.errors import ConfigError, DemitasseError, ErrorCode
+from demitasse.training.tracking.json_lines import JsonLines
+from demitasse.training.tracking.services import MlflowRun, TensorBoard, WeightsAndBiases
+
+__all__ = ["FORMS", "KINDS", "Logger", "LoggerGroup", "open_logger"]
+
+log = get_logger(__name__)
+
+MOST_FAILURES = 3
+"""Consecutive failures after which a logger is not called any more."""
+
+Facts = Mapping[str, object]
 
 
 class Logger(Protocol):
-    """Takes numbers and events of a run, in ``solver.loggers``.
+    """Receives numbers and events of a run, in ``solver.loggers``.
 
-    Iterations can come again: a run that is resumed goes on from its snapshot. What comes later
-    counts.
+    Iterations can repeat: a run that resumes continues from its snapshot. The last values count.
     """
 
     def scalars(self, iteration: int, values: Mapping[str, float]) -> None:
-        """Take numbers by name.
+        """Log numbers by name.
 
         Args:
             iteration: Number of updates made before.
             values: ``loss``, ``smoothed_loss``, ``learning_rate``, ``iterations_per_second``,
                 ``images_per_second``, ``data_wait`` (a share, 0 to 1), ``train/NAME`` for outputs
-                of the net, ``test0/NAME`` for those of the first test net, ``gradient_norm``. Not
-                all come at once.
+                of the net, ``test0/NAME`` for those of the first test net, ``gradient_norm``. A
+                call has some of these.
         """
 
     def event(self, iteration: int, kind: str, facts: Mapping[str, object]) -> None:
-        """Take note of something that happened.
+        """Log an event.
 
         Args:
             iteration: Number of updates made before.
-            kind: ``begin`` when a run begins or goes on, ``snapshot``, ``environment``, and
+            kind: ``begin`` when a run starts or resumes, ``snapshot``, ``environment``, and
                 ``distributions`` with histograms of ``parameters``.
-            facts: About it, as JSON knows values: text, numbers, lists, mappings.
+            facts: Values of JSON's types: text, numbers, lists, mappings.
         """
 
     def close(self) -> None:
-        """Write what is not written yet; nothing comes after it."""
+        """Write all that is buffered; no call follows."""
+
+
+class LoggerGroup:
+    """Calls several loggers.
+
+    The first failure of a logger is reported. A logger that fails again and again is not called any
+    more.
+
+    Args:
+        loggers: The loggers; the list may grow at any time.
+        metadata: Returns the facts of the event ``begin``.
+    """
+
+    def __init__(self, loggers: Sequence[Logger], metadata: Callable[[], Facts]) -> None:
+        self._loggers, self._metadata = loggers, metadata
+        self._begun: set[int] = set()
+        self._failures: Counter[int] = Counter()
+        self._reported: set[int] = set()
+
+    def begin(self) -> None:
+        """Send ``begin`` before the next call: the run resumes from another place."""
+        self._begun.clear()
+
+    def scalars(self, iteration: int, values: Mapping[str, float]) -> None:
+        """Send numbers to every logger."""
+        self._each(iteration, lambda logger: logger.scalars(iteration, values))
+
+    def event(self, iteration: int, kind: str, facts: Facts) -> None:
+        """Send an event to every logger."""
+        self._each(iteration, lambda logger: logger.event(iteration, kind, facts))
+
+    def close(self) -> None:
+        """Close every logger."""
+        for logger in self._loggers:
+            self._try(logger, lambda one: one.close())
+
+    def _each(self, iteration: int, send: Callable[[Logger], None]) -> None:
+        def begin(logger: Logger) -> None:
+            logger.event(iteration, "begin", self._metadata())
+
+        for logger in self._loggers:
+            if id(logger) not in self._begun:
+                self._begun.add(id(logger))
+                self._try(logger, begin)
+            self._try(logger, send)
+
+    def _try(self, logger: Logger, send: Callable[[Logger], None]) -> None:
+        key = id(logger)
+        if self._failures[key] >= MOST_FAILURES:
+            return
+        try:
+            send(logger)
+        except Exception as error:  # clients of services raise errors of any type
+            self._failures[key] += 1
+            if key not in self._reported:
+                self._reported.add(key)
+                log.error(
+                    "%s failed, and its record of this run has gaps; training continues: %s: %s",
+                    logger, type(error).__name__, error,
+                )  # fmt: skip
+        else:
+            self._failures[key] = 0
+
+
+MAKERS: dict[str, Callable[[str], Logger]] = {
+    "jsonl": JsonLines,
+    "tensorboard": TensorBoard,
+    "wandb": WeightsAndBiases,
+    "mlflow": MlflowRun,
+}
+
+KINDS = tuple(MAKERS)
+
+FORMS = "jsonl:PATH, tensorboard:DIR, wandb:PROJECT or mlflow:EXPERIMENT"
+
+
+def open_logger(target: str) -> Logger:
+    """Return the logger of a target.
+
+    Args:
+        target: ``jsonl:PATH``, ``tensorboard:DIR``, ``wandb:PROJECT`` or ``mlflow:EXPERIMENT``.
+
+    Raises:
+        ConfigError: The kind is unknown, or its place is missing; the library of the kind is not
+            installed, or fails, e.g. because a service cannot be reached.
+        OSError: A file or folder cannot be written.
+    """
+    kind, _, place = target.partition(":")
+    if kind not in MAKERS or not place:
+        near = "" if kind in MAKERS else suggestion(kind, MAKERS)
+        message = f"got logger {target!r}{near}, expected {FORMS}"
+        code = ErrorCode.INVALID if kind in MAKERS else ErrorCode.UNKNOWN
+        raise ConfigError(message, code=code, got=target)
+    try:
+        return MAKERS[kind](place)
+    except (DemitasseError, OSError):
+        raise
+    except Exception as error:  # clients of services raise errors of any type
+        message = f"the logger {target!r} failed: {type(error).__name__}: {error}"
+        raise ConfigError(message, code=ErrorCode.FAILED, got=target) from error

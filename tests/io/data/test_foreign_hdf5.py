@@ -7,7 +7,7 @@ from expect_error import expect_error
 import demitasse
 from demitasse.errors import DataError, ErrorCode, SnapshotError, WeightsError
 from demitasse.io.data.databases.hdf5 import Hdf5File
-from demitasse.training.state_file import read_state
+from demitasse.training.checkpoint.state_file import read_state
 
 h5py = pytest.importorskip("h5py")
 

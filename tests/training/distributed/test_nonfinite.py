@@ -39,7 +39,7 @@ def test_a_run_that_stops_for_it_stops_alike_and_says_where_it_was(train, size, 
         return str(caught.value), solver.iter, unchanged
 
     results, errors = train(
-        size, work, num_shards=6, device="cpu", on_nonfinite="stop", timeout=20, **options
+        size, work, num_shards=6, device="cpu", on_nonfinite="raise", timeout=20, **options
     )
 
     assert errors == [None] * size
@@ -87,7 +87,7 @@ def test_weights_that_are_not_finite_end_all_where_the_first_would_write_them(tr
         solver.solve()
 
     best = {"keep_best": "accuracy"} if write == "the best" else {}
-    _, errors = train(2, work, device="cpu", on_nonfinite="stop", timeout=10, **best)
+    _, errors = train(2, work, device="cpu", on_nonfinite="raise", timeout=10, **best)
 
     assert [type(one) for one in errors] == [NetError, NetError]
     assert str(errors[0]) == str(errors[1])

@@ -10,7 +10,7 @@ from demitasse.core.config import settings
 from demitasse.errors import LostProcessError
 from demitasse.io.proto import read_solver_params
 from demitasse.training import EarlyStopping, Solver
-from demitasse.training.carried import TrainingState
+from demitasse.training.checkpoint.checkpointer import TrainingState
 from demitasse.training.distributed.fault_tolerance import FaultTolerantRun
 
 SIZE, SHARDS = 4, 8

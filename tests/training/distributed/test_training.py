@@ -210,7 +210,7 @@ def test_a_loss_that_is_not_finite_on_one_shard_ends_all_with_what_went_wrong_th
         if solver.iter == 2 and net.layers[layer].type == "SoftmaxWithLoss":
             net.blobs["ip"].mutable_cpu_data()[0, 0] = np.nan
 
-    _, errors = train(size, spoil, on_nonfinite="stop")
+    _, errors = train(size, spoil, on_nonfinite="raise")
 
     for error in errors:
         assert error.code == ErrorCode.NOT_FINITE

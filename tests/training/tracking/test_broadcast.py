@@ -2,7 +2,7 @@
 
 import logging
 
-from demitasse.training.tracking import Broadcast
+from demitasse.training.tracking import LoggerGroup
 
 
 class Kept:
@@ -30,7 +30,7 @@ class Kept:
 
 def test_begin_comes_before_the_first_numbers():
     kept = Kept()
-    told = Broadcast([kept], lambda: {"net": "small"})
+    told = LoggerGroup([kept], lambda: {"net": "small"})
 
     told.scalars(3, {"loss": 1.0})
     told.scalars(4, {"loss": 2.0})
@@ -40,7 +40,7 @@ def test_begin_comes_before_the_first_numbers():
 
 def test_begin_comes_again_where_the_run_goes_on_from_somewhere_else():
     kept = Kept()
-    told = Broadcast([kept], dict)
+    told = LoggerGroup([kept], dict)
     told.scalars(9, {})
 
     told.begin()
@@ -51,7 +51,7 @@ def test_begin_comes_again_where_the_run_goes_on_from_somewhere_else():
 
 def test_a_logger_that_fails_is_told_of_once_and_does_not_end_the_run(caplog):
     failing, kept = Kept(failures=2), Kept()
-    told = Broadcast([failing, kept], dict)
+    told = LoggerGroup([failing, kept], dict)
 
     for iteration in range(3):
         told.scalars(iteration, {"loss": 1.0})
@@ -64,7 +64,7 @@ def test_a_logger_that_fails_is_told_of_once_and_does_not_end_the_run(caplog):
 
 def test_a_logger_that_goes_on_failing_is_left_alone():
     failing = Kept(failures=99)
-    told = Broadcast([failing], dict)
+    told = LoggerGroup([failing], dict)
 
     for iteration in range(10):
         told.scalars(iteration, {})
@@ -74,7 +74,7 @@ def test_a_logger_that_goes_on_failing_is_left_alone():
 
 
 def test_facts_that_cannot_be_found_do_not_end_the_run(caplog):
-    told = Broadcast([Kept()], lambda: {}["missing"])
+    told = LoggerGroup([Kept()], lambda: {}["missing"])
 
     told.scalars(0, {})
 

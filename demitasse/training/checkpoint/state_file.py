@@ -1,4 +1,4 @@
-"""Solver states as files: Caffe's binary and HDF5 formats, with what we add in places it skips.
+"""Files of solver states: Caffe's binary and HDF5 formats, with additions that Caffe skips.
 
 Source: Caffe, ``SGDSolver::SnapshotSolverState...`` and ``RestoreSolverStateFrom...`` in
 ``src/caffe/solvers/sgd_solver.cpp``.
@@ -35,22 +35,20 @@ from demitasse.io.proto.zero_copy import (
 )
 from demitasse.io.weights.hdf5 import is_hdf5, new_hdf5, open_hdf5
 
-__all__ = ["State", "read_state", "write_state"]
-
 RESUME = "demitasse_resume"
-"""Data set of an HDF5 state that holds an encoded ``ResumeState``; Caffe does not look at it."""
+"""Data set of an HDF5 state with an encoded ``ResumeState``; Caffe does not read it."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What a solver state file holds.
+    """Contents of a solver state file.
 
     Attributes:
-        iter: Updates made.
-        learned_net: The weights file that belongs to it, as written; empty if there is none.
-        current_step: Steps that ``multistep`` has taken.
+        iter: Number of updates made.
+        learned_net: Path of the weights file of the state, as written; empty if there is none.
+        current_step: Steps of the policies ``multistep`` and ``plateau``.
         history: Arrays in the solver's order, each in its parameter's shape.
-        resume: What else an exact continuation needs; None in states that Caffe wrote.
+        resume: Further state for an exact resume; None in states that Caffe wrote.
     """
 
     iter: int
@@ -61,7 +59,7 @@ class State:
 
 
 def write_state(path: Path, state: State, *, hdf5: bool) -> None:
-    """Write a state, atomically.
+    """Write a state atomically.
 
     Raises:
         OSError: The file cannot be written; an old one is kept.
@@ -80,10 +78,10 @@ def write_state(path: Path, state: State, *, hdf5: bool) -> None:
 
 
 def read_state(path: Path) -> State:
-    """Read a state, whichever of the two formats it is in.
+    """Read a state, in either of the two formats.
 
     Raises:
-        SnapshotError: The file is not there, is damaged, or is no solver state.
+        SnapshotError: The file does not exist, is damaged, or is no solver state.
     """
     if is_hdf5(path):
         return _read_hdf5(path)
@@ -91,12 +89,12 @@ def read_state(path: Path) -> State:
         message, arrays = read_message_arrays(path, SolverState, SnapshotError)
     except SnapshotError:
         if is_file(path) and _is_weights(path):
-            raise _mistaken(path) from None
+            raise _weights_mistaken_for_state(path) from None
         raise
     if not message.HasField("iter"):
         if _is_weights(path):
-            raise _mistaken(path)
-        text = "this is not a solver state: it does not say which iteration it is from"
+            raise _weights_mistaken_for_state(path)
+        text = "this is not a solver state: iter is missing"
         raise SnapshotError(text, code=ErrorCode.INVALID, field="iter").at(str(path))
     return State(
         message.iter,
@@ -116,7 +114,7 @@ def _array(blob: BlobProto, index: int, path: Path, arrays: Arrays) -> np.ndarra
     try:
         if min(shape, default=1) >= 0 and values.size == math.prod(shape):
             return values.reshape(shape)
-    except ValueError:  # no values, but axes too long all the same
+    except ValueError:  # no values, and axes that are too long
         pass
     text = f"history {index} has {values.size} values for its shape {shape}"
     raise SnapshotError(
@@ -132,17 +130,17 @@ def _is_weights(path: Path) -> bool:
     return bool(net.layer or net.layers)
 
 
-def _mistaken(path: Path) -> SnapshotError:
+def _weights_mistaken_for_state(path: Path) -> SnapshotError:
     name = path.name
     for ending in (".caffemodel.h5", ".caffemodel"):
         if name.endswith(ending):
             name = name.removesuffix(ending) + ending.replace("caffemodel", "solverstate")
             break
     state = path.with_name(name)
-    there = f", {state} is one" if state != path and is_file(state) else ""
+    example = f", e.g. {state}" if state != path and is_file(state) else ""
     text = (
-        "this file holds the weights of a net, not the state of a solver. To continue a run give "
-        f"its .solverstate{there}; to begin a new one from these weights, load them as weights"
+        "this file contains the weights of a net, not the state of a solver. To resume a run give "
+        f"its .solverstate{example}; to start a new run from these weights, load them as weights"
     )
     return SnapshotError(text, code=ErrorCode.INVALID).at(str(path))
 
@@ -164,7 +162,7 @@ def _write_hdf5(path: Path, state: State) -> None:
 
 
 def _write_string(file: Any, name: str, text: str) -> None:
-    """Write a string that ends in a zero byte, which is how Caffe reads it."""
+    """Write a string that ends in a zero byte, as Caffe expects."""
     import h5py
 
     encoded = text.encode()
@@ -180,13 +178,13 @@ def _read_hdf5(path: Path) -> State:
         with damage(path, SnapshotError), open_hdf5(path, "r") as file:
             if "iter" not in file or "history" not in file:
                 if "data" in file:
-                    raise _mistaken(path)
-                text = "this HDF5 file has no 'iter' and 'history': it is no solver state"
+                    raise _weights_mistaken_for_state(path)
+                text = "this HDF5 file is no solver state: 'iter' or 'history' is missing"
                 raise SnapshotError(text, code=ErrorCode.INVALID, field="iter").at(str(path))
             history = member(file, "history")
             names = sorted(history, key=lambda name: int(name) if name.isdecimal() else -1)
             if names != [str(i) for i in range(len(names))]:
-                text = f"its history is named {', '.join(names)} instead of 0, 1, 2, ..."
+                text = f"got history arrays named {', '.join(names)}, expected 0, 1, 2, ..."
                 raise SnapshotError(text, code=ErrorCode.CORRUPT, field="history").at(str(path))
             return State(
                 _integer(member(file, "iter")),
@@ -212,4 +210,4 @@ def _resume(dataset: Any) -> ResumeState:
 def _text(value: np.ndarray) -> str:
     first = value.reshape(-1)[0]
     text = first.decode() if isinstance(first, bytes) else str(first)
-    return text.partition("\0")[0]  # where C ends it
+    return text.partition("\0")[0]  # as in C

@@ -1,4 +1,4 @@
-"""The mean average precision of what a test net detects.
+"""Mean average precision of a test net's detections.
 
 Source: SSD (weiliu89/caffe), ``Solver::TestDetection`` in ``src/caffe/solver.cpp``, and
 ``ComputeAP`` in ``src/caffe/util/bbox_util.cpp``.
@@ -7,29 +7,30 @@ Source: SSD (weiliu89/caffe), ``Solver::TestDetection`` in ``src/caffe/solver.cp
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from demitasse.core.log import get_logger
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.net import Net
-from demitasse.training.tester import ByItself, Tester
 
-__all__ = ["AP_VERSIONS", "average_precision", "mean_precisions"]
+if TYPE_CHECKING:
+    from demitasse.training.evaluation import BatchRunner
 
 log = get_logger(__name__)
 
 
 def eleven_points(precision: np.ndarray, recall: np.ndarray) -> float:
-    """Return the mean of the best precisions from eleven recalls on (VOC 2007)."""
+    """Return the mean of the best precisions at or above eleven recalls (VOC 2007)."""
     best = [precision[recall >= point / 10].max(initial=0) for point in range(11)]
     return float(np.mean(best))
 
 
 def max_integral(precision: np.ndarray, recall: np.ndarray) -> float:
-    """Return the integral of the best precision from each recall on (VOC 2012)."""
+    """Return the integral of the best precision at or above each recall (VOC 2012)."""
     best = np.maximum.accumulate(precision[::-1])[::-1]
-    before = np.concatenate([best[:1], best[:-1]])  # as in SSD: from the recall before, on
+    before = np.concatenate([best[:1], best[:-1]])  # as in SSD: from the recall before
     return float((before * np.diff(recall, prepend=0)).sum())
 
 
@@ -39,18 +40,18 @@ def integral(precision: np.ndarray, recall: np.ndarray) -> float:
 
 
 AP_VERSIONS = {"11point": eleven_points, "MaxIntegral": max_integral, "Integral": integral}
-"""``ap_version`` -> what makes one number of precisions and the recalls they belong to."""
+"""Function of precisions and recalls by ``ap_version``."""
 
 
 def average_precision(
-    scores: np.ndarray, right: np.ndarray, objects: int, version: str = "Integral"
+    scores: np.ndarray, correct: np.ndarray, objects: int, version: str = "Integral"
 ) -> float:
     """Return the average precision of the detections of one class.
 
     Args:
         scores: Shape: (K,).
-        right: Whether each detection is. Shape: (K,), bool.
-        objects: How many there are to be found.
+        correct: Whether each detection is correct. Shape: (K,), bool.
+        objects: Number of ground-truth objects.
         version: One of ``AP_VERSIONS``.
 
     Returns:
@@ -58,83 +59,84 @@ def average_precision(
     """
     if not len(scores) or not objects:
         return 0.0
-    hits = right[np.argsort(-scores, kind="stable")].cumsum()
+    hits = correct[np.argsort(-scores, kind="stable")].cumsum()
     precision, recall = hits / np.arange(1, len(hits) + 1), hits / objects
     return AP_VERSIONS[version](precision, recall)
 
 
 @dataclass
-class Tally:
-    """What DetectionEvaluate has put out.
+class DetectionCounts:
+    """Sum of the outputs of DetectionEvaluate.
 
     Attributes:
-        objects: How many there are of each class.
-        rows: Class, score, right for each detection that counts.
+        objects: Number of ground-truth objects of each class.
+        rows: Class, score and correctness of each detection that counts.
     """
 
     objects: dict[int, int] = field(default_factory=dict)
     rows: list[np.ndarray] = field(default_factory=list)
 
-    def add(self, judged: np.ndarray) -> None:
-        """Take note of one batch. Shape: (M, 5)."""
-        counts = judged[:, 0] == -1
-        for _, kind, count, *_ in judged[counts]:
+    def add(self, output: np.ndarray) -> None:
+        """Add one batch. Shape: (M, 5)."""
+        counts = output[:, 0] == -1
+        for _, kind, count, *_ in output[counts]:
             self.objects[int(kind)] = self.objects.get(int(kind), 0) + int(count)
-        rest = judged[~counts]
-        self.rows.append(rest[(rest[:, 3] != 0) | (rest[:, 4] != 0)][:, 1:4])
+        detections = output[~counts]
+        counted = (detections[:, 3] != 0) | (detections[:, 4] != 0)
+        self.rows.append(detections[counted][:, 1:4])
 
     def precisions(self, version: str) -> dict[int, float]:
         """Return the average precision of each class."""
         rows = np.concatenate(self.rows)
-        of = {kind: rows[rows[:, 0] == kind] for kind in sorted(self.objects)}
-        for kind, found in of.items():
-            if not len(found):
-                log.warning("Nothing of class %d was detected.", kind)
+        by_class = {kind: rows[rows[:, 0] == kind] for kind in sorted(self.objects)}
+        for kind, own in by_class.items():
+            if not len(own):
+                log.warning("No object of class %d was detected.", kind)
         return {
-            kind: average_precision(found[:, 1], found[:, 2] == 1, self.objects[kind], version)
-            for kind, found in of.items()
+            kind: average_precision(own[:, 1], own[:, 2] == 1, self.objects[kind], version)
+            for kind, own in by_class.items()
         }
 
 
-def mean_precisions(
+def mean_average_precision(
     net: Net,
     batches: int,
     version: str,
-    tester: Tester | None = None,
+    runner: BatchRunner | None = None,
     *,
     per_class: bool = False,
 ) -> tuple[dict[str, np.ndarray], float]:
     """Run batches through a net and return the mean average precision of every output.
 
     Args:
-        net: The net, whose outputs are those of DetectionEvaluate layers.
-        batches: How many; 0 is a whole epoch.
+        net: The net, with outputs of DetectionEvaluate layers.
+        batches: Number of batches; 0 is a whole epoch.
         version: One of ``AP_VERSIONS``.
-        tester: Runs the batches; by default this process does.
+        runner: Runs the batches; by default in this process.
         per_class: Whether to log the average precision of each class.
 
     Returns:
         The means, and the mean loss.
 
     Raises:
-        ConfigError: An output is another layer's, or there is none.
+        ConfigError: Another layer writes an output, or there is none.
     """
+    from demitasse.training.evaluation import LocalEvaluator
+
     _check_outputs(net)
-    tallies = {name: Tally() for name in net.outputs}
+    counts = {name: DetectionCounts() for name in net.outputs}
     losses, weights = 0.0, 0
 
-    def judged(_: int) -> dict[str, np.ndarray]:
-        return {
-            name: net.blob_by_name(name).cpu_data()[0, 0].astype(np.float64) for name in tallies
-        }
+    def read(_: int) -> dict[str, np.ndarray]:
+        return {name: net.blob_by_name(name).cpu_data()[0, 0].astype(np.float64) for name in counts}
 
-    for weight, loss, found in (tester or ByItself()).run(net, batches, judged):
+    for weight, loss, outputs in (runner or LocalEvaluator()).run(net, batches, read):
         losses, weights = losses + weight * loss, weights + weight
-        for name, tally in tallies.items():
-            tally.add(found[name])
+        for name, count in counts.items():
+            count.add(outputs[name])
     means = {}
-    for name, tally in tallies.items():
-        precisions = tally.precisions(version) if tally.rows else {}
+    for name, count in counts.items():
+        precisions = count.precisions(version) if count.rows else {}
         if per_class:
             for kind, precision in precisions.items():
                 log.info("class%d: %g", kind, precision)
@@ -144,18 +146,18 @@ def mean_precisions(
 
 
 def _check_outputs(net: Net) -> None:
-    """Refuse a net that puts out anything but judged detections."""
-    judged = {
+    """Check that all outputs are those of DetectionEvaluate layers."""
+    evaluated = {
         net.blob_names[top]
         for index, layer in enumerate(net.layers)
         if layer.type == "DetectionEvaluate"
         for top in net.structure.top_ids(index)
     }
-    others = [name for name in net.outputs if name not in judged]
+    others = [name for name in net.outputs if name not in evaluated]
     if others or not net.outputs:
-        what = f"outputs {', '.join(others)} of other layers" if others else "no output"
+        got = f"outputs {', '.join(others)} of other layers" if others else "no output"
         message = (
-            f'eval_type: "detection" needs a test net that puts out what DetectionEvaluate layers '
-            f"make, and nothing else; this one has {what}"
+            f'eval_type: "detection" got {got} of a test net, expected outputs of '
+            "DetectionEvaluate layers alone"
         )
         raise ConfigError(message, code=ErrorCode.INVALID, field="eval_type", outputs=others)

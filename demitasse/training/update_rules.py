@@ -1,7 +1,8 @@
-"""Parameter updates: what each solver subtracts from the weights, in array API terms.
+"""Update rules: the change that each type of solver subtracts from the weights.
 
-Written once for every backend. In the formulas w is the weight, g its gradient (clipped, divided by
-``iter_size``, with the decay added), r the learning rate times ``lr_mult``, h and k the history.
+The formulas are array API code for every backend. In them w is the weight, g its gradient (clipped,
+divided by ``iter_size``, with the decay added), r the learning rate times ``lr_mult``, h and k the
+history.
 
 Source: Caffe, ``src/caffe/solvers/*_solver.cpp``; AdamW is Loshchilov and Hutter's, "Decoupled
 weight decay regularization"; LARS You, Gitman and Ginsburg's, "Large batch training of
@@ -80,25 +81,24 @@ def _adam(xp: Any, u: Update, g: Array, history: Sequence[Array]) -> tuple[Array
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """How one type of solver changes a parameter.
+    """Update rule of one type of solver.
 
     Attributes:
-        type: What solver files call it.
-        formula: Returns what is subtracted from the weights, and the new history.
-        histories: How many arrays of history a parameter has, in the order of Caffe's solver
-            states.
-        averages: The fields that say how slowly running averages move: at least 0 and below 1.
-        squares: The field that says so for averages of squares.
-        takes_momentum: Whether ``momentum`` may be given.
+        type: Name in solver files.
+        formula: Returns the change to subtract from the weights, and the new history.
+        histories: Number of history arrays of a parameter, in the order of Caffe's solver states.
+        averages: Fields that are decay rates of running averages: at least 0 and below 1.
+        squares: Field with the decay rate of averages of squares.
+        takes_momentum: Whether ``momentum`` is allowed.
         takes_l1: Whether weights may decay by their absolute value.
         corrected: Whether averages are corrected for their start at 0.
-        decoupled: Whether the decay goes around the averages.
-        trusts: Whether each parameter has a learning rate of its own, by the norm of its weights
-            over that of its "gradient", decay included, or of its "step". Parameters with one axis
-            longer than 1, as biases and the factors of a normalisation, have the common one.
-        coasts: Whether a parameter whose ``lr_mult`` is 0 still moves by the momentum it has.
-        zero_stays: Whether a zero weight with a zero gradient stays as it is, whatever the numbers
-            are; what pads a layout may then be updated too.
+        decoupled: Whether the weight decay is decoupled from the averages.
+        trusts: Whether each parameter has a learning rate of its own: the norm of its weights over
+            the norm of its "gradient", decay included, or of its "step". Parameters with at most
+            one axis longer than 1, as biases and scales of a normalization, use the common rate.
+        coasts: Whether momentum still moves a parameter whose ``lr_mult`` is 0.
+        zero_stays: Whether a zero weight with a zero gradient stays zero with any coefficients;
+            padding of a layout may then be updated, too.
     """
 
     type: str
@@ -140,11 +140,12 @@ def find_rule(type_: str) -> UpdateRule:
     """Return the rule of a type of solver.
 
     Raises:
-        ConfigError: There is none; names those there are.
+        ConfigError: The type is unknown; names the known types.
     """
     if type_ not in RULES:
         message = (
-            f"unknown solver type {type_!r}{suggestion(type_, RULES)}; known are {', '.join(RULES)}"
+            f"unknown solver type {type_!r}{suggestion(type_, RULES)}; known types are "
+            f"{', '.join(RULES)}"
         )
         raise ConfigError(
             message, fields=("type",), code=ErrorCode.UNKNOWN, field="type", got=type_
@@ -181,7 +182,7 @@ def _norm(xp: Any, array: Array) -> Array:
 
 
 def _trust(xp: Any, coefficient: float, weights: Array, change: Array) -> Array:
-    """Return what a layer's rate is multiplied with; 1 where the weights or the change are 0.
+    """Return the factor of a layer's rate; 1 if the weights or the change are 0.
 
     Shapes: ``weights`` and ``change``, two norms, () -> ().
     """
@@ -202,7 +203,7 @@ def sumsq(xp: Any, diffs: Sequence[Array]) -> Array:
 
 
 def clip_scale(xp: Any, total: Array, limit: float) -> Array:
-    """Return what a gradient is multiplied with so that its L2 norm is at most ``limit``.
+    """Return the factor of a gradient that limits its L2 norm to ``limit``.
 
     Shapes: ``total``, the sum of its squares, () -> ().
     """
@@ -215,14 +216,14 @@ def clip_scale(xp: Any, total: Array, limit: float) -> Array:
 def scaled(
     update: Update, lr_mult: float, decay_mult: float, axes: int, scale: float | Array
 ) -> Update:
-    """Return the numbers of a parameter from those of one with multipliers of 1.
+    """Return the coefficients of a parameter from those for multipliers of 1.
 
     Args:
-        update: Those.
-        lr_mult: The multiplier of the rate.
-        decay_mult: The multiplier of the decay.
-        axes: How many axes of the parameter are longer than 1.
-        scale: What its raw gradient is multiplied with first.
+        update: Coefficients for multipliers of 1.
+        lr_mult: Multiplier of the rate.
+        decay_mult: Multiplier of the decay.
+        axes: Number of axes of the parameter that are longer than 1.
+        scale: Factor of the raw gradient.
     """
     rate, decay = update.rate * lr_mult, update.decay * decay_mult
     trust = update.trust if axes > 1 else 0.0
@@ -230,7 +231,7 @@ def scaled(
 
 
 def numbers(param: SolverParameter, rule: UpdateRule, rate: float, iteration: int) -> Update:
-    """Return what an iteration's updates have in common, for a parameter with multipliers of 1.
+    """Return the coefficients of an iteration's updates, for multipliers of 1.
 
     Args:
         param: The solver's fields.
@@ -254,10 +255,10 @@ def numbers(param: SolverParameter, rule: UpdateRule, rate: float, iteration: in
 
 
 def check_update(param: SolverParameter, rule: UpdateRule) -> None:
-    """Refuse fields that a solver's formula cannot work with.
+    """Check the fields that a solver's rule uses.
 
     Raises:
-        ConfigError: Says which field, and what it may be.
+        ConfigError: Names the field and its possible values.
     """
     if param.momentum and not rule.takes_momentum:
         message = f"momentum cannot be used with {rule.type}; remove it"
@@ -267,13 +268,14 @@ def check_update(param: SolverParameter, rule: UpdateRule) -> None:
     for name in rule.averages:
         value: float = getattr(param, name)
         if not 0 <= value < 1:
-            message = f"{name} of {rule.type} must be at least 0 and below 1, it is {value:g}"
+            message = f"got {name} {value:g} for {rule.type}, expected at least 0 and below 1"
             raise ConfigError(
                 message, fields=(name,), code=ErrorCode.OUT_OF_RANGE, field=name, got=value
             )
     if rule.trusts == "gradient" and not param.trust_coefficient > 0:
         message = (
-            f"trust_coefficient of {rule.type} must be above 0, it is {param.trust_coefficient:g}"
+            f"got trust_coefficient {param.trust_coefficient:g} for {rule.type}, expected a value "
+            "above 0"
         )
         raise ConfigError(
             message,
@@ -285,8 +287,8 @@ def check_update(param: SolverParameter, rule: UpdateRule) -> None:
     known = ["L2", "L1"] if rule.takes_l1 else ["L2"]
     if param.weight_decay and param.regularization_type not in known:
         message = (
-            f"regularization_type of {rule.type} must be {' or '.join(known)}, "
-            f"it is {param.regularization_type!r}"
+            f"got regularization_type {param.regularization_type!r} for {rule.type}, expected "
+            f"{' or '.join(known)}"
         )
         raise ConfigError(
             message,

@@ -1,4 +1,4 @@
-"""Learning rates: functions of the solver's fields, the iteration and the step, nothing else.
+"""Learning-rate policies: functions of the solver's fields, the iteration and the step alone.
 
 Source: Caffe, ``src/caffe/solvers/sgd_solver.cpp``, ``GetLearningRate``; the same of NVCaffe for
 ``rampup_interval`` and ``min_lr``, of Intel's Caffe for ``warmup_iter`` and ``multifixed``.
@@ -13,20 +13,18 @@ from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import SolverParameter
 
-__all__ = ["POLICIES", "Rate", "check_policy", "in_ramp", "learning_rate"]
-
 Rate = tuple[float, int]  # learning rate, current step
 Policy = Callable[[SolverParameter, int, int], Rate]
 
 
 def learning_rate(param: SolverParameter, iteration: int, current_step: int = 0) -> Rate:
-    """Return the learning rate of an iteration and the step the policy is now in.
+    """Return the learning rate of an iteration and the step of its policy.
 
     Args:
         param: The solver's fields.
         iteration: Number of updates made so far.
-        current_step: What this function returned for the update before, or what a snapshot holds.
-            Only ``multistep``, where it goes up by at most one per update, and ``plateau`` read it.
+        current_step: Step that this function returned for the update before, or of a snapshot.
+            Only ``multistep``, which adds at most one per update, and ``plateau`` read it.
 
     Raises:
         ConfigError: The policy is unknown, lacks a field, or has no finite rate here.
@@ -47,12 +45,12 @@ def learning_rate(param: SolverParameter, iteration: int, current_step: int = 0)
 
 
 def _floored(param: SolverParameter, rate: float) -> float:
-    """Return a rate that is not below ``min_lr``; without that field it may even be negative."""
+    """Return a rate of at least ``min_lr``; without that field it may be negative."""
     return max(rate, param.min_lr) if param.HasField("min_lr") else rate
 
 
 def in_ramp(param: SolverParameter, iteration: int) -> bool:
-    """Whether an iteration is one of those in which the learning rate rises to ``base_lr``."""
+    """Return whether the learning rate still rises to ``base_lr`` at an iteration."""
     return iteration < max(param.rampup_interval, param.warmup_iter)
 
 
@@ -65,16 +63,16 @@ def _ramp(param: SolverParameter, iteration: int) -> float:
 
 
 def check_policy(param: SolverParameter) -> None:
-    """Refuse a policy that is unknown or lacks what it needs.
+    """Check that a policy is known and has valid fields.
 
     Raises:
-        ConfigError: Says which field is missing or wrong.
+        ConfigError: Names the field that is missing or invalid.
     """
     name = param.lr_policy
     if name not in POLICIES:
         near = suggestion(name, POLICIES)
-        given = f"unknown lr_policy {name!r}{near}" if name else "lr_policy is missing"
-        message = f"{given}; known are {', '.join(POLICIES)}"
+        fault = f"unknown lr_policy {name!r}{near}" if name else "lr_policy is missing"
+        message = f"{fault}; known policies are {', '.join(POLICIES)}"
         raise ConfigError(
             message,
             fields=("lr_policy",),
@@ -87,7 +85,7 @@ def check_policy(param: SolverParameter) -> None:
         _check_stages(param)
         return
     if not param.HasField("base_lr"):
-        message = "base_lr is missing, the learning rate; give one, as base_lr: 0.01"
+        message = "base_lr, the learning rate, is missing; give e.g. base_lr: 0.01"
         raise ConfigError(message, fields=("base_lr",), code=ErrorCode.MISSING, field="base_lr")
     if param.HasField("min_lr") and param.min_lr > param.base_lr:
         message = f"min_lr ({param.min_lr:g}) is above base_lr ({param.base_lr:g})"
@@ -99,7 +97,7 @@ def check_policy(param: SolverParameter) -> None:
             got=param.min_lr,
         )
     if name in NEED_GAMMA and not param.gamma >= 0:
-        message = f"lr_policy {name!r} needs gamma >= 0, it is {param.gamma:g}"
+        message = f"got gamma {param.gamma:g}, expected gamma >= 0 for lr_policy {name!r}"
         raise ConfigError(
             message,
             fields=("gamma", "lr_policy"),
@@ -108,7 +106,7 @@ def check_policy(param: SolverParameter) -> None:
             got=param.gamma,
         )
     if name in {"step", "sigmoid"} and param.stepsize <= 0:
-        message = f"lr_policy {name!r} needs stepsize > 0, it is {param.stepsize or 'missing'}"
+        message = f"got stepsize {param.stepsize}, expected stepsize > 0 for lr_policy {name!r}"
         raise ConfigError(
             message,
             fields=("stepsize", "lr_policy"),
@@ -118,16 +116,16 @@ def check_policy(param: SolverParameter) -> None:
         )
     if name in {"poly", "cosine"} and param.max_iter <= 0:
         message = (
-            f"lr_policy {name!r} falls to {param.min_lr:g} at max_iter, which is missing; give "
-            "max_iter, the number of iterations to train for"
+            f"lr_policy {name!r} falls to {param.min_lr:g} at max_iter, which is missing; give the "
+            "number of iterations"
         )
         raise ConfigError(
             message, fields=("max_iter", "lr_policy"), code=ErrorCode.MISSING, field="max_iter"
         )
     if name == "plateau" and min(param.plateau_winsize, default=0) <= 0:
         message = (
-            "lr_policy 'plateau' needs plateau_winsize, once for each step: how many iterations "
-            "without improvement it waits, at least 1"
+            "lr_policy 'plateau' needs plateau_winsize for each step: the number of iterations "
+            "without improvement before the step, at least 1"
         )
         raise ConfigError(
             message,
@@ -140,7 +138,7 @@ def check_policy(param: SolverParameter) -> None:
 def _check_limits(param: SolverParameter) -> None:
     for name in ("min_lr", "rampup_interval", "rampup_lr", "warmup_iter", "warmup_start_lr"):
         if not getattr(param, name) >= 0:
-            message = f"{name} must be at least 0, it is {getattr(param, name):g}"
+            message = f"got {name} {getattr(param, name):g}, expected at least 0"
             raise ConfigError(
                 message,
                 fields=(name,),
@@ -149,7 +147,7 @@ def _check_limits(param: SolverParameter) -> None:
                 got=getattr(param, name),
             )
     if param.rampup_interval and param.warmup_iter:
-        message = "rampup_interval (NVCaffe) and warmup_iter (Intel) are both given; give one"
+        message = "rampup_interval (NVCaffe) and warmup_iter (Intel) exclude each other; give one"
         raise ConfigError(
             message,
             fields=("rampup_interval", "warmup_iter"),
@@ -162,8 +160,8 @@ def _check_stages(param: SolverParameter) -> None:
     rates, ends = list(param.stagelr), list(param.stageiter)
     if not rates or len(rates) != len(ends) or ends != sorted(ends):
         message = (
-            "lr_policy 'multifixed' needs stagelr and stageiter, equally many, the latter rising; "
-            f"it has {rates} and {ends}"
+            f"got stagelr {rates} and stageiter {ends}, expected equally many values of both for "
+            "lr_policy 'multifixed', and a rising stageiter"
         )
         raise ConfigError(
             message,
@@ -206,7 +204,7 @@ def _poly(param: SolverParameter, iteration: int, step: int) -> Rate:
     """``(base_lr - min_lr) * (1 - iter / max_iter) ^ power + min_lr``."""
     if iteration > param.max_iter:
         message = (
-            f"lr_policy 'poly' ends at max_iter ({param.max_iter}), there is no learning rate at "
+            f"lr_policy 'poly' ends at max_iter {param.max_iter}, and has no learning rate at "
             f"iteration {iteration}"
         )
         raise ConfigError(
@@ -230,13 +228,13 @@ def _cosine(param: SolverParameter, iteration: int, step: int) -> Rate:
 
 
 def _plateau(param: SolverParameter, iteration: int, step: int) -> Rate:
-    """``base_lr * gamma ^ step``; the step grows when nothing has improved for a while."""
+    """``base_lr * gamma ^ step``; the step grows after a time without improvement."""
     del iteration
     return param.base_lr * param.gamma**step, step
 
 
 def _multifixed(param: SolverParameter, iteration: int, step: int) -> Rate:
-    """``base_lr`` does not count: ``stagelr`` of the first stage with ``iter <= stageiter``."""
+    """``stagelr`` of the first stage with ``iter <= stageiter``, instead of ``base_lr``."""
     stages = zip(param.stagelr, param.stageiter, strict=True)
     last: float = param.stagelr[-1]
     return next((rate for rate, end in stages if iteration <= end), last), step
@@ -256,4 +254,4 @@ POLICIES: dict[str, Policy] = {
     "plateau": _plateau,
     "multifixed": _multifixed,
 }
-"""The seven of Caffe, and others."""
+"""Policies of Caffe and of its forks, by name."""

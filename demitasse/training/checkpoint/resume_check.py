@@ -1,0 +1,300 @@
+"""Check that a run may resume from a state: the fingerprint of a run, and its differences."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+from demitasse.core.axes import shape_string
+from demitasse.core.log import get_logger
+from demitasse.errors import ConfigError, DataError, ErrorCode, SnapshotError
+from demitasse.io.proto import LayerParameter, RunFacts, SolverParameter
+from demitasse.net import Net
+from demitasse.training.checkpoint.state_file import State
+from demitasse.training.context import TrainingContext
+from demitasse.version import __version__
+
+log = get_logger(__name__)
+
+RunFingerprint = RunFacts
+"""Everything that the results of a run depend on, as a message of its states."""
+
+Fact = RunFacts.Fact
+
+CHUNK = 1 << 20
+"""Bytes of a file that are read at a time."""
+
+SOLVER_FIELDS = (
+    "base_lr", "clip_gradients", "delta", "gamma", "iter_size", "lr_policy", "min_lr", "momentum",
+    "momentum2", "plateau_metric", "plateau_winsize", "power", "rampup_interval", "rampup_lr",
+    "regularization_type", "rms_decay", "stageiter", "stagelr", "stepsize", "stepvalue",
+    "warmup_iter", "warmup_start_lr", "weight_decay",
+)  # fmt: skip
+"""Fields that updates depend on, with any policy."""
+
+DATA_LOCATION_FIELDS = ("source", "root_folder", "prefetch", "cache", "cache_images")
+"""Fields of a data layer that affect where records are, or how fast they arrive, but no number."""
+
+
+# -- the fingerprint ---------------------------------------------------------------------------
+
+
+def run_fingerprint(run: TrainingContext) -> RunFingerprint:
+    """Return the fingerprint of a run, without the digest of its weights."""
+    train = run.net
+    fingerprint = RunFingerprint(type=run.updater.rule.type)
+    for record, blob in zip(train.structure.learnable_records, train.learnable_params, strict=True):
+        name = train.layer_names[record.layer]
+        fingerprint.parameter.add(layer=name, index=record.index, dim=blob.shape)
+    tests = ((f"test {i}", net) for i, net in enumerate(run.test_nets))
+    for name, net in (("train", train), *tests):
+        fingerprint.source.extend(_sources_of(name, net))
+    for field in _solver_fields(run.param):
+        fingerprint.solver.add(key=field, value=_text(getattr(run.param, field)))
+    for layer in train.layers:
+        if layer.type != "Split":  # inserted by the net, and named after other layers
+            fingerprint.layer.add(key=layer.name, value=_layer_digest(layer.param))
+    for key, value in _environment(train, run.world_size).items():
+        fingerprint.machine.add(key=key, value=value)
+    return fingerprint
+
+
+def file_digest(path: Path) -> bytes:
+    """Return the SHA-256 of a file, up to its size: some files of the system never end.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        left = os.fstat(file.fileno()).st_size
+        while left > 0 and (part := file.read(min(left, CHUNK))):
+            digest.update(part)
+            left -= len(part)
+    return digest.digest()
+
+
+def _sources_of(name: str, net: Net) -> Iterable[RunFacts.Source]:
+    for layer in net.layers:
+        try:
+            source = layer.fingerprint()
+        except (DataError, OSError):  # deleted during the run, whose next read reports this
+            continue
+        if source is not None:
+            yield RunFacts.Source(
+                net=name,
+                layer=layer.name,
+                path=str(source.path),
+                records=source.records,
+                digest=source.digest,
+            )
+
+
+def _solver_fields(param: SolverParameter) -> Iterable[str]:
+    yield from SOLVER_FIELDS
+    if param.lr_policy == "poly":  # the rate falls to 0 there
+        yield "max_iter"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    if isinstance(value, str | int):
+        return str(value)
+    return ", ".join(_text(item) for item in value) if isinstance(value, Iterable) else str(value)
+
+
+def _layer_digest(param: LayerParameter) -> str:
+    """Return a digest of the layer's fields that affect results."""
+    own = LayerParameter()
+    own.CopyFrom(param)
+    for name in ("blobs", "include", "exclude", "bottom", "top"):
+        own.ClearField(name)
+    for field, value in own.ListFields():
+        if field.name.endswith("data_param"):
+            for name in DATA_LOCATION_FIELDS:
+                if hasattr(value, name):
+                    value.ClearField(name)
+    return hashlib.sha256(own.SerializeToString(deterministic=True)).hexdigest()[:16]
+
+
+def _environment(net: Net, world_size: int) -> dict[str, str]:
+    return {
+        "device": re.sub(r":\d+$", "", str(net.device)),  # GPUs of one kind are alike
+        "dtype": net.dtype,
+        "ranks": str(world_size),
+        "demitasse": __version__,
+        **net.device.backend.conditions(),
+    }
+
+
+# -- differences -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One difference between a run and the state that it resumes from.
+
+    Attributes:
+        key: The field, layer or part of the run.
+        text: The old and the new value.
+        incompatible: Whether the state belongs to another run.
+        changes_results: Whether results differ from those of an uninterrupted run.
+    """
+
+    key: str
+    text: str
+    incompatible: bool = False
+    changes_results: bool = True
+
+
+def check_compatible(
+    state: State,
+    now: RunFingerprint,
+    seed: int,
+    path: Path,
+    *,
+    force: bool = False,
+    exact: bool = False,
+) -> None:
+    """Warn of differences between a run and a state, and refuse incompatible states.
+
+    States of Caffe and of older versions have no fingerprint, and are accepted.
+
+    Args:
+        state: The state to resume from.
+        now: Fingerprint of the run that resumes.
+        seed: The seed that the caller asked for; negative for any seed.
+        path: The state's file.
+        force: Warn of all differences, and refuse none.
+        exact: Refuse all differences that change results.
+
+    Raises:
+        ConfigError: ``force`` and ``exact`` are both given.
+        SnapshotError: Differences are refused; names them.
+    """
+    if force and exact:
+        message = "force accepts differences and exact refuses them; give one of the two"
+        raise ConfigError(message, code=ErrorCode.CONFLICT)
+    found = list(_all_differences(state, now, seed, exact))
+    refused = [
+        difference
+        for difference in found
+        if (difference.incompatible and not force) or (exact and difference.changes_results)
+    ]
+    if refused:
+        texts = "; ".join(difference.text for difference in refused)
+        message = f"this is not a state of this run: {texts}"
+        if any(difference.incompatible for difference in refused):
+            message += ". Give the files of one run, or resume anyway with --force (force=True)"
+        else:
+            message += ". Without --exact the run resumes, with other results"
+        keys = [difference.key for difference in refused]
+        raise SnapshotError(message, code=ErrorCode.INCOMPATIBLE, differences=keys).at(
+            os.fspath(path)
+        )
+    if found:
+        log.warning(
+            "The run that resumes from %s differs from the run that wrote it:\n%s",
+            path, "\n".join(f"  {difference.text}" for difference in found),
+        )  # fmt: skip
+
+
+def _all_differences(
+    state: State, now: RunFingerprint, seed: int, exact: bool
+) -> Iterator[Difference]:
+    resume = state.resume
+    if resume is None or not resume.HasField("run"):
+        if exact:
+            yield Difference("fingerprint", "the state has no fingerprint of its run")
+        return
+    if state.learned_net:
+        try:
+            now.weights = file_digest(Path(state.learned_net))
+        except OSError as error:
+            message = f"its weights cannot be read: {error}"
+            raise SnapshotError(
+                message, code=ErrorCode.UNREADABLE, file=state.learned_net
+            ) from error
+    yield from differences(resume.run, now)
+    if resume.HasField("seed") and seed >= 0 and seed != resume.seed:
+        text = f"the seed was {resume.seed}, is {seed}: the run keeps {resume.seed}"
+        yield Difference("seed", text, changes_results=False)
+
+
+def differences(was: RunFingerprint, now: RunFingerprint) -> Iterator[Difference]:
+    """Yield the differences of two runs; a value that one of them lacks counts as equal.
+
+    Args:
+        was: The run that wrote a state.
+        now: The run that resumes from the state.
+    """
+    if was.weights and now.weights and was.weights != now.weights:
+        text = "its weights file is not the file written with the state, or has changed since"
+        yield Difference("weights", text, incompatible=True)
+    if was.type != now.type:
+        yield Difference("type", f"the solver was {was.type}, is {now.type}", incompatible=True)
+    for old, new in zip_longest(was.parameter, now.parameter):
+        if old != new:
+            text = f"the parameters differ: {_parameter(old)} was learned, {_parameter(new)} is now"
+            yield Difference("parameter", text, incompatible=True)
+            break  # the parameters that follow are shifted
+    yield from _source_differences(was, now)
+    yield from _changed_values(was.solver, now.solver)
+    yield from _layer_differences(_table(was.layer), _table(now.layer))
+    yield from _changed_values(was.machine, now.machine)
+
+
+def _parameter(parameter: RunFacts.Parameter | None) -> str:
+    if parameter is None:
+        return "nothing"
+    shape = shape_string(tuple(parameter.dim))
+    return f"parameter {parameter.index} of layer {parameter.layer!r} of shape {shape}"
+
+
+def _source_differences(was: RunFingerprint, now: RunFingerprint) -> Iterator[Difference]:
+    before = {(source.net, source.layer): source for source in was.source}
+    for new in now.source:
+        old = before.get((new.net, new.layer))
+        if old is None:
+            continue
+        place = f"the data of layer {new.layer!r} of the {new.net} net"
+        training = new.net == "train"
+        if old.records and new.records and old.records != new.records:
+            text = f"{place} had {old.records} records ({old.path}), has {new.records} ({new.path})"
+            yield Difference(new.layer, text, changes_results=training)
+        elif old.digest != new.digest:
+            text = f"{place} differs from before: it was {old.path}, is {new.path}"
+            yield Difference(new.layer, text, changes_results=training)
+        elif old.path != new.path:
+            text = f"{place} looks the same, but was {old.path}, is {new.path}"
+            yield Difference(new.layer, text, changes_results=False)
+
+
+def _layer_differences(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Difference]:
+    if not was:
+        return
+    groups = (
+        ("layers have other fields", [k for k in was if k in now and was[k] != now[k]]),
+        ("layers were removed", [key for key in was if key not in now]),
+        ("layers were added", [key for key in now if key not in was]),
+    )
+    for text, names in groups:
+        if names:
+            yield Difference("layers", f"{text}: {', '.join(names)}")
+
+
+def _changed_values(was: Iterable[Fact], now: Iterable[Fact]) -> Iterator[Difference]:
+    before = _table(was)
+    for key, value in _table(now).items():
+        if before.get(key, value) != value:
+            yield Difference(key, f"{key} was {before[key]}, is {value}")
+
+
+def _table(facts: Iterable[Fact]) -> dict[str, str]:
+    return {fact.key: fact.value for fact in facts}

@@ -1,0 +1,94 @@
+"""The parts of a training run, which a solver makes once and its helpers share."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from demitasse.errors import ConfigError, ErrorCode
+from demitasse.io.proto import SolverParameter
+from demitasse.net import Net
+from demitasse.training.distributed import WorkerGroup
+from demitasse.training.monitor import MetricMonitor
+from demitasse.training.nonfinite import NonfiniteCheck
+from demitasse.training.report import TrainReport
+from demitasse.training.updater import Updater
+
+Request = Literal["stop", "snapshot"]
+
+
+class Requests:
+    """Queue of requests to a running solver; safe in signal handlers."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Request] = deque()
+        self._last: Request | None = None
+
+    def add(self, action: Request | None) -> None:
+        """Add a request, unless an equal one is in the queue.
+
+        Args:
+            action: "stop", "snapshot", or None to clear the queue.
+
+        Raises:
+            ConfigError: The action is unknown.
+        """
+        if action is None:
+            self._queue.clear()
+        elif action in {"stop", "snapshot"}:
+            if action not in self._queue:
+                self._queue.append(action)
+        else:
+            message = f"got request {action!r}, expected 'stop', 'snapshot' or None"
+            raise ConfigError(message, code=ErrorCode.UNKNOWN, field="action", got=action)
+
+    def next(self) -> Request | None:
+        """Remove and return the first request; None if the queue is empty."""
+        self._last = self._queue.popleft() if self._queue else None
+        return self._last
+
+    @property
+    def pending(self) -> list[Request]:
+        """Requests in the queue, and the last one removed, which may be in progress."""
+        return [*([self._last] if self._last else []), *self._queue]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingContext:
+    """The parts of a training run.
+
+    Attributes:
+        param: The solver's fields.
+        net: The net that is trained.
+        test_nets: The nets to test with; they share the weights of ``net``.
+        updater: The update rule and its history.
+        report: The last losses, and the log of training.
+        monitor: The best results of tests.
+        nonfinite: The check for losses and weights that are NaN or infinite.
+        team: The workers that train the net.
+        rank: Number of this solver among ``world_size`` data-parallel solvers, or its first shard.
+        world_size: Number of solvers or shards.
+    """
+
+    param: SolverParameter
+    net: Net
+    test_nets: Sequence[Net]
+    updater: Updater
+    report: TrainReport
+    monitor: MetricMonitor
+    nonfinite: NonfiniteCheck
+    team: WorkerGroup
+    rank: int = 0
+    world_size: int = 1
+
+    @property
+    def training_nets(self) -> Sequence[Net]:
+        """The nets that this process trains: one for each of its shards."""
+        return (self.net, *self.team.other_nets)
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this solver tests and writes snapshots."""
+        return self.rank == 0

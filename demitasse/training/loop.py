@@ -1,0 +1,335 @@
+"""The training loop.
+
+One step of :class:`TrainingLoop`, after ``iter`` updates, is:
+
+1. Make a savepoint of data positions, pass counters, losses and metrics.
+2. Clear the gradients.
+3. Test every ``test_interval`` iterations, and update the metrics. A test may end the run here.
+4. Call ``on_start``.
+5. Run ``iter_size`` batches forward and backward; gradients add up. Several workers average them.
+6. Check that the loss is finite. Display it every ``display`` iterations.
+7. Call ``on_gradients_ready``.
+8. Update: compute the learning rate; clip gradients, divide by ``iter_size``, add the decay, and
+   apply the rule of the solver. ``iter`` is one more.
+9. Write a snapshot every ``snapshot`` iterations, or on request. End on request.
+
+If a step fails before its update, the savepoint is restored: a step happens completely or not at
+all.
+
+A device that queues its work does not wait for the loss between 5 and 8: it queues the update, too,
+with the loss as a guard. If the loss is NaN or infinite, the device changes nothing, and the host
+reads the loss later. Where the device can, passes and update are captured as one graph, and
+replayed from then on.
+
+Source: Caffe, ``Solver::Step`` in ``src/caffe/solver.cpp``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from demitasse.backends.arrays import Array
+from demitasse.backends.recording import PreparedUpdate, Recorder
+from demitasse.core.log import get_logger
+from demitasse.core.threads import Uninterrupted
+from demitasse.errors import DataError, NetError
+from demitasse.memory import SyncedMemory
+from demitasse.net.execution import Loss
+from demitasse.net.graph_capture import CapturableWork, GraphCapture
+from demitasse.training.context import Requests, TrainingContext
+from demitasse.training.lr_policies import Rate, learning_rate
+from demitasse.training.solver_param import (
+    should_display,
+    should_snapshot,
+    should_test,
+    should_test_at_end,
+)
+
+if TYPE_CHECKING:
+    from demitasse.training.checkpoint.checkpointer import Checkpointer
+    from demitasse.training.solver import Solver
+
+log = get_logger(__name__)
+
+
+class TrainingLoop:
+    """Runs the steps of a solver; see the module's docstring.
+
+    Args:
+        solver: The solver, whose methods ``apply_update``, ``test_all`` and ``snapshot`` may be
+            overridden.
+        run: Its parts.
+        checkpointer: Writes its snapshots and makes savepoints.
+        requests: Requests to stop or to write a snapshot.
+        custom_update: Whether the solver's class overrides ``apply_update``.
+    """
+
+    def __init__(
+        self,
+        solver: Solver,
+        run: TrainingContext,
+        checkpointer: Checkpointer,
+        requests: Requests,
+        *,
+        custom_update: bool,
+    ) -> None:
+        self._solver, self._run = solver, run
+        self._checkpointer, self._requests = checkpointer, requests
+        self._custom_update = custom_update
+        self._queued = QueuedIteration(run)
+        self._rollback_end: Callable[[], None] | None = None
+
+    def run(self, iterations: int) -> None:
+        """Make so many updates, or fewer if a test or a request ends the run."""
+        solver, run = self._solver, self._run
+        self._checkpointer.check_consistent(solver.iter)
+        last = solver.iter + iterations
+        solver.stopped = solver.early_stopped = False
+        self._rollback_end = None
+        run.report.start(run.net, solver.iter)
+        while solver.iter < last:
+            if not self._step():
+                break
+            request = run.team.agree_on_request(self._requests.next())
+            if request == "snapshot" or should_snapshot(run.param, solver.iter):
+                self.write_snapshot()
+            if request == "stop":
+                solver.stopped = True
+                break
+
+    def _step(self) -> bool:
+        """Make one step, completely or not at all; return False if a test ended the run."""
+        solver, run = self._solver, self._run
+        iteration, test = solver.iter, should_test(run.param, solver.iter)
+        rollback = self._checkpointer.savepoint(test=test)
+        try:
+            run.net.clear_param_diffs()
+            if test:
+                self._run_tests()
+                if solver.stopped or solver.early_stopped:
+                    self._rollback_end = rollback
+                    return False
+            for callback in solver.on_start:
+                callback()
+            if self._can_queue_update():
+                self._queue_update()
+            else:
+                compute_gradients(run, iteration, solver.lr)
+                for callback in solver.on_gradients_ready:
+                    callback()
+                solver.apply_update()
+        except BaseException:
+            if solver.iter == iteration:
+                rollback()
+            raise
+        return True
+
+    def update(self) -> None:
+        """Change the weights by the gradients of the net, and count the iteration.
+
+        Raises:
+            NetError: The net's last backward pass did not complete.
+            SnapshotError: An earlier update did not complete.
+        """
+        solver, run = self._solver, self._run
+        with run.net.lock, Uninterrupted():
+            self._checkpointer.check_consistent(solver.iter)
+            run.net.check_gradients()
+            solver.lr, solver.current_step = scheduled_rate(run, solver.iter, solver.current_step)
+            self._checkpointer.inconsistent = True
+            run.updater.apply(run.param, solver.lr, solver.iter)
+            solver.iter += 1
+            self._checkpointer.inconsistent = False
+
+    def _can_queue_update(self) -> bool:
+        """Return whether the update can be queued before the host reads the loss."""
+        solver, run = self._solver, self._run
+        return (
+            not self._custom_update
+            and not solver.on_gradients_ready
+            and run.team.is_single
+            and run.net.device.backend.queues
+            and run.param.iter_size == 1
+            and run.param.lr_policy != "plateau"
+            and not should_display(run.param, solver.iter)
+        )
+
+    def _queue_update(self) -> None:
+        """Queue the passes and the update, and read the loss afterwards.
+
+        If the loss is NaN or infinite, the device has changed nothing. The update is then made
+        after all, unless such a loss ends the run.
+        """
+        solver, run, iteration = self._solver, self._run, self._solver.iter
+        run.net.debug_info = False
+        launch = self._queued.begin()
+        with run.net.lock, Uninterrupted():
+            self._checkpointer.check_consistent(iteration)
+            rate, step = scheduled_rate(run, iteration, solver.current_step)
+            self._checkpointer.inconsistent = True
+            loss = launch(rate, iteration)
+            try:
+                value = loss.read()
+                record_loss(run, value, iteration, solver.lr)
+            except (DataError, NetError):
+                self._checkpointer.inconsistent = False
+                raise
+            if not math.isfinite(value):
+                run.updater.apply(run.param, rate, iteration)
+            solver.lr, solver.current_step = rate, step
+            solver.iter += 1
+            self._checkpointer.inconsistent = False
+
+    def _run_tests(self) -> None:
+        """Run all test nets, update the metrics, and keep the best weights."""
+        solver, run = self._solver, self._run
+        results = solver.test_all()
+        if solver.stopped or not results:
+            return
+        run.monitor.update(results, solver.iter)
+        if run.monitor.improved:
+            if run.is_root:
+                self._checkpointer.write_best(solver.iter)
+            else:
+                self._checkpointer.check_finite(solver.iter)
+        solver.early_stopped = run.monitor.should_stop
+
+    def write_snapshot(self) -> None:
+        """Write a snapshot during training, or record that rank 0 writes it."""
+        if self._run.is_root:
+            self._checkpointer.try_snapshot(self._solver.snapshot, self._solver.iter)
+        else:
+            self._checkpointer.note_remote_snapshot(self._solver.iter)
+
+    def finish(self) -> None:
+        """Display the loss after the last update, and test once more."""
+        solver, run = self._solver, self._run
+        self._rollback_end = self._checkpointer.savepoint(test=True)
+        if should_display(run.param, solver.iter):
+            run.report.losses.append(run.net.forward())
+            run.report.log_last_loss(solver.iter)
+        if should_test_at_end(run.param, solver.iter):
+            self._run_tests()
+
+    def rollback_end(self) -> None:
+        """Undo all that followed the last update, e.g. a last test."""
+        if self._rollback_end is not None:
+            self._rollback_end()
+
+
+def scheduled_rate(run: TrainingContext, iteration: int, step: int) -> Rate:
+    """Return the learning rate of an update, and the step of its policy.
+
+    New steps are logged, and the rate if it is displayed.
+
+    Args:
+        run: The run; policy ``plateau`` reads its losses or the results of its tests.
+        iteration: Number of updates made so far.
+        step: Step of the update before.
+
+    Raises:
+        ConfigError: The policy lacks a field, or has ended.
+    """
+    before = step
+    if run.param.lr_policy == "plateau":
+        step = run.monitor.plateau_step(run.param, iteration, run.report.smoothed_loss, step)
+    rate, step = learning_rate(run.param, iteration, step)
+    if run.param.lr_policy == "multistep" and step != before:
+        log.info("MultiStep Status: Iteration %d, step = %d", iteration, step)
+    if should_display(run.param, iteration):
+        run.report.log_rate(iteration, rate)
+    return rate, step
+
+
+def compute_gradients(run: TrainingContext, iteration: int, rate: float) -> None:
+    """Run ``iter_size`` batches forward and backward, and check and display the loss.
+
+    Args:
+        run: The run; its net gets the gradients, its report the loss.
+        iteration: Number of updates made so far.
+        rate: Learning rate of the last update, for messages.
+
+    Raises:
+        NetError: The loss is NaN or infinite, and ``on_nonfinite`` is "raise".
+        DataError: The loss is NaN because a label is no class.
+    """
+    display = should_display(run.param, iteration)
+    run.net.debug_info = display and run.param.debug_info
+    loss = run.team.forward_backward(run.net, run.param.iter_size)
+    record_loss(run, loss, iteration, rate)
+    if display and run.is_root:
+        run.report.display(run.net, iteration, run.param.display)
+        run.report.log_wait_times(iteration, run.team.wait_times)
+
+
+def record_loss(run: TrainingContext, loss: float, iteration: int, rate: float) -> None:
+    """Add the loss of an iteration to the report, and check that it is finite.
+
+    Raises:
+        NetError: The loss is NaN or infinite, and ``on_nonfinite`` is "raise".
+    """
+    run.report.losses.append(loss)
+    run.nonfinite.check_loss(loss, run.net, run.team, iteration, rate)
+
+
+Launch = Callable[[float, int], Loss]
+"""Queues the rest of an iteration, for a learning rate and the number of updates made so far.
+
+The update is guarded by the loss: if that is NaN or infinite, nothing changes.
+"""
+
+
+class QueuedIteration:
+    """Queues the passes and the update of an iteration, and replays them as one graph if possible.
+
+    Args:
+        run: The run.
+    """
+
+    def __init__(self, run: TrainingContext) -> None:
+        self._run = run
+        self._capture = GraphCapture(run.net.execution, "iterations")
+        self._loss: Array | None = None
+        self._update: PreparedUpdate | None = None
+
+    def begin(self) -> Launch:
+        """Load the next batch, and queue the passes unless they are captured; return the rest."""
+        run = self._run
+        if self._capture.ready(run.param.clip_gradients, run.updater.moved()):
+            run.net.execution.queue_sources()
+            return self._replay_or_capture
+        loss = run.net.execution.queue_passes()
+
+        def update(rate: float, iteration: int) -> Loss:
+            run.updater.apply(run.param, rate, iteration, guard=loss.array)
+            return loss
+
+        return update
+
+    def _replay_or_capture(self, rate: float, iteration: int) -> Loss:
+        """Queue everything after the data layers."""
+        run = self._run
+        net, updater, param = run.net, run.updater, run.param
+
+        def queue() -> None:
+            self._loss = net.execution.queue_rest(backward=True)
+            updater.apply(param, rate, iteration, guard=self._loss)
+
+        def record(recorder: Recorder) -> None:
+            self._loss = net.execution.queue_rest(backward=True)
+            self._update = updater.prepare(recorder.updates, param, rate, iteration, self._loss)
+            self._update.queue()
+
+        def update_inputs() -> None:
+            if self._update is not None:
+                self._update.write(updater.updates(param, rate, iteration))
+
+        self._capture.run(
+            CapturableWork(queue, record, self._memories, update_inputs, net.clear_param_diffs)
+        )
+        return net.execution.finish_pass(self._loss)
+
+    def _memories(self) -> list[SyncedMemory]:
+        return [*self._run.net.execution.memories(), *self._run.updater.history.memories]

@@ -1,0 +1,312 @@
+"""Metrics of tests: the best results, learning-rate steps at plateaus, and early stopping.
+
+Source: Caffe's forks for the plateau policy (``GetLearningRate`` in Intel's and SSD's
+``src/caffe/solvers/sgd_solver.cpp``); the rest is Demitasse's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from demitasse.core.log import get_logger, number
+from demitasse.core.text import suggestion
+from demitasse.errors import ConfigError, ErrorCode
+from demitasse.io.proto import ResumeState, SolverParameter
+from demitasse.layers import Layer
+from demitasse.layers.accuracy import Accuracy
+from demitasse.layers.metadata import layer_metadata
+from demitasse.net import Net
+from demitasse.training.lr_policies import in_ramp
+
+__all__ = ["BestValue", "EarlyStopping", "Metric", "MetricMonitor", "find_metric"]
+
+log = get_logger(__name__)
+
+Results = Sequence[Mapping[str, np.ndarray]]
+
+SMOOTHED = "smoothed loss"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number among the outputs of a test net.
+
+    Attributes:
+        name: The output.
+        larger: Whether larger numbers are better.
+        net: Index of the test net.
+        layer: The layer that writes the output.
+    """
+
+    name: str
+    larger: bool
+    net: int = 0
+    layer: Layer | None = field(default=None, compare=False)
+
+    def value(self, results: Results) -> float:
+        """Return the value in the results of all test nets.
+
+        An accuracy is NaN if scores of the test's last batch are NaN: Caffe's layer counts such
+        scores as right.
+        """
+        if isinstance(self.layer, Accuracy) and not self.layer.believable():
+            return math.nan
+        return float(results[self.net][self.name].reshape(()))
+
+
+def find_metric(text: str, nets: Sequence[Net]) -> Metric:
+    """Return the metric of a name.
+
+    Args:
+        text: An output of a test net, the first that has it. The suffix ``:max`` or ``:min`` gives
+            the better direction, which is known of accuracies and losses.
+        nets: The test nets.
+
+    Raises:
+        ConfigError: There is no such output, it is more than one number, or its better direction is
+            unknown.
+    """
+    name, colon, suffix = text.rpartition(":")
+    name, direction = (name, suffix) if colon and suffix in {"max", "min"} else (text, "")
+    for index, net in enumerate(nets):
+        if name not in net.outputs:
+            continue
+        blob, layer = net.blob_by_name(name), _last_writer(net, name)
+        if blob.count != 1 and layer.type != "DetectionEvaluate":  # whose result is one number
+            message = f"got metric {name!r} of shape {blob.shape}, expected one number"
+            raise ConfigError(
+                message,
+                code=ErrorCode.COUNT_MISMATCH,
+                output=name,
+                got=blob.count,
+                expected=1,
+            )
+        larger = direction == "max" if direction else _larger_is_better(net, name)
+        return Metric(name, larger, index, layer)
+    outputs = list(dict.fromkeys(output for net in nets for output in net.outputs))
+    known = f"their outputs are {', '.join(outputs)}" if outputs else "there are none"
+    message = f"no test net has the output {name!r}{suggestion(name, outputs)}; {known}"
+    raise ConfigError(message, code=ErrorCode.UNKNOWN, output=name, known=outputs)
+
+
+def _last_writer(net: Net, name: str) -> Layer:
+    """Return the layer that writes an output last."""
+    return [
+        layer
+        for index, layer in enumerate(net.layers)
+        if name in [net.blob_names[top] for top in net.structure.top_ids(index)]
+    ][-1]
+
+
+def _larger_is_better(net: Net, name: str) -> bool:
+    weights = dict(zip(net.blob_names, net.structure.blob_loss_weights, strict=True))
+    kind = _last_writer(net, name).type
+    if weights[name] > 0:
+        return False
+    if better := layer_metadata(kind).better:
+        return better == "larger"
+    message = (
+        f"the better direction of {name!r} (of a {kind} layer) is unknown; give {name}:max or "
+        f"{name}:min"
+    )
+    raise ConfigError(message, code=ErrorCode.INVALID, output=name)
+
+
+class BestValue:
+    """The best value of a metric so far.
+
+    Args:
+        role: Purpose of the metric, e.g. "keep_best".
+        name: Name of the metric.
+        larger: Whether larger values are better.
+        min_delta: Minimum improvement that counts.
+
+    Attributes:
+        value: The best value, or None before the first.
+        iter: Iteration of the best value.
+        tests: Number of values since then.
+    """
+
+    def __init__(self, role: str, name: str, *, larger: bool, min_delta: float = 0.0) -> None:
+        self.role, self.name, self.larger, self.min_delta = role, name, larger, min_delta
+        self.value: float | None = None
+        self.iter = self.tests = 0
+        self._before: tuple[float | None, int, int] = None, 0, 0
+
+    def update(self, value: float, iteration: int) -> bool:
+        """Add a value; return whether it is the best so far. NaN never is."""
+        self._before = self.value, self.iter, self.tests
+        if self._improves(value):
+            self.value, self.iter, self.tests = value, iteration, 0
+            return True
+        self.tests += 1
+        return False
+
+    def undo(self) -> None:
+        """Count the last value, the best so far, as one that was not better."""
+        self.value, self.iter, self.tests = self._before
+        self.tests += 1
+
+    def _improves(self, value: float) -> bool:
+        if self.value is None:
+            return not math.isnan(value)
+        gain = value - self.value if self.larger else self.value - value
+        return gain > self.min_delta
+
+    def to_proto(self) -> ResumeState.Watch:
+        """Return the state for a snapshot."""
+        return ResumeState.Watch(
+            role=self.role, metric=self.name, best=self.value, iter=self.iter, tests=self.tests
+        )
+
+    def load(self, watch: ResumeState.Watch | None) -> None:
+        """Restore a state of ``to_proto``; start anew if it is of another metric."""
+        if watch is None or watch.metric != self.name:
+            watch = ResumeState.Watch()
+        self.value = watch.best if watch.HasField("best") else None
+        self.iter, self.tests = watch.iter, watch.tests
+
+    def __str__(self) -> str:
+        return "none" if self.value is None else number(self.value)
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """Condition to stop training before ``max_iter``.
+
+    Attributes:
+        metric: An output of a test net, with ``:max`` or ``:min`` if it is neither an accuracy nor
+            a loss.
+        patience: Number of tests without an improvement after which training stops.
+        min_delta: Minimum improvement that counts.
+    """
+
+    metric: str
+    patience: int
+    min_delta: float = 0.0
+
+
+class MetricMonitor:
+    """Follows the metrics of tests.
+
+    Args:
+        param: The solver's fields.
+        nets: The test nets.
+        keep_best: The metric whose best weights are kept, or None.
+        early: Condition to stop early, or None.
+
+    Attributes:
+        improved: Whether the last test was the best so far, by ``keep_best``.
+        should_stop: Whether training should stop early.
+
+    Raises:
+        ConfigError: A metric is no output of a test net; a patience is below 1.
+    """
+
+    def __init__(
+        self,
+        param: SolverParameter,
+        nets: Sequence[Net],
+        keep_best: str | None = None,
+        early: EarlyStopping | None = None,
+    ) -> None:
+        self._metrics: list[tuple[Metric, BestValue]] = []
+        self._keep = self._add("keep_best", keep_best, nets)
+        self._early = self._add("early_stopping", early.metric if early else None, nets)
+        if early is not None and self._early is not None:
+            if early.patience < 1 or not early.min_delta >= 0:
+                message = f"got {early}, expected a patience of at least 1 and min_delta >= 0"
+                raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="early_stopping")
+            self._early.min_delta, self._patience = early.min_delta, early.patience
+        metric = param.plateau_metric if param.lr_policy == "plateau" else ""
+        self._plateau = self._add("plateau", metric or None, nets) or BestValue(
+            "plateau", SMOOTHED, larger=False
+        )
+        self._last_event = 0
+        self.improved = self.should_stop = False
+
+    def _add(self, role: str, text: str | None, nets: Sequence[Net]) -> BestValue | None:
+        if text is None:
+            return None
+        metric = find_metric(text, nets)
+        best = BestValue(role, text, larger=metric.larger)
+        self._metrics.append((metric, best))
+        return best
+
+    def update(self, results: Results, iteration: int) -> None:
+        """Add the results of all test nets."""
+        self.improved = False
+        for metric, best in self._metrics:
+            better = best.update(metric.value(results), iteration)
+            if better and best is self._keep:
+                self.improved = True
+            if better and best is self._plateau:
+                self._last_event = iteration
+        if self._early is not None and self._early.tests >= self._patience:
+            self.should_stop = True
+            log.info(
+                "Early stopping: %s has not improved in %d tests; it was best at iteration %d: %s",
+                self._early.name, self._early.tests, self._early.iter, self._early,
+            )  # fmt: skip
+
+    @property
+    def best(self) -> str:
+        """Name and best value of ``keep_best``, for the log."""
+        return "" if self._keep is None else f"{self._keep.name} = {self._keep}"
+
+    def forget_best(self) -> None:
+        """Undo the last improvement, so that weights that are less good are kept in its place."""
+        if self._keep is not None:
+            self._keep.undo()
+        self.improved = False
+
+    def plateau_step(self, param: SolverParameter, iteration: int, loss: float, step: int) -> int:
+        """Return the step of the plateau policy for an update.
+
+        Args:
+            param: The solver's fields.
+            iteration: Number of updates made so far.
+            loss: The smoothed loss.
+            step: Step of the last update.
+        """
+        if in_ramp(param, iteration):
+            return step
+        best = self._plateau
+        if best.name == SMOOTHED and best.update(loss, iteration):
+            self._last_event = iteration
+        windows = param.plateau_winsize
+        if step < len(windows) and iteration - self._last_event >= windows[step]:
+            step += 1
+            self._last_event = iteration
+            log.info("Plateau Status: Iteration %d, step = %d", iteration, step)
+        every = param.display
+        if every and iteration % every == 0 and self._last_event > iteration - every:
+            name = "current minimum_loss" if best.name == SMOOTHED else f"best {best.name}"
+            log.info("Plateau Status: Iteration %d, %s = %s", iteration, name, best)
+        return step
+
+    def to_proto(self) -> list[ResumeState.Watch]:
+        """Return the state for a snapshot."""
+        bests = [best for best in (self._keep, self._early) if best is not None]
+        if self._last_event or self._plateau.value is not None:
+            bests.append(self._plateau)
+        messages = [best.to_proto() for best in bests]
+        for message in messages:
+            if message.role == "plateau":
+                message.event = self._last_event
+        return messages
+
+    def load(self, messages: Iterable[ResumeState.Watch]) -> None:
+        """Restore a state of ``to_proto``."""
+        roles = {message.role: message for message in messages}
+        for best in (self._keep, self._early, self._plateau):
+            if best is not None:
+                best.load(roles.get(best.role))
+        plateau = roles.get("plateau")
+        same = plateau is not None and plateau.metric == self._plateau.name
+        self._last_event = plateau.event if plateau is not None and same else 0
+        self.improved = self.should_stop = False

@@ -1,0 +1,111 @@
+"""The fields of a solver: reading, validation, and the schedule of tests, display and snapshots."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from demitasse.errors import ConfigError, ErrorCode
+from demitasse.io.proto import SolverParameter, read_solver_params, upgrade_solver
+from demitasse.training.average_precision import AP_VERSIONS
+from demitasse.training.lr_policies import check_policy
+from demitasse.training.monitor import EarlyStopping
+from demitasse.training.update_rules import UpdateRule, check_update
+
+EVAL_TYPES = ("classification", "detection")
+
+
+def read_fields(
+    source: str | os.PathLike[str] | SolverParameter,
+    *,
+    type: str | None = None,
+    ignore_unknown_fields: bool = False,
+) -> tuple[SolverParameter, Path | None]:
+    """Return the fields of a solver, with the type if given, and the folder of its file."""
+    folder = None
+    if isinstance(source, SolverParameter):
+        param = SolverParameter()
+        param.CopyFrom(source)
+        upgrade_solver(param)
+    else:
+        param = read_solver_params(source, ignore_unknown_fields=ignore_unknown_fields)
+        folder = Path(source).parent
+    if type is not None:
+        param.type = type
+    return param, folder
+
+
+def check_fields(param: SolverParameter, rule: UpdateRule) -> None:
+    """Check the values of fields before any net is made.
+
+    A missing ``lr_policy`` raises only when the first update needs it, as in Caffe: a solver may be
+    made for its nets alone.
+
+    Raises:
+        ConfigError: Names the field and its possible values.
+    """
+    check_update(param, rule)
+    if param.HasField("lr_policy"):
+        check_policy(param)
+    for name, known in (("eval_type", EVAL_TYPES), ("ap_version", tuple(AP_VERSIONS))):
+        value = getattr(param, name)
+        if value not in known:
+            message = f"got {name} {value!r}, expected one of {', '.join(known)}"
+            raise ConfigError(
+                message, fields=(name,), code=ErrorCode.UNKNOWN, field=name, got=value
+            )
+    for name in ("average_loss", "iter_size"):
+        _at_least(1, name, getattr(param, name))
+    for name in ("display", "snapshot", "test_interval", "max_iter"):
+        _at_least(0, name, getattr(param, name))
+
+
+def check_options(
+    param: SolverParameter, keep_last: int | None, early: EarlyStopping | None, world_size: int
+) -> None:
+    """Check the arguments of a solver, alone and together with its fields.
+
+    Raises:
+        ConfigError: Names the argument.
+    """
+    if keep_last is not None:
+        _at_least(1, "keep_last", keep_last)
+    if early is not None and not param.test_interval:
+        message = "early_stopping needs tests, and test_interval is missing"
+        raise ConfigError(message, code=ErrorCode.MISSING, field="test_interval")
+    if world_size > 1 and (early is not None or param.lr_policy == "plateau"):
+        name = "early_stopping" if early is not None else "lr_policy 'plateau'"
+        message = f"{name} cannot be used with world_size {world_size}: only rank 0 tests"
+        raise ConfigError(message, code=ErrorCode.CONFLICT, world_size=world_size)
+
+
+def _at_least(least: int, name: str, value: int) -> None:
+    if value < least:
+        message = f"got {name} {value}, expected at least {least}"
+        raise ConfigError(
+            message, fields=(name,), code=ErrorCode.OUT_OF_RANGE, field=name, got=value
+        )
+
+
+def should_display(param: SolverParameter, iteration: int) -> bool:
+    """Return whether loss and learning rate are displayed at an iteration."""
+    return _every(param.display, iteration)
+
+
+def should_snapshot(param: SolverParameter, iteration: int) -> bool:
+    """Return whether a snapshot is written after so many updates."""
+    return _every(param.snapshot, iteration)
+
+
+def should_test(param: SolverParameter, iteration: int) -> bool:
+    """Return whether the nets are tested before an iteration."""
+    return _every(param.test_interval, iteration) and (iteration > 0 or param.test_initialization)
+
+
+def should_test_at_end(param: SolverParameter, iteration: int) -> bool:
+    """Return whether the nets are tested after the last update, of which there may be none."""
+    return _every(param.test_interval, iteration)
+
+
+def _every(interval: int, iteration: int) -> bool:
+    return bool(interval) and iteration % interval == 0

@@ -1,0 +1,200 @@
+"""Loggers of services: TensorBoard, Weights & Biases, and MLflow, each with its own client."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+
+from demitasse.core.log import json_ready
+from demitasse.errors import ConfigError, ErrorCode
+from demitasse.training.tracking.histograms import histograms
+
+__all__ = ["MlflowRun", "TensorBoard", "WeightsAndBiases"]
+
+QUEUE = 1000
+"""Events that tensorboardX's thread may have pending: more than one call adds, so that no call
+blocks after the thread has ended."""
+
+NOT_IN_NAMES = re.compile(r"[^\w\-. /]")
+"""Characters that are not allowed in names of MLflow's metrics."""
+
+LONGEST_TAG = 500
+"""Characters of a value of MLflow's tags."""
+
+
+def _missing(service: str, extra: str) -> ConfigError:
+    message = f"logging to {service} needs its client; run: pip install 'demitasse[{extra}]'"
+    return ConfigError(message, code=ErrorCode.UNAVAILABLE, extra=extra)
+
+
+class TensorBoard:
+    """Writes event files for TensorBoard, with tensorboardX.
+
+    Args:
+        folder: Folder of the files; a run that resumes adds a file.
+
+    Raises:
+        ConfigError: tensorboardX is not installed.
+        OSError: The folder cannot be written, or there is no shared memory (``/dev/shm``).
+    """
+
+    def __init__(self, folder: str) -> None:
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError:
+            raise _missing(service="TensorBoard", extra="tensorboard") from None
+        self._folder = folder
+        try:
+            self._writer = SummaryWriter(folder, max_queue=QUEUE)
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            message = f"tensorboardX failed to start, and needs shared memory: {error.strerror}"
+            raise OSError(error.errno, message, folder) from error
+
+    def scalars(self, iteration: int, values: Mapping[str, float]) -> None:
+        """Add a point to the curve of each name."""
+        self._check_thread()
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, iteration)
+        self._writer.flush()
+
+    def event(self, iteration: int, kind: str, facts: Mapping[str, object]) -> None:
+        """Add the facts as text, or histograms."""
+        self._check_thread()
+        if kind == "distributions":
+            self._add_histograms(iteration, facts)
+            return
+        text = json.dumps(json_ready(facts), indent=1)
+        indented = "\n".join(f"    {line}" for line in text.splitlines())  # code, in Markdown
+        self._writer.add_text(kind, indented, iteration)
+        self._writer.flush()
+
+    def _check_thread(self) -> None:
+        """Check that the writing thread is alive: without it the queue would block for ever.
+
+        Raises:
+            OSError: tensorboardX's thread has ended, e.g. because the disk is full.
+        """
+        events = getattr(self._writer.file_writer, "event_writer", None)
+        worker = getattr(events, "_worker", None)
+        if worker is not None and not worker.is_alive():
+            message = "the writing thread has ended; the disk may be full"
+            raise OSError(message)
+
+    def _add_histograms(self, iteration: int, facts: Mapping[str, object]) -> None:
+        for name, histogram in histograms(facts):
+            self._writer.add_histogram_raw(
+                name,
+                min=histogram.low,
+                max=histogram.high,
+                num=sum(histogram.counts),
+                sum=histogram.mean * histogram.count,
+                sum_squares=histogram.norm**2,
+                bucket_limits=histogram.edges[1:],
+                bucket_counts=histogram.counts,
+                global_step=iteration,
+            )
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._writer.close()
+
+    def __repr__(self) -> str:
+        return f"the folder of TensorBoard {self._folder!r}"
+
+
+class WeightsAndBiases:
+    """Sends numbers to Weights & Biases; its client reads its settings from ``WANDB_...``.
+
+    Args:
+        project: Name of the project.
+
+    Raises:
+        ConfigError: The client is not installed.
+    """
+
+    def __init__(self, project: str) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise _missing(service="Weights & Biases", extra="wandb") from None
+        self._project, self._client = project, wandb
+        self._run = wandb.init(project=project)
+        # The service's own step cannot go back, as that of a run does that resumes.
+        self._run.define_metric("iteration")
+        self._run.define_metric("*", step_metric="iteration")
+
+    def scalars(self, iteration: int, values: Mapping[str, float]) -> None:
+        """Add a point to the curve of each name."""
+        self._run.log({**values, "iteration": iteration})
+
+    def event(self, iteration: int, kind: str, facts: Mapping[str, object]) -> None:
+        """Add the facts to the configuration of the run; the last event of a kind counts."""
+        if kind == "distributions":
+            shown = {
+                name: self._client.Histogram(
+                    np_histogram=(list(histogram.counts), list(histogram.edges))
+                )
+                for name, histogram in histograms(facts)
+            }
+            self._run.log({**shown, "iteration": iteration})
+            return
+        values = {"iteration": iteration, **facts}
+        self._run.config.update({kind: json_ready(values)}, allow_val_change=True)
+
+    def close(self) -> None:
+        """Send all that is buffered."""
+        self._run.finish()
+
+    def __repr__(self) -> str:
+        return f"the project of Weights & Biases {self._project!r}"
+
+
+class MlflowRun:
+    """Sends numbers with MLflow's client to the server of ``MLFLOW_TRACKING_URI``.
+
+    Args:
+        experiment: Name of the experiment; created if it does not exist.
+
+    Raises:
+        ConfigError: The client is not installed.
+    """
+
+    def __init__(self, experiment: str) -> None:
+        try:
+            from mlflow.entities import Metric
+            from mlflow.tracking import MlflowClient
+        except ImportError:
+            raise _missing(service="MLflow", extra="mlflow") from None
+        self._experiment, self._metric = experiment, Metric
+        self._client = MlflowClient()
+        known = self._client.get_experiment_by_name(experiment)
+        number = known.experiment_id if known else self._client.create_experiment(experiment)
+        self._run = self._client.create_run(number).info.run_id
+
+    def scalars(self, iteration: int, values: Mapping[str, float]) -> None:
+        """Add a point to the curve of each name."""
+        now = int(1000 * time.time())
+        metrics = [
+            self._metric(NOT_IN_NAMES.sub("_", name), value, now, iteration)
+            for name, value in values.items()
+        ]
+        self._client.log_batch(self._run, metrics=metrics)
+
+    def event(self, iteration: int, kind: str, facts: Mapping[str, object]) -> None:
+        """Set a tag for each fact, shortened; histograms are dropped. The last event counts."""
+        if kind == "distributions":
+            return
+        for name, value in {"iteration": iteration, **facts}.items():
+            self._client.set_tag(self._run, f"{kind}.{name}", str(value)[:LONGEST_TAG])
+
+    def close(self) -> None:
+        """Mark the run as ended."""
+        self._client.set_terminated(self._run)
+
+    def __repr__(self) -> str:
+        return f"the experiment of MLflow {self._experiment!r}"
