@@ -10,13 +10,15 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from demitasse.backends.kernels.language import compiler, team
 from demitasse.backends.kernels.language.linker import READ, WRITE, NotLinkableError, protect
-from demitasse.backends.kernels.team.runtime import HARMLESS, OURS, SYSTEM, State, original
+
+if TYPE_CHECKING:
+    from demitasse.backends.kernels.team.runtime import State
 
 __all__ = ["Imports", "Team", "install", "obstacle", "own_team"]
 
@@ -37,6 +39,8 @@ def install(library: Any) -> str:
     reason = obstacle()
     if reason:
         return reason
+    from demitasse.backends.kernels.team.runtime import HARMLESS, OURS  # needs llvmlite
+
     try:
         imports = Imports(library)
         unknown = {name for name in imports.places if name.startswith(("GOMP_", "omp_"))}
@@ -80,6 +84,8 @@ class Team(NamedTuple):
 @cache
 def own_team() -> Team:
     """Return our team, which is made when it is first asked for."""
+    from demitasse.backends.kernels.team.runtime import OURS, SYSTEM, State, original
+
     runtime, system = team.openmp(), ctypes.CDLL(None)
     state = State()
     outside = {"state": state.address}
