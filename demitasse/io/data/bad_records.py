@@ -9,8 +9,6 @@ from typing import TypeVar
 from demitasse.core.config import settings
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
 
-__all__ = ["BadRecordPolicy", "RecordError", "located", "nothing_left", "skips"]
-
 Candidate = TypeVar("Candidate")
 Item = TypeVar("Item")
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from demitasse.core.hashing import sha256
 from demitasse.core.log import get_logger
-from demitasse.core.paths import code_of, read_bytes, read_failure, read_text
+from demitasse.core.paths import code_of, read_bytes
 from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.bad_records import located
 from demitasse.io.data.databases.annotation_files import read_objects
@@ -27,6 +27,7 @@ from demitasse.io.data.databases.datum import add_object
 from demitasse.io.data.databases.writing import Records, resumable_database
 from demitasse.io.data.images.codecs import decode_image, encode_image, need_encoder
 from demitasse.io.data.images.resize import resize_image
+from demitasse.io.data.redaction import read_list_file
 from demitasse.io.data.sources.sampler import EpochPermutation
 from demitasse.io.data.threads import THREADS, map_ahead
 from demitasse.io.proto import AnnotatedDatum, Datum
@@ -215,11 +216,7 @@ def read_lines(source: Path, *, objects: bool = False) -> list[Line]:
     Raises:
         DataError: The list cannot be read, or is empty.
     """
-    try:
-        text = read_text(source)
-    except OSError as error:
-        message = f"the list of images cannot be read: {read_failure(error, source)}"
-        raise DataError(message, str(source), code=code_of(error)) from error
+    text = read_list_file(source, "list of images")
     lines = text.split("\n")
     if not lines[-1]:
         lines.pop()
@@ -252,7 +249,7 @@ class _Writer:
 
     def add(self, number: int, line: Line, result: _Record | DataError) -> None:
         if isinstance(result, DataError):
-            self._leave_out(result)
+            self._skip_line(result)
             return
         if self._check:
             self._size = self._size or result.values
@@ -277,7 +274,7 @@ class _Writer:
     def _log_progress(self) -> None:
         log.info("Processed %d files.", self.written)
 
-    def _leave_out(self, error: DataError) -> None:
+    def _skip_line(self, error: DataError) -> None:
         if not self._skip:
             raise error
         self.skipped += 1

@@ -1,4 +1,4 @@
-"""Redaction of file names in errors about lists of files.
+"""Lists of files: reading, and redaction of file names in errors.
 
 A prototxt can name any file as its list, e.g. a file of passwords, and errors may be public. So
 errors quote only entries that look like, or are, names of data files.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-__all__ = ["quoted"]
+from demitasse.core.paths import code_of, read_failure, read_text
+from demitasse.errors import DataError
 
 ENDINGS = {
     ".bmp", ".dib", ".gif", ".h5", ".hdf", ".hdf5", ".jp2", ".jpe", ".jpeg", ".jpg", ".mat",
@@ -32,3 +33,20 @@ def quoted(name: str, number: int, path: Path | None = None) -> str:
     except (OSError, ValueError):  # an impossible file name
         there = False
     return name if there else f"number {number}"
+
+
+def read_list_file(source: Path, what: str) -> str:
+    """Return the text of a list file.
+
+    Args:
+        source: The file.
+        what: Description of the file, for errors.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    try:
+        return read_text(source)
+    except OSError as error:
+        message = f"the {what} cannot be read: {read_failure(error, source)}"
+        raise DataError(message, str(source), code=code_of(error)) from error

@@ -12,8 +12,6 @@ from demitasse.core.host import cores
 from demitasse.core.threads import Pool
 from demitasse.errors import DeviceError
 
-__all__ = ["THREADS", "Threads", "map_ahead"]
-
 THREADS = min(8, cores())
 """Largest number of threads of a pool."""
 

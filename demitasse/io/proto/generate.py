@@ -15,8 +15,6 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
 from google.protobuf.descriptor_pb2 import FileDescriptorProto as FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-__all__ = ["compile_proto", "main", "stub"]
-
 HERE = Path(__file__).parent
 
 HEAD = '''\

@@ -23,18 +23,6 @@ from demitasse.io.proto.upgrade_layers import Lines, Problem
 if TYPE_CHECKING:
     from demitasse.io.proto.zero_copy import Arrays
 
-__all__ = [
-    "ReadNet",
-    "parse_text",
-    "read_net",
-    "read_net_arrays",
-    "read_net_params",
-    "read_net_params_binary",
-    "read_solver_params",
-    "read_text",
-    "text_of_file",
-]
-
 
 class ReadNet(NamedTuple):
     """A net, and the line of each layer.

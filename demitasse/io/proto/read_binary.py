@@ -20,16 +20,6 @@ from demitasse.errors import DemitasseError, ErrorCode, WeightsError
 from demitasse.io.proto.caffe_pb2 import NetParameter, SolverState
 from demitasse.io.proto.wire_format import LARGEST
 
-__all__ = [
-    "DISGUISES",
-    "ITER",
-    "bytes_of_file",
-    "escape_invalid_utf8",
-    "mapped_file",
-    "parsed",
-    "read_binary",
-]
-
 M = TypeVar("M", bound=Message)
 
 

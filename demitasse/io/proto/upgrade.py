@@ -18,8 +18,6 @@ from demitasse.io.proto.caffe_pb2 import (
 )
 from demitasse.io.proto.upgrade_layers import Lines, Problem, upgrade_v0, upgrade_v1
 
-__all__ = ["Problem", "upgrade_net", "upgrade_solver"]
-
 TRANSFORM_OWNERS = {
     V1LayerParameter.DATA: "data_param",
     V1LayerParameter.IMAGE_DATA: "image_data_param",

@@ -14,8 +14,6 @@ from demitasse.errors import ErrorCode, PrototxtError
 from demitasse.io.proto.caffe_pb2 import LayerParameter, NetParameter, V1LayerParameter
 from demitasse.io.proto.caffe_pb2 import V1LayerParameter as Old
 
-__all__ = ["COMMON", "MOVES", "V0_TYPES", "Lines", "Problem", "upgrade_v0", "upgrade_v1"]
-
 Lines = list[int | None]
 """Line of each layer, or None if unknown."""
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 
-__all__ = ["LARGEST", "LENGTH", "fields", "length_prefix", "payloads", "varint"]
-
 LARGEST = 2**31 - 1
 """Largest message that protobuf reads, in bytes."""
 

@@ -9,8 +9,6 @@ from demitasse.core.atomic import atomic_write
 from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.proto.wire_format import LARGEST
 
-__all__ = ["text_of", "write_binary", "write_text"]
-
 
 def text_of(message: Message) -> str:
     """Return a message as prototxt, fields in the order of their numbers."""

@@ -30,20 +30,6 @@ from demitasse.io.proto.caffe_pb2 import (
 from demitasse.io.proto.read_binary import mapped_file, parsed
 from demitasse.io.proto.wire_format import LARGEST, LENGTH, fields, length_prefix, payloads
 
-__all__ = [
-    "Arrays",
-    "Pieces",
-    "blob_pieces",
-    "count_floats",
-    "field_pieces",
-    "floats",
-    "read_message_arrays",
-    "set_floats",
-    "stored_shape",
-    "with_field",
-    "write_pieces",
-]
-
 Floats = npt.NDArray[Any]  # float32 or float64
 
 MAX_AXES = 32

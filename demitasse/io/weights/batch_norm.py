@@ -16,8 +16,6 @@ import numpy as np
 from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.proto import BlobProto, LayerParameter, floats, set_floats
 
-__all__ = ["converted_blobs", "running_averages"]
-
 
 def running_averages(blobs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and variance; 0 before any update.

@@ -23,16 +23,6 @@ from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.data.databases.hdf5 import ErrorRecordingFile, array_of, damage, member
 from demitasse.io.weights.store import ParameterStore
 
-__all__ = [
-    "NUMBER",
-    "is_hdf5",
-    "new_hdf5",
-    "open_hdf5",
-    "read_hdf5_weights",
-    "write_hdf5_arrays",
-    "write_hdf5_weights",
-]
-
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 """Syntax of a parameter's index."""

@@ -116,11 +116,7 @@ def array_pairs(
             f"{_listed(wanted)}; rename the layer to keep its parameters"
         )
         raise WeightsError(
-            text,
-            code=ErrorCode.MISSING,
-            layer=name,
-            got=_listed(arrays),
-            expected=_listed(wanted),
+            text, code=ErrorCode.MISSING, layer=name, got=_listed(arrays), expected=_listed(wanted)
         )
     for index, array in arrays.items():
         blob = mine[index]
@@ -211,12 +207,7 @@ def _misfit(layer: str, index: int, mine: tuple[int, ...], theirs: tuple[int, ..
         "train it from scratch"
     )
     return ShapeError(
-        message,
-        code=ErrorCode.SHAPE_MISMATCH,
-        layer=layer,
-        param=index,
-        got=theirs,
-        expected=mine,
+        message, code=ErrorCode.SHAPE_MISMATCH, layer=layer, param=index, got=theirs, expected=mine
     )
 
 
@@ -225,11 +216,7 @@ def matched(layer: str, mine: Sequence[Blob], theirs: Sequence[Blob]) -> list[tu
     if len(mine) != len(theirs):
         message = f"{layer} has {len(mine)} parameters here and {len(theirs)} in the other net"
         raise NetError(
-            message,
-            code=ErrorCode.COUNT_MISMATCH,
-            layer=layer,
-            got=len(theirs),
-            expected=len(mine),
+            message, code=ErrorCode.COUNT_MISMATCH, layer=layer, got=len(theirs), expected=len(mine)
         )
     for index, (a, b) in enumerate(zip(mine, theirs, strict=True)):
         if a.shape != b.shape:

@@ -20,8 +20,6 @@ from demitasse.core.atomic import atomic_write
 from demitasse.core.paths import code_of, regular_file
 from demitasse.errors import ErrorCode, WeightsError
 
-__all__ = ["arrays_in", "read_array", "read_npy", "read_npz", "write_npz"]
-
 MAGIC = b"\x93NUMPY"
 LENGTHS = {1: "<H", 2: "<I"}
 """Version -> encoding of the header's length."""

@@ -17,8 +17,6 @@ from demitasse.core.atomic import atomic_write
 from demitasse.core.paths import code_of, regular_file
 from demitasse.errors import ErrorCode, WeightsError
 
-__all__ = ["STORED", "read_safetensors", "safetensors_pieces", "write_safetensors"]
-
 TYPES = {"float16": "F16", "float32": "F32", "float64": "F64"}
 BFLOAT16 = "bfloat16"
 STORED = {**TYPES, BFLOAT16: "BF16"}

@@ -23,8 +23,6 @@ from demitasse.io.weights.formats import write_weights
 from demitasse.io.weights.hdf5 import write_hdf5_weights
 from demitasse.io.weights.store import ParameterStore
 
-__all__ = ["ARRAYS", "caffemodel_pieces", "save", "save_caffemodel"]
-
 Parameter = tuple[np.ndarray, np.ndarray | None]
 """Values, and gradients or None."""
 

@@ -28,24 +28,6 @@ from demitasse.io.weights.batch_norm import running_averages
 from demitasse.io.weights.formats import Parameters
 from demitasse.io.weights.safetensors import read_safetensors, write_safetensors
 
-__all__ = [
-    "ENDINGS",
-    "Pairs",
-    "Tensors",
-    "Unit",
-    "by_order",
-    "by_own_name",
-    "map_text",
-    "modules_of",
-    "pairs_for",
-    "read_map",
-    "read_state_dict",
-    "to_parameters",
-    "to_state_dict",
-    "units_of",
-    "write_state_dict",
-]
-
 Tensors = dict[str, np.ndarray]
 """Tensors of a module by name (weight, bias, running_mean, ...)."""
 

@@ -9,8 +9,6 @@ from demitasse.blob import Blob
 from demitasse.graph import Param
 from demitasse.io.proto import LayerParameter
 
-__all__ = ["ParameterLayer", "ParameterStore"]
-
 
 class ParameterLayer(Protocol):
     """A layer (``demitasse.layers.base.Layer``)."""

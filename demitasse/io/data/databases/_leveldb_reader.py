@@ -19,8 +19,6 @@ from typing import NamedTuple
 from demitasse.core.paths import read_bytes, regular_file
 from demitasse.io.data.databases.database import DamagedError
 
-__all__ = ["Entry", "Manifest", "Table", "log_entries", "read_manifest", "table_entries"]
-
 LOG_BLOCK = 32 * 1024
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 

@@ -41,8 +41,6 @@ from demitasse.io.data.databases._leveldb_reader import (
 )
 from demitasse.io.proto.wire_format import varint
 
-__all__ = ["LevelDbFiles", "crc32c", "masked"]
-
 POLYNOMIAL = 0x82F63B78  # bits in reverse
 ALL = 0xFFFFFFFF
 LANE = 64

@@ -24,21 +24,6 @@ from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.database import BufferPool, DamagedError, Raw, what_is_there
 
-__all__ = [
-    "FIRST_PAGE",
-    "META_SIZE",
-    "RECORD_HEADER_SIZE",
-    "Leaf",
-    "LeafLayout",
-    "LmdbFile",
-    "LmdbTree",
-    "Meta",
-    "Span",
-    "branch_children",
-    "check_record_header",
-    "page_number",
-]
-
 HEADER = Struct("<Q2xHHH")
 """Page number, flags, end of the node offsets, start of the nodes."""
 OVERFLOW_HEADER = Struct("<Q2xHI")

@@ -18,8 +18,6 @@ from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.proto import LabelMap
 from demitasse.io.proto.read import read_text
 
-__all__ = ["LABEL_TYPES", "Object", "read_labels", "read_objects"]
-
 log = get_logger(__name__)
 
 

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from demitasse.core.paths import code_of, read_failure, read_text, regular_file
+from demitasse.core.paths import regular_file
 from demitasse.errors import DataError, DemitasseError, ErrorCode
+from demitasse.io.data.redaction import read_list_file
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -54,10 +55,7 @@ def read_list(source: Path) -> list[str]:
         DataError: The list cannot be read, or names no file.
     """
     try:
-        names = read_text(source).split()
-    except OSError as error:
-        message = f"the list of HDF5 files cannot be read: {read_failure(error, source)}"
-        raise DataError(message, str(source), code=code_of(error)) from error
+        names = read_list_file(source, "list of HDF5 files").split()
     except ValueError as error:
         raise DataError(str(error), str(source), code=ErrorCode.INVALID) from error
     if not names:

@@ -25,8 +25,6 @@ from demitasse.io.data.databases._leveldb_reader import (
 from demitasse.io.data.databases._leveldb_writer import LevelDbFiles
 from demitasse.io.data.databases.database import BufferPool, DamagedError, Mode, Raw, what_is_there
 
-__all__ = ["LevelDbCursor", "LevelDbDatabase", "LevelDbTransaction", "open_database"]
-
 
 class LevelDbDatabase:
     """An open LevelDB: its files at opening time, and files written since by this object.

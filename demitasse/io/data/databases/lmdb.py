@@ -30,8 +30,6 @@ from demitasse.io.data.databases.database import (
 if TYPE_CHECKING:
     import lmdb
 
-__all__ = ["LmdbCursor", "LmdbDatabase", "LmdbTransaction", "open_database"]
-
 LOCK_SIZE = 8192
 """Bytes of the lock file, as the library creates it for the default number of readers."""
 

@@ -11,18 +11,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = [
-    "bgr_to_gray",
-    "bgr_to_hsv",
-    "bgr_to_lab",
-    "bgr_to_ycrcb",
-    "equalize",
-    "equalize_parts",
-    "hsv_to_bgr",
-    "to_uint8",
-    "ycrcb_to_bgr",
-]
-
 
 def to_uint8(values: np.ndarray) -> np.ndarray:
     """Round values and clip them to 0 to 255. Shapes: any, the same, uint8."""

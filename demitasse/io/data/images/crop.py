@@ -16,8 +16,6 @@ from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.images.codecs import opened
 from demitasse.io.data.images.resize import resize_image
 
-__all__ = ["WindowCrop", "averaged_center_crop", "center_crop", "crop_window"]
-
 
 def center_crop(image: np.ndarray, side: int) -> np.ndarray:
     """Resize an image so that its shorter side fits, and crop the longer side to the center.

@@ -19,8 +19,6 @@ from demitasse.backends.kernels.resize import (
 )
 from demitasse.io.data.images.samples import ONE, shares
 
-__all__ = ["resized"]
-
 
 @lru_cache(256)
 def _columns(

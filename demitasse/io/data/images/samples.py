@@ -10,9 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["ONE", "Shares", "samples", "shares"]
-
-
 ONE = 1 << 11
 """Sum of the weights of two neighbours."""
 

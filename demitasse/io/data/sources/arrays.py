@@ -64,10 +64,7 @@ class MemoryRows:
                 "change the number of rows or the batch size"
             )
             raise DataError(
-                message,
-                code=ErrorCode.COUNT_MISMATCH,
-                got=len(self.data),
-                expected=batch_size,
+                message, code=ErrorCode.COUNT_MISMATCH, got=len(self.data), expected=batch_size
             )
 
     def take(self, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -31,15 +31,6 @@ from demitasse.io.data.transform.transformer import DataTransformer, Images
 from demitasse.io.proto import AnnotatedDatum, Datum
 from demitasse.io.proto.wire_format import varint
 
-__all__ = [
-    "AnnotatedMaker",
-    "DatumMaker",
-    "RecordCollator",
-    "RecordError",
-    "need_like_first",
-    "stacked_labels",
-]
-
 DATA_TAG = Datum.DATA_FIELD_NUMBER << 3 | 2
 MOST_TAILS = 1 << 16
 """Largest number of cached record ends."""

@@ -11,8 +11,6 @@ from demitasse.core.hashing import sha256
 from demitasse.core.paths import read_bytes
 from demitasse.io.data.databases.database import open_db
 
-__all__ = ["Fingerprint", "database_fingerprint", "list_fingerprint"]
-
 
 @dataclass(frozen=True)
 class Fingerprint:

@@ -19,15 +19,15 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.core.deprecated import renamed_arguments
-from demitasse.core.paths import code_of, read_failure, read_text
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode, ShapeError
 from demitasse.io.data.bad_records import located
 from demitasse.io.data.images.codecs import Color, read_image
 from demitasse.io.data.images.resize import interpolate, resize_image
-from demitasse.io.data.redaction import quoted
+from demitasse.io.data.redaction import quoted, read_list_file
 from demitasse.io.data.sources.sampler import EpochPermutation, ListSampler
 from demitasse.io.data.sources.source import Batch, ReaderConfig, Shape
 from demitasse.io.data.transform.augment import Augmenter
+from demitasse.io.data.transform.mean import check_channel_values
 from demitasse.io.data.transform.random import RandomWords
 from demitasse.io.data.transform.transformer import DataTransformer
 
@@ -74,11 +74,7 @@ def read_image_list(source: Path, find: Find) -> list[Entry]:
     Raises:
         DataError: The list cannot be read or is empty, or a line has too few labels.
     """
-    try:
-        text = read_text(source)
-    except OSError as error:
-        message = f"the list of images cannot be read: {read_failure(error, source)}"
-        raise DataError(message, str(source), code=code_of(error)) from error
+    text = read_list_file(source, "list of images")
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     if not lines:
         message = "the list of images is empty; write lines 'path label'"
@@ -294,11 +290,7 @@ def read_pairs(source: Path, label_type: str) -> list[Pair]:
     Raises:
         DataError: The list cannot be read or is empty, or a line lacks its label.
     """
-    try:
-        text = read_text(source)
-    except OSError as error:
-        message = f"the list of images cannot be read: {read_failure(error, source)}"
-        raise DataError(message, str(source), code=code_of(error)) from error
+    text = read_list_file(source, "list of images")
     wanted = 1 if label_type == "NONE" else 2
     pairs: list[Pair] = []
     for line in text.split("\n"):
@@ -442,15 +434,7 @@ class LabelImageBatches:
             labels = interpolate(labels[None], H, W, "NEAREST")[0]
             if self._augmenter:
                 pixels = self._augmenter(pixels, self._augment_random(number, 1)[0])
-            if len(look.mean) not in {1, len(pixels)}:
-                message = f"got {len(look.mean)} mean_value, expected 1 or {len(pixels)} (channels)"
-                raise ShapeError(
-                    message,
-                    code=ErrorCode.COUNT_MISMATCH,
-                    field="mean_value",
-                    got=len(look.mean),
-                    expected=len(pixels),
-                )
+            check_channel_values("mean_value", len(look.mean), len(pixels))
         except DemitasseError as error:
             shown = quoted(pair.image, index + 1)
             raise located(error, str(self._source), shown) from error

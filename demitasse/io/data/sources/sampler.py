@@ -19,8 +19,6 @@ from demitasse.io.data.bad_records import nothing_left
 from demitasse.io.data.sources.source import Batch, ReaderConfig
 from demitasse.io.data.threads import Threads
 
-__all__ = ["EpochPermutation", "ListSampler"]
-
 
 class EpochPermutation:
     """Permutation of ``size`` items per epoch.

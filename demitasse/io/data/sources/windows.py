@@ -22,13 +22,14 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.core.deprecated import renamed_arguments
-from demitasse.core.paths import code_of, read_bytes, read_failure, read_text
+from demitasse.core.paths import code_of, read_bytes
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode, ShapeError
 from demitasse.io.data.bad_records import located
 from demitasse.io.data.images.codecs import decode_image
 from demitasse.io.data.images.crop import WindowCrop, crop_window
+from demitasse.io.data.redaction import read_list_file
 from demitasse.io.data.sources.source import Batch, ReaderConfig, Shape
-from demitasse.io.data.transform.mean import read_mean
+from demitasse.io.data.transform.mean import check_channel_values, read_mean
 from demitasse.io.data.transform.random import RecordRandom
 
 __all__ = ["Window", "WindowBatches", "WindowFile", "read_window_file", "window_mean"]
@@ -75,11 +76,7 @@ def read_window_file(source: Path, fg_threshold: float, bg_threshold: float) -> 
     Raises:
         DataError: The file cannot be read or is malformed, or a foreground window has no class.
     """
-    try:
-        words = iter(read_text(source).split())
-    except OSError as error:
-        message = f"the window file cannot be read: {read_failure(error, source)}"
-        raise DataError(message, str(source), code=code_of(error)) from error
+    words = iter(read_list_file(source, "window file").split())
     channels, index = 0, ""
     foreground: list[Window] = []
     background: list[Window] = []
@@ -149,15 +146,8 @@ def window_mean(
     if file is not None and values:
         message = "mean_file and mean_value are both given; give one of them"
         raise ConfigError(message, code=ErrorCode.CONFLICT, field="mean_value")
-    if values and len(values) not in {1, channels}:
-        message = f"got {len(values)} mean_value, expected 1 or {channels} (channels)"
-        raise ShapeError(
-            message,
-            code=ErrorCode.COUNT_MISMATCH,
-            field="mean_value",
-            got=len(values),
-            expected=channels,
-        )
+    if values:
+        check_channel_values("mean_value", len(values), channels)
     if file is None:
         return np.array(values, np.float32).reshape(-1, 1, 1) if values else None
     mean = read_mean(file)

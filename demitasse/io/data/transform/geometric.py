@@ -27,6 +27,7 @@ import numpy as np
 from demitasse.errors import ConfigError, ErrorCode, ShapeError
 from demitasse.io.data.images.colors import to_uint8
 from demitasse.io.data.images.resize import interpolate
+from demitasse.io.data.transform.mean import check_channel_values
 from demitasse.io.data.transform.random import Choice, Draws
 from demitasse.io.proto import (
     BatchSampler,
@@ -36,19 +37,6 @@ from demitasse.io.proto import (
     SampleConstraint,
     Sampler,
 )
-
-__all__ = [
-    "BOX",
-    "WHOLE",
-    "EmitFilter",
-    "Expand",
-    "Region",
-    "Resize",
-    "Sample",
-    "coverage",
-    "cut",
-    "mirrored",
-]
 
 Region = tuple[float, float, float, float]
 
@@ -167,15 +155,7 @@ class Expand:
         if not self._happens(draws):
             return image
         C, H, W = image.shape
-        if len(self._color) not in {1, C}:
-            message = f"got {len(self._color)} mean_value, expected 1 or {C} (channels)"
-            raise ShapeError(
-                message,
-                code=ErrorCode.COUNT_MISMATCH,
-                field="mean_value",
-                got=len(self._color),
-                expected=C,
-            )
+        check_channel_values("mean_value", len(self._color), C)
         height, width, top, left = self._canvas(H, W, draws)
         canvas = np.empty((C, height, width), np.uint8)
         canvas[...] = self._color.reshape(-1, 1, 1)
@@ -307,15 +287,7 @@ class Resize:
         if mode == "MIRRORED":
             return np.pad(image, pad, "reflect" if min(H, W) > 1 else "edge")
         values = self._param.pad_value or [0.0]
-        if len(values) not in {1, C}:
-            message = f"got {len(values)} resize_param.pad_value, expected 1 or {C} (channels)"
-            raise ShapeError(
-                message,
-                code=ErrorCode.COUNT_MISMATCH,
-                field="resize_param.pad_value",
-                got=len(values),
-                expected=C,
-            )
+        check_channel_values("resize_param.pad_value", len(values), C)
         padded = np.empty((C, height, width), np.uint8)
         padded[...] = to_uint8(np.array(values)).reshape(-1, 1, 1)
         padded[:, above : above + H, beside : beside + W] = image

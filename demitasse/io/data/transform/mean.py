@@ -12,13 +12,26 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from demitasse.core.paths import code_of, read_bytes, read_failure
-from demitasse.errors import DataError, DemitasseError, ErrorCode, WeightsError
+from demitasse.errors import DataError, DemitasseError, ErrorCode, ShapeError, WeightsError
 from demitasse.io.data.bad_records import located
 from demitasse.io.data.databases.database import open_db, printable, records
 from demitasse.io.data.databases.datum import datum_to_array
 from demitasse.io.proto import BlobProto, Datum, floats, set_floats, stored_shape
 
-__all__ = ["compute_mean", "read_mean"]
+__all__ = ["check_channel_values", "compute_mean", "read_mean"]
+
+
+def check_channel_values(field: str, count: int, channels: int) -> None:
+    """Refuse a number of values that is neither 1 nor one per channel.
+
+    Raises:
+        ShapeError: The number differs.
+    """
+    if count not in {1, channels}:
+        message = f"got {count} {field}, expected 1 or {channels} (channels)"
+        raise ShapeError(
+            message, code=ErrorCode.COUNT_MISMATCH, field=field, got=count, expected=channels
+        )
 
 
 def read_mean(path: Path) -> np.ndarray:

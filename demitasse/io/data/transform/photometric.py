@@ -34,10 +34,9 @@ from demitasse.io.data.images.colors import (
     to_uint8,
     ycrcb_to_bgr,
 )
+from demitasse.io.data.transform.mean import check_channel_values
 from demitasse.io.data.transform.random import Choice, Draws
 from demitasse.io.proto import DistortionParameter, NoiseParameter
-
-__all__ = ["Distort", "Noise", "blur", "erode", "recompress"]
 
 ORDERS = list(permutations(range(3)))
 HUE, SATURATION = 0, 1
@@ -221,15 +220,7 @@ class Noise:
         """Overwrite random pixels."""
         dots = self._param.saltpepper_param
         C, H, W = image.shape
-        if len(dots.value) not in {1, C}:
-            message = f"got {len(dots.value)} saltpepper_param.value, expected 1 or {C} (channels)"
-            raise ShapeError(
-                message,
-                code=ErrorCode.COUNT_MISMATCH,
-                field="saltpepper_param.value",
-                got=len(dots.value),
-                expected=C,
-            )
+        check_channel_values("saltpepper_param.value", len(dots.value), C)
         values = np.clip(np.array(dots.value), 0, 255).astype(np.uint8)
         places = draws.places(Choice.PIXELS, math.floor(dots.fraction * H * W), H * W)
         salted = image.reshape(C, H * W).copy()

@@ -27,7 +27,7 @@ from demitasse.io.data.images.codecs import Color
 from demitasse.io.data.threads import Threads
 from demitasse.io.data.transform.augment import Augmenter
 from demitasse.io.data.transform.geometric import Region
-from demitasse.io.data.transform.mean import read_mean
+from demitasse.io.data.transform.mean import check_channel_values, read_mean
 from demitasse.io.data.transform.random import AUGMENT_WORDS, RandomWords, RecordRandom, words_of
 from demitasse.io.proto import Datum, TransformationParameter
 
@@ -177,15 +177,8 @@ class DataTransformer:
                 got=self._mean.shape,
                 expected=shape,
             )
-        if not self._mean_file and self._mean is not None and len(self._mean) not in {1, C}:
-            message = f"got {len(self._mean)} mean_value, expected 1 or {C} (channels)"
-            raise ShapeError(
-                message,
-                code=ErrorCode.COUNT_MISMATCH,
-                field="mean_value",
-                got=len(self._mean),
-                expected=C,
-            )
+        if not self._mean_file and self._mean is not None:
+            check_channel_values("mean_value", len(self._mean), C)
         return C, h, w
 
     def transform(

@@ -13,8 +13,6 @@ from google.protobuf.message import Message
 from demitasse.io.proto.text.schema import schema
 from demitasse.io.proto.text.tokens import Token
 
-__all__ = ["Entry", "fork_of_type", "fork_of_v1_type", "forks_of_field", "lookup"]
-
 TABLE = Path(__file__).with_name("dialects.toml")
 
 

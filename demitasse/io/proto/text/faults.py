@@ -4,8 +4,6 @@ from typing import Literal, NamedTuple
 
 from demitasse.errors import ErrorCode, PrototxtError
 
-__all__ = ["Fault", "FaultKind", "error_of", "grouped", "short", "shown"]
-
 FaultKind = Literal["syntax", "unknown-field", "foreign-field"]
 """A foreign field is known to a fork of Caffe only."""
 

@@ -25,8 +25,6 @@ from demitasse.io.proto.text.schema import (
 from demitasse.io.proto.text.tokens import END, NAME, NUMBER, Cursor, Skip, Token
 from demitasse.io.proto.text.tokens import STRING as QUOTED
 
-__all__ = ["Parser", "placed_elsewhere", "wrong_kind"]
-
 # Fields of old formats, and their present place.
 MOVED = {
     "blobs_lr": "param { lr_mult: ... }",

@@ -10,21 +10,6 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from demitasse.io.proto.text.faults import short
 
-__all__ = [
-    "BYTES",
-    "ENUM",
-    "INTEGERS",
-    "MESSAGE",
-    "STRING",
-    "Field",
-    "Schema",
-    "boolean",
-    "integer",
-    "real",
-    "schema",
-    "unescape",
-]
-
 INTEGER = re.compile(r"0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*")
 DECIMAL = re.compile(r"(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fF]?")
 ESCAPE = re.compile(

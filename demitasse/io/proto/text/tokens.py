@@ -11,20 +11,6 @@ from typing import NamedTuple
 
 from demitasse.io.proto.text.faults import Fault, FaultKind, short, shown
 
-__all__ = [
-    "END",
-    "NAME",
-    "NUMBER",
-    "OTHER",
-    "STRING",
-    "SYMBOL",
-    "Cursor",
-    "Places",
-    "Skip",
-    "Token",
-    "tokens",
-]
-
 NAME, NUMBER, STRING, SYMBOL, OTHER, END = "name", "number", "string", "symbol", "other", "end"
 
 # A string ends on its line; an unterminated string and stray characters match `other`.
