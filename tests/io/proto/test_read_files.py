@@ -104,7 +104,7 @@ def test_faults_carry_file_line_and_column(file):
         read_net_params(path)
 
 
-def test_lenient_reading_reaches_the_files(file, caplog):
+def test_unknown_fields_of_files_are_skipped(file, caplog):
     path = file("foo: 1 max_iter: 3", "solver.prototxt")
 
     assert read_solver_params(path, ignore_unknown_fields=True).max_iter == 3

@@ -235,7 +235,7 @@ def test_the_type_of_a_layer_tells_old_and_new_apart():
     assert all(name in new[0][2] for name in ('"SOFTMAX"', "'layers'", "'layer'"))
 
 
-def test_unknown_fields_are_left_out_when_reading_leniently(caplog):
+def test_unknown_fields_are_skipped_on_request(caplog):
     text = "name: 'a' foo { bar: [1, {x: 2}] 'z' } baz: -1 qux: 'a' 'b' layer { name: 'b' foo: x }"
 
     net = parse_text(text, NetParameter, "f", ignore_unknown_fields=True)
@@ -253,7 +253,7 @@ def test_unknown_fields_are_left_out_when_reading_leniently(caplog):
         assert field in record.getMessage()
 
 
-def test_reading_leniently_still_refuses_broken_grammar():
+def test_skipping_unknown_fields_still_refuses_broken_grammar():
     with expect_error(PrototxtError, ErrorCode.UNREADABLE, mentions="1:10"):
         parse_text("foo: [1] } name: 'a'", NetParameter, ignore_unknown_fields=True)
 
