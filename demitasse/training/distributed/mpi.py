@@ -185,7 +185,7 @@ class Mpi:
             self.failures: tuple[type[Exception], ...] = (mpi.Exception,) if fault_tolerant else ()
             try:
                 self._comm: Any = mpi.COMM_WORLD.Dup()
-                self.local_rank: int = self._comm.Split_type(mpi.COMM_TYPE_OBJECT).Get_rank()
+                self.local_rank: int = self._comm.Split_type(mpi.COMM_TYPE_SHARED).Get_rank()
             except mpi.Exception as error:
                 message = f"a process died before all had met ({error}); {RESTART}"
                 raise ParallelError(message, code=ErrorCode.LOST_PROCESS) from error
