@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from demitasse.io.proto import (
     BNParameter,
@@ -112,99 +113,66 @@ def _rectifies(path: str) -> Condition:
 
 KEPT: Mapping[Read, Condition] = {"bottoms": ELSEWHERE}  # in place, the layer keeps its input
 
+_activation = partial(LayerMetadata, reference="Caffe", same_shape=True)
+
 ACTIVATIONS: Mapping[str, LayerMetadata] = {
-    "AbsVal": LayerMetadata(op="abs", reference="Caffe", backward_inputs=BOTTOMS, same_shape=True),
-    "BNLL": LayerMetadata(op="bnll", reference="Caffe", backward_inputs=KEPT, same_shape=True),
-    "Clip": LayerMetadata(
-        fields=("clip_param",),
-        op="clip",
-        reference="Caffe",
-        backward_inputs=KEPT,
-        same_shape=True,
-        preserves_sign=AROUND_0,
+    "AbsVal": _activation(op="abs", backward_inputs=BOTTOMS),
+    "BNLL": _activation(op="bnll", backward_inputs=KEPT),
+    "Clip": _activation(
+        fields=("clip_param",), op="clip", backward_inputs=KEPT, preserves_sign=AROUND_0
     ),
-    "Dropout": LayerMetadata(
-        fields=("dropout_param",),
-        op="Dropout",
-        reference="Caffe",
-        same_shape=True,
-        preserves_sign=ALWAYS,
-    ),
-    "ELU": LayerMetadata(
+    "Dropout": _activation(fields=("dropout_param",), op="Dropout", preserves_sign=ALWAYS),
+    "ELU": _activation(
         fields=("elu_param",),
         op="elu",
-        reference="Caffe",
         backward_inputs={"bottoms": ELSEWHERE, "tops": ALWAYS},
-        same_shape=True,
         preserves_sign=_rectifies("elu_param.alpha"),
     ),
-    "Exp": LayerMetadata(
-        fields=("exp_param",), op="exp", reference="Caffe", backward_inputs=TOPS, same_shape=True
+    "Exp": _activation(fields=("exp_param",), op="exp", backward_inputs=TOPS),
+    "GELU": _activation(
+        op="gelu", reference="definition", backward_inputs=KEPT, preserves_sign=ALWAYS
     ),
-    "GELU": LayerMetadata(
-        op="gelu",
-        reference="definition",
-        backward_inputs=KEPT,
-        same_shape=True,
-        preserves_sign=ALWAYS,
-    ),
-    "Log": LayerMetadata(
-        fields=("log_param",), op="log", reference="Caffe", backward_inputs=KEPT, same_shape=True
-    ),
-    "Power": LayerMetadata(
+    "Log": _activation(fields=("log_param",), op="log", backward_inputs=KEPT),
+    "Power": _activation(
         fields=("power_param",),
         op="power",
-        reference="Caffe",
         backward_inputs={"bottoms": ELSEWHERE & CURVED},
-        same_shape=True,
         preserves_sign=FACTOR,
     ),
-    "PReLU": LayerMetadata(
+    "PReLU": _activation(
         fields=("prelu_param",),
         op="PReLU",
-        reference="Caffe",
         params=(ParamMetadata("slope", "scale", "prelu_param.filler"),),
         backward_inputs={"bottoms": ELSEWHERE, "params": ALWAYS},
-        same_shape=True,
         macs_per_output=constant(1),
     ),
-    "ReLU": LayerMetadata(
+    "ReLU": _activation(
         fields=("relu_param",),
         op="relu",
-        reference="Caffe",
         backward_inputs={
             "bottoms": ELSEWHERE,
             "signs": IN_PLACE & _rectifies("relu_param.negative_slope"),
         },
-        same_shape=True,
         preserves_sign=_rectifies("relu_param.negative_slope"),
     ),
-    "ReLU6": LayerMetadata(
+    "ReLU6": _activation(
+        reference="",
         fields=("relu6_param",),
         op="relu6",
         backward_inputs={
             "bottoms": ELSEWHERE,
             "tops": IN_PLACE & _rectifies("relu6_param.negative_slope"),
         },
-        same_shape=True,
         preserves_sign=_rectifies("relu6_param.negative_slope"),
     ),
-    "Sigmoid": LayerMetadata(
-        op="sigmoid", reference="Caffe", backward_inputs=TOPS, same_shape=True
+    "Sigmoid": _activation(op="sigmoid", backward_inputs=TOPS),
+    "Swish": _activation(
+        fields=("swish_param",), op="swish", backward_inputs=TOPS, preserves_sign=ALWAYS
     ),
-    "Swish": LayerMetadata(
-        fields=("swish_param",),
-        op="swish",
-        reference="Caffe",
-        backward_inputs=TOPS,
-        same_shape=True,
-        preserves_sign=ALWAYS,
-    ),
-    "TanH": LayerMetadata(
-        op="tanh", reference="Caffe", backward_inputs=TOPS, same_shape=True, preserves_sign=ALWAYS
-    ),
-    "Threshold": LayerMetadata(
-        fields=("threshold_param",), gradient="none", reference="Caffe", same_shape=True
+    "TanH": _activation(op="tanh", backward_inputs=TOPS, preserves_sign=ALWAYS),
+    "Threshold": _activation(
+        fields=("threshold_param",),
+        gradient="none",
     ),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from demitasse.layers.metadata.schema import (
     ALWAYS,
@@ -15,88 +16,66 @@ from demitasse.layers.metadata.schema import (
 
 SECOND_TOP = Condition("with a second top", lambda param, phase: len(param.top) > 1)
 
+_loss = partial(LayerMetadata, better="smaller", backward_inputs=BOTTOMS)
+
 LOSSES: Mapping[str, LayerMetadata] = {
-    "CenterLoss": LayerMetadata(
+    "CenterLoss": _loss(
         fields=("center_loss_param",),
         params=(ParamMetadata("centres", "value", "center_loss_param.center_filler"),),
         backward_inputs=WEIGHED,
-        better="smaller",
         bottom_kinds={1: "indices"},
     ),
-    "ContrastiveLoss": LayerMetadata(
-        fields=("contrastive_loss_param",),
+    "ContrastiveLoss": _loss(
+        fields=("contrastive_loss_param",), reference="Caffe", bottom_kinds={2: "marks"}
+    ),
+    "EuclideanLoss": _loss(
+        op="PairLoss",
         reference="Caffe",
-        backward_inputs=BOTTOMS,
-        better="smaller",
-        bottom_kinds={2: "marks"},
     ),
-    "EuclideanLoss": LayerMetadata(
-        op="PairLoss", reference="Caffe", backward_inputs=BOTTOMS, better="smaller"
-    ),
-    "FocalLoss": LayerMetadata(
+    "FocalLoss": _loss(
         fields=("focal_loss_param", "loss_param", "softmax_param"),
-        backward_inputs=BOTTOMS,
-        better="smaller",
         contains=("Softmax", "Sigmoid"),
         bottom_kinds={1: "indices"},
     ),
-    "HingeLoss": LayerMetadata(
-        fields=("hinge_loss_param",),
-        reference="Caffe",
-        backward_inputs=BOTTOMS,
-        better="smaller",
-        bottom_kinds={1: "classes"},
+    "HingeLoss": _loss(
+        fields=("hinge_loss_param",), reference="Caffe", bottom_kinds={1: "classes"}
     ),
-    "InfogainLoss": LayerMetadata(
+    "InfogainLoss": _loss(
         fields=("infogain_loss_param", "loss_param"),
         reference="Caffe",
-        backward_inputs=BOTTOMS,
-        better="smaller",
         contains=("Softmax",),
         bottom_kinds={1: "classes"},
         source="infogain_loss_param.source",
     ),
-    "MultinomialLogisticLoss": LayerMetadata(
-        reference="Caffe", backward_inputs=BOTTOMS, better="smaller", bottom_kinds={1: "classes"}
+    "MultinomialLogisticLoss": _loss(reference="Caffe", bottom_kinds={1: "classes"}),
+    "SigmoidCrossEntropyLoss": _loss(
+        fields=("loss_param",), op="PairLoss", reference="Caffe", contains=("Sigmoid",)
     ),
-    "SigmoidCrossEntropyLoss": LayerMetadata(
-        fields=("loss_param",),
-        op="PairLoss",
-        reference="Caffe",
-        backward_inputs=BOTTOMS,
-        better="smaller",
-        contains=("Sigmoid",),
+    "MultiBoxLoss": _loss(
+        fields=("multibox_loss_param", "loss_param"), bottom_kinds={2: "priors", 3: "objects"}
     ),
-    "MultiBoxLoss": LayerMetadata(
-        fields=("multibox_loss_param", "loss_param"),
-        backward_inputs=BOTTOMS,
-        better="smaller",
-        bottom_kinds={2: "priors", 3: "objects"},
+    "SmoothL1Loss": _loss(
+        fields=("smooth_l1_loss_param",),
     ),
-    "SmoothL1Loss": LayerMetadata(
-        fields=("smooth_l1_loss_param",), backward_inputs=BOTTOMS, better="smaller"
+    "SmoothL1LossOHEM": _loss(
+        fields=("smooth_l1_loss_param", "loss_param"),
     ),
-    "SmoothL1LossOHEM": LayerMetadata(
-        fields=("smooth_l1_loss_param", "loss_param"), backward_inputs=BOTTOMS, better="smaller"
-    ),
-    "SoftmaxWithLoss": LayerMetadata(
+    "SoftmaxWithLoss": _loss(
         fields=("loss_param", "softmax_param"),
         op="SoftmaxLoss",
         reference="Caffe",
         backward_inputs={"bottoms": ALWAYS, "second top": SECOND_TOP},
-        better="smaller",
         contains=("Softmax",),
         bottom_kinds={1: "classes"},
     ),
-    "SoftmaxWithLossOHEM": LayerMetadata(
+    "SoftmaxWithLossOHEM": _loss(
         fields=("loss_param", "softmax_param"),
         backward_inputs={"bottoms": ALWAYS, "second top": SECOND_TOP},
-        better="smaller",
         contains=("Softmax",),
         bottom_kinds={1: "classes"},
     ),
-    "TripletLoss": LayerMetadata(
-        fields=("triplet_loss_param",), backward_inputs=BOTTOMS, better="smaller"
+    "TripletLoss": _loss(
+        fields=("triplet_loss_param",),
     ),
 }
 
@@ -124,61 +103,45 @@ METRICS: Mapping[str, LayerMetadata] = {
 }
 
 
+_data = partial(LayerMetadata, gradient="source", host=True, records=True)
+
 DATA_LAYERS: Mapping[str, LayerMetadata] = {
-    "AnnotatedData": LayerMetadata(
+    "AnnotatedData": _data(
         fields=("annotated_data_param", "data_param", "transform_param"),
-        gradient="source",
-        host=True,
         source="data_param.source",
-        records=True,
     ),
-    "Data": LayerMetadata(
+    "Data": _data(
         fields=("data_param", "transform_param"),
-        gradient="source",
         reference="Caffe",
-        host=True,
         source="data_param.source",
-        records=True,
     ),
     "DummyData": LayerMetadata(fields=("dummy_data_param",), gradient="source", host=True),
-    "HDF5Data": LayerMetadata(
+    "HDF5Data": _data(
         fields=("hdf5_data_param", "data_param.prefetch"),
-        gradient="source",
         reference="Caffe",
-        host=True,
         source="hdf5_data_param.source",
-        records=True,
     ),
     "HDF5Output": LayerMetadata(
         fields=("hdf5_output_param",), gradient="none", host=True, result=True
     ),
-    "ImageData": LayerMetadata(
+    "ImageData": _data(
         fields=("image_data_param", "transform_param", "data_param.prefetch"),
-        gradient="source",
         reference="Caffe",
-        host=True,
         source="image_data_param.source",
-        records=True,
     ),
-    "DenseImageData": LayerMetadata(
+    "DenseImageData": _data(
         fields=("dense_image_data_param", "transform_param", "data_param.prefetch"),
-        gradient="source",
-        host=True,
         source="dense_image_data_param.source",
-        records=True,
     ),
-    "ImageSegData": LayerMetadata(
+    "ImageSegData": _data(
         fields=("image_data_param", "transform_param", "data_param.prefetch"),
-        gradient="source",
-        host=True,
         source="image_data_param.source",
-        records=True,
     ),
     "Input": LayerMetadata(
         fields=("input_param",), gradient="source", reference="Caffe", moves="nothing"
     ),
-    "MemoryData": LayerMetadata(
-        fields=("memory_data_param", "transform_param"), gradient="source", host=True, records=True
+    "MemoryData": _data(
+        fields=("memory_data_param", "transform_param"),
     ),
     "Parameter": LayerMetadata(
         fields=("parameter_param",),
@@ -190,12 +153,9 @@ DATA_LAYERS: Mapping[str, LayerMetadata] = {
     "Python": LayerMetadata(
         fields=("python_param",), host=True, records=True, opaque=True, known=False
     ),
-    "WindowData": LayerMetadata(
+    "WindowData": _data(
         fields=("window_data_param", "transform_param", "data_param.prefetch"),
-        gradient="source",
-        host=True,
         source="window_data_param.source",
-        records=True,
     ),
 }
 
