@@ -31,7 +31,8 @@ class ComparisonReport:
         rtol: Tolerance, relative to the largest value of an array; larger for layers that lose
             digits. None for the default of ``dtype``.
         title: Title of the page and the report.
-        missing: Messages on layers and parameters that one side lacks; each is a difference.
+        missing: Messages on layers and parameters that one side lacks, or on wrong Steps; each is
+            a difference.
         notes: Further messages, e.g. on arrays that were not compared.
     """
 

@@ -192,7 +192,9 @@ class Passes:
 
     def reset_plan(self) -> None:
         """Discard all prepared Steps, for a net that has moved to another device."""
+        observer = self.plan.observer
         self.plan = self._planned(optimize=self.plan.optimize)
+        self.plan.observer = observer
 
     def forward(self, first: int, last: int) -> list[Array]:
         """Run layers ``first`` to ``last``, both included.

@@ -75,6 +75,9 @@ class Net:
         world_size: Number of data-parallel workers.
         storage: Storage of blobs and weights on a GPU: "float", or in phase TEST "half" or
             "bfloat16" with 16 bits; None asks the configuration.
+        verify: Whether to compare every Step of a pass with portable code on the same inputs, for
+            debugging; a number is the tolerance, relative to the largest value of a result. The
+            first result that differs raises NetError with the code ``FAILED``.
 
     Attributes:
         structure: The layers, blobs and parameters by number, and their connections.
@@ -112,6 +115,7 @@ class Net:
         rank: int = 0,
         world_size: int = 1,
         storage: Stored | None = None,
+        verify: bool | float = False,
     ) -> None:
         if dtype not in {"float32", "float64"}:
             message = f"got dtype {dtype!r}, expected float32 or float64"
@@ -148,6 +152,7 @@ class Net:
         self._kept = kept_names(keep, self.blob_names)
         self.execution = Execution(self.structure, self._context, self._kept, optimize=lowered)
         self.debug_info = param.debug_info
+        self.verify = verify
         for one in as_sequence(weights):
             self.load(one)
 
@@ -303,6 +308,23 @@ class Net:
     @debug_info.setter
     def debug_info(self, value: bool) -> None:
         self.execution.passes.debug_info = value
+
+    @property
+    def verify(self) -> bool | float:
+        """Tolerance of the verification of every Step; False without verification; may be set."""
+        return self._verify
+
+    @verify.setter
+    def verify(self, value: bool | float) -> None:
+        self._verify = value
+        if value is False:
+            self.plan.observer = None
+            return
+        from demitasse.net.verify import TOLERANCE, StepVerifier
+
+        tolerance = TOLERANCE if value is True else value
+        parts = self.structure, self._context, lambda: self.plan
+        self.plan.observer = StepVerifier(*parts, tolerance)
 
     @property
     def before_forward(self) -> list[Callback]:
@@ -521,6 +543,7 @@ class Net:
             keep=self._kept,
             rank=self._context.rank if rank is None else rank,
             world_size=self._context.world_size,
+            verify=self.verify,
         )
         for mine, theirs in zip(self.learnable_params, copy.learnable_params, strict=True):
             theirs.copy_from(mine)

@@ -32,13 +32,13 @@ Executed = Sequence[tuple[AnyStep | None, Group | None]]
 class Observer(Protocol):
     """Callbacks around each Step of a pass."""
 
-    def begin(self) -> None:
-        """Called at the begin of a pass."""
+    def before_pass(self) -> None:
+        """Called before a pass."""
 
-    def before(self, layers: range, *, backward: bool) -> None:
+    def before_step(self, layers: range, *, backward: bool) -> None:
         """Called before layers that run as one, by index, or before a single layer."""
 
-    def after(self, layers: range, *, backward: bool) -> None:
+    def after_step(self, layers: range, *, backward: bool) -> None:
         """Called after the same layers."""
 
 
@@ -64,6 +64,7 @@ class Plan:
     Attributes:
         entries: The layers.
         optimize: As given.
+        elidable: As given.
         observer: Gets a call before and after each Step; None for nobody. With an observer, layers
             run one by one, and nothing is deferred or replayed.
         completed: Called in a backward pass with the index of each layer, or of the first of
@@ -81,7 +82,8 @@ class Plan:
         on_shapes_known: Callable[[], None] | None = None,
     ) -> None:
         self.entries = [PlannedLayer(binding, optimize=optimize) for binding in bindings]
-        self.optimize, self._on_shapes_known = optimize, on_shapes_known
+        self.optimize, self.elidable = optimize, elidable
+        self._on_shapes_known = on_shapes_known
         self.observer: Observer | None = None
         self.completed: Callable[[int], None] | None = None
         self.captured: WeakSet[Captured] = WeakSet()
@@ -102,7 +104,7 @@ class Plan:
         """
         terms: list[Array] = []
         if self.observer is not None:
-            self.observer.begin()
+            self.observer.before_pass()
         if start > end:
             return terms
         guard = current_guard()
@@ -153,7 +155,7 @@ class Plan:
     def backward(self, start: int, end: int) -> None:
         """Run layers ``start`` down to ``end``, both included, those that take part."""
         if self.observer is not None:
-            self.observer.begin()
+            self.observer.before_pass()
         guard = current_guard()
         observed = self.observer is not None or self.completed is not None or guard is not None
         if observed or settings.get_often("debug_fill_stale"):
@@ -188,7 +190,7 @@ class Plan:
             if guard is not None:
                 guard.at(entry.binding.label, "forward", feeds=not entry.binding.bottom)
             if self.observer is not None:
-                self.observer.before(layers, backward=False)
+                self.observer.before_step(layers, backward=False)
             try:
                 if group is None:
                     entry.forward()
@@ -201,7 +203,7 @@ class Plan:
                 deferred.end()
                 terms += entry.layer.loss_terms(entry.binding.top)
             if self.observer is not None:
-                self.observer.after(layers, backward=False)
+                self.observer.after_step(layers, backward=False)
             index = layers.stop
         if segment.replay is not None:
             deferred.end()
@@ -221,7 +223,7 @@ class Plan:
                 if fused is None and group is not None:
                     self._check_whole_group(layers, end, group)
                 if self.observer is not None:
-                    self.observer.before(layers, backward=True)
+                    self.observer.before_step(layers, backward=True)
                 if group is not None:
                     group.step.backward()
                 elif entry.binding.backward:
@@ -230,7 +232,7 @@ class Plan:
                 fault = _fault(error, entry, "backward")
                 raise fault from fault.__cause__
             if self.observer is not None:
-                self.observer.after(layers, backward=True)
+                self.observer.after_step(layers, backward=True)
             if self.completed is not None:
                 self.completed(layers.start)
             index = layers.start - 1

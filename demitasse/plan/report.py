@@ -195,15 +195,15 @@ class Stopwatch:
     def __exit__(self, *error: object) -> None:
         self._plan.observer = self._before
 
-    def begin(self) -> None:
+    def before_pass(self) -> None:
         """Start the time of the first layer of a pass."""
         self._synchronize()
         self._since = perf_counter()
 
-    def before(self, layers: range, *, backward: bool) -> None:
+    def before_step(self, layers: range, *, backward: bool) -> None:
         """Do nothing: a layer's time starts at the end of the layer before."""
 
-    def after(self, layers: range, *, backward: bool) -> None:
+    def after_step(self, layers: range, *, backward: bool) -> None:
         """Add the time of layers that have run as one."""
         self._synchronize()
         now = perf_counter()

@@ -31,6 +31,7 @@ __all__ = [
     "compare_training",
     "random_inputs",
     "run_net",
+    "verify_steps",
 ]
 
 BIASED = {"Convolution", "Deconvolution", "InnerProduct"}
@@ -311,6 +312,39 @@ def run_net(
             raise
         if backward:
             found += _parameter_gradients(copy, floors, "" if by_layer else ", fused layers")
+    return found
+
+
+def verify_steps(
+    net: Net, devices: Sequence[str | Device], inputs: Mapping[str, Any], *, backward: bool
+) -> list[str]:
+    """Compare every Step on some devices with portable code; return the differences found.
+
+    Args:
+        net: The net, which is copied to each device.
+        devices: The devices.
+        inputs: An array for each net input.
+        backward: Verify gradients, too.
+
+    Returns:
+        For each device with a wrong Step, a message on the first one; see ``Net(verify=True)``.
+    """
+    found = []
+    for device in devices:
+        with net.clone(device) as copy:
+            copy.verify = True
+            for name, array in inputs.items():
+                copy.set_input(name, array)
+            try:
+                copy.forward()
+                if backward:
+                    _give_gradients(net, copy)
+                    copy.clear_param_diffs()
+                    copy.backward()
+            except NetError as error:
+                if error.code != ErrorCode.FAILED or "step" not in error.details:
+                    raise
+                found.append(f"on {device}: {error}")
     return found
 
 

@@ -42,6 +42,31 @@ def test_devices_that_part_name_the_first_layer(project, run, parted):
     )
 
 
+@pytest.mark.parametrize("more", ["", "--json"])
+def test_each_step_names_the_first_wrong_one(project, run, monkeypatch, more):
+    from demitasse.backends.numpy.steps.inner_product import InnerProductStep
+
+    forward = InnerProductStep.forward
+
+    def wrong(self):
+        forward(self)
+        self.at.top[0].mutable_cpu_data()[0, 1] += 9
+
+    monkeypatch.setattr(InnerProductStep, "forward", wrong)
+    command = "consistency deploy.prototxt --devices numpy readonly -rtol 1e9"
+
+    assert run(command).exit_code == 0
+    result = run(f"{command} --each_step {more}")
+
+    assert result.exit_code == 1
+    assert "InnerProductStep" in result.stdout
+    assert "layer 'ip' (InnerProduct), forward" in result.stdout
+
+
+def test_each_step_agrees(project, run):
+    assert run("consistency net.prototxt --devices cpu numpy --each_step").exit_code == 0
+
+
 def test_what_is_allowed_can_be_said(project, run, parted):
     assert run("consistency deploy.prototxt --devices numpy readonly -rtol 0.2").exit_code == 0
 

@@ -157,6 +157,10 @@ def test_a_slow_layer_is_looked_into(beside_digits, capsys):
     assert "conv1" in capsys.readouterr().out
 
 
+def test_a_wrong_result_is_looked_for(beside_digits):
+    run(python_blocks("docs/development/wrong-result.md"), "wrong-result.md")
+
+
 def test_the_python_interface_has_the_names_that_the_page_says():
     text = (ROOT / "docs/from-pycaffe.md").read_text(encoding="utf-8")
     [table] = re.findall(r"^## The names$(.*?)^##? ", text, re.MULTILINE | re.DOTALL)

@@ -163,6 +163,11 @@ report_options = option_group(
     metavar="N",
     help="Also train N steps on each device, and compare losses and parameters after each step.",
 )
+@click.option(
+    "--each_step",
+    is_flag=True,
+    help="Also compare every Step with portable code on the same inputs; name the first wrong one.",
+)
 @report_options
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Seed of weights, inputs and dropout."
@@ -177,6 +182,7 @@ def consistency_command(
     devices: str,
     weights: tuple[str, ...],
     steps: int,
+    each_step: bool,
     seed: int,
     inputs: Path | None,
     phase: str,
@@ -191,7 +197,12 @@ def consistency_command(
     from demitasse.cli.comparison import ComparisonReport
     from demitasse.cli.evaluation import load_weights_into
     from demitasse.net import Net
-    from demitasse.testing.comparison import compare, compare_training, random_inputs
+    from demitasse.testing.comparison import (
+        compare,
+        compare_training,
+        random_inputs,
+        verify_steps,
+    )  # fmt: skip
     from demitasse.testing.reference.model import read_arrays
 
     names = split_names((devices,))
@@ -213,9 +224,11 @@ def consistency_command(
             for name, array in arrays.items():
                 other.set_input(name, array)
 
+        backward = phase == "TRAIN" and any(made.structure.blob_loss_weights)
+        wrong = verify_steps(made, names, arrays, backward=backward) if each_step else []
         trained = compare_training(net, names, steps, prepare=prepare, seed=seed) if steps else []
         title = f"{made.name} ({net.name})" if made.name else net.name
-        result = ComparisonReport(title, found, trained, made.dtype, options.rtol)
+        result = ComparisonReport(title, found, trained, made.dtype, options.rtol, missing=wrong)
     options.show(ctx, result)
 
 
