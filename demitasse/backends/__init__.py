@@ -10,7 +10,7 @@ from demitasse.backends import packages
 from demitasse.backends.base import Backend
 from demitasse.core.plugins import import_plugins
 from demitasse.core.text import suggestion
-from demitasse.errors import DeviceError
+from demitasse.errors import DeviceError, ErrorCode
 
 __all__ = ["backend_class", "backend_names", "canonical_name", "clashes", "devices_of", "register"]
 
@@ -53,7 +53,7 @@ def register(name: str) -> Callable[[type[Backend]], type[Backend]]:
     def note(kind: type[Backend]) -> type[Backend]:
         if name in BUILT_IN or name in ALIASES or _registered.get(name, kind) is not kind:
             message = f"there is a backend {name!r} already; choose another name"
-            raise DeviceError(message)
+            raise DeviceError(message, code=ErrorCode.DUPLICATE, backend=name)
         _registered[name] = packages.class_of(kind)
         return kind
 
@@ -81,7 +81,7 @@ def backend_class(name: str) -> type[Backend]:
         packages.warn_once(clash)
     points = packages.found().get(name)
     if not points:
-        raise DeviceError(_unknown(name))
+        raise DeviceError(_unknown(name), code=ErrorCode.UNKNOWN, backend=name)
     return packages.load(name, points)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from demitasse.backends.base import Backend
 from demitasse.core.log import get_logger
-from demitasse.errors import DeviceError
+from demitasse.errors import DeviceError, ErrorCode
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -41,7 +41,7 @@ def load(name: str, points: Sequence[EntryPoint]) -> type[Backend]:
             f"{len(points)} packages have a backend {name!r}: "
             f"{', '.join(map(distribution, points))}; uninstall all but one"
         )
-        raise DeviceError(message)
+        raise DeviceError(message, code=ErrorCode.DUPLICATE, backend=name)
     [point] = points
     try:
         return class_of(point.load())
@@ -50,7 +50,7 @@ def load(name: str, points: Sequence[EntryPoint]) -> type[Backend]:
             f"the backend {name!r} of {distribution(point)} cannot be loaded: its entry point "
             f"'{point.name} = {point.value}' raised {type(error).__name__}: {error}"
         )
-        raise DeviceError(message) from error
+        raise DeviceError(message, code=ErrorCode.FAILED, backend=name) from error
 
 
 def class_of(entry: object) -> type[Backend]:

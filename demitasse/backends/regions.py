@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.errors import ShapeError
+from demitasse.errors import ErrorCode, ShapeError
 
 __all__ = ["Bins", "Region", "bins", "bins_between"]
 
@@ -135,7 +135,7 @@ def _items(rois: np.ndarray, batch: int) -> np.ndarray:
             f"region {wrong} is {rois[wrong].tolist()}; it must be (item, x1, y1, x2, y2) with an "
             f"item below {batch}"
         )
-        raise ShapeError(message)
+        raise ShapeError(message, code=ErrorCode.OUT_OF_RANGE, region=wrong, items=batch)
     return rois[:, 0].astype(np.int64)
 
 

@@ -12,7 +12,7 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.base import Backend
 from demitasse.backends.numpy.backend import NumpyBackend
 from demitasse.backends.step import Lowerings
-from demitasse.errors import DeviceError
+from demitasse.errors import DeviceError, ErrorCode
 
 __all__ = ["ReadonlyBackend", "StrictBackend"]
 
@@ -48,7 +48,9 @@ class StrictBackend(Backend):
         try:
             import array_api_strict
         except ImportError:
-            raise DeviceError(self.missing()) from None
+            raise DeviceError(
+                self.missing(), code=ErrorCode.UNAVAILABLE, package="array-api-strict"
+            ) from None
         self.xp: Any = array_api_strict
         self.array_device = array_api_strict.Device(self.index)
         self._host = array_api_strict.Device("CPU_DEVICE")

@@ -16,7 +16,7 @@ import numpy as np
 from demitasse.backends import random
 from demitasse.backends.arrays import Array
 from demitasse.backends.base import Backend
-from demitasse.errors import DeviceError, OutOfMemoryError
+from demitasse.errors import DeviceError, ErrorCode, OutOfMemoryError
 
 __all__ = ["TorchBackend"]
 
@@ -38,7 +38,7 @@ class TorchBackend(Backend):
         super().__init__(index or self.default_index)
         self._torch, why = _library()
         if self._torch is None:
-            raise DeviceError(why)
+            raise DeviceError(why, code=ErrorCode.UNAVAILABLE, package="torch")
         self.xp = import_module("array_api_compat.torch")
         self.array_device = self._torch.device(self.index)
         self._on_host = self.array_device.type == "cpu"
@@ -81,7 +81,7 @@ class TorchBackend(Backend):
                 f"torch:{self.index} has no room. Make the batch smaller, end what else uses the "
                 f"device, or take one with more memory ({error})"
             )
-            raise OutOfMemoryError(message) from error
+            raise OutOfMemoryError(message, device=f"torch:{self.index}") from error
 
     def explained(self, error: Exception) -> Exception:
         """Return what ``enter`` would make of an error that arises within it."""
@@ -101,7 +101,9 @@ class TorchBackend(Backend):
         """
         if name == "float64" and not self.has_float64:
             message = f"torch:{self.index} has no float64; compute in float32, or elsewhere"
-            raise DeviceError(message)
+            raise DeviceError(
+                message, code=ErrorCode.UNSUPPORTED, device=f"torch:{self.index}", dtype=name
+            )
         return getattr(self._torch, name)
 
     def zeros(self, size: int, dtype: str) -> Array:

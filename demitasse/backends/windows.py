@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from demitasse.backends.ops import Conv
-from demitasse.errors import ShapeError
+from demitasse.errors import ErrorCode, ShapeError
 
 __all__ = ["ConvGeometry", "Shape", "Window"]
 
@@ -144,7 +144,7 @@ class Window:
                 f"{self.dilation}) on {given} gives a size of {out}; every axis must be above 0: "
                 "use a larger input, a smaller kernel_size or more pad"
             )
-            raise ShapeError(message)
+            raise ShapeError(message, code=ErrorCode.OUT_OF_RANGE, field="kernel_size", got=out)
         return out
 
 

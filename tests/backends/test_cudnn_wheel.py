@@ -12,6 +12,7 @@ from importlib.util import find_spec
 import cudnn_standin
 import pytest
 from cuda_driver import load_driver
+from expect_error import expect_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from windows import sizes, windows
@@ -190,7 +191,7 @@ class TestPlans:
         layer = LAYERS["ResNet's 3x3"]
         wrong = replace(layer, **{field: (56, 55)})
 
-        with pytest.raises(Declined, match="cuDNN has no plan for it"):
+        with expect_error(Declined, mentions="cuDNN"):
             plans.graph(Convolution(result, wrong, "float32"), STRICT)
 
     def test_rounding_takes_other_engines(self, plans):
@@ -216,13 +217,13 @@ class TestPlans:
         convolution = Convolution("maps", LAYERS["ResNet's 3x3"], "float32", bias=True, relu=relu)
 
         plans.graph(convolution, ROUNDED)
-        with pytest.raises(Declined, match="no plan of cuDNN's without TF32"):
+        with expect_error(Declined, mentions="TF32"):
             plans.graph(convolution, STRICT)
 
     def test_a_relu_needs_a_bias(self, plans):
         convolution = Convolution("maps", LAYERS["ResNet's 3x3"], "float32", relu=True)
 
-        with pytest.raises(Declined, match="cuDNN has no plan for it"):
+        with expect_error(Declined, mentions="cuDNN"):
             plans.graph(convolution, ROUNDED)
 
     @pytest.mark.parametrize(

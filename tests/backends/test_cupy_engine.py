@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 from cuda_host import HostEngine, cuda_at
+from expect_error import expect_error
 
 from demitasse.backends import random
 from demitasse.backends.cupy.library.cublas import Product
 from demitasse.backends.cupy.library.engine import WIDE
-from demitasse.errors import DeviceError
+from demitasse.errors import DeviceError, ErrorCode
 
 RNG = np.random.default_rng(0)
 
@@ -101,7 +102,12 @@ def test_a_library_that_refuses_is_quoted():
     product = Product("float32", 2, 2, -1)
     one = np.zeros(4, "float32")
 
-    with pytest.raises(DeviceError, match="cublasSgemm_v2 failed: CUBLAS_STATUS_INVALID_VALUE"):
+    with expect_error(
+        DeviceError,
+        ErrorCode.FAILED,
+        function="cublasSgemm_v2",
+        status="CUBLAS_STATUS_INVALID_VALUE",
+    ):
         HostEngine().multiply(product, one, one, one)
 
 

@@ -5,12 +5,13 @@ import threading
 import numpy as np
 import pytest
 from cuda_host import cuda_at
+from expect_error import expect_error
 from gpu.plugin import real_gpus
 
 from demitasse import Net
 from demitasse.blob import Blob
 from demitasse.core.device import Device
-from demitasse.errors import DeviceError
+from demitasse.errors import OutOfMemoryError
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.memory import Head, SyncedMemory
 
@@ -158,7 +159,9 @@ class TestMemory:
     def test_more_than_there_is_is_refused_with_sizes(self, gpu):
         _, total = gpu.backend.memory_info()
 
-        with pytest.raises(DeviceError, match=r"cuda:0 has no room for .* GiB: of .* GiB on "):
+        with expect_error(
+            OutOfMemoryError, device="cuda:0", requested=4 * total, mentions=["cuda:0", "GiB"]
+        ):
             gpu.backend.zeros(total, "float32")
 
     def test_facts_for_reports(self, gpu):

@@ -4,6 +4,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from gpu.errors import Misuse
 
 from demitasse.backends.cupy import CupyBackend
@@ -103,22 +104,22 @@ def numbers_in_another_order(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("work", "fault", "error", "message"),
+    ("work", "fault", "error", "mentions"),
     [
         (overwriting, no_wait, AssertionError, "2.0, 2.0"),
         (letting_go, no_hold, AssertionError, "-1.0, -1.0"),
         (two_streams, no_order, AssertionError, "assert"),
-        (another_gpu, no_enter, ValueError, "different from the current device"),
-        (launching, wide_numbers, Misuse, "int64 was given, the kernel reads i4"),
-        (launching, one_number_less, Misuse, "has 4 parameters, 3 were given"),
-        (launching, numbers_in_another_order, Misuse, "was given, the kernel reads"),
+        (another_gpu, no_enter, ValueError, "device"),
+        (launching, wide_numbers, Misuse, ["int64", "i4"]),
+        (launching, one_number_less, Misuse, ["4", "3"]),
+        (launching, numbers_in_another_order, Misuse, []),
     ],
     ids=lambda given: getattr(given, "__name__", ""),
 )
-def test_a_fault_is_noticed(work, fault, error, message, monkeypatch):
+def test_a_fault_is_noticed(work, fault, error, mentions, monkeypatch):
     work()
 
     fault(monkeypatch)
 
-    with pytest.raises(error, match=message):
+    with expect_error(error, mentions=mentions):
         work()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from gpu import kernels, machine, memory
 from gpu.errors import CUDARuntimeError, Misuse, OutOfMemoryError
 from gpu.package import in_place
@@ -25,11 +26,11 @@ class TestArrays:
     def test_numpy_does_not_see_them(self, cupy):
         array = cupy.zeros(3)
 
-        with pytest.raises(TypeError, match="Implicit conversion to a NumPy array is not allowed"):
+        with expect_error(TypeError, mentions="NumPy"):
             np.asarray(array)
         with pytest.raises(TypeError):
             np.add(np.ones(3), array)
-        with pytest.raises(TypeError, match="Unsupported type"):
+        with expect_error(TypeError, mentions="numpy.ndarray"):
             array + np.ones(3)
 
     def test_python_numbers_take_the_type_of_the_array_and_numpys_their_own(self, cupy):
@@ -54,9 +55,9 @@ class TestArrays:
         with cupy.cuda.Device(1):
             array = cupy.zeros(3)
 
-        with pytest.raises(ValueError, match=r"resides \(1\) is different from the current"):
+        with expect_error(ValueError, mentions="(1)"):
             array + 1
-        with pytest.raises(ValueError, match="Peer access is unavailable"):
+        with expect_error(ValueError, mentions="Peer access"):
             array[...] = 1
 
 
@@ -120,7 +121,7 @@ class TestOrder:
             assert cupy.cuda.get_current_stream() == stream
             with cupy.cuda.Device(1):
                 assert cupy.cuda.get_current_stream().ptr == 0
-                with pytest.raises(RuntimeError, match="does not match with the current device"):
+                with expect_error(RuntimeError, mentions="device"):
                     stream.use()
 
         assert cupy.cuda.get_current_stream().ptr == 0
@@ -152,7 +153,7 @@ class TestMemory:
         monkeypatch.setattr(gpu, "total", gpu.allocated + 4096)
 
         array = cupy.empty(4096, "uint8")
-        with pytest.raises(OutOfMemoryError, match="Out of memory allocating 512 bytes"):
+        with expect_error(OutOfMemoryError, mentions="512"):
             cupy.empty(1, "uint8")
         del array
 
@@ -252,7 +253,7 @@ class TestKernels:
 
     @pytest.mark.parametrize("name", ["divergent", "parted"])
     def test_a_barrier_is_for_all_threads(self, cupy, launch, name):
-        with pytest.raises(Misuse, match=f"{name}: block 0: . threads wait at a barrier"):
+        with expect_error(Misuse, mentions=[name, "block 0", "barrier"]):
             launch(name, 1, 8, cupy.zeros(8, "float32"))
 
         launch("reversed", 1, 64, *[cupy.zeros(64, "float32")] * 2, np.int32(64))
@@ -265,18 +266,18 @@ class TestKernels:
         assert y.get().tolist() == [496, 1520]
 
     @pytest.mark.parametrize(
-        ("arguments", "message"),
+        ("arguments", "mentions"),
         [
-            (lambda cp: (cp.zeros(8, "float32"),), "has 3 parameters, 1 were given"),
-            (lambda cp: (*[cp.zeros(8, "float32")] * 2, np.int64(8)), "int64 .* reads i4"),
-            (lambda cp: (*[cp.zeros(8, "float32")] * 2, 8), "int64 .* reads i4"),
-            (lambda cp: (*[cp.zeros(8, "float32")] * 2, np.float32(8)), "float32 .* reads i4"),
-            (lambda cp: (cp.zeros(8), cp.zeros(8, "float32"), np.int32(8)), "float64 .* reads f4"),
-            (lambda cp: (cp.zeros((8, 2), "float32")[:, 0], None, np.int32(8)), "not contiguous"),
+            (lambda cp: (cp.zeros(8, "float32"),), ["3", "1"]),
+            (lambda cp: (*[cp.zeros(8, "float32")] * 2, np.int64(8)), ["int64", "i4"]),
+            (lambda cp: (*[cp.zeros(8, "float32")] * 2, 8), ["int64", "i4"]),
+            (lambda cp: (*[cp.zeros(8, "float32")] * 2, np.float32(8)), ["float32", "i4"]),
+            (lambda cp: (cp.zeros(8), cp.zeros(8, "float32"), np.int32(8)), ["float64", "f4"]),
+            (lambda cp: (cp.zeros((8, 2), "float32")[:, 0], None, np.int32(8)), "contiguous"),
         ],
     )  # fmt: skip
-    def test_arguments_are_held_against_the_source(self, cupy, launch, arguments, message):
-        with pytest.raises(Misuse, match=message):
+    def test_arguments_are_held_against_the_source(self, cupy, launch, arguments, mentions):
+        with expect_error(Misuse, mentions=mentions):
             launch("reversed", 1, 8, *arguments(cupy))
 
     def test_memory_of_another_gpu_is_refused(self, cupy, launch):
@@ -284,7 +285,7 @@ class TestKernels:
 
         with (
             cupy.cuda.Device(1),
-            pytest.raises(Misuse, match="an array of cuda:0 in a kernel on 1"),
+            expect_error(Misuse, mentions=["cuda:0", "1"]),
         ):
             launch("reversed", 1, 8, array, array, np.int32(8))
 
@@ -341,12 +342,12 @@ class TestCapture:
                 forbidden()
             try:
                 stream.end_capture()
-            except CUDARuntimeError as spoiled:
-                assert "previous error" in str(spoiled)  # noqa: PT017
+            except CUDARuntimeError as invalidated:
+                assert "previous error" in str(invalidated)  # noqa: PT017
             assert not stream.is_capturing()
 
     def test_the_default_stream_cannot_be_captured(self, cupy):
-        with pytest.raises(RuntimeError, match="cannot capture on the default"):
+        with expect_error(RuntimeError, mentions="default"):
             cupy.cuda.Stream.null.begin_capture()
 
     def test_another_stream_joins_by_an_event(self, cupy, stream):
@@ -370,7 +371,7 @@ class TestCapture:
         with side:
             array += 1
 
-        with pytest.raises(CUDARuntimeError, match="unjoined work"):
+        with expect_error(CUDARuntimeError, mentions="unjoined"):
             stream.end_capture()
 
     def test_memory_may_be_allocated_where_that_is_asked_for(self, cupy, stream, monkeypatch):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 from lowered import build, conv, expect_same, layer, net
 
 from demitasse import Net
@@ -9,7 +10,7 @@ from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.engine import engine
 from demitasse.backends.onednn.library.library import check
 from demitasse.backends.step import Declined
-from demitasse.errors import DeviceError
+from demitasse.errors import DeviceError, ErrorCode
 from demitasse.io.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
@@ -50,12 +51,13 @@ def test_more_axes_than_the_library_takes_run_elsewhere(layers):
     made = planned(*layers, shape=THIRTEEN)
     step = entry(made, "l").step
     assert step is None or "onednn" not in type(step).__module__
-    assert "13 axes; oneDNN takes 12" in entry(made, "l").why
+    for number in ("13", "12"):
+        assert number in entry(made, "l").why
 
 
 @pytest.mark.parametrize("layout", ["plain", "any"])
 def test_a_layout_of_too_many_axes_is_declined(layout):
-    with pytest.raises(Declined, match="13 axes; oneDNN takes 12"):
+    with expect_error(Declined, mentions=["13", "12"]):
         getattr(engine(), layout)(THIRTEEN)
 
 
@@ -64,7 +66,13 @@ def test_a_layout_of_the_most_axes_is_made():
 
 
 def test_a_status_is_said_in_words():
-    with pytest.raises(DeviceError, match="oneDNN failed: invalid arguments"):
+    with expect_error(
+        DeviceError,
+        ErrorCode.FAILED,
+        library="oneDNN",
+        status=2,
+        mentions="invalid arguments",
+    ):
         check(2)
 
 
@@ -79,26 +87,27 @@ def test_a_status_is_said_in_words():
                 "y",
                 "inner_product_param { num_output: 3 transpose: true }",
             ),
-            "a transposed weight",
+            ["transposed"],
         ),
         (
             layer("l", "LRN", "x", "y", "lrn_param { norm_region: WITHIN_CHANNEL }"),
-            "WITHIN_CHANNEL",
+            ["WITHIN_CHANNEL"],
         ),
         (
             layer("l", "Pooling", "x", "y", "pooling_param { pool: STOCHASTIC kernel_size: 2 }"),
-            "STOCHASTIC; oneDNN takes MAX and AVE",
+            ["STOCHASTIC", "MAX", "AVE"],
         ),
-        (layer("l", "Eltwise", "x x", "y", "eltwise_param { operation: PROD }"), "PROD; oneDNN"),
-        (layer("l", "ELU", "x", "y"), "elu; oneDNN's Step is for gelu, relu, tanh, sigmoid"),
-        (layer("l", "ReLU", "x", "y", "relu_param { negative_slope: -1 }"), "slope -1;"),
+        (layer("l", "Eltwise", "x x", "y", "eltwise_param { operation: PROD }"), ["PROD"]),
+        (layer("l", "ELU", "x", "y"), ["elu", "gelu", "relu", "tanh", "sigmoid"]),
+        (layer("l", "ReLU", "x", "y", "relu_param { negative_slope: -1 }"), ["slope", "-1"]),
     ],
     ids=["InnerProduct", "LRN", "Pooling", "Eltwise", "ELU", "ReLU"],
 )
 def test_what_is_not_lowered_says_why(text, why):
     made = planned(text)
 
-    assert why in entry(made, "l").why
+    for name in why:
+        assert name in entry(made, "l").why
 
 
 def test_doubles_run_on_numpy_and_say_why():
@@ -109,7 +118,8 @@ def test_doubles_run_on_numpy_and_say_why():
     step = entry(made, "c").step
 
     assert step.code == "numpy"
-    assert step.declined == ("float64; oneDNN takes float32",)
+    [why] = step.declined
+    assert "float64" in why
 
 
 def test_a_step_names_the_code_that_runs():
@@ -152,7 +162,7 @@ def test_other_activations_run_by_themselves_and_say_why(kind, param):
     made = planned(conv(16), layer("r", kind, "c", "c", param))
 
     assert entry(made, "c").group is None
-    assert "oneDNN appends ReLU" in entry(made, "c").why_not_fused
+    assert "ReLU" in entry(made, "c").why_not_fused
 
 
 def test_a_step_declines_before_it_touches_anything():

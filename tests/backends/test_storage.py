@@ -7,12 +7,13 @@ a Step keeps what it computes up to three times, the last time as its top.
 import numpy as np
 import pytest
 from cuda_host import cuda_at, need_compiler
+from expect_error import expect_error
 from replays import played_from_now_on
 
 from demitasse import Net
 from demitasse.backends.storage import ARRAYS, narrowed, widen_into
 from demitasse.core.config import settings
-from demitasse.errors import ConfigError, NetError
+from demitasse.errors import ConfigError, ErrorCode, NetError
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.layers.registry import CATALOG
 from demitasse.testing import make_layer
@@ -377,7 +378,7 @@ def test_the_setting_says_it_for_every_net(kind):
 
 
 def test_a_net_that_is_trained_is_refused(kind):
-    with pytest.raises(ConfigError, match="is for nets of phase TEST: small gradients"):
+    with expect_error(ConfigError, field="storage", mentions="TEST"):
         Net(parse_text(NET, NetParameter), "TRAIN", device=cuda_at("cuda:0"), storage=kind)
 
 
@@ -385,26 +386,26 @@ def test_there_is_no_backward_pass(kind):
     net = images(made(cuda_at("cuda:0"), kind))
     net.forward()
 
-    with pytest.raises(NetError, match=f"values are kept as {kind} only runs forward"):
+    with expect_error(NetError, ErrorCode.UNSUPPORTED, field="storage", got=kind):
         net.backward()
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("device", "storage", "code", "mentions"),
     [
-        ({"device": "cpu", "storage": "half"}, "is for GPUs; cpu keeps values as they are"),
-        ({"device": "numpy", "storage": "bfloat16"}, "is for GPUs; numpy keeps values"),
-        ({"device": "numpy", "storage": "int8"}, "must be one of float, half, bfloat16"),
+        ("cpu", "half", ErrorCode.UNSUPPORTED, "cpu"),
+        ("numpy", "bfloat16", ErrorCode.UNSUPPORTED, "numpy"),
+        ("numpy", "int8", ErrorCode.UNKNOWN, ["float", "half", "bfloat16"]),
     ],
 )
-def test_devices_without_it_say_so(options, words):
-    with pytest.raises(ConfigError, match=words):
-        Net(parse_text(NET, NetParameter), "TEST", **options)
+def test_devices_without_it_say_so(device, storage, code, mentions):
+    with expect_error(ConfigError, code, field="storage", got=storage, mentions=mentions):
+        Net(parse_text(NET, NetParameter), "TEST", device=device, storage=storage)
 
 
 def test_double_precision_is_refused():
     need_compiler()
     device = cuda_at("cuda:0")
 
-    with pytest.raises(ConfigError, match="is for nets of float32, not float64"):
+    with expect_error(ConfigError, ErrorCode.CONFLICT, field="storage", dtype="float64"):
         Net(parse_text(NET, NetParameter), "TEST", device=device, dtype="float64", storage="half")

@@ -33,7 +33,7 @@ from demitasse.backends.ops import Op
 from demitasse.backends.step import AnyStep, Lowerings, Operands
 from demitasse.backends.storage import STORAGES, Stored
 from demitasse.core.config import settings
-from demitasse.errors import DeviceError
+from demitasse.errors import DeviceError, ErrorCode
 
 __all__ = ["CupyBackend"]
 
@@ -74,7 +74,9 @@ class CupyBackend(Backend):
             self.xp = import_module("array_api_compat.cupy")
             self.array_device = self._cupy.cuda.Device(int(self.index))
         except Exception as error:  # whatever a missing driver or library raises
-            raise DeviceError(self.missing()) from error
+            raise DeviceError(
+                self.missing(), code=ErrorCode.UNAVAILABLE, device=f"cuda:{self.index}"
+            ) from error
         self._flights = Flights()
         self._limit = 0
         self._threads: set[int] = set()

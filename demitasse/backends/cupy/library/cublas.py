@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from demitasse.errors import DeviceError
+from demitasse.errors import DeviceError, ErrorCode
 
 __all__ = ["ColumnMajor", "Cublas", "Handle", "Product", "load"]
 
@@ -109,7 +109,7 @@ def load() -> ctypes.CDLL:
         message = (
             f'cuBLAS cannot be loaded ({error}); pip install "cupy-cuda13x[ctk]" (or 12x) brings it'
         )
-        raise DeviceError(message) from error
+        raise DeviceError(message, code=ErrorCode.UNAVAILABLE, library="cuBLAS") from error
 
 
 class Cublas:
@@ -154,7 +154,9 @@ class Cublas:
         if status:
             said = self.library.cublasGetStatusName(status).decode()
             message = f"{name} failed: {said}"
-            raise DeviceError(message)
+            raise DeviceError(
+                message, code=ErrorCode.FAILED, library="cuBLAS", function=name, status=said
+            )
 
 
 class Handle:

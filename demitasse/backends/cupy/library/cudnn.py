@@ -24,7 +24,7 @@ from demitasse.backends.step import Declined
 from demitasse.backends.storage import ARRAYS, array_dtype
 from demitasse.backends.windows import Shape
 from demitasse.core.config import settings
-from demitasse.errors import DeviceError
+from demitasse.errors import DeviceError, ErrorCode
 
 __all__ = [
     "BIAS", "IMAGE", "MAPS", "MOST_AXES", "WEIGHT", "Choice", "Cudnn", "Device", "Plans", "Rules",
@@ -474,4 +474,4 @@ class Executable:
             self.graph.execute(tensors, address(workspace), handle=self.library.handle())
         except RuntimeError as error:
             message = f"cuDNN failed: {error}"
-            raise DeviceError(message) from error
+            raise DeviceError(message, code=ErrorCode.FAILED, library="cuDNN") from error

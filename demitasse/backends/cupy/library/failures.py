@@ -8,7 +8,7 @@ from typing import Any
 
 from demitasse.backends.cupy.library.memory_pools import Pools
 from demitasse.core.text import bytes_text
-from demitasse.errors import DeviceError, OutOfMemoryError
+from demitasse.errors import DeviceError, ErrorCode, OutOfMemoryError
 
 __all__ = ["failures"]
 
@@ -34,21 +34,23 @@ def failures(cupy: Any, pools: Pools, asked: int = 0) -> Iterator[None]:
             f"{name} has no room{what}: {pools}. Make the batch smaller, end what else uses the "
             f"GPU, or take a GPU with more memory ({error})"
         )
-        raise OutOfMemoryError(message) from error
+        raise OutOfMemoryError(message, device=name, requested=asked) from error
     except cuda.compiler.CompileException as error:
         message = (
             f"a kernel for {name} could not be compiled; where CUDA's headers are missing, "
             f"{BRINGS} brings them: {error}"
         )
-        raise DeviceError(message) from error
+        raise DeviceError(message, code=ErrorCode.FAILED, device=name, stage="compile") from error
     except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
         message = f"{name} failed: {error}; what was queued before is lost"
-        raise DeviceError(message) from error
+        raise DeviceError(message, code=ErrorCode.FAILED, device=name) from error
     except RuntimeError as error:
         message = _of_a_library(error, name)
         if not message:
             raise
-        raise DeviceError(message) from error
+        missing = type(error).__name__ in ("DynamicLibNotFoundError", "RuntimeError")
+        code = ErrorCode.UNAVAILABLE if missing else ErrorCode.FAILED
+        raise DeviceError(message, code=code, device=name) from error
 
 
 def _of_a_library(error: RuntimeError, name: str) -> str:

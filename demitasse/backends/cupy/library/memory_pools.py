@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from demitasse.core.text import bytes_text
-from demitasse.errors import DeviceError
+from demitasse.errors import DeviceError, ErrorCode
 
 __all__ = ["Pools", "properties"]
 
@@ -109,7 +109,7 @@ def properties(number: int) -> dict[str, Property]:
         found = runtime.getDeviceProperties(number)
     except Exception as error:  # whatever a missing driver or library raises
         message = f"cuda:{number} cannot be asked for its properties: {error}"
-        raise DeviceError(message) from error
+        raise DeviceError(message, code=ErrorCode.UNAVAILABLE, device=f"cuda:{number}") from error
     plain: dict[str, Property] = {}
     for name, value in found.items():
         if isinstance(value, bytes) and name == "name":

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from demitasse.backends.arrays import Array
-from demitasse.errors import ParallelError
+from demitasse.errors import ErrorCode, ParallelError
 
 __all__ = ["Nccl", "NcclConnector", "missing", "new_uid"]
 
@@ -42,7 +42,7 @@ def new_uid() -> bytes:
     """
     why = missing()
     if why:
-        raise ParallelError(why)
+        raise ParallelError(why, code=ErrorCode.UNAVAILABLE, library="NCCL")
     nccl = import_module("cupy.cuda.nccl")
     with _failures(nccl):
         return bytes(nccl.get_unique_id())
@@ -186,7 +186,7 @@ class Nccl:
             if time.monotonic() > end:
                 self._communicator.abort()
                 message = f"another GPU was lost or hangs: nothing came for {self._timeout:g} s"
-                raise ParallelError(message)
+                raise ParallelError(message, code=ErrorCode.TIMEOUT, seconds=self._timeout)
             time.sleep(pause)
             pause = min(0.001, pause + 2e-6)
         with _failures(self._nccl):
@@ -199,7 +199,7 @@ def _failures(nccl: Any) -> Iterator[None]:
         yield
     except nccl.NcclError as error:
         message = f"NCCL failed: {error}; NCCL_DEBUG=INFO in the environment has it say more"
-        raise ParallelError(message) from error
+        raise ParallelError(message, code=ErrorCode.FAILED, library="NCCL") from error
 
 
 def _version(number: int) -> str:

@@ -36,7 +36,7 @@ from demitasse.backends.onednn.library.primitive import (
 )
 from demitasse.backends.step import Declined, Memory, Operand
 from demitasse.core.threads import Uninterrupted
-from demitasse.errors import DeviceError
+from demitasse.errors import DeviceError, ErrorCode
 
 __all__ = ["Engine", "engine"]
 
@@ -172,7 +172,7 @@ class Engine(HostEngine):
             found = self.describe_reorder(here.handle, there.handle)
         except Declined as declined:
             message = f"oneDNN failed: {declined}, {here} and {there}"
-            raise DeviceError(message) from None
+            raise DeviceError(message, code=ErrorCode.FAILED, library="oneDNN") from None
         return Primitive(self.stream, found, [(Arg.SRC, here.handle), (Arg.DST, there.handle)])
 
     # -- layouts ---------------------------------------------------------------------------------
@@ -357,6 +357,6 @@ def engine() -> Engine:
     """
     library = load()
     if library is None:
-        message = "oneDNN is not here"
-        raise DeviceError(message)
+        message = "oneDNN is not installed; `demitasse devices` says how to install it"
+        raise DeviceError(message, code=ErrorCode.UNAVAILABLE, library="oneDNN")
     return Engine(library)

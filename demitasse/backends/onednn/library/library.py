@@ -26,7 +26,7 @@ import numpy as np
 from demitasse.backends.kernels.language.team import bounded_spinning
 from demitasse.backends.kernels.team import install
 from demitasse.core.config import settings
-from demitasse.errors import DeviceError
+from demitasse.errors import DeviceError, ErrorCode
 
 __all__ = [
     "AVX2",
@@ -389,7 +389,7 @@ def check(status: int) -> None:
     """
     if status:
         message = f"oneDNN failed: {failure(status)}"
-        raise DeviceError(message)
+        raise DeviceError(message, code=ErrorCode.FAILED, library="oneDNN", status=status)
 
 
 def create(function: Callable[..., int], *arguments: Any) -> int:

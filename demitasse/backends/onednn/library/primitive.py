@@ -26,7 +26,7 @@ from demitasse.backends.onednn.library.constants import (
 from demitasse.backends.onednn.library.layout import Layout, layout_of, layout_with_tag
 from demitasse.backends.onednn.library.library import check, create
 from demitasse.backends.step import Declined
-from demitasse.errors import DeviceError
+from demitasse.errors import DeviceError, ErrorCode
 
 if TYPE_CHECKING:
     from demitasse.backends.onednn.library.engine import Engine
@@ -157,7 +157,7 @@ class Primitive:
         buffer = self._bound[place]
         if buffer is None:
             message = "an argument of a primitive was used before it was bound"
-            raise DeviceError(message)
+            raise DeviceError(message, code=ErrorCode.BAD_STATE, argument=place)
         return buffer
 
     def release(self) -> None:

@@ -14,7 +14,7 @@ from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Port, Rea
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
-from demitasse.errors import DeviceError
+from demitasse.errors import DeviceError, ErrorCode
 
 __all__ = ["InnerProductStep", "Own", "Product"]
 
@@ -39,7 +39,7 @@ class Own(Port):
     def array(self) -> np.ndarray:
         if self.buffer is None:
             message = "a product was run before its buffers were named"
-            raise DeviceError(message)
+            raise DeviceError(message, code=ErrorCode.BAD_STATE)
         return self.buffer
 
 
