@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
@@ -33,6 +33,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="number of the first net")
     parser.add_argument("--size", default="mixed", choices=("small", "medium", "large", "mixed"))
     parser.add_argument("--pairs", action="store_true", help="run pairs of layers, small or large")
+    parser.add_argument("--every", type=int, default=1, help="run one case of so many")
     parser.add_argument("--jobs", type=int, default=1, help="child processes")
     parser.add_argument("--shrink-seconds", type=float, default=120, help="0: do not shrink")
     parser.add_argument("--stop", type=int, default=20, help="end after so many failures")
@@ -66,11 +67,9 @@ def _cases(options: argparse.Namespace):
         sizes = ("small", "large") if options.size == "mixed" else (options.size,)
         every = (case for size in sizes for case in pairs(size))
         last = None if options.count is None else options.seed + options.count
-        return (case for i, case in enumerate(every) if options.seed <= i < (last or i + 1))
-    numbers = count(options.seed)
-    if options.count is not None:
-        numbers = range(options.seed, options.seed + options.count)
-    return (generate(number, options.size) for number in numbers)
+        return islice(every, options.seed, last, options.every)
+    last = None if options.count is None else options.seed + options.count
+    return (generate(i, options.size) for i in islice(count(), options.seed, last, options.every))
 
 
 def _report(case: Case, failure: list[str], options: argparse.Namespace) -> None:

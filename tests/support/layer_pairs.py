@@ -333,8 +333,8 @@ def pairs(size: str) -> Iterator[Case]:
         for second in MAKERS:
             for train in (False, True):
                 case = _pair(first, second, size, number, train=train)
-                number += 1
                 if case is not None:
+                    number += 1
                     yield case
 
 
