@@ -13,7 +13,7 @@ from peers.cases import Case
 from peers.engines import find
 from peers.neighbours import Watch
 
-__all__ = ["EngineError", "Process", "Turn", "ask"]
+__all__ = ["EngineError", "Process", "RegisterTile", "ask"]
 
 BENCH = Path(__file__).resolve().parents[1]
 
@@ -33,7 +33,7 @@ class EngineError(Exception):
 
 
 @dataclass
-class Turn:
+class RegisterTile:
     """What one turn of an engine gave.
 
     Attributes:
@@ -75,11 +75,11 @@ class Process:
         """Do the first pass; return the file with its results."""
         return Path(self._ask(do="check")["results"])
 
-    def turn(self, repeats: int, warm: int, seconds: float) -> Turn:
+    def turn(self, repeats: int, warm: int, seconds: float) -> RegisterTile:
         """Time so many passes, fewer when the time is over, and watch others meanwhile."""
         watch = Watch(self._child.pid)
         found = self._ask(do="run", repeats=repeats, warm=warm, seconds=seconds)
-        return Turn(others=watch.others(), **found)
+        return RegisterTile(others=watch.others(), **found)
 
     def memory(self, *, forget: bool) -> dict[str, float]:
         """Return peaks of memory in MiB; see ``Worker.memory``."""

@@ -18,7 +18,7 @@ from peers.cases import Case
 from peers.digest import Apart, apart
 from peers.engines import PEAK, find
 from peers.neighbours import LIMIT
-from peers.process import EngineError, Process, Turn, ask
+from peers.process import EngineError, Process, RegisterTile, ask
 
 __all__ = ["Options", "Row", "measure"]
 
@@ -231,9 +231,9 @@ def _failing(one: _Running, options: Options) -> Iterator[None]:
         options.tell(f"  {one.row.engine}: {error}")
 
 
-def _undisturbed(one: _Running, options: Options) -> Turn:
+def _undisturbed(one: _Running, options: Options) -> RegisterTile:
     """Give an engine its turn until others leave it alone; at last take the quietest."""
-    best: Turn | None = None
+    best: RegisterTile | None = None
     for attempt in range(options.patience + 1):
         time.sleep(REST * (1 + attempt))
         turn = one.process.turn(one.repeats, one.warm, LONGER * options.turn)

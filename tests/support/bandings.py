@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.direct.schedule import Banding
+from demitasse.backends.kernels.few_inputs.schedule import DirectSchedule
 from demitasse.backends.kernels.tuning import Tuning
 
 
@@ -15,7 +15,7 @@ def banding(x, m, width, *, kernel=(3, 3), stride=(1, 1), pad=(1, 1), dilation=(
     ]
     y = (x[0], m, *size)
     op = ops.Conv("float32", x, y, 1, kernel, stride, pad, dilation, group=1, bias=True)
-    return Banding(op, x, y, replace(Tuning(width), **tuning))
+    return DirectSchedule(op, x, y, replace(Tuning(width), **tuning))
 
 
 def max_pool(y, kernel, stride, pad):

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from demitasse.backends.kernels.fused_optimizer import Descent
+from demitasse.backends.kernels.fused_optimizer import FusedOptimizer
 from demitasse.backends.kernels.language import later, team
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Arguments,
     Output,
@@ -182,11 +182,11 @@ def call_guarded(function, arguments, side):
 @contextmanager
 def guarded_calls(monkeypatch, side, *, poisons=True):
     """Run every kernel that is called in the block on guarded memory, poisoned or not."""
-    checked_run, update = Arguments.run, Descent.__call__
+    checked_run, update = Arguments.run, FusedOptimizer.__call__
 
     def run(self, kernel, threads, each=None, needs=None):
         each = each or {}
-        if each.keys() != {name for name, v in self.values.flat.items() if v is EACH_CALL} or any(
+        if each.keys() != {name for name, v in self.values.flat.items() if v is RUNTIME} or any(
             issubclass(self.values.kinds[name], Address)
             and not isinstance(value, np.ndarray | None)
             for name, value in each.items()
@@ -202,5 +202,5 @@ def guarded_calls(monkeypatch, side, *, poisons=True):
 
     with monkeypatch.context() as patch:
         patch.setattr(Arguments, "run", run)
-        patch.setattr(Descent, "__call__", guarded_update)
+        patch.setattr(FusedOptimizer, "__call__", guarded_update)
         yield

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd.matrices import filtering
-from demitasse.backends.kernels.winograd.schedule import Tiling
+from demitasse.backends.kernels.winograd.schedule import WinogradSchedule
 
 KERNELS = [(3, 3), (5, 5), (1, 7), (7, 1), (1, 3), (1, 9), (7, 7), (5, 3), (2, 2)]
 """Filters' rows and columns: squares, lines, and others."""
@@ -15,4 +15,4 @@ def tiling(x, m, kernel, width, pad=(1, 1), group=1, threads=1, **tuning):
     n, c, h, w = x
     output = h + 2 * pad[0] - kernel[0] + 1, w + 2 * pad[1] - kernel[1] + 1
     tuned = replace(Tuning(width, threads=threads), **tuning)
-    return Tiling(filtering(kernel), n, c, (h, w), m, group, pad, output, tuned)
+    return WinogradSchedule(filtering(kernel), n, c, (h, w), m, group, pad, output, tuned)

@@ -15,7 +15,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Arguments,
     OptionalAddress,
@@ -23,7 +23,12 @@ from demitasse.backends.kernels.language.structs import (
     Struct,
 )
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, chunk, fma, rectified
-from demitasse.backends.kernels.norm.images import WalkFields, each_plane, summed, walk_values
+from demitasse.backends.kernels.norm.images import (
+    ImageLoopFields,
+    each_plane,
+    image_loop_values,
+    summed,
+)
 from demitasse.backends.kernels.tuning import Tuning
 
 __all__ = ["ChannelFactors", "GateGradient", "Gates", "takes"]
@@ -135,8 +140,8 @@ class ChannelFactors:
         n, c, h, w = x.shape
         self._arguments = Arguments(
             FactorFields.values(
-                x=EACH_CALL,
-                y=EACH_CALL,
+                x=RUNTIME,
+                y=RUNTIME,
                 factors=factors,
                 offsets=offsets,
                 images=n,
@@ -168,7 +173,7 @@ class ChannelFactors:
 class GateFields(Struct):
     """Images and gates, and their product; all images lie alike."""
 
-    walk: WalkFields
+    walk: ImageLoopFields
     """Their planes."""
     x: Address
     """Address of the first image."""
@@ -183,7 +188,7 @@ class GateFields(Struct):
 class GradientFields(Struct):
     """Images and gates, and their gradients; all images lie alike."""
 
-    walk: WalkFields
+    walk: ImageLoopFields
     """Their planes."""
     x: Address
     """Address of the first image."""
@@ -277,9 +282,9 @@ class _Planes:
         rest = images.block % width > 0
         self._kernel = _gates_kernel(width, gradient=gradient, adds=adds, rest=rest)
         names = GRADIENT_ARRAYS if gradient else ARRAYS
-        walk = walk_values(images, width, eps=0.0)
+        walk = image_loop_values(images, width, eps=0.0)
         fields = GradientFields if gradient else GateFields
-        self._arguments = Arguments(fields.values(walk=walk, **dict.fromkeys(names, EACH_CALL)))
+        self._arguments = Arguments(fields.values(walk=walk, **dict.fromkeys(names, RUNTIME)))
 
     def _run(self, **arrays: np.ndarray | None) -> None:
         """Run it over these arrays; None for one that there is not."""

@@ -15,7 +15,7 @@ import numpy as np
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Arguments,
     Output,
@@ -308,7 +308,7 @@ class Elementwise:
         constants = np.zeros(NUMBERS, np.float32)
         constants[: len(numbers)] = numbers
         fields = ElementFields.values(
-            x=EACH_CALL, other=EACH_CALL, third=EACH_CALL, y=EACH_CALL, also=EACH_CALL,
+            x=RUNTIME, other=RUNTIME, third=RUNTIME, y=RUNTIME, also=RUNTIME,
             count=count, numbers=constants,
         )  # fmt: skip
         self._arguments = Arguments(fields)

@@ -17,7 +17,7 @@ from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Arguments,
     Output,
@@ -129,10 +129,10 @@ def _write(module: Any, name: str, width: int, rows: int, vectors: int, then: st
         for j in range(at_once):
             here = place + j * width
             some = k.first(f.outputs - here)
-            offset = k.load_some(f.offsets + here * FLOAT, some)
+            offset = k.masked_load(f.offsets + here * FLOAT, some)
             for i, total in enumerate(part.vectors[j::at_once]):
                 target = f.y + (f.outputs * i + here) * FLOAT
-                k.store_some(finished(total + offset), target, some)
+                k.masked_store(finished(total + offset), target, some)
     k.done()
 
 
@@ -190,10 +190,10 @@ class FewRows:
         self._none = aligned(outputs)
         self._arguments = Arguments(
             RowFields.values(
-                x=EACH_CALL,
-                y=EACH_CALL,
-                weight=EACH_CALL,
-                offsets=EACH_CALL,
+                x=RUNTIME,
+                y=RUNTIME,
+                weight=RUNTIME,
+                offsets=RUNTIME,
                 length=length,
                 panel_stride=panel * columns,
                 outputs=outputs,

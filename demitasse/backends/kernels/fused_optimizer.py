@@ -15,7 +15,7 @@ import numpy as np
 from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
+from demitasse.backends.kernels.language.structs import RUNTIME, Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -28,7 +28,7 @@ from demitasse.backends.kernels.language.words import (
 )
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["RULES", "Descent", "Parameter", "Rule"]
+__all__ = ["RULES", "FusedOptimizer", "Parameter", "Rule"]
 
 
 ALONE = 1 << 16
@@ -142,7 +142,7 @@ class Parameter(NamedTuple):
     numbers: Sequence[float]
 
 
-class DescentFields(Struct):
+class OptimizerFields(Struct):
     """Parameters one behind the other."""
 
     table: Address
@@ -195,7 +195,7 @@ def _write(module: Any, name: str, width: int) -> None:
     rest = _part(module, f"{name}_rest", 1)
     whole = _part(module, f"{name}_whole", width)
     k = Kernel(module, name, 1, width, exported=True)
-    f = DescentFields.read(k)
+    f = OptimizerFields.read(k)
     begin, end = chunk(f.elements, *k.thread())
     with k.loop(f.parameters) as loop:
         row = _Row(*k.load_words(f.table + loop.i * (INT * len(_Row._fields)), len(_Row._fields)))
@@ -248,7 +248,7 @@ def _update(
         k.store(weight - change, w)
 
 
-class Descent:
+class FusedOptimizer:
     """w -= v, where v is what a rule makes of scale * g + decay * w and of a history.
 
     The gradient becomes what was subtracted.
@@ -261,8 +261,8 @@ class Descent:
         self.tuning = tuning
         self._kernel = _kernel(tuning.width)
         self._arguments = Arguments(
-            DescentFields.values(
-                table=EACH_CALL, numbers=EACH_CALL, parameters=EACH_CALL, elements=EACH_CALL
+            OptimizerFields.values(
+                table=RUNTIME, numbers=RUNTIME, parameters=RUNTIME, elements=RUNTIME
             )
         )
 

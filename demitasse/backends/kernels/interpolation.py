@@ -15,7 +15,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Arguments,
     Output,
@@ -105,9 +105,9 @@ def _write(module: Any, name: str, width: int, *, rest: bool) -> None:
                 k.store(_mixed(corners, vertical, horizontal), at + place.i)
             if rest:
                 corners = [
-                    [k.load_some(pixel + whole_bytes, some) for pixel in side] for side in pixels
+                    [k.masked_load(pixel + whole_bytes, some) for pixel in side] for side in pixels
                 ]
-                k.store_some(_mixed(corners, vertical, horizontal), at + whole_bytes, some)
+                k.masked_store(_mixed(corners, vertical, horizontal), at + whole_bytes, some)
     k.done()
 
 
@@ -161,8 +161,8 @@ class Interpolation:
         )
         self._arguments = Arguments(
             InterpolationFields.values(
-                x=EACH_CALL,
-                y=EACH_CALL,
+                x=RUNTIME,
+                y=RUNTIME,
                 row_places=rows[0],
                 row_shares=rows[1],
                 column_places=columns[0],

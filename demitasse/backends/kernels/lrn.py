@@ -18,7 +18,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Arguments,
     Output,
@@ -250,7 +250,7 @@ class LocalResponse:
     def _given(self, fields: type[RowFields], *more: str) -> Arguments:
         images, (n, c, h, w) = self.images, self.images.shape
         values = fields.values(
-            x=EACH_CALL,
+            x=RUNTIME,
             images=n,
             blocks=c // images.block,
             rows=h,
@@ -261,8 +261,8 @@ class LocalResponse:
             row_stride=images.row_stride,
             column_stride=images.column_stride,
             numbers=self._numbers,
-            scratch=EACH_CALL,
-            **dict.fromkeys(more, EACH_CALL),
+            scratch=RUNTIME,
+            **dict.fromkeys(more, RUNTIME),
         )
         return Arguments(values)
 
@@ -521,9 +521,9 @@ class WithinResponse:
         )
         self._arguments = Arguments(
             PlaneFields.values(
-                x=EACH_CALL,
-                y=EACH_CALL,
-                dy=EACH_CALL,
+                x=RUNTIME,
+                y=RUNTIME,
+                dy=RUNTIME,
                 images=n,
                 blocks=c // images.block,
                 block_vectors=images.block // width,
@@ -534,7 +534,7 @@ class WithinResponse:
                 row_stride=images.row_stride,
                 column_stride=images.column_stride,
                 numbers=np.array([rate, k, 2 * rate * BETA], np.float32),
-                scratch=EACH_CALL,
+                scratch=RUNTIME,
             )
         )
         around = size // 2 * 2

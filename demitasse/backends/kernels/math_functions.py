@@ -13,11 +13,11 @@ from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import (
     Vector,
     choose,
+    exp2_int,
     fma,
     lowered,
     raised,
     rounded,
-    two_to,
 )
 
 __all__ = ["POWERS", "exp", "exp_less_one", "log_one_more", "polynomial", "sigmoid", "tanh"]
@@ -37,13 +37,13 @@ def exp(k: Kernel, x: Vector) -> Vector:
     """Return e^x of the elements, to two units of the last place; NaN stays."""
     whole, rest = _parts(k, x)
     half = rounded(whole * k.constant(0.5))  # 2^n itself may be too large or too small for a float
-    return polynomial(k, rest, POWERS) * two_to(half) * two_to(whole - half)
+    return polynomial(k, rest, POWERS) * exp2_int(half) * exp2_int(whole - half)
 
 
 def exp_less_one(k: Kernel, x: Vector) -> Vector:
     """Return e^x - 1 of elements that are not above 0, right for small ones too; NaN stays."""
     whole, rest = _parts(k, raised(x, k.constant(-40.0)))
-    power = two_to(whole)
+    power = exp2_int(whole)
     return fma(power, rest * polynomial(k, rest, POWERS[1:]), power - k.constant(1.0))
 
 
@@ -83,7 +83,7 @@ def tanh(k: Kernel, x: Vector) -> Vector:
     small = fma(square * polynomial(k, square, CUBES), x, x)
     exponent = choose(end > size, size, end) * k.constant(-2 / log(2))  # of NaN the end's
     whole = rounded(exponent)
-    e = polynomial(k, exponent - whole, POWERS) * two_to(whole)
+    e = polynomial(k, exponent - whole, POWERS) * exp2_int(whole)
     large = one - (e + e) / (one + e)
     signed = choose(k.constant(0.0) > x, -large, large)
     return choose(size > k.constant(SMALL), signed, small)

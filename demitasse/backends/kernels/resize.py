@@ -14,7 +14,7 @@ from demitasse.backends.kernels.language.structs import Address, Output, Struct
 from demitasse.backends.kernels.language.words import (
     HALF,
     INT,
-    Lanes,
+    IntVector,
     Word,
     choose,
     high_product,
@@ -125,7 +125,7 @@ def _side_by_side(k: Kernel, f: Resize, source: Word, targets: list[Word]) -> No
             k.store_lanes(sums.chosen(places).cut(16), target + column.i * HALF)
 
 
-def _two(k: Kernel, f: Resize, source: Word, column: Word) -> Lanes:
+def _two(k: Kernel, f: Resize, source: Word, column: Word) -> IntVector:
     """Return the colours of two columns, each followed by what is of no use."""
     places = [k.load_word(f.columns.table + (column + one) * INT) for one in range(2)]
     first, second = (k.load_lanes(source + place, 8, 8) for place in places)

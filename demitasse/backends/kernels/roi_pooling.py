@@ -16,7 +16,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Arguments,
     Output,
@@ -29,7 +29,7 @@ from demitasse.backends.kernels.language.words import (
     Word,
     choose,
     chunk,
-    lane_sums,
+    horizontal_sum,
     larger,
     minimum,
     turned,
@@ -119,7 +119,7 @@ def _write(module: Any, name: str, width: int) -> None:
             noted = [k.load(square + k.vector_bytes * place) for place in range(width)]
             for lane, maxima in enumerate(turned(noted)):
                 some = k.first(choose(channels > lane, bins, 0))
-                k.store_some(maxima, f.y + ((channel + lane) * count + turn.i) * FLOAT, some)
+                k.masked_store(maxima, f.y + ((channel + lane) * count + turn.i) * FLOAT, some)
     k.done()
 
 
@@ -147,10 +147,10 @@ def _note(
     with k.when((top < bottom) & (left < right)):
         begin, width = left * column_bytes, (right - left) * column_bytes
         start = source + top * row_bytes + begin
-        with k.loop(bottom, top, words=[start], vectors=[k.load_some(start, some)]) as row:
+        with k.loop(bottom, top, words=[start], vectors=[k.masked_load(start, some)]) as row:
             [here] = row.words
             with k.loop(here + width, here, column_bytes, vectors=row.vectors) as pixel:
-                pixel.vectors = [larger(pixel.vectors[0], k.load_some(pixel.i, some))]
+                pixel.vectors = [larger(pixel.vectors[0], k.masked_load(pixel.i, some))]
             row.vectors, row.words = pixel.vectors, [here + row_bytes]
         k.store(row.vectors[0], target)
 
@@ -184,11 +184,11 @@ class RegionMaxima:
         self._kernel = _kernel(tuning.width)
         self._arguments = Arguments(
             RegionFields.values(
-                x=EACH_CALL,
-                y=EACH_CALL,
-                items=EACH_CALL,
-                rows=EACH_CALL,
-                columns=EACH_CALL,
+                x=RUNTIME,
+                y=RUNTIME,
+                items=RUNTIME,
+                rows=RUNTIME,
+                columns=RUNTIME,
                 regions=regions,
                 bin_rows=rows,
                 bin_columns=columns,
@@ -283,10 +283,10 @@ def _region_means_write(module: Any, name: str, width: int) -> None:
                 start = here + line.i * f.width * FLOAT
                 with k.loop(right, left, width, vectors=line.vectors) as pixel:
                     some = k.first(minimum(right - pixel.i, width))
-                    value = k.load_some(start + pixel.i * FLOAT, some)
+                    value = k.masked_load(start + pixel.i * FLOAT, some)
                     pixel.vectors = [pixel.vectors[0] + value]
                 line.vectors = pixel.vectors
-            k.store_some(lane_sums(line.vectors[0]) / count, result, one)
+            k.masked_store(horizontal_sum(line.vectors[0]) / count, result, one)
             output.words = [here + bins * plane * FLOAT, result + bins * FLOAT]
     k.done()
 
@@ -317,12 +317,12 @@ class RegionMeans:
         self._kernel = _region_means_kernel(tuning.width)
         self._arguments = Arguments(
             MeanFields.values(
-                x=EACH_CALL,
-                y=EACH_CALL,
-                items=EACH_CALL,
-                rows=EACH_CALL,
-                columns=EACH_CALL,
-                counts=EACH_CALL,
+                x=RUNTIME,
+                y=RUNTIME,
+                items=RUNTIME,
+                rows=RUNTIME,
+                columns=RUNTIME,
+                counts=RUNTIME,
                 regions=regions,
                 outputs=outputs,
                 bin_rows=pooled[0],

@@ -11,13 +11,22 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Output, Struct, Values
+from demitasse.backends.kernels.language.structs import RUNTIME, Address, Output, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word, choose, minimum
 from demitasse.backends.step import Declined
 
 __all__ = [
-    "MOST_SEEN", "Row", "Seen", "Turn", "WindowFields", "columns_seen", "decline_many", "each_turn",
-    "note_addresses", "turn_of", "window_values",
+    "MOST_SEEN",
+    "RegisterTile",
+    "Row",
+    "Seen",
+    "WindowFields",
+    "columns_read",
+    "decline_many",
+    "fill_indirection_buffer",
+    "for_each_tile",
+    "plan_tile",
+    "window_values",
 ]  # fmt: skip
 
 
@@ -53,7 +62,7 @@ def _image_values(images: Images, of: type[ImageFields] = ImageFields) -> Values
     """Return the fields of images; their address is given with each call."""
     _, _, rows, columns = images.shape
     return of.values(
-        at=EACH_CALL,
+        at=RUNTIME,
         image_stride=images.image_stride,
         row_stride=images.row_stride,
         column_stride=images.column_stride,
@@ -168,7 +177,7 @@ def window_values(
     }
 
 
-class Turn(NamedTuple):
+class RegisterTile(NamedTuple):
     """Parameters of a row of windows that the code depends on.
 
     Attributes:
@@ -192,7 +201,7 @@ class Turn(NamedTuple):
         return "x".join(map(str, self))
 
 
-def turn_of(columns: int, most: int, op: ops.Conv) -> Turn:
+def plan_tile(columns: int, most: int, op: ops.Conv) -> RegisterTile:
     """Return turns for a row of windows: few of them, with little that is computed twice.
 
     Args:
@@ -206,10 +215,10 @@ def turn_of(columns: int, most: int, op: ops.Conv) -> Turn:
 
     fewest = math.ceil(columns / most)
     turns = min(range(fewest, min(2 * fewest, columns) + 1), key=cost)
-    return Turn(math.ceil(columns / turns), op.kernel[1], op.stride[1], op.dilation[1])
+    return RegisterTile(math.ceil(columns / turns), op.kernel[1], op.stride[1], op.dilation[1])
 
 
-def decline_many(turn: Turn, op: ops.Conv) -> None:
+def decline_many(turn: RegisterTile, op: ops.Conv) -> None:
     """Decline windows that see too many pixels in a turn.
 
     Raises:
@@ -223,7 +232,7 @@ def decline_many(turn: Turn, op: ops.Conv) -> None:
         raise Declined(message)
 
 
-def columns_seen(turn: Turn) -> dict[int, list[tuple[int, int]]]:
+def columns_read(turn: RegisterTile) -> dict[int, list[tuple[int, int]]]:
     """Return the columns that the windows of a turn see: for each, its taps and their windows."""
     found: dict[int, list[tuple[int, int]]] = {}
     for tap in range(turn.taps):
@@ -238,7 +247,9 @@ Seen = Callable[[Word, int, Word], Word]
 beginning, or that of zeros."""
 
 
-def note_addresses(k: Kernel, rows: int, row: Row, first: Word, seen: Word, span: int) -> None:
+def fill_indirection_buffer(
+    k: Kernel, rows: int, row: Row, first: Word, seen: Word, span: int
+) -> None:
     """Write the addresses of columns of some rows; that of zeros for those outside.
 
     Args:
@@ -260,8 +271,8 @@ def note_addresses(k: Kernel, rows: int, row: Row, first: Word, seen: Word, span
             k.store_word(address, seen + (i * span + j) * INT)
 
 
-def each_turn(
-    k: Kernel, row: Row, rows: int, turn: Turn, body: Callable[[Word, Word, Seen], None]
+def for_each_tile(
+    k: Kernel, row: Row, rows: int, turn: RegisterTile, body: Callable[[Word, Word, Seen], None]
 ) -> None:
     """Write what is done to the windows of a row, a few at a time; the last begin early.
 
@@ -296,5 +307,5 @@ def each_turn(
             body(corner, output, inside)
             case(0)
             none = row._replace(zeros=k.word(0))
-            note_addresses(k, rows, none, column, noted, turn.span)
+            fill_indirection_buffer(k, rows, none, column, noted, turn.span)
             body(corner, output, outside)

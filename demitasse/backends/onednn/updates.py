@@ -29,7 +29,7 @@ from demitasse.backends.step import Declined
 from demitasse.backends.updates import Piece, Update
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.fused_optimizer import Descent, Parameter
+    from demitasse.backends.kernels.fused_optimizer import FusedOptimizer, Parameter
     from demitasse.backends.kernels.tuning import Tuning
 
 __all__ = ["BLOCK", "LEAST", "apply", "sumsq"]
@@ -198,7 +198,7 @@ NUMBERS: dict[str, Callable[[Update], list[float]]] = {
 
 class _OfThread(threading.local):
     def __init__(self) -> None:
-        self.descents: dict[Tuning, Descent] = {}
+        self.descents: dict[Tuning, FusedOptimizer] = {}
         self.programs: dict[tuple[tuple[Line, ...], int], Program | None] = {}
 
 
@@ -233,11 +233,11 @@ def _descended(pieces: Sequence[Piece]) -> Sequence[Piece]:
         (ours if tuning.width and _descends(piece) else rest).append(piece)
     if not ours:
         return rest
-    from demitasse.backends.kernels.fused_optimizer import Descent, Parameter
+    from demitasse.backends.kernels.fused_optimizer import FusedOptimizer, Parameter
 
     descent = _own.descents.get(tuning)
     if descent is None:
-        descent = _own.descents[tuning] = Descent(tuning)
+        descent = _own.descents[tuning] = FusedOptimizer(tuning)
     descent([_parameter(piece, Parameter) for piece in ours])
     return rest
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.direct import banding_of
+from demitasse.backends.kernels.few_inputs import plan_direct
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.kernels.winograd import tiling_of
+from demitasse.backends.kernels.winograd import plan_winograd
 from demitasse.backends.kernels.winograd.matrices import ALONE, FINITE, filtering, matrices
-from demitasse.backends.kernels.winograd.schedule import Tiling, pays
+from demitasse.backends.kernels.winograd.schedule import WinogradSchedule, pays
 from demitasse.backends.step import Declined
 from demitasse.core.config import settings
 
@@ -36,7 +36,7 @@ def test_tiles_are_for_many_channels(width):
     def tiled(channels):
         x = (8, channels, 16, 16)
         op, y = convolution(x, channels, (3, 3))
-        return takes(tiling_of, op, x, y, Tuning(width, threads=2), training=True)
+        return takes(plan_winograd, op, x, y, Tuning(width, threads=2), training=True)
 
     assert tiled(256)
     assert not tiled(16)
@@ -59,7 +59,7 @@ def test_tiles_are_for_many_channels(width):
 def test_direct_convolution_is_for_few_channels_of_large_images(x, m, kernel, ours, width):
     op, y = convolution(x, m, kernel)
 
-    taken = takes(banding_of, op, x, y, Tuning(width, threads=2))
+    taken = takes(plan_direct, op, x, y, Tuning(width, threads=2))
 
     assert taken == ours
 
@@ -71,9 +71,9 @@ def test_a_tuning_decides_in_place_of_costs(width):
     def taken(pays):
         tuning = Tuning(width, winograd=pays, direct=pays)
         op, y = convolution(many, width, (3, 3))
-        tiled = takes(tiling_of, op, many, y, tuning, training=True)
+        tiled = takes(plan_winograd, op, many, y, tuning, training=True)
         op, y = convolution(few, 20, (5, 5))
-        return tiled, takes(banding_of, op, few, y, tuning)
+        return tiled, takes(plan_direct, op, few, y, tuning)
 
     assert taken("always") == (True, True)
     assert taken("never") == (False, False)
@@ -110,7 +110,7 @@ def test_a_product_at_the_last_point_goes_to_every_output():
 
 def stack(n, c, m, size, taps=3, width=8, threads=2):
     pad = (taps // 2, taps // 2)
-    return Tiling(
+    return WinogradSchedule(
         filtering((taps, taps)),
         n,
         c,

@@ -5,7 +5,7 @@ import pytest
 from stages import WIDTH, normal
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.classes import MOST, FewClasses, takes
+from demitasse.backends.kernels.small_axis_softmax import MOST, SmallAxisSoftmax, takes
 from demitasse.backends.kernels.tuning import Tuning
 
 
@@ -14,7 +14,7 @@ def softmax(x, width, threads=1):
     source, target = aligned(x.size), aligned(x.size + 2)
     source[:], target[:] = x.reshape(-1), 77.0
 
-    FewClasses(*x.shape, Tuning(width, threads))(source, target[1:-1])
+    SmallAxisSoftmax(*x.shape, Tuning(width, threads))(source, target[1:-1])
 
     assert (target[0], target[-1]) == (77, 77)
     return target[1:-1].reshape(x.shape).copy()
@@ -47,7 +47,7 @@ def test_every_pixel_adds_up_to_1(shape, threads, width):
     source, target = aligned(x.size), aligned(x.size + 2)
     source[:], target[:] = x.reshape(-1), 77.0
 
-    FewClasses(rows, length, Tuning(width, threads), images)(source, target[1:-1])
+    SmallAxisSoftmax(rows, length, Tuning(width, threads), images)(source, target[1:-1])
 
     assert (target[0], target[-1]) == (77, 77)
     want = expected(x.transpose(0, 2, 1).reshape(-1, length)).reshape(images, rows, length)
@@ -78,4 +78,4 @@ def test_rows_of_nan_and_infinity_are_nan(width):
 def test_few_rows_and_long_ones_are_refused():
     assert not takes(7, 2, 8)
     with pytest.raises(ValueError, match="give 8 or more"):
-        FewClasses(8, MOST + 1, Tuning(8))
+        SmallAxisSoftmax(8, MOST + 1, Tuning(8))

@@ -8,7 +8,7 @@ from stages import WIDTH, in_memory, normal, out_of_memory
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.depthwise import strips_of
+from demitasse.backends.kernels.depthwise import plan_depthwise
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
 from demitasse.backends.kernels.epilogue import NOTHING, RELU
 from demitasse.backends.kernels.images import Images
@@ -39,7 +39,7 @@ def convolution(n, c, size, *, kernel=(3, 3), stride=(1, 1), pad=(1, 1), dilatio
 
 
 def convolved(op, x, weights, offsets, blocks, tuning, then=NOTHING):
-    strips = strips_of(op, op.bottom, op.top, tuning)
+    strips = plan_depthwise(op, op.bottom, op.top, tuning)
     source, target = (
         Images.in_blocks(shape, block)
         for shape, block in zip((op.bottom, op.top), blocks, strict=True)
@@ -110,7 +110,7 @@ def test_pixels_are_fetched_of_large_images_and_where_blocks_become_pixels():
     op = convolution(1, 32, (9, 9))
     blocks, whole = (Images.in_blocks(op.bottom, block) for block in (16, 32))
     few, many = (
-        strips_of(op, op.bottom, op.top, Tuning(width=16, cached_bytes=cached))
+        plan_depthwise(op, op.bottom, op.top, Tuning(width=16, cached_bytes=cached))
         for cached in (0, 1 << 20)
     )
 
@@ -161,18 +161,18 @@ def test_other_convolutions_are_declined(change, why):
     op = ops.Conv(**fields)
 
     with pytest.raises(Declined, match=why):
-        strips_of(op, op.bottom, op.top, Tuning(width=16))
+        plan_depthwise(op, op.bottom, op.top, Tuning(width=16))
 
 
 def test_it_can_be_switched_off():
     op = convolution(1, 16, (9, 9))
 
     with pytest.raises(Declined, match="off"):
-        strips_of(op, op.bottom, op.top, Tuning(width=16, depthwise="never"))
+        plan_depthwise(op, op.bottom, op.top, Tuning(width=16, depthwise="never"))
 
 
 def test_code_names_the_instructions():
     op = convolution(1, 16, (9, 9))
 
-    assert strips_of(op, op.bottom, op.top, Tuning(width=8)).code == "depthwise llvm:avx2"
-    assert strips_of(op, op.bottom, op.top, Tuning(width=16)).code == "depthwise llvm:avx512"
+    assert plan_depthwise(op, op.bottom, op.top, Tuning(width=8)).code == "depthwise llvm:avx2"
+    assert plan_depthwise(op, op.bottom, op.top, Tuning(width=16)).code == "depthwise llvm:avx512"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from stages import WIDTH
 
-from demitasse.backends.kernels.fused_optimizer import ALONE, RULES, Descent, Parameter
+from demitasse.backends.kernels.fused_optimizer import ALONE, RULES, FusedOptimizer, Parameter
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy import updates as numpy_updates
 from demitasse.backends.onednn import updates
@@ -39,7 +39,7 @@ def parameter(u, given):
 
 
 def ours(u, given, tuning):
-    Descent(tuning)([parameter(u, one) for one in given])
+    FusedOptimizer(tuning)([parameter(u, one) for one in given])
     return given
 
 
@@ -84,7 +84,7 @@ def test_each_parameter_has_its_own_numbers(width):
     one, other = update("SGD"), update("Nesterov", rate=0.5, decay=0.0)
     pairs = list(zip((one, other), copies(given), strict=True))
 
-    Descent(Tuning(width=width))([parameter(u, own) for u, own in pairs])
+    FusedOptimizer(Tuning(width=width))([parameter(u, own) for u, own in pairs])
 
     for (u, got), want in zip(pairs, copies(given), strict=True):
         np.testing.assert_array_equal(got, numpys(u, [want])[0])

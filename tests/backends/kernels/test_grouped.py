@@ -9,7 +9,7 @@ from stages import WIDE, WIDTH, in_memory, normal, out_of_memory
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, RELU
-from demitasse.backends.kernels.grouped import group_parts_of
+from demitasse.backends.kernels.grouped import plan_grouped
 from demitasse.backends.kernels.grouped.convolution import GroupedConvolution
 from demitasse.backends.kernels.grouped.gradient import GroupedGradient
 from demitasse.backends.kernels.images import Images
@@ -42,7 +42,7 @@ def convolution(n, groups, each, size, *, kernel=(3, 3), stride=(1, 1), pad=(1, 
 
 
 def convolved(op, x, weights, offsets, tuning, *, then=NOTHING, slopes=None):
-    parts = group_parts_of(op, op.bottom, op.top, tuning)
+    parts = plan_grouped(op, op.bottom, op.top, tuning)
     source, target = (Images.in_blocks(shape, shape[1]) for shape in (op.bottom, op.top))
     run = GroupedConvolution(parts, source, target, then)
     run.update(weights.reshape(-1))
@@ -111,7 +111,7 @@ def test_large_filters_are_divided_into_parts_and_large_images_fetched():
     op = convolution(1, 32, (8, 8), (28, 28))
 
     few, many = (
-        group_parts_of(op, op.bottom, op.top, Tuning(width=16, **sizes))
+        plan_grouped(op, op.bottom, op.top, Tuning(width=16, **sizes))
         for sizes in ({}, {"group_filter_bytes": 1 << 14, "cached_bytes": 1 << 20})
     )
 
@@ -160,7 +160,7 @@ def test_images_may_lie_in_blocks_of_channels(blocks, width):
         Images.in_blocks(shape, block * width)
         for shape, block in zip((op.bottom, op.top), blocks, strict=True)
     )
-    run = GroupedConvolution(group_parts_of(op, op.bottom, op.top, Tuning(width)), source, target)
+    run = GroupedConvolution(plan_grouped(op, op.bottom, op.top, Tuning(width)), source, target)
     run.update(weights.reshape(-1))
     memory = aligned(int(np.prod(op.top)))
 
@@ -176,13 +176,13 @@ def test_groups_of_whole_vectors_have_their_channels_last(width):
     blocks = Images.in_blocks(op.bottom, width)
 
     with pytest.raises(ValueError, match="vectors of channels are contiguous"):
-        GroupedConvolution(group_parts_of(op, op.bottom, op.top, Tuning(width)), blocks, blocks)
+        GroupedConvolution(plan_grouped(op, op.bottom, op.top, Tuning(width)), blocks, blocks)
 
 
 def slopes_of(op, x, dy, block, tuning, *, bias=True):
     """Return the gradients of weights and bias."""
     images = [Images.in_blocks(shape, block) for shape in (op.bottom, op.top)]
-    parts = group_parts_of(op, op.bottom, op.top, tuning)
+    parts = plan_grouped(op, op.bottom, op.top, tuning)
     run = GroupedGradient(parts, *images, bias=bias)
     weight = aligned(op.top[1] * parts.channels * int(np.prod(op.kernel)))
     offsets = aligned(op.top[1]) if bias else None
@@ -234,7 +234,7 @@ def test_neither_threads_nor_blocks_change_a_bit_of_the_gradients(width):
 def test_the_gradient_of_the_input_is_a_convolution_by_turned_filters(window, width):
     op = convolution(2, width // 2, (4, 4), (7, 12), **window)
     dy, weights = normal(*op.top), operands(op)[1]
-    turned = group_parts_of(op, op.bottom, op.top, Tuning(width)).turned
+    turned = plan_grouped(op, op.bottom, op.top, Tuning(width)).turned
     images = [Images.in_blocks(shape, shape[1]) for shape in (op.top, op.bottom)]
     run = GroupedConvolution(turned, *images)
     run.update(weights.reshape(-1), backward=True)
@@ -258,7 +258,7 @@ def test_the_gradient_of_the_input_is_a_convolution_by_turned_filters(window, wi
 def test_other_gradients_of_the_input_are_none(each, window):
     op = convolution(1, 8, each, (9, 9), **window)
 
-    assert group_parts_of(op, op.bottom, op.top, Tuning(16)).turned is None
+    assert plan_grouped(op, op.bottom, op.top, Tuning(16)).turned is None
 
 
 @pytest.mark.parametrize(
@@ -278,25 +278,25 @@ def test_other_convolutions_are_declined(groups, each, change):
     op = ops.Conv(**{**vars(convolution(1, groups, each, (9, 9))), **change})
 
     with pytest.raises(Declined, match="groups of 2 to 16 channels"):
-        group_parts_of(op, op.bottom, op.top, Tuning(width=16))
+        plan_grouped(op, op.bottom, op.top, Tuning(width=16))
 
 
 def test_windows_that_see_many_pixels_are_declined():
     op = convolution(1, 8, (4, 4), (9, 200), dilation=(1, 60))
 
     with pytest.raises(Declined, match="pixels at a time; kernels take up to 320"):
-        group_parts_of(op, op.bottom, op.top, Tuning(width=16, threads=2))
+        plan_grouped(op, op.bottom, op.top, Tuning(width=16, threads=2))
 
 
 def test_it_can_be_switched_off():
     op = convolution(1, 8, (4, 4), (9, 9))
 
     with pytest.raises(Declined, match="off"):
-        group_parts_of(op, op.bottom, op.top, Tuning(width=16, grouped="never"))
+        plan_grouped(op, op.bottom, op.top, Tuning(width=16, grouped="never"))
 
 
 def test_code_names_the_instructions():
     op = convolution(1, 8, (4, 4), (9, 9))
 
-    assert group_parts_of(op, op.bottom, op.top, Tuning(width=8)).code == "grouped llvm:avx2"
-    assert group_parts_of(op, op.bottom, op.top, Tuning(width=16)).code == "grouped llvm:avx512"
+    assert plan_grouped(op, op.bottom, op.top, Tuning(width=8)).code == "grouped llvm:avx2"
+    assert plan_grouped(op, op.bottom, op.top, Tuning(width=16)).code == "grouped llvm:avx512"

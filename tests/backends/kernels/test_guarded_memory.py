@@ -14,7 +14,7 @@ from tilings import tiling
 
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Arguments,
     OptionalAddress,
@@ -76,7 +76,7 @@ def run(kernel, shift=0, bias=None):
         "scratch": np.zeros(WIDTH, np.float32),
         "bias": bias,
     }
-    values = Vectors.values(shift=shift, **dict.fromkeys(arrays, EACH_CALL))
+    values = Vectors.values(shift=shift, **dict.fromkeys(arrays, RUNTIME))
     Arguments(values).run(exported(f"guarded_{kernel.__name__}", WIDTH, kernel), 1, arrays)
     return arrays["y"]
 

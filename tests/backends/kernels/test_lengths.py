@@ -5,7 +5,7 @@ import pytest
 from stages import WIDTH, in_memory, normal
 
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.lengths import Lengths, takes
+from demitasse.backends.kernels.l2_normalize import L2Normalize, takes
 from demitasse.backends.kernels.tuning import Tuning
 
 THREADS = pytest.mark.parametrize("threads", [1, 3])
@@ -16,7 +16,7 @@ ODD = [(2, 3, 4, 5), (1, 20, 3, 11), (2, 7, 1, 33), (1, 1, 2, 2)]
 def check(x, images, tuning):
     """Hold results against numpy's, apart and in place."""
     n, c, h, w = x.shape
-    run = Lengths(images, 0.25, tuning)
+    run = L2Normalize(images, 0.25, tuning)
     run.scales[:] = np.linspace(0.5, 2, c)
     source = in_memory(x, images)
     target = np.full_like(source, 77.0)
@@ -59,7 +59,7 @@ def test_nan_and_infinity_stay_in_their_pixel(width):
     x = normal(*shape)
     x[0, 3, 1, 2], x[0, 4, 0, 0] = np.nan, np.inf
     images = Images.in_blocks(shape, 16)
-    run = Lengths(images, 0.0, Tuning(width))
+    run = L2Normalize(images, 0.0, Tuning(width))
     run.scales[:] = 1
     source = in_memory(x, images)
 
@@ -77,4 +77,4 @@ def test_what_it_does_not_take_is_refused():
 
     assert not takes(images, 8)
     with pytest.raises(ValueError, match="side by side"):
-        Lengths(images, 0.0, Tuning(8))
+        L2Normalize(images, 0.0, Tuning(8))

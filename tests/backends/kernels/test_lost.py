@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from stages import WIDTH, normal
 
-from demitasse.backends.kernels import lost
-from demitasse.backends.kernels.lost import LostRows
+from demitasse.backends.kernels import nan_rows as lost
+from demitasse.backends.kernels.nan_rows import NanRows
 from demitasse.backends.kernels.tuning import Tuning
 
 THREADS = pytest.mark.parametrize("threads", [1, 3])
@@ -20,7 +20,7 @@ def few_each(monkeypatch):
 
 def marked(x, width, threads):
     y = np.ones_like(x)
-    LostRows(*x.shape, Tuning(width=width, threads=threads))(x.reshape(-1), y.reshape(-1))
+    NanRows(*x.shape, Tuning(width=width, threads=threads))(x.reshape(-1), y.reshape(-1))
     return y
 
 

@@ -9,9 +9,9 @@ from stages import WIDE, WIDTH, in_memory, normal
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, RELU
+from demitasse.backends.kernels.few_outputs import plan_few_outputs
+from demitasse.backends.kernels.few_outputs.convolution import NarrowConvolution
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.narrow import lines_of
-from demitasse.backends.kernels.narrow.convolution import NarrowConvolution
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
 
@@ -40,7 +40,7 @@ def convolution(n, c, m, size, *, kernel=(3, 3), stride=(1, 1), pad=(1, 1), dila
 def convolved(op, x, weights, offsets, block, tuning, *, then=NOTHING, slopes=None):
     """Return what the kernel writes, and check that it writes nothing behind it."""
     images = Images.in_blocks(op.bottom, block)
-    run = NarrowConvolution(lines_of(op, op.bottom, op.top, tuning), images, then)
+    run = NarrowConvolution(plan_few_outputs(op, op.bottom, op.top, tuning), images, then)
     run.update(weights.reshape(-1))
     if slopes is not None:
         run.take_slopes(slopes)
@@ -159,7 +159,7 @@ def test_other_convolutions_are_declined(change):
     op = ops.Conv(**{**vars(convolution(1, 32, 8, (9, 9))), **change})
 
     with pytest.raises(Declined, match="whole vectors of 16 channels to up to 8"):
-        lines_of(op, op.bottom, op.top, Tuning(width=16))
+        plan_few_outputs(op, op.bottom, op.top, Tuning(width=16))
 
 
 @pytest.mark.parametrize(
@@ -171,18 +171,18 @@ def test_windows_that_see_many_pixels_are_declined(change):
     op = ops.Conv(**{**vars(convolution(1, 32, 8, (9, 9))), **change})
 
     with pytest.raises(Declined, match="pixels at a time; kernels take up to 320"):
-        lines_of(op, op.bottom, op.top, Tuning(width=16))
+        plan_few_outputs(op, op.bottom, op.top, Tuning(width=16))
 
 
 def test_it_can_be_switched_off():
     op = convolution(1, 16, 1, (9, 9))
 
     with pytest.raises(Declined, match="off"):
-        lines_of(op, op.bottom, op.top, Tuning(width=16, narrow="never"))
+        plan_few_outputs(op, op.bottom, op.top, Tuning(width=16, narrow="never"))
 
 
 def test_code_names_the_instructions():
     op = convolution(1, 16, 1, (9, 9))
 
-    assert lines_of(op, op.bottom, op.top, Tuning(width=8)).code == "narrow llvm:avx2"
-    assert lines_of(op, op.bottom, op.top, Tuning(width=16)).code == "narrow llvm:avx512"
+    assert plan_few_outputs(op, op.bottom, op.top, Tuning(width=8)).code == "narrow llvm:avx2"
+    assert plan_few_outputs(op, op.bottom, op.top, Tuning(width=16)).code == "narrow llvm:avx512"

@@ -9,7 +9,7 @@ from stages import WIDE, WIDTH, in_memory, normal, out_of_memory
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.norm import has_rest, takes
-from demitasse.backends.kernels.norm.backward import Handed, NormalizationGradient
+from demitasse.backends.kernels.norm.backward import GradientFanout, NormalizationGradient
 from demitasse.backends.kernels.norm.forward import Normalization
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -158,7 +158,7 @@ class Parted:
             for c in channels
         ]
         whole = len(parts) == 1
-        handed = Handed(before, after, (case.images,) if whole else tuple(parts), copies)
+        handed = GradientFanout(before, after, (case.images,) if whole else tuple(parts), copies)
         sizes = [case.x.size] if whole else [n * part.image_stride for part in parts]
         self.memories = [np.full(size, np.nan, np.float32) for size in sizes for _ in range(copies)]
         back = NormalizationGradient(case.run, handed=handed)
@@ -212,10 +212,10 @@ def test_parts_that_lie_differently_are_refused(fault, width):
     run = Normalization(Images.in_blocks(shape, width), EPS, Tuning(width), relu=False)
     part = Images.in_blocks((2, 2 * width, 3, 5), width)
     handed = {
-        "too many parts": Handed(0, 0, (part,) * 5),
-        "too many others": Handed(2, 2, (part,) * 2),
-        "blocks": Handed(0, 0, (part, Images.in_blocks(part.shape, 2 * width))),
-        "pixels": Handed(0, 0, (part, Images(part.shape, 999, 99, 2 * width, width, 33))),
+        "too many parts": GradientFanout(0, 0, (part,) * 5),
+        "too many others": GradientFanout(2, 2, (part,) * 2),
+        "blocks": GradientFanout(0, 0, (part, Images.in_blocks(part.shape, 2 * width))),
+        "pixels": GradientFanout(0, 0, (part, Images(part.shape, 999, 99, 2 * width, width, 33))),
     }[fault]
 
     with pytest.raises(ValueError, match="up to 4 parts that lie like"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from stages import WIDTH, normal
 
-from demitasse.backends.kernels.overlaps import Overlaps
+from demitasse.backends.kernels.col2im import Col2Im
 from demitasse.backends.kernels.tuning import Tuning
 
 THREADS = pytest.mark.parametrize("threads", [1, 3])
@@ -35,7 +35,7 @@ def check(windows, stride, pad, tuning):
     *bottom, rows, columns, c = windows.shape
     offsets = np.linspace(-1, 1, c).astype(np.float32)
     got = np.full(want.size, 77.0, np.float32)
-    run = Overlaps(tuple(bottom), want.shape, (rows, columns), stride, pad, tuning)
+    run = Col2Im(tuple(bottom), want.shape, (rows, columns), stride, pad, tuning)
     run.take_offsets(offsets)
 
     run(windows.reshape(-1), got)

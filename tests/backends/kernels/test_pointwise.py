@@ -12,9 +12,9 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, RELU
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.pointwise import limits_pay, parts_of
+from demitasse.backends.kernels.pointwise import limits_pay, plan_pointwise
 from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
-from demitasse.backends.kernels.pointwise.schedule import Parts
+from demitasse.backends.kernels.pointwise.schedule import PointwiseSchedule
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
 
@@ -62,7 +62,7 @@ class Case:
 
     def run(self, tuning, then=NOTHING, *, gaps=(0, 0), normed=True):
         """Return the output's pixels, and what lies between them. Shapes: (P, M), (P, gap)."""
-        parts = parts_of(self.op, self.op.bottom, self.op.top, tuning)
+        parts = plan_pointwise(self.op, self.op.bottom, self.op.top, tuning)
         x, y = (
             with_gaps(shape, gap)
             for shape, gap in zip((self.op.bottom, self.op.top), gaps, strict=True)
@@ -178,7 +178,7 @@ def test_what_is_no_number_is_rectified_as_layers_do(normed, then, width):
 @WIDTH
 def test_weights_may_change(width):
     case = Case(1, 2 * width, 2 * width, (4, 5))
-    parts = parts_of(case.op, case.op.bottom, case.op.top, always(width))
+    parts = plan_pointwise(case.op, case.op.bottom, case.op.top, always(width))
     x, y = with_gaps(case.op.bottom, 0), with_gaps(case.op.top, 0)
     run = PointwiseConvolution(parts, x, y, (case.factors, case.shifts))
     target, scratch = aligned(parts.pixels * y.shape[1]), aligned(run.scratch_size)
@@ -194,7 +194,7 @@ def test_weights_may_change(width):
 @WIDTH
 def test_images_in_blocks_are_refused(width):
     case = Case(1, 2 * width, 2 * width, (4, 5))
-    parts = parts_of(case.op, case.op.bottom, case.op.top, always(width))
+    parts = plan_pointwise(case.op, case.op.bottom, case.op.top, always(width))
     blocks = Images.in_blocks(case.op.bottom, width)
 
     with pytest.raises(ValueError, match="pixels follow evenly"):
@@ -204,7 +204,7 @@ def test_images_in_blocks_are_refused(width):
 @pytest.mark.parametrize("threads", [1, 2, 3, 4, 8, 30, 64])
 @pytest.mark.parametrize("size", [(7, 7), (14, 14), (56, 56)], ids=str)
 def test_all_threads_have_work_and_none_much_more(size, threads):
-    parts = Parts((1, 64, *size), (1, 128, *size), Tuning(16, threads=threads))
+    parts = PointwiseSchedule((1, 64, *size), (1, 128, *size), Tuning(16, threads=threads))
 
     of_pixels, of_filters = parts.divided
 
@@ -216,7 +216,7 @@ def test_all_threads_have_work_and_none_much_more(size, threads):
 
 def reason(op, tuning):
     with pytest.raises(Declined) as declined:
-        parts_of(op, op.bottom, op.top, tuning)
+        plan_pointwise(op, op.bottom, op.top, tuning)
     return str(declined.value)
 
 
@@ -239,7 +239,7 @@ def test_few_channels_or_pixels_are_declined(c, m, size):
 def test_it_is_taken_where_it_pays():
     tuning, op = Tuning(16, threads=2), convolution(1, 320, 128, (28, 28))
 
-    assert parts_of(op, op.bottom, op.top, tuning).divided == (2, 1)
+    assert plan_pointwise(op, op.bottom, op.top, tuning).divided == (2, 1)
     assert "filters of 2048 KiB" in reason(convolution(1, 1024, 512, (14, 14)), tuning)
     assert "49 pixels" in reason(convolution(1, 64, 128, (7, 7)), tuning)
     assert "is off" in reason(op, replace(tuning, pointwise="never"))
@@ -257,7 +257,7 @@ def test_it_is_taken_where_it_pays():
     ids=["all fit", "filters nearly fit", "few filters", "pixels do not fit"],
 )
 def test_limits_pay_where_little_is_computed_in_vain(c, m, size, pays):
-    parts = Parts((1, c, *size), (1, m, *size), Tuning(16))
+    parts = PointwiseSchedule((1, c, *size), (1, m, *size), Tuning(16))
 
     assert limits_pay(parts) is pays
     assert limits_pay(replace(parts, tuning=always(16)))

@@ -9,8 +9,8 @@ from stages import WIDTH, normal, where
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.recurrence import forward
-from demitasse.backends.kernels.recurrence.backward import Retracing
-from demitasse.backends.kernels.recurrence.forward import Kept, Recurrence, Squashing
+from demitasse.backends.kernels.recurrence.backward import RecurrentBackward
+from demitasse.backends.kernels.recurrence.forward import Recurrence, SavedStates, Squashing
 from demitasse.backends.kernels.tuning import Tuning
 
 GATES = {"LSTM": 4, "RNN": 1}
@@ -171,12 +171,12 @@ class Learning(Case):
         t, n, _ = self.sizes
         z, cont, hidden = guarded(self.z), guarded(self.cont), guarded(shape=self.sizes)
         states, dz = [guarded(state) for state in self.states], guarded(shape=(t, n, self.wide))
-        kept, tuning = Kept.of(self.cell, self.sizes), Tuning(width=width, threads=threads)
+        kept, tuning = SavedStates.of(self.cell, self.sizes), Tuning(width=width, threads=threads)
         Recurrence(self.cell, z, tuning, kept=kept)(
             self.packed(width), cont, states, hidden, states
         )
         known = z if self.cell == "LSTM" else hidden
-        back = Retracing(self.cell, dz, known, kept, tuning)
+        back = RecurrentBackward(self.cell, dz, known, kept, tuning)
         for _ in range(2):  # nothing is left of what was computed before
             back(guarded(self.weight), cont, self.dy)
         for array in (z, hidden, dz, *states):

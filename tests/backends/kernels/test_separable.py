@@ -11,12 +11,12 @@ from stages import WIDTH, in_memory, normal, out_of_memory
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.depthwise import strips_of
+from demitasse.backends.kernels.depthwise import plan_depthwise
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
 from demitasse.backends.kernels.epilogue import NOTHING, RELU
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import team
-from demitasse.backends.kernels.separable import blocks_of
+from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.kernels.separable.convolution import SeparableConvolution
 from demitasse.backends.kernels.separable.schedule import LINE, LINES, UNROLLED
 from demitasse.backends.kernels.tuning import Tuning
@@ -63,7 +63,7 @@ class Case:
 
     def run(self, tuning, then=(RELU, RELU), block=None, written=None, other=None):
         """Return the output. Shape: (N, M, OH, OW)."""
-        blocks = blocks_of(self.each, self.pixels, tuning)
+        blocks = plan_separable(self.each, self.pixels, tuning)
         x, y = (
             Images.in_blocks(shape, of or shape[1])
             for shape, of in ((self.x.shape, block), (self.pixels.top, written))
@@ -190,7 +190,7 @@ def test_a_sum_has_the_bits_of_a_sum_behind(width):
 
 def test_an_image_to_add_is_refused_where_none_is_added():
     case = Case(1, 16, 32, (15, 16))
-    blocks = blocks_of(case.each, case.pixels, always(16))
+    blocks = plan_separable(case.each, case.pixels, always(16))
     x, y = whole(case.each.bottom), whole(case.pixels.top)
     image, scratch = aligned(math.prod(case.pixels.top)), aligned(1 << 20)
 
@@ -263,7 +263,7 @@ def test_what_lies_between_has_the_bits_of_the_first_convolution_alone(width):
     case = Case(1, c, c, (10, 15))
     case.weights, case.offsets = np.eye(c, dtype=np.float32), (case.offsets[0], np.zeros(c, "f"))
     alone = DepthwiseConvolution(
-        strips_of(case.each, case.each.bottom, case.each.top, Tuning(width)),
+        plan_depthwise(case.each, case.each.bottom, case.each.top, Tuning(width)),
         whole(case.each.bottom), whole(case.each.top), RELU,
     )  # fmt: skip
     alone.update(case.windows.reshape(-1))
@@ -292,7 +292,7 @@ def test_nan_reaches_all_outputs_of_the_pixels_that_see_it(block, width):
 def test_weights_may_change(width):
     case = Case(1, width, 2 * width, (9, 14))
     run = SeparableConvolution(
-        blocks_of(case.each, case.pixels, always(width)),
+        plan_separable(case.each, case.pixels, always(width)),
         whole(case.each.bottom), whole(case.pixels.top), (RELU, RELU),
     )  # fmt: skip
     target, scratch = aligned(math.prod(case.pixels.top)), aligned(run.scratch_size)
@@ -313,7 +313,7 @@ def test_weights_may_change(width):
 def test_every_block_has_as_many_pixels_as_are_computed_at_a_time(n, size, threads):
     each, pixels = convolutions(n, 512, 512, size)
     try:
-        blocks = blocks_of(each, pixels, always(16, threads))
+        blocks = plan_separable(each, pixels, always(16, threads))
     except Declined:
         assert n * size[0] // threads * size[1] < 2 * 14
         return
@@ -329,7 +329,7 @@ def test_every_block_has_as_many_pixels_as_are_computed_at_a_time(n, size, threa
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("size", [(7, 7), (10, 10), (14, 14), (19, 19)])
 def test_there_is_a_kernel_for_whatever_is_left(size, threads):
-    blocks = blocks_of(*convolutions(1, 512, 512, size), always(16, threads))
+    blocks = plan_separable(*convolutions(1, 512, 512, size), always(16, threads))
 
     left = set()
     for thread in range(threads):
@@ -341,11 +341,11 @@ def test_there_is_a_kernel_for_whatever_is_left(size, threads):
 
 @pytest.mark.parametrize("size", [(7, 7), (10, 10), (19, 19)])
 def test_pixels_that_are_left_are_not_computed_twice(size):
-    assert blocks_of(*convolutions(1, 512, 512, size), always(16)).waste < 1.03
+    assert plan_separable(*convolutions(1, 512, 512, size), always(16)).waste < 1.03
 
 
 def test_blocks_are_large_where_filters_are_many():
-    few, many = (blocks_of(*convolutions(1, 512, m, (38, 38)), always(16)) for m in (32, 1024))
+    few, many = (plan_separable(*convolutions(1, 512, m, (38, 38)), always(16)) for m in (32, 1024))
 
     rows = math.ceil(38 / few.count)
     assert rows * 38 * 512 * 4 < 1.5 * few.strips.tuning.noted_bytes
@@ -355,7 +355,7 @@ def test_blocks_are_large_where_filters_are_many():
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("m", [32, 128, 1024])
 def test_all_of_the_next_block_is_fetched_with_the_last_panels(m, stride):
-    blocks = blocks_of(*convolutions(1, 64, m, (28, 28), stride=(stride,) * 2), always(16))
+    blocks = plan_separable(*convolutions(1, 64, m, (28, 28), stride=(stride,) * 2), always(16))
 
     fetching = len(blocks.panels) - blocks.quiet
     floats = fetching * LINES * LINE // UNROLLED  # of a channel, with each few pixels
@@ -365,7 +365,7 @@ def test_all_of_the_next_block_is_fetched_with_the_last_panels(m, stride):
 
 def reason(convolutions, tuning):
     with pytest.raises(Declined) as declined:
-        blocks_of(*convolutions, tuning)
+        plan_separable(*convolutions, tuning)
     return str(declined.value)
 
 
@@ -373,9 +373,9 @@ def test_it_is_taken_where_it_pays():
     tuning = Tuning(16, threads=2)
     good = convolutions(1, 64, 128, (28, 28))
 
-    assert blocks_of(*good, tuning).code == "separable llvm:avx512"
-    assert blocks_of(*good, replace(tuning, width=8)).code == "separable llvm:avx2"
-    assert blocks_of(*convolutions(1, 64, 24, (28, 28)), tuning).waste > 1.3
+    assert plan_separable(*good, tuning).code == "separable llvm:avx512"
+    assert plan_separable(*good, replace(tuning, width=8)).code == "separable llvm:avx2"
+    assert plan_separable(*convolutions(1, 64, 24, (28, 28)), tuning).waste > 1.3
     assert "divide well" in reason(convolutions(1, 64, 128, (9, 9)), tuning)
     assert "divide well" in reason(convolutions(1, 64, 40, (28, 28)), tuning)
     assert "14 pixels or more" in reason(convolutions(1, 64, 128, (3, 7)), tuning)
@@ -397,7 +397,7 @@ def test_other_convolutions_are_declined():
 @pytest.mark.parametrize(("n", "m", "block"), [(2, 64, 16), (1, 64, 32), (1, 64, 8)])
 def test_other_outputs_in_blocks_are_refused(n, m, block):
     each, pixels = convolutions(n, 32, m, (28, 28))
-    blocks = blocks_of(each, pixels, always(16))
+    blocks = plan_separable(each, pixels, always(16))
 
     with pytest.raises(ValueError, match="pixels follow evenly"):
         SeparableConvolution(blocks, whole(each.bottom), Images.in_blocks(pixels.top, block))

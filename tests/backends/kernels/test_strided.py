@@ -8,7 +8,7 @@ from stages import WIDTH, normal
 from demitasse.backends import ops
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.kernels.winograd import tiling_of
+from demitasse.backends.kernels.winograd import plan_winograd
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
 from demitasse.backends.kernels.winograd.gradient import StridedGradient
 from demitasse.backends.kernels.winograd.schedule import phases_of
@@ -47,7 +47,7 @@ def strided(c, m, pad, threads, tuning, width, window=4, size=SIZE, **changes):
     } | changes
     op = ops.Conv("float32", x, y, 1, pad=pad, bias=True, **options)
     tuned = Tuning(width, threads=threads, winograd="always", **tuning)
-    return tiling_of(op, x, y, tuned, training=True)
+    return plan_winograd(op, x, y, tuned, training=True)
 
 
 def unset(*sizes):

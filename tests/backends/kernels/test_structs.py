@@ -10,7 +10,7 @@ from stages import exported
 
 from demitasse.backends.kernels.language import later
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Arguments,
     Code,
@@ -50,7 +50,7 @@ def copy(k):
 
 
 def values(source, **others):
-    target = Place.values(at=EACH_CALL, stride=1)
+    target = Place.values(at=RUNTIME, stride=1)
     return Copy.values(source=Place.values(at=source, stride=2), target=target, **others)
 
 
@@ -132,7 +132,7 @@ def test_memory_lives_until_the_call_that_was_put_off_is_made():
     assert during.tolist() == [0, 2, 4, 6, 0]
 
 
-@pytest.mark.parametrize("source", [0, EACH_CALL])
+@pytest.mark.parametrize("source", [0, RUNTIME])
 def test_a_struct_in_a_struct_is_given_whole(source):
     with expect_error(TypeError, mentions=["source", "Place.values"]):
         Copy.values(source=source, target=Place.values(at=FLOATS, stride=1), count=1)
@@ -162,7 +162,7 @@ def test_a_kernel_put_off_twice_has_what_it_was_given_each_time():
 
     first, second = np.zeros(1, np.int64), np.zeros(1, np.int64)
     kernel = exported("cell_put_off", 8, write)
-    arguments = Arguments(Cell.values(at=EACH_CALL, value=EACH_CALL))
+    arguments = Arguments(Cell.values(at=RUNTIME, value=RUNTIME))
 
     later.hold()
     arguments.run(kernel, 1, {"at": first, "value": 3})

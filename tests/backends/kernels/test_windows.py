@@ -3,7 +3,7 @@
 import pytest
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.windows import Turn, columns_seen, turn_of
+from demitasse.backends.kernels.windows import RegisterTile, columns_read, plan_tile
 
 
 def convolution(stride=1, dilation=1):
@@ -18,12 +18,12 @@ def convolution(stride=1, dilation=1):
     [(1, 8, 1), (7, 8, 7), (8, 8, 8), (9, 8, 5), (28, 8, 7), (56, 14, 14), (128, 16, 16)],
 )
 def test_turns_are_as_long_as_rows_allow(columns, most, pixels):
-    assert turn_of(columns, most, convolution()) == Turn(pixels, 3, 1, 1)
+    assert plan_tile(columns, most, convolution()) == RegisterTile(pixels, 3, 1, 1)
 
 
 def test_each_column_has_the_taps_and_windows_that_see_it():
-    neighbours = columns_seen(turn_of(2, 8, convolution()))
-    apart = columns_seen(turn_of(2, 8, convolution(stride=3, dilation=2)))
+    neighbours = columns_read(plan_tile(2, 8, convolution()))
+    apart = columns_read(plan_tile(2, 8, convolution(stride=3, dilation=2)))
 
     assert neighbours == {0: [(0, 0)], 1: [(0, 1), (1, 0)], 2: [(1, 1), (2, 0)], 3: [(2, 1)]}
     assert apart == {
@@ -33,6 +33,6 @@ def test_each_column_has_the_taps_and_windows_that_see_it():
 
 @pytest.mark.parametrize(("stride", "dilation", "span"), [(1, 1, 4), (3, 2, 8)])
 def test_a_turn_spans_the_columns_that_it_sees(stride, dilation, span):
-    turn = turn_of(2, 8, convolution(stride, dilation))
+    turn = plan_tile(2, 8, convolution(stride, dilation))
 
-    assert turn.span == span == max(columns_seen(turn)) + 1
+    assert turn.span == span == max(columns_read(turn)) + 1

@@ -10,8 +10,10 @@ from demitasse.backends.kernels.language.words import (
     FLOAT,
     choose,
     chunk,
+    exp2_int,
     fma,
-    lane_sums,
+    horizontal_sum,
+    horizontal_sums,
     lowered,
     maximum,
     minimum,
@@ -19,8 +21,6 @@ from demitasse.backends.kernels.language.words import (
     raised,
     root,
     rounded,
-    sums_of_lanes,
-    two_to,
 )
 
 
@@ -91,7 +91,7 @@ def test_whole_numbers_and_powers_of_two():
         at, target = k.arguments
         whole = rounded(k.load(at))
         k.store(whole, target)
-        k.store(two_to(whole), target + k.vector_bytes)
+        k.store(exp2_int(whole), target + k.vector_bytes)
 
     numbers = np.array([0.4, 0.6, -0.6, -126.3, 126.8, 12.5, -3.2, 0], np.float32)
     target = np.zeros((2, 8), np.float32)
@@ -107,8 +107,8 @@ def test_some_elements_of_a_vector_are_read_and_written(width):
     def write(k):
         source, target, count = k.arguments
         some = k.first(count)
-        k.store_some(k.load_some(source, some), target, some)
-        k.store(k.load_some(source, some), target + k.vector_bytes)
+        k.masked_store(k.masked_load(source, some), target, some)
+        k.store(k.masked_load(source, some), target + k.vector_bytes)
 
     run, source = exported(f"some{width}", width, write, 3), normal(width)
     for count in range(width + 1):
@@ -129,9 +129,9 @@ def test_elements_of_several_vectors_are_added_up_as_those_of_one(count, width):
     def write(k):
         target, source = k.arguments
         rows = [k.load(source + row * k.vector_bytes) for row in range(count)]
-        k.store(sums_of_lanes(rows), target)
+        k.store(horizontal_sums(rows), target)
         for place, row in enumerate(rows):
-            k.store(lane_sums(row), target + (place + 1) * k.vector_bytes)
+            k.store(horizontal_sum(row), target + (place + 1) * k.vector_bytes)
 
     target, source = np.full((count + 1, width), np.nan, np.float32), normal(count, width)
 

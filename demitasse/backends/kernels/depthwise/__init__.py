@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.depthwise.schedule import Strips
+from demitasse.backends.kernels.depthwise.schedule import DepthwiseSchedule
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
 
-__all__ = ["strips_of"]
+__all__ = ["plan_depthwise"]
 
 MOST_TAPS = 25
 """Taps of a window at most, for the kernels write them out."""
@@ -23,7 +23,7 @@ WIDEST = 16
 """Columns of a window at most, with those between its taps."""
 
 
-def strips_of(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Strips:
+def plan_depthwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> DepthwiseSchedule:
     """Return how a depthwise convolution is divided.
 
     Args:
@@ -51,4 +51,4 @@ def strips_of(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Strip
             f"{WIDEST} columns"
         )
         raise Declined(message)
-    return Strips(op, x, y, tuning)
+    return DepthwiseSchedule(op, x, y, tuning)

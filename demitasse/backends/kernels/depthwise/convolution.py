@@ -10,12 +10,12 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.depthwise.schedule import Strips
+from demitasse.backends.kernels.depthwise.schedule import DepthwiseSchedule
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments
+from demitasse.backends.kernels.language.structs import RUNTIME, Address, Arguments
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -31,7 +31,7 @@ from demitasse.backends.kernels.windows import (
     OutputFields,
     Row,
     WindowFields,
-    note_addresses,
+    fill_indirection_buffer,
     window_values,
 )
 
@@ -162,7 +162,7 @@ class DepthwiseOperands:
         ValueError: Channels are not contiguous.
     """
 
-    def __init__(self, strips: Strips, x: Images, y: Images, then: Rectifier) -> None:
+    def __init__(self, strips: DepthwiseSchedule, x: Images, y: Images, then: Rectifier) -> None:
         self._strips, width, op = strips, strips.width, strips.op
         x.vectors(width), y.vectors(width)
         (_, channels, _, _), groups = strips.x, strips.groups(x, y)
@@ -179,7 +179,7 @@ class DepthwiseOperands:
         self.values = DepthwiseFields.values(
             **window_values(op, x, y, zeros, before=width),
             filters=self.filters,
-            offsets=EACH_CALL,
+            offsets=RUNTIME,
             rectifier=self._rectifier,
             groups=len(groups),
             group_table=table,
@@ -208,7 +208,9 @@ class DepthwiseConvolution:
         ValueError: Channels are not contiguous.
     """
 
-    def __init__(self, strips: Strips, x: Images, y: Images, then: Rectifier = NOTHING) -> None:
+    def __init__(
+        self, strips: DepthwiseSchedule, x: Images, y: Images, then: Rectifier = NOTHING
+    ) -> None:
         self.strips = strips
         shape = Shape.of(strips.op, fetches=strips.fetches(x, y), limited=then.limited)
         self._kernel = _kernel(strips.width, shape)
@@ -362,7 +364,7 @@ def write_row(k: Kernel, shape: Shape, row: Row, channels: Channels) -> None:
 
     def at_edges(column: Word, targets: Sequence[Word], later: Ahead | None) -> None:
         span = shape.span(len(targets))
-        note_addresses(k, high, row, column, seen, span)
+        fill_indirection_buffer(k, high, row, column, seen, span)
 
         def noted(i: int, j: int) -> Word:
             return k.load_word(seen + (i * span + j) * INT)
@@ -428,7 +430,7 @@ def write_lines(
             steps = [row.column_bytes * j for j in range(span)]
             _sum_windows(k, shape, channels, targets, lambda i, j: lines[i] + steps[j], None)
             case(0)
-            note_addresses(k, rows, row, column, seen, span)
+            fill_indirection_buffer(k, rows, row, column, seen, span)
             _sum_windows(
                 k, shape, channels, targets,
                 lambda i, j: k.load_word(seen + (i * span + j) * INT), None,

@@ -11,7 +11,7 @@ from demitasse.backends import ops
 from demitasse.backends.kernels.images import Images, first_channels
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["Group", "Strips"]
+__all__ = ["DepthwiseSchedule", "Group"]
 
 
 FLOAT_BYTES = 4
@@ -38,7 +38,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Strips:
+class DepthwiseSchedule:
     """A depthwise convolution. A strip is an output row of one image, of one group of channels.
 
     Attributes:

@@ -10,18 +10,18 @@ gradient of the filters.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.grouped.schedule import GroupParts
+from demitasse.backends.kernels.grouped.schedule import GroupedSchedule
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.windows import decline_many
 from demitasse.backends.step import Declined
 
-__all__ = ["group_parts_of"]
+__all__ = ["plan_grouped"]
 
 WIDEST = 11
 """Taps of a window's row at most, for the kernels write them out."""
 
 
-def group_parts_of(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> GroupParts:
+def plan_grouped(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> GroupedSchedule:
     """Return how a convolution of small groups is divided.
 
     Args:
@@ -46,6 +46,6 @@ def group_parts_of(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> 
             f"vector, or are written as whole ones, and windows up to {WIDEST} wide"
         )
         raise Declined(message)
-    parts = GroupParts(op, x, y, tuning)
+    parts = GroupedSchedule(op, x, y, tuning)
     decline_many(parts.turn, op)
     return parts

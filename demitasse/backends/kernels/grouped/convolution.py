@@ -11,11 +11,11 @@ import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
-from demitasse.backends.kernels.grouped.schedule import GroupParts
+from demitasse.backends.kernels.grouped.schedule import GroupedSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments
+from demitasse.backends.kernels.language.structs import RUNTIME, Address, Arguments
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -27,12 +27,12 @@ from demitasse.backends.kernels.language.words import (
 )
 from demitasse.backends.kernels.windows import (
     OutputFields,
+    RegisterTile,
     Row,
     Seen,
-    Turn,
     WindowFields,
-    columns_seen,
-    each_turn,
+    columns_read,
+    for_each_tile,
     window_values,
 )
 
@@ -87,7 +87,7 @@ class Work(NamedTuple):
     """
 
     rows: int
-    turn: Turn
+    turn: RegisterTile
     shared: int
     fetched: int
     limited: bool
@@ -126,7 +126,7 @@ def _write(module: Any, name: str, width: int, work: Work) -> None:
                 for pixel, total in enumerate(sums):
                     k.store(then(total), output + row.output_bytes * pixel + y)
 
-        each_turn(k, row, work.rows, turn, body)
+        for_each_tile(k, row, work.rows, turn, body)
     k.done()
 
 
@@ -157,7 +157,7 @@ def _summed(
         sums: What they begin with.
     """
     turn, shared = work.turn, work.shared
-    tap_bytes, columns = k.vector_bytes * turn.taps, columns_seen(turn)
+    tap_bytes, columns = k.vector_bytes * turn.taps, columns_read(turn)
 
     def add(totals: list[Vector], taps: Word, spread: Callable[[Word], Vector]) -> None:
         """Write the products of a channel's row of taps."""
@@ -208,7 +208,9 @@ class GroupedConvolution:
         ValueError: The channels of a vector are not contiguous.
     """
 
-    def __init__(self, parts: GroupParts, x: Images, y: Images, then: Rectifier = NOTHING) -> None:
+    def __init__(
+        self, parts: GroupedSchedule, x: Images, y: Images, then: Rectifier = NOTHING
+    ) -> None:
         self.parts, width, op = parts, parts.width, parts.op
         rows, taps = op.kernel
         firsts, channels, writes = np.array(parts.vectors), parts.channels, parts.y[1] // op.group
@@ -231,7 +233,7 @@ class GroupedConvolution:
                 channels=channels,
                 filters=self.filters,
                 filter_bytes=self.filters[0].nbytes,
-                offsets=EACH_CALL,
+                offsets=RUNTIME,
                 rectifier=self._rectifier,
                 vectors=len(firsts),
                 vector_table=np.stack([x.place(reads), y.place(firsts), firsts], axis=1) * FLOAT,

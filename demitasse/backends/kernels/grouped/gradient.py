@@ -10,7 +10,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.grouped.schedule import GroupParts
+from demitasse.backends.kernels.grouped.schedule import GroupedSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled, later
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -193,7 +193,7 @@ class GroupedGradient:
         ValueError: The channels of a vector are not contiguous.
     """
 
-    def __init__(self, parts: GroupParts, x: Images, y: Images, *, bias: bool = False) -> None:
+    def __init__(self, parts: GroupedSchedule, x: Images, y: Images, *, bias: bool = False) -> None:
         self.parts, width, op = parts, parts.width, parts.op
         if not (parts.shared and parts.fits(x) and parts.fits(y)):
             message = (

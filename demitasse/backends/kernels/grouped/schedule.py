@@ -9,9 +9,9 @@ from functools import cached_property
 from demitasse.backends import ops
 from demitasse.backends.kernels.images import Images, first_channels
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.kernels.windows import Turn, turn_of
+from demitasse.backends.kernels.windows import RegisterTile, plan_tile
 
-__all__ = ["GroupParts"]
+__all__ = ["GroupedSchedule"]
 
 
 FLOAT_BYTES = 4
@@ -31,7 +31,7 @@ ROWS_EACH = 8
 
 
 @dataclass(frozen=True)
-class GroupParts:
+class GroupedSchedule:
     """A convolution of groups. A part is some of its filters; threads divide its rows, too.
 
     Attributes:
@@ -71,7 +71,7 @@ class GroupParts:
         return images.fits(self.width) if self.shared else images.block == images.shape[1]
 
     @property
-    def turned(self) -> GroupParts | None:
+    def turned(self) -> GroupedSchedule | None:
         """The gradient of the input, a convolution of the output's; None where it is none."""
         op, (high, wide) = self.op, self.op.kernel
         (down, right), (top, left) = op.dilation, op.pad
@@ -98,9 +98,9 @@ class GroupParts:
         return first_channels(self.y[1], self.width)
 
     @cached_property
-    def turn(self) -> Turn:
+    def turn(self) -> RegisterTile:
         """Register tiles of a row of windows."""
-        return turn_of(self.y[3], SHARED if self.shared else PIXELS[self.width], self.op)
+        return plan_tile(self.y[3], SHARED if self.shared else PIXELS[self.width], self.op)
 
     @property
     def fetches(self) -> bool:

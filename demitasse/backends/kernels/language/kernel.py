@@ -16,8 +16,8 @@ from demitasse.backends.kernels.language.words import (
     WORD,
     Condition,
     Float,
-    Lanes,
-    Same,
+    IntVector,
+    SplatConstant,
     Vector,
     Word,
     declared,
@@ -155,16 +155,16 @@ class Kernel(Routine):
         """Return the integer of 16 bits, from 0 to 65535, at an address."""
         return Word(self._b, self._b.zext(self._load(address, SHORT, HALF), WORD))
 
-    def load_lanes(self, address: Word, count: int, bits: int) -> Lanes:
+    def load_lanes(self, address: Word, count: int, bits: int) -> IntVector:
         """Return so many integers of so many bits that lie at an address."""
         kind = ir.VectorType(ir.IntType(bits), count)
-        return Lanes(self._b, self._load(address, kind, bits // 8))
+        return IntVector(self._b, self._load(address, kind, bits // 8))
 
     def store(self, value: Vector | Float, address: Word) -> None:
         """Write a vector or a float to an address."""
         self._store(value.llvm, address, FLOAT)
 
-    def store_past(self, value: Vector, address: Word) -> None:
+    def store_nontemporal(self, value: Vector, address: Word) -> None:
         """Write a vector to an address of whole vectors, past the caches.
 
         ``fence`` has to follow before others read it.
@@ -186,13 +186,13 @@ class Kernel(Routine):
         numbers = ir.Constant(places, list(range(self.width)))
         return Condition(self._b, self._b.icmp_signed("<", numbers, counts))
 
-    def load_some(self, address: Word, some: Condition) -> Vector:
+    def masked_load(self, address: Word, some: Condition) -> Vector:
         """Return some elements of the vector at an address, and zeros; others are not read."""
         zeros = ir.Constant(self._vector, None)
         arguments = [*self._some(address, some), zeros]
         return Vector(self._b, self._masked("load", self._vector, arguments))
 
-    def store_some(self, value: Vector, address: Word, some: Condition) -> None:
+    def masked_store(self, value: Vector, address: Word, some: Condition) -> None:
         """Write some elements of a vector to an address; the others there are not touched."""
         self._masked("store", ir.VoidType(), [value.llvm, *self._some(address, some)])
 
@@ -209,7 +209,7 @@ class Kernel(Routine):
         """Write the lower 16 bits of an integer to an address."""
         self._store(self._b.trunc(value.llvm, SHORT), address, HALF)
 
-    def store_lanes(self, value: Lanes, address: Word) -> None:
+    def store_lanes(self, value: IntVector, address: Word) -> None:
         """Write integers to an address."""
         self._store(value.llvm, address, value.llvm.type.element.width // 8)
 
@@ -247,7 +247,7 @@ class Kernel(Routine):
 
     def constant(self, number: float) -> Vector:
         """Return a vector of one number."""
-        return Vector(self._b, Same(self._vector, float(number)))
+        return Vector(self._b, SplatConstant(self._vector, float(number)))
 
     def number(self, number: float) -> Float:
         """Return a float."""
@@ -257,10 +257,10 @@ class Kernel(Routine):
         """Return a vector of the one float at an address."""
         return Vector(self._b, self._spread(self.load_float(address).llvm, self._vector))
 
-    def lanes(self, value: Word | int, count: int, bits: int) -> Lanes:
+    def lanes(self, value: Word | int, count: int, bits: int) -> IntVector:
         """Return a vector of the lower bits of one integer."""
         kind = ir.VectorType(ir.IntType(bits), count)
-        return Lanes(
+        return IntVector(
             self._b, self._spread(self._b.trunc(self.word(value).llvm, kind.element), kind)
         )
 
@@ -268,7 +268,9 @@ class Kernel(Routine):
         """Return a vector of one number."""
         none = ir.Constant(kind, ir.Undefined)
         first = self._b.insert_element(none, number, ir.Constant(INDEX, 0))
-        return self._b.shuffle_vector(first, none, Same(ir.VectorType(INDEX, kind.count), 0))
+        return self._b.shuffle_vector(
+            first, none, SplatConstant(ir.VectorType(INDEX, kind.count), 0)
+        )
 
     def gather(self, addresses: Sequence[Word]) -> Vector:
         """Return a vector of floats from anywhere."""

@@ -29,7 +29,7 @@ from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import Word
 
 __all__ = [
-    "EACH_CALL", "Address", "Arguments", "Code", "OptionalAddress", "Output", "Scratch", "Struct",
+    "RUNTIME", "Address", "Arguments", "Code", "OptionalAddress", "Output", "Scratch", "Struct",
     "Values",
 ]  # fmt: skip
 
@@ -65,10 +65,10 @@ class Code(Word):
 
 
 class _When(Enum):
-    EACH_CALL = "each call"
+    RUNTIME = "each call"
 
 
-EACH_CALL: Final = _When.EACH_CALL
+RUNTIME: Final = _When.RUNTIME
 """The value of a field that is given anew whenever the kernel runs."""
 
 Given = SupportsIndex | np.ndarray | None
@@ -175,7 +175,7 @@ class Arguments:
         Args:
             kernel: Address of the kernel.
             threads: How many are asked for.
-            each: Integers or arrays for the fields whose value is :data:`EACH_CALL`; None for an
+            each: Integers or arrays for the fields whose value is :data:`RUNTIME`; None for an
                 optional array that is absent.
             needs: Arrays whose addresses stand in one of these arrays; kept alive until the kernel
                 has run.

@@ -13,10 +13,37 @@ from typing import Any, overload
 from llvmlite import ir
 
 __all__ = [
-    "FLOAT", "HALF", "INT", "NUMBER", "WORD", "Condition", "Float", "Lanes", "Same", "Value",
-    "Vector", "Word", "choose", "chunk", "declared", "fma", "high_product", "lane_sums", "larger",
-    "lowered", "maximum", "minimum", "pair_sums", "permuted", "raised", "rectified", "root",
-    "rounded", "sums_of_lanes", "turned", "two_to",
+    "FLOAT",
+    "HALF",
+    "INT",
+    "NUMBER",
+    "WORD",
+    "Condition",
+    "Float",
+    "IntVector",
+    "SplatConstant",
+    "Value",
+    "Vector",
+    "Word",
+    "choose",
+    "chunk",
+    "declared",
+    "exp2_int",
+    "fma",
+    "high_product",
+    "horizontal_sum",
+    "horizontal_sums",
+    "larger",
+    "lowered",
+    "maximum",
+    "minimum",
+    "pair_sums",
+    "permuted",
+    "raised",
+    "rectified",
+    "root",
+    "rounded",
+    "turned",
 ]  # fmt: skip
 
 FLOAT, INT, HALF = 4, 8, 2
@@ -25,7 +52,7 @@ FLOAT, INT, HALF = 4, 8, 2
 WORD, NUMBER = ir.IntType(64), ir.FloatType()
 
 
-class Same(ir.Constant):  # type: ignore[misc]  # LLVM's package has no types
+class SplatConstant(ir.Constant):  # type: ignore[misc]  # LLVM's package has no types
     """A vector of one number, in the short form that LLVM's language has for it.
 
     Args:
@@ -154,7 +181,7 @@ class Vector(Value):
         """Return a mask of the elements that are not smaller; NaN is neither."""
         return Condition(self.builder, self.builder.fcmp_ordered(">=", self.llvm, other.llvm))
 
-    def crossed(self, other: Vector, by: int) -> tuple[Vector, Vector]:
+    def interleave(self, other: Vector, by: int) -> tuple[Vector, Vector]:
         """Return two vectors that have changed places where two by two runs of elements meet.
 
         The second run of ``by`` elements in every two runs of this vector, and the first of the
@@ -169,56 +196,56 @@ class Vector(Value):
         return Vector(self.builder, llvm)
 
 
-class Lanes(Value):
+class IntVector(Value):
     """Some integers of one size, from 8 bits to 64; none of them is negative."""
 
     __slots__ = ()
 
-    def __add__(self, other: Lanes) -> Lanes:
+    def __add__(self, other: IntVector) -> IntVector:
         return self._new(self.builder.add(self.llvm, other.llvm))
 
-    def __rshift__(self, bits: int) -> Lanes:
-        by = Same(self.llvm.type, bits)
+    def __rshift__(self, bits: int) -> IntVector:
+        by = SplatConstant(self.llvm.type, bits)
         return self._new(self.builder.lshr(self.llvm, by))
 
-    def chosen(self, order: Sequence[int | None]) -> Lanes:
+    def chosen(self, order: Sequence[int | None]) -> IntVector:
         """Return a vector of some of the integers, by their place here; None is a 0."""
         count = self.llvm.type.count
         places = [count if place is None else place for place in order]
         mask = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places)
-        zeros = Same(self.llvm.type, 0)
+        zeros = SplatConstant(self.llvm.type, 0)
         return self._new(self.builder.shuffle_vector(self.llvm, zeros, mask))
 
-    def joined(self, other: Lanes) -> Lanes:
+    def joined(self, other: IntVector) -> IntVector:
         """Return these integers and those behind them, as many of the same size."""
         both = ir.VectorType(ir.IntType(32), 2 * self.llvm.type.count)
         order = ir.Constant(both, list(range(both.count)))
         return self._new(self.builder.shuffle_vector(self.llvm, other.llvm, order))
 
-    def of_bits(self, bits: int) -> Lanes:
+    def of_bits(self, bits: int) -> IntVector:
         """Return the same memory as integers of another size."""
         count = self.llvm.type.count * self.llvm.type.element.width // bits
         kind = ir.VectorType(ir.IntType(bits), count)
         return self._new(self.builder.bitcast(self.llvm, kind))
 
-    def cut(self, bits: int) -> Lanes:
+    def cut(self, bits: int) -> IntVector:
         """Return the lower bits of each."""
         kind = ir.VectorType(ir.IntType(bits), self.llvm.type.count)
         return self._new(self.builder.trunc(self.llvm, kind))
 
-    def _new(self, llvm: Any) -> Lanes:
-        return Lanes(self.builder, llvm)
+    def _new(self, llvm: Any) -> IntVector:
+        return IntVector(self.builder, llvm)
 
 
-def high_product(a: Lanes, b: Lanes) -> Lanes:
+def high_product(a: IntVector, b: IntVector) -> IntVector:
     """Return the upper 16 of the 32 bits of each product of integers of 16 bits."""
     builder, kind = a.builder, a.llvm.type
     wide = ir.VectorType(ir.IntType(32), kind.count)
     product = builder.mul(builder.zext(a.llvm, wide), builder.zext(b.llvm, wide))
-    return (Lanes(builder, product) >> 16).cut(16)
+    return (IntVector(builder, product) >> 16).cut(16)
 
 
-def pair_sums(a: Lanes, b: Lanes) -> Lanes:
+def pair_sums(a: IntVector, b: IntVector) -> IntVector:
     """Return a0 * b0 + a1 * b1 for each two neighbours.
 
     Args:
@@ -233,7 +260,7 @@ def pair_sums(a: Lanes, b: Lanes) -> Lanes:
     function = declared(
         builder.module, "llvm.x86.avx2.pmadd.wd", ir.FunctionType(wide, [kind, kind])
     )
-    return Lanes(builder, builder.call(function, [a.llvm, b.llvm]))
+    return IntVector(builder, builder.call(function, [a.llvm, b.llvm]))
 
 
 def _llvm(value: Word | int) -> Any:
@@ -309,7 +336,7 @@ def _chosen(one: Vector, other: Vector, order: Sequence[int]) -> Vector:
     return Vector(one.builder, one.builder.shuffle_vector(one.llvm, other.llvm, places))
 
 
-def lane_sums(vector: Vector) -> Vector:
+def horizontal_sum(vector: Vector) -> Vector:
     """Return a vector of the sum of all elements, which are added in pairs, halves first."""
     count = vector.llvm.type.count
     by = count // 2
@@ -319,10 +346,10 @@ def lane_sums(vector: Vector) -> Vector:
     return vector
 
 
-def sums_of_lanes(vectors: Sequence[Vector]) -> Vector:
+def horizontal_sums(vectors: Sequence[Vector]) -> Vector:
     """Return a vector whose elements are the sums of the elements of one vector each.
 
-    Every sum is added up as :func:`lane_sums` does, to the same bits.
+    Every sum is added up as :func:`horizontal_sum` does, to the same bits.
 
     Args:
         vectors: At most as many as a vector has elements; in place of others there are zeros.
@@ -352,7 +379,7 @@ def rounded(vector: Vector) -> Vector:
     return vector + large - large
 
 
-def two_to(vector: Vector) -> Vector:
+def exp2_int(vector: Vector) -> Vector:
     """Return 2 ** n of whole numbers from -126 to 127; there must be no others, nor NaN."""
     b, kind = vector.builder, vector.llvm.type
     whole = ir.VectorType(ir.IntType(32), kind.count)
@@ -380,7 +407,7 @@ def larger(vector: Vector, other: Vector) -> Vector:
 
 def rectified(vector: Vector, slope: Vector) -> Vector:
     """Return max(x, 0) + slope * min(x, 0), as Caffe's ReLU: x for a slope of 1; NaN stays."""
-    zero = Vector(vector.builder, Same(vector.llvm.type, 0.0))
+    zero = Vector(vector.builder, SplatConstant(vector.llvm.type, 0.0))
     return fma(slope, choose(vector > zero, zero, vector), raised(vector, zero))
 
 
@@ -397,6 +424,6 @@ def turned(rows: Sequence[Vector]) -> list[Vector]:
         for first in range(len(found)):
             if not first & by:
                 one, other = found[first], found[first + by]
-                found[first], found[first + by] = one.crossed(other, by)
+                found[first], found[first + by] = one.interleave(other, by)
         by *= 2
     return found

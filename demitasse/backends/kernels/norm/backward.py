@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.kernels.handing import MOST, Numbers, Places
+from demitasse.backends.kernels.add_relu_scatter import MOST, Numbers, PointerArray
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Arguments,
     OptionalAddress,
@@ -24,22 +24,22 @@ from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, 
 from demitasse.backends.kernels.norm.forward import Normalization
 from demitasse.backends.kernels.norm.images import (
     Counts,
+    ImageLoopFields,
     Plane,
-    WalkFields,
     counts,
     each_plane,
+    image_loop_values,
     summed,
-    walk_values,
 )
 from demitasse.core.frozen_struct import FrozenStruct
 
-__all__ = ["Handed", "NormalizationGradient"]
+__all__ = ["GradientFanout", "NormalizationGradient"]
 
 KEPT = 2
 """Vectors that a thread keeps of the channels it is at."""
 
 
-class Handed(FrozenStruct):
+class GradientFanout(FrozenStruct):
     """To whom the gradient of the input is handed on, together with gradients of other readers.
 
     Attributes:
@@ -91,7 +91,7 @@ class Handed(FrozenStruct):
 class BackwardFields(Struct):
     """The gradients of a normalisation."""
 
-    walk: WalkFields
+    walk: ImageLoopFields
     """Its planes."""
     x: Address
     """Address of the first image, before the normalisation."""
@@ -114,9 +114,9 @@ class BackwardFields(Struct):
     behind: OptionalAddress
     """Address of the first gradient behind the norm, before factors and offsets, which is written
     where it is wanted; it may be the output's."""
-    others: Places
+    others: PointerArray
     """First gradients of the other readers, in the same layout, for fused gradient sums."""
-    targets: Places
+    targets: PointerArray
     """The first gradients of those to whom it is handed, part by part."""
     strides: Numbers
     """Bytes from one image of a part to the next."""
@@ -125,7 +125,7 @@ class BackwardFields(Struct):
 
 
 class _Added(FrozenStruct):
-    """Parameters of :class:`Handed` that the kernel's code depends on."""
+    """Parameters of :class:`GradientFanout` that the kernel's code depends on."""
 
     before: int
     after: int
@@ -133,7 +133,7 @@ class _Added(FrozenStruct):
     copies: int
 
     @classmethod
-    def by(cls, handed: Handed) -> _Added:
+    def by(cls, handed: GradientFanout) -> _Added:
         """Return that of some."""
         return cls(handed.before, handed.after, len(handed.parts), handed.copies)
 
@@ -296,7 +296,7 @@ class NormalizationGradient:
     """
 
     def __init__(
-        self, forward: Normalization, *, behind: bool = False, handed: Handed | None = None
+        self, forward: Normalization, *, behind: bool = False, handed: GradientFanout | None = None
     ) -> None:
         images, width = forward.images, forward.tuning.width
         if handed is not None and not handed.fits(images, width):
@@ -315,22 +315,25 @@ class NormalizationGradient:
         if handed is not None:
             others, targets = handed.before + handed.after, handed.targets
             strides = [part.image_stride * FLOAT for part in handed.parts]
-        self._handed_names = [*Places.names("others", others), *Places.names("targets", targets)]
+        self._handed_names = [
+            *PointerArray.names("others", others),
+            *PointerArray.names("targets", targets),
+        ]
         self._arguments = Arguments(
             BackwardFields.values(
-                walk=walk_values(images, width, forward.eps),
-                x=EACH_CALL,
-                dy=EACH_CALL,
-                dx=EACH_CALL if handed is None else None,
-                factors=EACH_CALL,
-                offsets=EACH_CALL,
+                walk=image_loop_values(images, width, forward.eps),
+                x=RUNTIME,
+                dy=RUNTIME,
+                dx=RUNTIME if handed is None else None,
+                factors=RUNTIME,
+                offsets=RUNTIME,
                 mean=forward.mean,
                 inverse=forward.inverse,
-                factor_gradients=EACH_CALL,
-                offset_gradients=EACH_CALL,
-                behind=EACH_CALL if behind else None,
-                others=Places.given(others),
-                targets=Places.given(targets),
+                factor_gradients=RUNTIME,
+                offset_gradients=RUNTIME,
+                behind=RUNTIME if behind else None,
+                others=PointerArray.given(others),
+                targets=PointerArray.given(targets),
                 strides=Numbers.of(strides),
                 part_table=None if handed is None else handed.table(width),
             )

@@ -12,7 +12,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Arguments,
     Output,
@@ -32,13 +32,13 @@ from demitasse.backends.kernels.norm import has_rest
 from demitasse.backends.kernels.norm.images import (
     FIRST_PIXELS,
     Counts,
+    ImageLoopFields,
     Plane,
-    WalkFields,
     counts,
     each_plane,
+    image_loop_values,
     summed,
     sums_size,
-    walk_values,
 )
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -48,7 +48,7 @@ __all__ = ["Normalization", "PlaneNorm"]
 class ForwardFields(Struct):
     """A normalisation."""
 
-    walk: WalkFields
+    walk: ImageLoopFields
     """Its planes."""
     x: Address
     """Address of the first image."""
@@ -169,11 +169,11 @@ class Normalization:
         self._kernels = _kernels(tuning.width, relu=relu, rest=self.rest)
         self._arguments = Arguments(
             ForwardFields.values(
-                walk=walk_values(images, tuning.width, eps),
-                x=EACH_CALL,
-                y=EACH_CALL,
-                factors=EACH_CALL,
-                offsets=EACH_CALL,
+                walk=image_loop_values(images, tuning.width, eps),
+                x=RUNTIME,
+                y=RUNTIME,
+                factors=RUNTIME,
+                offsets=RUNTIME,
                 mean=self.mean,
                 variance=self.variance,
                 inverse=self.inverse,
@@ -212,7 +212,7 @@ class Normalization:
 class PlaneFields(Struct):
     """Planes that are normalised one by one."""
 
-    walk: WalkFields
+    walk: ImageLoopFields
     """They."""
     x: Address
     """Address of the first image."""
@@ -274,9 +274,9 @@ class PlaneNorm:
         self.tuning, self._kernel = tuning, _kernel(tuning.width)
         self.deviations = aligned(images.shape[0] * images.shape[1]).reshape(images.shape[:2])
         fields = PlaneFields.values(
-            walk=walk_values(images, tuning.width, eps),
-            x=EACH_CALL,
-            y=EACH_CALL,
+            walk=image_loop_values(images, tuning.width, eps),
+            x=RUNTIME,
+            y=RUNTIME,
             deviations=self.deviations,
         )
         self._arguments = Arguments(fields)

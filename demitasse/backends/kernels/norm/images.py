@@ -11,7 +11,7 @@ import numpy as np
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     OptionalAddress,
     Struct,
@@ -23,13 +23,13 @@ from demitasse.backends.kernels.norm import has_rest, takes
 __all__ = [
     "FIRST_PIXELS",
     "Counts",
+    "ImageLoopFields",
     "Plane",
-    "WalkFields",
     "counts",
     "each_plane",
+    "image_loop_values",
     "summed",
     "sums_size",
-    "walk_values",
 ]
 
 
@@ -47,7 +47,7 @@ PLANE_SUMS = 2
 """Vectors of sums that each plane has."""
 
 
-class WalkFields(Struct):
+class ImageLoopFields(Struct):
     """Planes: a vector of channels of one image each, all its pixels."""
 
     images: Word
@@ -110,23 +110,23 @@ class Plane(NamedTuple):
 
     def load(self, k: Kernel, address: Word) -> Vector:
         """Return a vector of channels, with zeros for those that there are not."""
-        return k.load(address) if self.some is None else k.load_some(address, self.some)
+        return k.load(address) if self.some is None else k.masked_load(address, self.some)
 
     def store(self, k: Kernel, value: Vector, address: Word) -> None:
         """Write those channels of a vector that there are."""
         if self.some is None:
             k.store(value, address)
         else:
-            k.store_some(value, address, self.some)
+            k.masked_store(value, address, self.some)
 
 
-def counts(k: Kernel, f: WalkFields) -> Counts:
+def counts(k: Kernel, f: ImageLoopFields) -> Counts:
     """Read the numbers."""
     return Counts(*(k.broadcast(f.counts + FLOAT * place) for place in range(len(Counts._fields))))
 
 
 @contextmanager
-def each_plane(k: Kernel, f: WalkFields, *, rest: bool = False) -> Iterator[Plane]:
+def each_plane(k: Kernel, f: ImageLoopFields, *, rest: bool = False) -> Iterator[Plane]:
     """Write a loop over the thread's planes, those of the same channels one after the other.
 
     Args:
@@ -150,7 +150,7 @@ def each_plane(k: Kernel, f: WalkFields, *, rest: bool = False) -> Iterator[Plan
         )
 
 
-def _first(k: Kernel, f: WalkFields, number: Word) -> Word:
+def _first(k: Kernel, f: ImageLoopFields, number: Word) -> Word:
     """Return bytes from the beginning of the images to the first pixel of a plane."""
     group, image = number // f.images, number % f.images
     block, inner = group // f.block_groups, group % f.block_groups
@@ -191,7 +191,7 @@ def _joined(parts: Sequence[Vector]) -> Vector:
     return (one + two) + (three + four)
 
 
-def walk_values(images: Images, width: int, eps: float) -> Values:
+def image_loop_values(images: Images, width: int, eps: float) -> Values:
     """Return the values of the fields.
 
     Args:
@@ -212,7 +212,7 @@ def walk_values(images: Images, width: int, eps: float) -> Values:
     pixels = h * w
     first = min(pixels, FIRST_PIXELS)
     numbers = [1 / pixels, 1 / n, 1 / (n * pixels), pixels, 1 / first, eps]
-    return WalkFields.values(
+    return ImageLoopFields.values(
         images=n,
         channels=c,
         groups=-(-c // width),
@@ -221,7 +221,7 @@ def walk_values(images: Images, width: int, eps: float) -> Values:
         image_stride=images.image_stride,
         block_stride=images.block_stride,
         pixel_stride=images.column_stride,
-        sums=EACH_CALL,
+        sums=RUNTIME,
         counts=np.array(numbers, np.float32),
     )
 

@@ -10,11 +10,11 @@ lie apart, as those of a range of channels of a wider image do, and has no limit
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.pointwise.schedule import PANEL, WIDEST, Parts
+from demitasse.backends.kernels.pointwise.schedule import PANEL, WIDEST, PointwiseSchedule
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
 
-__all__ = ["limits_pay", "parts_of"]
+__all__ = ["limits_pay", "plan_pointwise"]
 
 FLOAT_BYTES = 4
 
@@ -26,7 +26,7 @@ MOST_SPARE = 5
 library computes fewer, but has a pass over memory after them."""
 
 
-def parts_of(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Parts:
+def plan_pointwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> PointwiseSchedule:
     """Return how a pointwise convolution is divided.
 
     Args:
@@ -44,7 +44,7 @@ def parts_of(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Parts:
     if not op.is_pointwise or len(op.kernel) != 2:
         message = "pointwise convolution takes windows of one pixel, without strides, in one group"
         raise Declined(message)
-    parts = Parts(x, y, tuning)
+    parts = PointwiseSchedule(x, y, tuning)
     fewest = PANEL * tuning.width
     if parts.pixels < parts.rows or not tuning.width <= x[1] <= WIDEST or y[1] < fewest:
         message = (
@@ -57,12 +57,12 @@ def parts_of(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Parts:
     return parts
 
 
-def limits_pay(parts: Parts) -> bool:
+def limits_pay(parts: PointwiseSchedule) -> bool:
     """Return whether results within limits are computed faster than by the library and a pass."""
     return parts.tuning.pointwise == "always" or parts.spare <= MOST_SPARE
 
 
-def _check_gain(parts: Parts) -> None:
+def _check_gain(parts: PointwiseSchedule) -> None:
     """Decline what the library does faster, though what it reads must be written before.
 
     Raises:

@@ -14,7 +14,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Arguments,
     OptionalAddress,
@@ -33,7 +33,7 @@ from demitasse.backends.kernels.language.words import (
     minimum,
     rectified,
 )
-from demitasse.backends.kernels.pointwise.schedule import PANEL, WIDEST, Parts
+from demitasse.backends.kernels.pointwise.schedule import PANEL, WIDEST, PointwiseSchedule
 from demitasse.backends.kernels.products import ROWS, fill_panels, multiply
 
 __all__ = ["PointwiseConvolution"]
@@ -247,7 +247,7 @@ class PointwiseConvolution:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: PointwiseSchedule,
         x: Images,
         y: Images,
         normed: tuple[np.ndarray, np.ndarray] | None,
@@ -266,9 +266,9 @@ class PointwiseConvolution:
         of_pixels, of_filters = parts.divided
         self._arguments = Arguments(
             PointwiseFields.values(
-                x=EACH_CALL,
+                x=RUNTIME,
                 x_stride=x.column_stride,
-                y=EACH_CALL,
+                y=RUNTIME,
                 y_stride=y.column_stride,
                 pixels=parts.pixels,
                 channels=channels,
@@ -277,9 +277,9 @@ class PointwiseConvolution:
                 filters=self.filters,
                 panels=len(parts.panels),
                 panel_table=np.array(parts.panels, np.int64),
-                offsets=EACH_CALL,
+                offsets=RUNTIME,
                 rectifier=then.numbers(),
-                scratch=EACH_CALL,
+                scratch=RUNTIME,
                 pixel_parts=of_pixels,
                 filter_parts=of_filters,
             )

@@ -19,7 +19,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Arguments,
     OptionalAddress,
@@ -230,13 +230,13 @@ class PointwiseGradient:
         pixels = sizes[0] * sizes[1]
         self._arguments = Arguments(
             PointwiseGradientFields.values(
-                x=EACH_CALL,
+                x=RUNTIME,
                 x_image_stride=x.image_stride,
                 x_block_stride=x.block_stride,
-                dy=EACH_CALL,
+                dy=RUNTIME,
                 dy_image_stride=y.image_stride,
-                filters=EACH_CALL,
-                bias=EACH_CALL if bias else None,
+                filters=RUNTIME,
+                bias=RUNTIME if bias else None,
                 images=n,
                 some_images=max(1, PIXELS // pixels),
                 pixels=pixels,

@@ -11,7 +11,7 @@ from demitasse.backends.kernels.images import first_channels
 from demitasse.backends.kernels.products import ROWS
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["PANEL", "WIDEST", "Parts"]
+__all__ = ["PANEL", "WIDEST", "PointwiseSchedule"]
 
 
 PANEL = 2
@@ -22,7 +22,7 @@ WIDEST = 2048
 
 
 @dataclass(frozen=True)
-class Parts:
+class PointwiseSchedule:
     """A pointwise convolution. Threads divide the pixels, and where these are few the filters too.
 
     Attributes:

@@ -15,7 +15,7 @@ import numpy as np
 
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
+from demitasse.backends.kernels.language.structs import RUNTIME, Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     Condition,
@@ -27,10 +27,10 @@ from demitasse.backends.kernels.language.words import (
 )
 from demitasse.backends.kernels.recurrence import forward
 from demitasse.backends.kernels.recurrence.cells import MOST_ROWS, products
-from demitasse.backends.kernels.recurrence.forward import Kept
+from demitasse.backends.kernels.recurrence.forward import SavedStates
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["GRADIENTS", "BackFields", "CellGradient", "Retracing", "Spot"]
+__all__ = ["GRADIENTS", "BackFields", "CellGradient", "RecurrentBackward", "Spot"]
 
 
 VECTORS = 4
@@ -83,7 +83,7 @@ def _multiply(
 
     def weights(i: Word) -> list[Vector]:
         line = panel + i * row_bytes
-        return [k.load_some(line + k.vector_bytes * n, part) for n, part in enumerate(some)]
+        return [k.masked_load(line + k.vector_bytes * n, part) for n, part in enumerate(some)]
 
     # nothing comes from behind the last step
     count = choose(step < f.steps - 1, f.size * cell.gates, k.word(0))
@@ -109,10 +109,10 @@ def _step(k: Kernel, cell: CellGradient, at: tuple[Word, Word, Word], total: Vec
         cont=k.broadcast(f.cont + number * FLOAT),
     )
     carried = total * k.broadcast(f.cont + after * FLOAT)
-    cell.step(spot, carried + k.load_some(f.dy + spot.in_all, spot.some))
+    cell.step(spot, carried + k.masked_load(f.dy + spot.in_all, spot.some))
 
 
-class Retracing:
+class RecurrentBackward:
     """The gradients of T steps of N sequences, with G gates for each of H hidden values.
 
     Args:
@@ -124,7 +124,7 @@ class Retracing:
     """
 
     def __init__(
-        self, cell: str, dz: np.ndarray, known: np.ndarray, kept: Kept, tuning: Tuning
+        self, cell: str, dz: np.ndarray, known: np.ndarray, kept: SavedStates, tuning: Tuning
     ) -> None:
         self._name, self._steps, self.tuning = cell, dz.shape[0], tuning
         steps, rows, wide = dz.shape
@@ -137,13 +137,13 @@ class Retracing:
         self._threads = max(1, min(tuning.threads, rows * wide * size // fewest))
         more = {"cells": kept.cells, "squashed": kept.squashed, "dc": self._dc}
         values = sort.fields.values(
-            weight=EACH_CALL,
-            cont=EACH_CALL,
-            dy=EACH_CALL,
+            weight=RUNTIME,
+            cont=RUNTIME,
+            dy=RUNTIME,
             dz=dz,
             known=known,
-            first=EACH_CALL,
-            last=EACH_CALL,
+            first=RUNTIME,
+            last=RUNTIME,
             steps=steps,
             rows=rows,
             few=-(-rows // -(-rows // most)),
@@ -271,19 +271,19 @@ class LstmGradient:
     def step(self, spot: Spot, dh: Vector) -> None:
         k, f, some = self._k, self.f, spot.some
         known, dz, gate_bytes = f.known + spot.in_gates, f.dz + spot.in_gates, f.size * FLOAT
-        i, forget, o, g = (k.load_some(known + gate_bytes * gate, some) for gate in range(4))
-        squashed = k.load_some(f.squashed + spot.in_all, some)
-        dc = k.load_some(f.dc + spot.at, some) + _past_tanh(k, squashed, dh) * o
+        i, forget, o, g = (k.masked_load(known + gate_bytes * gate, some) for gate in range(4))
+        squashed = k.masked_load(f.squashed + spot.in_all, some)
+        dc = k.masked_load(f.dc + spot.at, some) + _past_tanh(k, squashed, dh) * o
         before = dc * spot.cont
         gradients = (
             _past_sigmoid(k, i, dc * g),
-            _past_sigmoid(k, forget, before * k.load_some(f.cells + spot.in_all, some)),
+            _past_sigmoid(k, forget, before * k.masked_load(f.cells + spot.in_all, some)),
             _past_sigmoid(k, o, dh * squashed),
             _past_tanh(k, g, dc * i),
         )
         for gate, gradient in enumerate(gradients):
-            k.store_some(gradient, dz + gate_bytes * gate, some)
-        k.store_some(before * forget, f.dc + spot.at, some)
+            k.masked_store(gradient, dz + gate_bytes * gate, some)
+        k.masked_store(before * forget, f.dc + spot.at, some)
 
 
 class RnnGradient:
@@ -297,7 +297,9 @@ class RnnGradient:
 
     def step(self, spot: Spot, dh: Vector) -> None:
         k, at, some = self._k, spot.in_gates, spot.some
-        k.store_some(_past_tanh(k, k.load_some(self.f.known + at, some), dh), self.f.dz + at, some)
+        k.masked_store(
+            _past_tanh(k, k.masked_load(self.f.known + at, some), dh), self.f.dz + at, some
+        )
 
 
 def _past_tanh(k: Kernel, squashed: Vector, gradient: Vector) -> Vector:

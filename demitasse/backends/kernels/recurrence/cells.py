@@ -129,14 +129,14 @@ class LstmCell:
 
     def begin(self, place: Place) -> None:
         k, at, some = self._k, place.at, place.some
-        k.store_some(k.load_some(self.f.first_c + at, some), self.f.last_c + at, some)
+        k.masked_store(k.masked_load(self.f.first_c + at, some), self.f.last_c + at, some)
 
     def step(self, place: Place, inputs: Sequence[Vector]) -> Vector:
         k, cell = self._k, self.f.last_c + place.at
         *opened, new = inputs
         i, forget, o = (sigmoid(k, value) for value in opened)
-        c = place.cont * forget * k.load_some(cell, place.some) + i * tanh(k, new)
-        k.store_some(c, cell, place.some)
+        c = place.cont * forget * k.masked_load(cell, place.some) + i * tanh(k, new)
+        k.masked_store(c, cell, place.some)
         return o * tanh(k, c)
 
 
@@ -164,21 +164,21 @@ class LearningLstmCell:
 
     def begin(self, place: Place) -> None:
         k, at, some = self._k, place.at, place.some
-        k.store_some(k.load_some(self.f.first_c + at, some), self.f.last_c + at, some)
+        k.masked_store(k.masked_load(self.f.first_c + at, some), self.f.last_c + at, some)
 
     def step(self, place: Place, inputs: Sequence[Vector]) -> Vector:
         k, f, some = self._k, self.f, place.some
         *opened, new = inputs
         gates = [*(sigmoid(k, value) for value in opened), tanh(k, new)]
         for gate, value in enumerate(gates):
-            k.store_some(value, place.z + f.size * (FLOAT * gate), some)
+            k.masked_store(value, place.z + f.size * (FLOAT * gate), some)
         i, forget, o, g = gates
-        before = k.load_some(f.last_c + place.at, some)
+        before = k.masked_load(f.last_c + place.at, some)
         c = place.cont * forget * before + i * g
         squashed = tanh(k, c)
-        k.store_some(before, f.cells + place.in_all, some)
-        k.store_some(c, f.last_c + place.at, some)
-        k.store_some(squashed, f.squashed + place.in_all, some)
+        k.masked_store(before, f.cells + place.in_all, some)
+        k.masked_store(c, f.last_c + place.at, some)
+        k.masked_store(squashed, f.squashed + place.in_all, some)
         return o * squashed
 
 
@@ -269,8 +269,8 @@ def _begin(k: Kernel, cell: Cell) -> None:
     f = cell.f
     with k.loop(f.rows) as row, k.loop(f.blocks) as block:
         place = _place(k, cell, k.word(0), row.i, block.i)
-        h = k.load_some(f.first_h + place.at, place.some)
-        k.store_some(h * place.cont, _before(f, k.word(0)) + place.at, place.some)
+        h = k.masked_load(f.first_h + place.at, place.some)
+        k.masked_store(h * place.cont, _before(f, k.word(0)) + place.at, place.some)
         cell.begin(place)
 
 
@@ -359,12 +359,14 @@ def _step(k: Kernel, cell: Cell, part: _Part, row: Word, totals: Sequence[Vector
     )
     inputs = []
     for gate, total in enumerate(totals):
-        given, more = (k.load_some(at + gate_bytes * gate, place.some) for at in (place.z, static))
+        given, more = (
+            k.masked_load(at + gate_bytes * gate, place.some) for at in (place.z, static)
+        )
         inputs.append(given + more + total)
     h = cell.step(place, inputs)
-    k.store_some(h, f.hidden + place.in_all, place.some)
+    k.masked_store(h, f.hidden + place.in_all, place.some)
     with k.when(part.step >= f.steps - 1):
-        k.store_some(h, f.last_h + place.at, place.some)
+        k.masked_store(h, f.last_h + place.at, place.some)
     with k.when(part.step < f.steps - 1):
         cont = k.broadcast(f.cont + ((part.step + 1) * f.rows + row) * FLOAT)
-        k.store_some(h * cont, _before(f, part.step + 1) + place.at, place.some)
+        k.masked_store(h * cont, _before(f, part.step + 1) + place.at, place.some)

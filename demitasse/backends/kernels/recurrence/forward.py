@@ -12,13 +12,13 @@ import numpy as np
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments, Struct
+from demitasse.backends.kernels.language.structs import RUNTIME, Address, Arguments, Struct
 from demitasse.backends.kernels.language.words import Word, chunk, minimum
 from demitasse.backends.kernels.math_functions import tanh
 from demitasse.backends.kernels.recurrence.cells import CELLS, LEARNING, MOST_ROWS, write
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["FEWEST_EACH", "Kept", "Recurrence", "Squashing"]
+__all__ = ["FEWEST_EACH", "Recurrence", "SavedStates", "Squashing"]
 
 
 FEWEST_EACH = 1 << 16
@@ -33,7 +33,7 @@ def _kernel(cell: str, width: int, *, learns: bool) -> int:
     return compiled(name, partial(write, name=name, width=width, sort=sort), name)[name]
 
 
-class Kept(NamedTuple):
+class SavedStates(NamedTuple):
     """Values that forward steps keep for the backward pass.
 
     Attributes:
@@ -47,7 +47,7 @@ class Kept(NamedTuple):
     squashed: np.ndarray
 
     @classmethod
-    def of(cls, cell: str, shape: tuple[int, int, int]) -> Kept:
+    def of(cls, cell: str, shape: tuple[int, int, int]) -> SavedStates:
         """Return memory for steps of this shape, (T, N, H)."""
         sizes = [math.prod(shape), *[math.prod(shape) if cell == "LSTM" else 0] * 2]
         return cls(*(aligned(size).reshape(shape if size else 0) for size in sizes))
@@ -77,7 +77,7 @@ class Recurrence:
         tuning: Tuning,
         *,
         static: np.ndarray | None = None,
-        kept: Kept | None = None,
+        kept: SavedStates | None = None,
     ) -> None:
         self.cell, self.tuning = (LEARNING if kept else CELLS)[cell], tuning
         steps, rows, wide = z.shape
@@ -90,22 +90,22 @@ class Recurrence:
         most = MOST_ROWS[tuning.width][self.cell.gates]
         self._threads = max(1, min(tuning.threads, rows * wide * size // FEWEST_EACH))
         values = self.cell.fields.values(
-            weight=EACH_CALL,
+            weight=RUNTIME,
             z=z,
             static=aligned(wide) if static is None else static,
             static_bytes=0 if static is None else static.strides[0],
-            cont=EACH_CALL,
+            cont=RUNTIME,
             before=before,
             slots=steps if kept else 2,
-            hidden=EACH_CALL,
-            first=EACH_CALL,
-            last=EACH_CALL,
+            hidden=RUNTIME,
+            first=RUNTIME,
+            last=RUNTIME,
             steps=steps,
             rows=rows,
             few=-(-rows // -(-rows // most)),
             size=size,
             blocks=-(-size // tuning.width),
-            **dict.fromkeys(self.cell.states, EACH_CALL),
+            **dict.fromkeys(self.cell.states, RUNTIME),
             **more,
         )
         self._arguments = Arguments(values)
@@ -153,7 +153,7 @@ OUTPUT_FEWEST_EACH = 1 << 14
 """Elements of a thread at least: to meet others takes as long as to compute so many."""
 
 
-class SquashFields(Struct):
+class TanhFields(Struct):
     """Numbers that become their tanh."""
 
     x: Address
@@ -171,11 +171,11 @@ def _output_kernel(width: int) -> int:
 
 def _write(module: Any, name: str, width: int) -> None:
     k = Kernel(module, name, 1, width, exported=True)
-    f = SquashFields.read(k)
+    f = TanhFields.read(k)
     begin, end = chunk((f.count + width - 1) // width, *k.thread())
     with k.loop(end, begin) as vector:
         at, some = vector.i * k.vector_bytes, k.first(minimum(f.count - vector.i * width, width))
-        k.store_some(tanh(k, k.load_some(f.x + at, some)), f.x + at, some)
+        k.masked_store(tanh(k, k.masked_load(f.x + at, some)), f.x + at, some)
     k.done()
 
 
@@ -190,7 +190,7 @@ class Squashing:
     def __init__(self, count: int, tuning: Tuning) -> None:
         self.tuning, self._kernel = tuning, _output_kernel(tuning.width)
         self._threads = max(1, min(tuning.threads, count // OUTPUT_FEWEST_EACH))
-        self._arguments = Arguments(SquashFields.values(x=EACH_CALL, count=count))
+        self._arguments = Arguments(TanhFields.values(x=RUNTIME, count=count))
 
     def __call__(self, x: np.ndarray) -> None:
         """Compute all of them."""

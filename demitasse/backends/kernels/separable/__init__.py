@@ -9,12 +9,12 @@ result, as at the end of a block of MobileNet V2.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.depthwise import strips_of
-from demitasse.backends.kernels.separable.schedule import WIDTHS, Blocks
+from demitasse.backends.kernels.depthwise import plan_depthwise
+from demitasse.backends.kernels.separable.schedule import WIDTHS, SeparableSchedule
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
 
-__all__ = ["blocks_of"]
+__all__ = ["plan_separable"]
 
 MOST_WASTE = 1.06
 """Greatest load imbalance (maximum over mean) up to which the kernel pays."""
@@ -24,7 +24,7 @@ MOST_SPARE = 0.6
 between, which is not written to memory, takes as long."""
 
 
-def blocks_of(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> Blocks:
+def plan_separable(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> SeparableSchedule:
     """Return how a depthwise convolution and a pointwise one behind it are divided.
 
     Args:
@@ -41,8 +41,8 @@ def blocks_of(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> Block
     if not pointwise.is_pointwise or len(pointwise.kernel) != 2:
         message = "a depthwise convolution runs as one with windows of one pixel in one group"
         raise Declined(message)
-    strips = strips_of(depthwise, depthwise.bottom, depthwise.top, tuning)
-    blocks = Blocks(strips, pointwise.top)
+    strips = plan_depthwise(depthwise, depthwise.bottom, depthwise.top, tuning)
+    blocks = SeparableSchedule(strips, pointwise.top)
     channels, fewest = blocks.channels, tuning.width
     if channels > WIDTHS[-1] or pointwise.top[1] < fewest or not blocks.fits:
         message = (

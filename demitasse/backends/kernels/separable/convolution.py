@@ -21,7 +21,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Arguments,
     Code,
@@ -39,7 +39,7 @@ from demitasse.backends.kernels.language.words import (
     minimum,
 )
 from demitasse.backends.kernels.products import ROWS, fill_panels, multiply
-from demitasse.backends.kernels.separable.schedule import LINE, LINES, UNROLLED, Blocks
+from demitasse.backends.kernels.separable.schedule import LINE, LINES, UNROLLED, SeparableSchedule
 
 __all__ = [
     "Later",
@@ -158,7 +158,7 @@ def _later(
     return Later(begin, begin + part, part * f.groups // turns, part, whole)
 
 
-def _rests(products: Products, blocks: Blocks) -> np.ndarray:
+def _rests(products: Products, blocks: SeparableSchedule) -> np.ndarray:
     """Return the kernels of the few pixels that blocks leave, by how many these are."""
     table = np.zeros(blocks.pixels, np.int64)
     for few in blocks.rests:
@@ -188,7 +188,7 @@ class SeparableConvolution:
 
     def __init__(
         self,
-        blocks: Blocks,
+        blocks: SeparableSchedule,
         x: Images,
         y: Images,
         then: tuple[Rectifier, Rectifier] = (NOTHING, NOTHING),
@@ -216,7 +216,7 @@ class SeparableConvolution:
         self._arguments = Arguments(
             SeparableFields.values(
                 depthwise=self.depthwise.values,
-                y=EACH_CALL,
+                y=RUNTIME,
                 y_stride=y.column_stride,
                 y_vector_stride=blocks.next_vector if y.block == blocks.y[1] else y.block_stride,
                 channels=blocks.channels,
@@ -226,8 +226,8 @@ class SeparableConvolution:
                 panel_table=np.array(blocks.panels, np.int64),
                 place_table=np.array([y.place(at) for at in blocks.panels], np.int64),
                 next_vector=blocks.next_vector,
-                offsets=EACH_CALL,
-                other=EACH_CALL if adds else None,
+                offsets=RUNTIME,
+                other=RUNTIME if adds else None,
                 rectifier=then[1].numbers(),
                 most=products.most,
                 multiply=multiplying(products),

@@ -8,11 +8,11 @@ from functools import cached_property
 from itertools import pairwise
 
 from demitasse.backends.kernels.depthwise.convolution import PIXELS
-from demitasse.backends.kernels.depthwise.schedule import Strips
+from demitasse.backends.kernels.depthwise.schedule import DepthwiseSchedule
 from demitasse.backends.kernels.images import Images, first_channels
 from demitasse.backends.kernels.products import ROWS
 
-__all__ = ["LINE", "LINES", "PANEL", "UNROLLED", "WIDTHS", "Blocks"]
+__all__ = ["LINE", "LINES", "PANEL", "UNROLLED", "WIDTHS", "SeparableSchedule"]
 
 
 PANEL = 2
@@ -51,7 +51,7 @@ FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
-class Blocks:
+class SeparableSchedule:
     """A depthwise convolution and a pointwise one behind it. A block is some rows of outputs.
 
     Attributes:
@@ -59,7 +59,7 @@ class Blocks:
         y: The outputs' shape, (N, M, OH, OW).
     """
 
-    strips: Strips
+    strips: DepthwiseSchedule
     y: tuple[int, ...]
 
     @property

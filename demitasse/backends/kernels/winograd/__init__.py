@@ -11,10 +11,10 @@ from __future__ import annotations
 from demitasse.backends import ops
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd.matrices import filtering, has_filtering
-from demitasse.backends.kernels.winograd.schedule import STEP, Tiling, pays
+from demitasse.backends.kernels.winograd.schedule import STEP, WinogradSchedule, pays
 from demitasse.backends.step import Declined
 
-__all__ = ["pools_tiles", "tiling_of"]
+__all__ = ["can_pool_tiles", "plan_winograd"]
 
 STRIDED = {(4, 4), (5, 5), (6, 6)}
 """Filters of stride 2. Those of 3x3 would gain nothing; those of 5x5 have zeros for a sixth row and
@@ -24,9 +24,9 @@ POOLED = (2, 2)
 """Windows that can be pooled along, where a tile has whole ones of them."""
 
 
-def tiling_of(
+def plan_winograd(
     op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning, *, training: bool
-) -> Tiling:
+) -> WinogradSchedule:
     """Return how a convolution is tiled.
 
     Args:
@@ -54,7 +54,7 @@ def tiling_of(
         message = f"{x[1]} and {y[1]} channels; winograd takes {tuning.width} or more"
         raise Declined(message)
     stride = STEP if strided else 1
-    tiling = Tiling(
+    tiling = WinogradSchedule(
         filtering=filtering(tuple(-(-taps // stride) for taps in op.kernel)),
         images=x[0],
         channels=x[1] * stride**2,
@@ -87,7 +87,7 @@ def _is_strided(op: ops.Conv, x: ops.Shape, y: ops.Shape, width: int) -> bool:
     return windows and pads and whole and op.group == 1
 
 
-def pools_tiles(tiling: Tiling, pool: ops.Pool) -> bool:
+def can_pool_tiles(tiling: WinogradSchedule, pool: ops.Pool) -> bool:
     """Return whether MAX pooling can follow a convolution in the same kernel."""
     whole = not any(each.outputs % 2 for each in tiling.filtering)
     return whole and pool.kernel == pool.stride == POOLED and not any(pool.pad)

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Scratch, Struct, Values
+from demitasse.backends.kernels.language.structs import RUNTIME, Scratch, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, Word, choose, chunk, minimum
-from demitasse.backends.kernels.winograd.schedule import Tiling, odd_lines
+from demitasse.backends.kernels.winograd.schedule import WinogradSchedule, odd_lines
 
 __all__ = ["Block", "ScratchLayout", "Strip", "StripFields", "each_block", "each_strip"]
 
@@ -148,7 +148,7 @@ class ScratchLayout:
             points, to their values there.
     """
 
-    def __init__(self, tiling: Tiling) -> None:
+    def __init__(self, tiling: WinogradSchedule) -> None:
         down, across = tiling.filtering
         columns = tiling.grid[1] * across.outputs + across.side
         copy = down.side * columns * tiling.width
@@ -196,8 +196,8 @@ class ScratchLayout:
             end_stage=stages.stop,
             tile_rows=tiling.grid[0],
             tile_columns=tiling.grid[1],
-            private=EACH_CALL,
-            stacks=EACH_CALL,
+            private=RUNTIME,
+            stacks=RUNTIME,
             **self._bytes,
         )
 
@@ -217,7 +217,7 @@ class ScratchLayout:
         return {"strips.private": private, "strips.stacks": stacks}
 
 
-def _of_part(tiling: Tiling) -> tuple[int, int]:
+def _of_part(tiling: WinogradSchedule) -> tuple[int, int]:
     """Return elements of filters, and of their values, that a thread takes to the points."""
     if not (tiling.unpacked or tiling.stride > 1):
         return 0, 0

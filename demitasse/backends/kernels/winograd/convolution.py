@@ -23,14 +23,14 @@ from demitasse.backends.kernels.winograd.blocks import Block, ScratchLayout, Str
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.output_transform import POOLED, back, join
 from demitasse.backends.kernels.winograd.products import (
+    OnTheFlyFields,
     ProductFields,
-    UnpackedFields,
     each_panel,
-    multiply_unpacked,
+    multiply_on_the_fly,
+    on_the_fly_values,
     product_values,
-    unpacked_values,
 )
-from demitasse.backends.kernels.winograd.schedule import Tiling
+from demitasse.backends.kernels.winograd.schedule import WinogradSchedule
 from demitasse.backends.kernels.winograd.strided import (
     Strided,
     StridedFields,
@@ -75,10 +75,10 @@ class StridedConvolutionFields(ConvolutionFields):
     """The filters."""
 
 
-class UnpackedConvolutionFields(ConvolutionFields):
+class OnTheFlyConvolutionFields(ConvolutionFields):
     """The same with filters that are taken to the points where they are used."""
 
-    unpacked: UnpackedFields
+    unpacked: OnTheFlyFields
     """The filters."""
 
 
@@ -127,7 +127,7 @@ def _write(
     forth = transform(module, "forth", (of.down.input, of.across.input), width)
     way_back = back(module, of, width, pool=pool, limited=limited)
     k = Kernel(module, name, 1, width, exported=True)
-    kind = UnpackedConvolutionFields if unpacked else ConvolutionFields
+    kind = OnTheFlyConvolutionFields if unpacked else ConvolutionFields
     f = (StridedConvolutionFields if strided else kind).read(k)
     p = f.products
     tile_bytes, tile_point_bytes = p.tile_stride * FLOAT, p.tile_point_stride * FLOAT
@@ -136,8 +136,8 @@ def _write(
         with block.stage(0):
             cut(k, f.strips, f.x, block, forth, Piece.of_input(of), tiles)
         with block.stage(1):
-            if isinstance(f, UnpackedConvolutionFields):
-                multiply_unpacked(k, p, f.unpacked, block, of)
+            if isinstance(f, OnTheFlyConvolutionFields):
+                multiply_on_the_fly(k, p, f.unpacked, block, of)
             elif isinstance(f, StridedConvolutionFields) and strided:
                 multiply_strided(k, p, f.strided, block, of.down, strided)
             else:
@@ -183,7 +183,7 @@ class WinogradConvolution:
 
     def __init__(
         self,
-        tiling: Tiling,
+        tiling: WinogradSchedule,
         x: Images,
         y: Images,
         then: Rectifier = NOTHING,
@@ -216,8 +216,8 @@ class WinogradConvolution:
         of: type[ConvolutionFields] = ConvolutionFields
         self._filters = "products.filters"
         if tiling.unpacked:
-            fields["unpacked"] = unpacked_values(tiling, self._scratch, self._factors)
-            of, self._filters = UnpackedConvolutionFields, "unpacked.weights"
+            fields["unpacked"] = on_the_fly_values(tiling, self._scratch, self._factors)
+            of, self._filters = OnTheFlyConvolutionFields, "unpacked.weights"
         elif tiling.stride > 1:
             fields["strided"] = strided_values(tiling, self._scratch)
             of, self._filters = StridedConvolutionFields, "strided.weights"

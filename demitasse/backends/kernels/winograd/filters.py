@@ -13,7 +13,7 @@ from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Arguments,
     Struct,
@@ -21,7 +21,7 @@ from demitasse.backends.kernels.language.structs import (
 )
 from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, chunk, minimum
 from demitasse.backends.kernels.winograd.matrices import Filtering
-from demitasse.backends.kernels.winograd.schedule import Tiling
+from demitasse.backends.kernels.winograd.schedule import WinogradSchedule
 from demitasse.backends.kernels.winograd.transforms import times_both
 
 __all__ = ["FilterGradient", "Filters"]
@@ -139,7 +139,7 @@ Both = tuple[np.ndarray, np.ndarray]
 def _write_filters(module: Any, name: str, of: Both, width: int, *, past: bool) -> None:
     (_, rows), (wide, columns) = (matrix.shape for matrix in of)
     k = Kernel(module, name, 1, width, exported=True)
-    f, put = FilterFields.read(k), k.store_past if past else k.store
+    f, put = FilterFields.read(k), k.store_nontemporal if past else k.store
     last = f.outputs - 1
     with _each_vector(k, f) as (output, first, point):
         # beyond the last one, the last one again
@@ -193,7 +193,7 @@ def _write_taps(module: Any, name: str, of: Both, width: int) -> None:
     k.done()
 
 
-def _values(tiling: Tiling, *, chunks: int = 1) -> Values:
+def _values(tiling: WinogradSchedule, *, chunks: int = 1) -> Values:
     """Return the values of the fields.
 
     The outputs of the gradient of an input are the parameter's inputs.
@@ -207,8 +207,8 @@ def _values(tiling: Tiling, *, chunks: int = 1) -> Values:
     inputs, outputs = tiling.channels // groups, tiling.filters // groups
     table = np.array(tiling.panels, np.int64)
     return FilterFields.values(
-        weights=EACH_CALL,
-        points=EACH_CALL,
+        weights=RUNTIME,
+        points=RUNTIME,
         group_stride=tiling.filter_group_stride,
         point_stride=tiling.filter_point_stride,
         groups=groups,
@@ -231,7 +231,7 @@ class Filters:
         tiling: The convolution, or that which is the gradient of its input.
     """
 
-    def __init__(self, tiling: Tiling) -> None:
+    def __init__(self, tiling: WinogradSchedule) -> None:
         self._threads = tiling.threads
         turned = tiling.computes == "input"
         self._kernel = partial(_kernel, tiling.filtering, tiling.width, turned=turned)
@@ -257,7 +257,7 @@ class FilterGradient:
         chunks: How many parts there are.
     """
 
-    def __init__(self, tiling: Tiling, chunks: int) -> None:
+    def __init__(self, tiling: WinogradSchedule, chunks: int) -> None:
         self._threads = tiling.threads
         self._kernel = _kernel(tiling.filtering, tiling.width, back=True)
         self._arguments = Arguments(_values(tiling, chunks=chunks))

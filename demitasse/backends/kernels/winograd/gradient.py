@@ -12,7 +12,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled, later
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Arguments,
     Code,
@@ -25,7 +25,7 @@ from demitasse.backends.kernels.winograd.blocks import Block, ScratchLayout, Str
 from demitasse.backends.kernels.winograd.filters import FilterGradient
 from demitasse.backends.kernels.winograd.matrices import Filtering, Matrices
 from demitasse.backends.kernels.winograd.products import ProductFields, each_panel, product_values
-from demitasse.backends.kernels.winograd.schedule import STEP, Tiling
+from demitasse.backends.kernels.winograd.schedule import STEP, WinogradSchedule
 from demitasse.backends.kernels.winograd.strided import (
     PHASES,
     PartFields,
@@ -133,7 +133,7 @@ class TiledGradient:
         ValueError: A vector's channels are not contiguous.
     """
 
-    def __init__(self, tiling: Tiling, x: Images, y: Images, kernel: int) -> None:
+    def __init__(self, tiling: WinogradSchedule, x: Images, y: Images, kernel: int) -> None:
         self.tiling, self._kernel = tiling, kernel
         self._scratch = ScratchLayout(tiling)
         self.scratch_size = self._scratch.size
@@ -187,7 +187,7 @@ class WinogradGradient(TiledGradient):
         ValueError: A vector's channels are not contiguous.
     """
 
-    def __init__(self, tiling: Tiling, x: Images, y: Images) -> None:
+    def __init__(self, tiling: WinogradSchedule, x: Images, y: Images) -> None:
         tiling = tiling.filter_gradient
         super().__init__(tiling, x, y, _kernel(tiling.filtering, tiling.width))
         self.sums_size = self._chunks * tiling.filter_size
@@ -334,8 +334,8 @@ def _add_rows(k: Kernel, taps: Word, places: list[int], rows: list[Word], adds: 
         some = k.first(k.word(len(here)))
         for vector, row in zip(turned(vectors), rows, strict=True):
             target = row + first * FLOAT
-            before = choose(adds > 0, k.load_some(target, some), none)
-            k.store_some(before + vector, target, some)
+            before = choose(adds > 0, k.masked_load(target, some), none)
+            k.masked_store(before + vector, target, some)
 
 
 class StridedGradient(TiledGradient):
@@ -350,7 +350,7 @@ class StridedGradient(TiledGradient):
         ValueError: A vector's channels are not contiguous.
     """
 
-    def __init__(self, tiling: Tiling, x: Images, y: Images) -> None:
+    def __init__(self, tiling: WinogradSchedule, x: Images, y: Images) -> None:
         tiling = tiling.filter_gradient
         width, part = tiling.width, tiling.part
         kernel = _strided_gradient_kernel(tiling.filtering, width, tiling.panel, tiling.window)
@@ -362,7 +362,7 @@ class StridedGradient(TiledGradient):
             {
                 "products": product_values(tiling, None, (), self._scratch.sums_bytes),
                 "part": part_values(tiling, self._scratch),
-                "weights": EACH_CALL,
+                "weights": RUNTIME,
                 "product": product.address,
                 "rests": product.rests,
             },

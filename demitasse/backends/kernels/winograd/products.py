@@ -10,7 +10,7 @@ import numpy as np
 
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Code,
     OptionalAddress,
@@ -29,17 +29,17 @@ from demitasse.backends.kernels.language.words import (
 from demitasse.backends.kernels.products import Panels, matrix_products
 from demitasse.backends.kernels.winograd.blocks import Block, ScratchLayout
 from demitasse.backends.kernels.winograd.matrices import Filtering
-from demitasse.backends.kernels.winograd.schedule import PANEL, Tiling
+from demitasse.backends.kernels.winograd.schedule import PANEL, WinogradSchedule
 from demitasse.backends.kernels.winograd.transforms import times_both
 
 __all__ = [
+    "OnTheFlyFields",
     "Panel",
     "ProductFields",
-    "UnpackedFields",
     "each_panel",
-    "multiply_unpacked",
+    "multiply_on_the_fly",
+    "on_the_fly_values",
     "product_values",
-    "unpacked_values",
 ]
 
 
@@ -115,7 +115,7 @@ def each_panel(k: Kernel, f: ProductFields, block: Block, points: int) -> Iterat
 
 
 def product_values(
-    tiling: Tiling,
+    tiling: WinogradSchedule,
     products: Panels | None,
     counts: Iterable[int],
     sums_bytes: int,
@@ -147,7 +147,7 @@ def product_values(
     return ProductFields.values(
         tile_stride=tiling.tile_stride,
         tile_point_stride=tiling.tile_point_stride,
-        filters=None if products is None else EACH_CALL,
+        filters=None if products is None else RUNTIME,
         filter_point_stride=tiling.filter_point_stride,
         filter_chunk_stride=filter_chunk_stride,
         sums_bytes=sums_bytes,
@@ -159,7 +159,7 @@ def product_values(
     )
 
 
-class UnpackedFields(Struct):
+class OnTheFlyFields(Struct):
     """Filters in C order, and where a thread takes some of them to the points."""
 
     weights: Address
@@ -187,8 +187,8 @@ class UnpackedFields(Struct):
     """Address of the table of those for its rests."""
 
 
-def multiply_unpacked(
-    k: Kernel, f: ProductFields, u: UnpackedFields, block: Block, of: Filtering
+def multiply_on_the_fly(
+    k: Kernel, f: ProductFields, u: OnTheFlyFields, block: Block, of: Filtering
 ) -> None:
     """Write the products of a block's tiles; threads divide the panels of each group.
 
@@ -263,7 +263,9 @@ def _turn(k: Kernel, taps: Word, row_bytes: Word, count: Word, factors: Word, ta
             k.store(vector * factor, target + (line.i * k.width + place) * k.vector_bytes)
 
 
-def unpacked_values(tiling: Tiling, scratch: ScratchLayout, factors: np.ndarray) -> Values:
+def on_the_fly_values(
+    tiling: WinogradSchedule, scratch: ScratchLayout, factors: np.ndarray
+) -> Values:
     """Return the values of those fields.
 
     Args:
@@ -276,8 +278,8 @@ def unpacked_values(tiling: Tiling, scratch: ScratchLayout, factors: np.ndarray)
         for begun in (False, True)
     )
     part = tiling.part
-    return UnpackedFields.values(
-        weights=EACH_CALL,
+    return OnTheFlyFields.values(
+        weights=RUNTIME,
         factors=factors,
         groups=tiling.groups,
         panels=tiling.filters // tiling.groups // (PANEL * tiling.width),

@@ -12,7 +12,7 @@ from demitasse.backends.kernels.products import split_columns
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd.matrices import Filtering
 
-__all__ = ["PANEL", "STEP", "Part", "Phase", "Tiling", "odd_lines", "pays", "phases_of"]
+__all__ = ["PANEL", "STEP", "Part", "Phase", "WinogradSchedule", "odd_lines", "pays", "phases_of"]
 
 
 FLOAT_BYTES = 4
@@ -43,7 +43,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tiling:
+class WinogradSchedule:
     """The tiles of a batch of images: parts of the input that overlap, parts of the output.
 
     A row of tiles of one image is a strip, and the strips that are worked on at a time are a block.
@@ -122,7 +122,7 @@ class Tiling:
         return self.images * self.grid[0]
 
     @cached_property
-    def backward(self) -> Tiling:
+    def backward(self) -> WinogradSchedule:
         """The convolution that is the gradient of the input."""
         if self.stride > 1:  # each phase has its own, of the same gradient
             phases = self.stride**2
@@ -138,7 +138,7 @@ class Tiling:
         )  # fmt: skip
 
     @cached_property
-    def filter_gradient(self) -> Tiling:
+    def filter_gradient(self) -> WinogradSchedule:
         """The same for the gradient of the filters."""
         return replace(self, computes="filters")
 
@@ -369,7 +369,7 @@ MEASURED_WIDTH = 8
 """Vector width of the cost model. With wider vectors, memory and threads cost more operations."""
 
 
-def pays(tiling: Tiling, *, training: bool) -> bool:
+def pays(tiling: WinogradSchedule, *, training: bool) -> bool:
     """Return whether transforms and products cost less than the definition.
 
     Args:

@@ -15,7 +15,7 @@ import numpy as np
 
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Code,
     Struct,
@@ -34,7 +34,7 @@ from demitasse.backends.kernels.products import matrix_products
 from demitasse.backends.kernels.winograd.blocks import Block, ScratchLayout
 from demitasse.backends.kernels.winograd.matrices import Matrices
 from demitasse.backends.kernels.winograd.products import ProductFields
-from demitasse.backends.kernels.winograd.schedule import STEP, Tiling
+from demitasse.backends.kernels.winograd.schedule import STEP, WinogradSchedule
 from demitasse.backends.kernels.winograd.transforms import times_both
 
 __all__ = [
@@ -74,7 +74,7 @@ class Strided(NamedTuple):
         return f"_strided{self.window}of{self.panel}{'_turned' if self.turned else ''}"
 
 
-def strided_of(tiling: Tiling) -> Strided | None:
+def strided_of(tiling: WinogradSchedule) -> Strided | None:
     """Return what a kernel is made for; None for stride 1."""
     if tiling.stride == 1:
         return None
@@ -245,7 +245,7 @@ def _turn(k: Kernel, rows: list[Word], window: int, of: Matrices, target: Word) 
     places = tap_places(window, of)
     for first in range(0, len(places), k.width):
         some = k.first(k.word(len(places) - first))
-        vectors = [k.load_some(row + first * FLOAT, some) for row in rows]
+        vectors = [k.masked_load(row + first * FLOAT, some) for row in rows]
         for place, vector in zip(places[first:], turned(vectors), strict=False):
             k.store(vector, target + place * k.vector_bytes)
     for place in sorted({*range((STEP * of.taps) ** 2)} - {*places}):
@@ -272,7 +272,7 @@ def _to_points(
     times_both(k, (matrix, matrix), tap, put)
 
 
-def part_values(tiling: Tiling, scratch: ScratchLayout) -> Values:
+def part_values(tiling: WinogradSchedule, scratch: ScratchLayout) -> Values:
     """Return the values of the fields of parts.
 
     Args:
@@ -294,13 +294,13 @@ def part_values(tiling: Tiling, scratch: ScratchLayout) -> Values:
     )
 
 
-def _shares(tiling: Tiling) -> int:
+def _shares(tiling: WinogradSchedule) -> int:
     """Return into how many shares each panel is divided, so that there is one for each thread."""
     panels = tiling.filters // tiling.groups // (tiling.panel * tiling.width)
     return -(-tiling.threads // panels)
 
 
-def strided_values(tiling: Tiling, scratch: ScratchLayout) -> Values:
+def strided_values(tiling: WinogradSchedule, scratch: ScratchLayout) -> Values:
     """Return the values of the fields of products.
 
     Args:
@@ -319,7 +319,7 @@ def strided_values(tiling: Tiling, scratch: ScratchLayout) -> Values:
     )
     joined = tiling.computes == "output"
     return StridedFields.values(
-        weights=EACH_CALL,
+        weights=RUNTIME,
         part=part_values(tiling, scratch),
         joined=int(joined),
         sum_phase_stride=0 if joined else tiling.filters // tiling.groups,

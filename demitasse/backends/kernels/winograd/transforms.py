@@ -11,7 +11,7 @@ import numpy as np
 
 from demitasse.backends.kernels.images import Images, Padded, bordered
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Output, Struct, Values
+from demitasse.backends.kernels.language.structs import RUNTIME, Address, Output, Struct, Values
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -346,7 +346,7 @@ def image_values(
         np.int64,
     )
     return of.values(
-        at=EACH_CALL,
+        at=RUNTIME,
         image_stride=images.image_stride,
         row_stride=rows * step,
         column_stride=columns * step,

@@ -8,7 +8,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.overlaps import Overlaps
+from demitasse.backends.kernels.col2im import Col2Im
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
@@ -124,7 +124,7 @@ class OverlapCall(ConvCall):
         self._product = Primitive(engine.stream, found, uses)
         self._product.bind(self._product.place(Arg.WEIGHTS), self._packed)
         images = (n, *bottom), (n, *top, m)
-        self._kernel = Overlaps(*images, op.kernel, op.stride, op.pad, tuning)
+        self._kernel = Col2Im(*images, op.kernel, op.stride, op.pad, tuning)
         code = f"{found.implementation}, overlaps llvm:{tuning.instructions}"
         super().__init__(engine, operands, code, self._pass_weights, self._kernel.take_offsets)
         operands.target.promise(engine)

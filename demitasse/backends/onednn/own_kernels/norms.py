@@ -12,9 +12,9 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import norm
-from demitasse.backends.kernels.norm.backward import Handed, NormalizationGradient
+from demitasse.backends.kernels.col2im import Col2Im
+from demitasse.backends.kernels.norm.backward import GradientFanout, NormalizationGradient
 from demitasse.backends.kernels.norm.forward import Normalization
-from demitasse.backends.kernels.overlaps import Overlaps
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
@@ -247,7 +247,7 @@ class HandedGradientCall(KernelCall):
         self,
         norm: NormGradientCall,
         source: Reader,
-        handed: Handed,
+        handed: GradientFanout,
         others: Sequence[Reader],
         targets: Sequence[Writer],
         between: Sequence[Operand],
@@ -321,7 +321,7 @@ class PlaneCall(KernelCall):
         found = engine.describe("matmul", x, w, None, y.handle, engine.attributes)
         uses = (Arg.SRC, x), (Arg.WEIGHTS, w), (Arg.DST, y.handle)
         self._product = Primitive(engine.stream, found, uses)
-        self._kernel = Overlaps((1, *bottom), (1, *top, 1), op.kernel, op.stride, op.pad, tuning)
+        self._kernel = Col2Im((1, *bottom), (1, *top, 1), op.kernel, op.stride, op.pad, tuning)
         self._counts, self._size = (images, planes), y.size
         self._steps = channels * pixels, window, math.prod(top)
         super().__init__(

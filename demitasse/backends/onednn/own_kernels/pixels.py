@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from demitasse.backends import ops
 from demitasse.backends.kernels.epilogue import Rectifier
 from demitasse.backends.kernels.few_rows import FewRows
-from demitasse.backends.kernels.pointwise import parts_of
-from demitasse.backends.kernels.separable import blocks_of
+from demitasse.backends.kernels.pointwise import plan_pointwise
+from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.own_kernels.calls import KernelCall
@@ -53,7 +53,9 @@ def pointwise_call(
     Raises:
         Declined: Our kernels do not take it.
     """
-    parts = parts_of(op, source.layout.shape, target.layout.shape, engine.tuning.as_set(wanted()))
+    parts = plan_pointwise(
+        op, source.layout.shape, target.layout.shape, engine.tuning.as_set(wanted())
+    )
     x, y = (images_of(port.layout) for port in (source, target))
     from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
     from demitasse.backends.onednn.own_kernels.unary import OffsetCall
@@ -89,7 +91,7 @@ def separable_call(
     Raises:
         Declined: Our kernels do not take it.
     """
-    blocks = blocks_of(*convolutions, engine.tuning.as_set(wanted()))
+    blocks = plan_separable(*convolutions, engine.tuning.as_set(wanted()))
     x, y = fitting(source.layout, blocks.strips.width), images_of(target.layout)
     from demitasse.backends.kernels.separable.convolution import SeparableConvolution
     from demitasse.backends.onednn.own_kernels.unary import OffsetCall

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.recurrence.backward import Retracing
-from demitasse.backends.kernels.recurrence.forward import Kept, Recurrence, Squashing
+from demitasse.backends.kernels.recurrence.backward import RecurrentBackward
+from demitasse.backends.kernels.recurrence.forward import Recurrence, SavedStates, Squashing
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
@@ -173,7 +173,7 @@ class LearnedSteps:
         tuning: Tuning,
     ) -> None:
         self._cell, self._tuning = op.cell, tuning
-        self._kept = Kept.of(op.cell, (op.steps, op.rows, op.m))
+        self._kept = SavedStates.of(op.cell, (op.steps, op.rows, op.m))
         self._kernel = Recurrence(op.cell, z, tuning, kept=self._kept)
         self.before, self.states = self._kept.before, self._kernel.state_count
         self._end = [np.zeros((op.rows, op.m), np.float32) for _ in range(self.states)]
@@ -202,7 +202,7 @@ class LearnedSteps:
         return self._end
 
     def prepare_backward(self, dz: np.ndarray, known: np.ndarray) -> None:
-        self._gradient = Retracing(self._cell, dz, known, self._kept, self._tuning)
+        self._gradient = RecurrentBackward(self._cell, dz, known, self._kept, self._tuning)
 
     def backward(self, cont: np.ndarray, dy: np.ndarray) -> None:
         self._gradient(self._plain.array(), np.ascontiguousarray(cont), np.ascontiguousarray(dy))

@@ -20,9 +20,9 @@ from demitasse.backends.step import Declined
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from demitasse.backends.kernels.classes import FewClasses
     from demitasse.backends.kernels.interpolation import Interpolation
-    from demitasse.backends.kernels.lengths import Lengths
+    from demitasse.backends.kernels.l2_normalize import L2Normalize
+    from demitasse.backends.kernels.small_axis_softmax import SmallAxisSoftmax
     from demitasse.backends.onednn.own_kernels.roi_pooling import RegionCall
 
 __all__ = [
@@ -103,7 +103,7 @@ def interpolation_kernel(engine: Engine, op: ops.Interpolation) -> Interpolation
     return Interpolation(x, y, op.cut, op.size, tuning)
 
 
-def lengths_kernel(engine: Engine, layout: Layout, eps: float) -> Lengths | None:
+def lengths_kernel(engine: Engine, layout: Layout, eps: float) -> L2Normalize | None:
     """Return what divides pixels in a layout by their lengths; perhaps None.
 
     Args:
@@ -115,9 +115,9 @@ def lengths_kernel(engine: Engine, layout: Layout, eps: float) -> Lengths | None
     images = images_of(layout)
     if not tuning.width or images is None:
         return None
-    from demitasse.backends.kernels import lengths
+    from demitasse.backends.kernels import l2_normalize as lengths
 
-    return lengths.Lengths(images, eps, tuning) if lengths.takes(images, tuning.width) else None
+    return lengths.L2Normalize(images, eps, tuning) if lengths.takes(images, tuning.width) else None
 
 
 def region_call(
@@ -162,7 +162,7 @@ def means_call(
 
 def rows_kernel(
     engine: Engine, rows: int, length: int, images: int | None = None
-) -> FewClasses | None:
+) -> SmallAxisSoftmax | None:
     """Return the softmax of many short rows; None for others, or where none can be made.
 
     Args:
@@ -174,10 +174,10 @@ def rows_kernel(
     tuning = engine.tuning.as_set(wanted())
     if not tuning.width:
         return None
-    from demitasse.backends.kernels import classes
+    from demitasse.backends.kernels import small_axis_softmax as classes
 
     pays = classes.takes(rows, length, tuning.width)
-    return classes.FewClasses(rows, length, tuning, images) if pays else None
+    return classes.SmallAxisSoftmax(rows, length, tuning, images) if pays else None
 
 
 def lrn_kernel(engine: Engine, op: ops.LRN, layout: Layout) -> Response | None:

@@ -17,7 +17,7 @@ from demitasse.backends.onednn.library.layout import Layout, layout_of
 from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.own_kernels.convolutions.interface import ConvKernels
 from demitasse.backends.onednn.own_kernels.convolutions.selection import conv_kernels
-from demitasse.backends.onednn.own_kernels.convolutions.winograd import TiledKernels
+from demitasse.backends.onednn.own_kernels.convolutions.winograd import WinogradKernels
 from demitasse.backends.onednn.own_kernels.deconvolutions import overlap_call, overlaps, plane_call
 from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Reader, Writer
 from demitasse.backends.onednn.step import Runnable
@@ -123,7 +123,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
             stride=op.stride, pad=op.pad, dilation=op.dilation, group=op.group, bias=False,
         )  # fmt: skip
         kernels = conv_kernels(self.engine, turned, self.image, self.maps, training=True)
-        if not isinstance(kernels, TiledKernels):
+        if not isinstance(kernels, WinogradKernels):
             return ConvKernels(self.engine, self.image)
         return kernels.within(x, y)
 

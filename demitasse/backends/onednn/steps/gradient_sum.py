@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.handing import MOST, Handing, Rows
+from demitasse.backends.kernels.add_relu_scatter import MOST, AddReluScatter, Rows
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.norm.backward import Handed
+from demitasse.backends.kernels.norm.backward import GradientFanout
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
@@ -136,7 +136,7 @@ class _HandedOn(KernelCall):
     ) -> None:
         self._sources, self._y, self._total = ports
         self._parts, self._apart, self._tuning = parts, apart, tuning
-        self._made: dict[tuple[int, bool], Handing] = {}
+        self._made: dict[tuple[int, bool], AddReluScatter] = {}
         if not parts:
             self._parts = [_Part(Rows.whole(self._total.layout.size), [])]
         targets = [port for part in parts for port in part.targets]
@@ -161,10 +161,10 @@ class _HandedOn(KernelCall):
             if own or total is not None:
                 self._handing(index, part, total=total is not None)(sources, own, y, total)
 
-    def _handing(self, index: int, part: _Part, *, total: bool) -> Handing:
+    def _handing(self, index: int, part: _Part, *, total: bool) -> AddReluScatter:
         made = self._made.get((index, total))
         if made is None:
-            made = self._made[index, total] = Handing(
+            made = self._made[index, total] = AddReluScatter(
                 part.rows,
                 len(self._sources),
                 len(part.targets),
@@ -325,7 +325,7 @@ class NormHandedOnStep(OnednnStep[ops.Op]):
             others, own = self._others(split, layout)
         parts, targets = self._targets(head, split, layout)
         copies = len(targets) // len(parts)
-        handed = Handed(own, len(others) - own, tuple(parts), copies)
+        handed = GradientFanout(own, len(others) - own, tuple(parts), copies)
         images = images_of(layout)
         if images is None or not handed.fits(images, engine.tuning.width):
             message = "parts that lie differently from the whole, or too many of them"

@@ -16,7 +16,7 @@ from demitasse.backends.onednn.steps.epilogue import versions_of
 from demitasse.backends.step import Declined, Operands
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.lengths import Lengths
+    from demitasse.backends.kernels.l2_normalize import L2Normalize
 
 __all__ = ["LengthsStep"]
 
@@ -47,7 +47,7 @@ class LengthsStep(OnednnStep[ops.Normalize]):
         self.kept = self.kernel.scales.nbytes
         self.forward_calls = [map_call(engine, source, target, self.kernel)]
 
-    def _in(self, expected: Layout) -> tuple[Layout, Lengths]:
+    def _in(self, expected: Layout) -> tuple[Layout, L2Normalize]:
         last = self.engine.innermost_layout(self.op.bottom, 1)
         for layout in (expected, last):
             found = lengths_kernel(self.engine, layout, self.op.eps)

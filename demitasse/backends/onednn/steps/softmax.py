@@ -22,8 +22,8 @@ from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.classes import FewClasses
-    from demitasse.backends.kernels.lost import LostRows
+    from demitasse.backends.kernels.nan_rows import NanRows
+    from demitasse.backends.kernels.small_axis_softmax import SmallAxisSoftmax
 
 __all__ = ["SoftmaxLossStep", "SoftmaxStep", "describe_softmax", "few_classes", "spoil_lost"]
 
@@ -75,7 +75,7 @@ def describe_softmax(
     return described(engine.innermost_layout(shape, axis))
 
 
-def few_classes(engine: Engine, shape: tuple[int, ...], axis: int) -> FewClasses | None:
+def few_classes(engine: Engine, shape: tuple[int, ...], axis: int) -> SmallAxisSoftmax | None:
     """Return the kernel for many short rows in C order; None for others.
 
     It writes NaN where NaN or infinity leads to it.
@@ -99,7 +99,7 @@ class _MarkedCall(Call):
     __slots__ = ("_lost",)
 
     def __init__(
-        self, engine: Engine, description: Description, ports: Sequence[Port], lost: LostRows
+        self, engine: Engine, description: Description, ports: Sequence[Port], lost: NanRows
     ) -> None:
         super().__init__(engine, description, ports)
         self._lost = lost
@@ -152,7 +152,7 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
         else:
             self.forward_calls = [_MarkedCall(self.engine, self.hint, ports, lost)]
 
-    def _few_classes(self) -> FewClasses | None:
+    def _few_classes(self) -> SmallAxisSoftmax | None:
         """Return the kernel for many short rows, and change to its layout; perhaps None.
 
         Without gradients that is the bottom's, if classes lie side by side in it, or C order.
@@ -171,16 +171,16 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
             return found
         return None
 
-    def _lost_rows(self) -> LostRows | None:
+    def _lost_rows(self) -> NanRows | None:
         """Return the kernel for rows side by side; None for others, or where none can be made."""
         shape, axis = self.op.bottom, self.op.axis
         tuning = self.engine.tuning.as_set(wanted())
         innermost = not self.layout.plain or math.prod(shape[axis + 1 :]) == 1
         if not tuning.width or not innermost or self.layout.size != math.prod(shape):
             return None
-        from demitasse.backends.kernels.lost import LostRows
+        from demitasse.backends.kernels.nan_rows import NanRows
 
-        return LostRows(self.layout.size // shape[axis], shape[axis], tuning)
+        return NanRows(self.layout.size // shape[axis], shape[axis], tuning)
 
     def forward(self) -> None:
         super().forward()

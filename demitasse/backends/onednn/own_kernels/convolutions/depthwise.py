@@ -9,7 +9,7 @@ from functools import cached_property
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
-from demitasse.backends.kernels.depthwise.schedule import Strips
+from demitasse.backends.kernels.depthwise.schedule import DepthwiseSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
@@ -38,7 +38,9 @@ class DepthwiseKernels(ConvKernels):
         joined: Whether it runs as one with the convolution behind it.
     """
 
-    def __init__(self, engine: Engine, x: ops.Shape, strips: Strips, *, joined: bool) -> None:
+    def __init__(
+        self, engine: Engine, x: ops.Shape, strips: DepthwiseSchedule, *, joined: bool
+    ) -> None:
         super().__init__(engine, x)
         self.strips, self.joined = strips, joined
 
@@ -55,7 +57,7 @@ class DepthwiseKernels(ConvKernels):
         operands = replace(operands, source=source, target=target)
         return DepthwiseCall(self.engine, strips, operands, (x, y))
 
-    def _wish_for_blocks(self, strips: Strips, source: Reader) -> None:
+    def _wish_for_blocks(self, strips: DepthwiseSchedule, source: Reader) -> None:
         """Let who writes the image know that it is best read in blocks of a vector of channels.
 
         Rows of a block stay in the first cache, where the same channels of pixels with all theirs
@@ -98,7 +100,11 @@ class DepthwiseCall(ChannelCall):
     """
 
     def __init__(
-        self, engine: Engine, strips: Strips, operands: ConvOperands, images: tuple[Images, Images]
+        self,
+        engine: Engine,
+        strips: DepthwiseSchedule,
+        operands: ConvOperands,
+        images: tuple[Images, Images],
     ) -> None:
         self._strips, self._images = strips, images
         super().__init__(engine, operands, strips.code)

@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.direct.convolution import DirectConvolution
-from demitasse.backends.kernels.direct.gradient import DirectGradient
-from demitasse.backends.kernels.direct.schedule import Banding
+from demitasse.backends.kernels.few_inputs.convolution import DirectConvolution
+from demitasse.backends.kernels.few_inputs.gradient import DirectGradient
+from demitasse.backends.kernels.few_inputs.schedule import DirectSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
@@ -38,7 +38,7 @@ class DirectKernels(ConvKernels):
 
     takes_slopes = False
 
-    def __init__(self, engine: Engine, x: ops.Shape, banding: Banding) -> None:
+    def __init__(self, engine: Engine, x: ops.Shape, banding: DirectSchedule) -> None:
         super().__init__(engine, x)
         self.banding, self.replaces_copies = banding, False
         self.pads_filters = banding.pads
@@ -84,7 +84,7 @@ class DirectCall(FilterCall):
     """
 
     def __init__(
-        self, engine: Engine, banding: Banding, operands: ConvOperands, target: Images
+        self, engine: Engine, banding: DirectSchedule, operands: ConvOperands, target: Images
     ) -> None:
         self._banding, self._target = banding, target
         super().__init__(engine, operands, banding.code, self._pass_weights, self._pass_offsets)
@@ -114,7 +114,7 @@ class DirectGradientCall(FilterGradientCall):
     """
 
     def __init__(
-        self, engine: Engine, banding: Banding, operands: GradientOperands, dy: Images
+        self, engine: Engine, banding: DirectSchedule, operands: GradientOperands, dy: Images
     ) -> None:
         self._kernel = DirectGradient(banding, dy, bias=operands.bias is not None)
         super().__init__(engine, operands, self._kernel.code)

@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import cached_property
 
 from demitasse.backends import ops
+from demitasse.backends.kernels.few_outputs.convolution import NarrowConvolution
+from demitasse.backends.kernels.few_outputs.schedule import FewOutputsSchedule
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.narrow.convolution import NarrowConvolution
-from demitasse.backends.kernels.narrow.schedule import Lines
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.calls import ChannelCall
@@ -31,7 +31,7 @@ class NarrowKernels(ConvKernels):
 
     gains_more = True
 
-    def __init__(self, engine: Engine, x: ops.Shape, lines: Lines) -> None:
+    def __init__(self, engine: Engine, x: ops.Shape, lines: FewOutputsSchedule) -> None:
         super().__init__(engine, x)
         self.lines = lines
 
@@ -57,7 +57,9 @@ class NarrowCall(ChannelCall):
         x: Where those lie that are read.
     """
 
-    def __init__(self, engine: Engine, lines: Lines, operands: ConvOperands, x: Images) -> None:
+    def __init__(
+        self, engine: Engine, lines: FewOutputsSchedule, operands: ConvOperands, x: Images
+    ) -> None:
         self._lines, self._x = lines, x
         super().__init__(engine, operands, lines.code)
 

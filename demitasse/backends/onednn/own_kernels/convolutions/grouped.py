@@ -10,7 +10,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.kernels.grouped.convolution import GroupedConvolution
 from demitasse.backends.kernels.grouped.gradient import GroupedGradient
-from demitasse.backends.kernels.grouped.schedule import GroupParts
+from demitasse.backends.kernels.grouped.schedule import GroupedSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -36,7 +36,7 @@ class GroupedKernels(ConvKernels):
     channels_last = True
     gains_more = True
 
-    def __init__(self, engine: Engine, x: ops.Shape, groups: GroupParts) -> None:
+    def __init__(self, engine: Engine, x: ops.Shape, groups: GroupedSchedule) -> None:
         super().__init__(engine, x)
         self.groups = groups
 
@@ -59,7 +59,7 @@ class GroupedKernels(ConvKernels):
 
     def _grouped(
         self,
-        groups: GroupParts,
+        groups: GroupedSchedule,
         operands: ConvOperands,
         *,
         backward: bool = False,
@@ -78,7 +78,7 @@ class GroupedKernels(ConvKernels):
         operands = replace(operands, source=source, target=target)
         return GroupedCall(self.engine, groups, operands, (x, y), backward=backward)
 
-    def _read_groups(self, groups: GroupParts, port: Reader) -> tuple[Reader, Images | None]:
+    def _read_groups(self, groups: GroupedSchedule, port: Reader) -> tuple[Reader, Images | None]:
         """Return a port of the same blob that the kernel of groups can read, and its images.
 
         The library's may lie in blocks of a group. Then it is the layout in which it is written.
@@ -99,7 +99,7 @@ class GroupedKernels(ConvKernels):
         return channel_blocks(self.engine, shape, images.block)
 
 
-def _of_groups(groups: GroupParts, layout: Layout) -> Images | None:
+def _of_groups(groups: GroupedSchedule, layout: Layout) -> Images | None:
     """Return the images of a layout; None where the kernel of groups does not take it."""
     images = images_of(layout)
     return images if images is not None and groups.fits(images) else None
@@ -119,7 +119,7 @@ class GroupedCall(ChannelCall):
     def __init__(
         self,
         engine: Engine,
-        parts: GroupParts,
+        parts: GroupedSchedule,
         operands: ConvOperands,
         images: tuple[Images, Images],
         *,
@@ -149,7 +149,7 @@ class GroupedGradientCall(FilterGradientCall):
     def __init__(
         self,
         engine: Engine,
-        parts: GroupParts,
+        parts: GroupedSchedule,
         operands: GradientOperands,
         images: tuple[Images, Images],
     ) -> None:

@@ -13,7 +13,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.pointwise import limits_pay
 from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
 from demitasse.backends.kernels.pointwise.gradient import PointwiseGradient
-from demitasse.backends.kernels.pointwise.schedule import Parts
+from demitasse.backends.kernels.pointwise.schedule import PointwiseSchedule
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -39,7 +39,7 @@ class PointwiseKernels(ConvKernels):
 
     takes_slopes = False
 
-    def __init__(self, engine: Engine, x: ops.Shape, parts: Parts) -> None:
+    def __init__(self, engine: Engine, x: ops.Shape, parts: PointwiseSchedule) -> None:
         super().__init__(engine, x)
         self.parts = parts
 
@@ -108,7 +108,11 @@ class PixelsCall(FilterCall):
     """
 
     def __init__(
-        self, engine: Engine, parts: Parts, operands: ConvOperands, images: tuple[Images, Images]
+        self,
+        engine: Engine,
+        parts: PointwiseSchedule,
+        operands: ConvOperands,
+        images: tuple[Images, Images],
     ) -> None:
         self._parts, self._images = parts, images
         super().__init__(engine, operands, parts.code, self._pass_weights)

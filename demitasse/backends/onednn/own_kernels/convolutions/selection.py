@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.depthwise import strips_of
-from demitasse.backends.kernels.direct import banding_of
-from demitasse.backends.kernels.grouped import group_parts_of
-from demitasse.backends.kernels.narrow import lines_of
-from demitasse.backends.kernels.pointwise import parts_of
-from demitasse.backends.kernels.separable import blocks_of
+from demitasse.backends.kernels.depthwise import plan_depthwise
+from demitasse.backends.kernels.few_inputs import plan_direct
+from demitasse.backends.kernels.few_outputs import plan_few_outputs
+from demitasse.backends.kernels.grouped import plan_grouped
+from demitasse.backends.kernels.pointwise import plan_pointwise
+from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.kernels.winograd import tiling_of
+from demitasse.backends.kernels.winograd import plan_winograd
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.own_kernels.convolutions.depthwise import DepthwiseKernels
 from demitasse.backends.onednn.own_kernels.convolutions.direct import DirectKernels
@@ -25,7 +25,7 @@ from demitasse.backends.onednn.own_kernels.convolutions.pointwise import (
     PointwiseGradients,
     PointwiseKernels,
 )
-from demitasse.backends.onednn.own_kernels.convolutions.winograd import TiledKernels
+from demitasse.backends.onednn.own_kernels.convolutions.winograd import WinogradKernels
 from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
@@ -63,12 +63,12 @@ def conv_kernels(
     if max(op.kernel) == 1:  # a product of matrices, which the library does best
         if not training:
             with suppress(Declined):
-                return PointwiseKernels(engine, x, parts_of(op, x, y, tuning))
+                return PointwiseKernels(engine, x, plan_pointwise(op, x, y, tuning))
             return ConvKernels(engine, x)
         return PointwiseGradients(engine, x, y, tuning)
     if op.group == x[1] > 1 and not training:
         try:
-            strips = strips_of(op, x, y, _fitting(tuning, x[1]))
+            strips = plan_depthwise(op, x, y, _fitting(tuning, x[1]))
             joined = _joins(op, followers, tuning)
             return DepthwiseKernels(engine, x, strips, joined=joined)
         except Declined as declined:
@@ -76,21 +76,21 @@ def conv_kernels(
     groups = None
     if not training:
         with suppress(Declined):
-            return NarrowKernels(engine, x, lines_of(op, x, y, tuning))
+            return NarrowKernels(engine, x, plan_few_outputs(op, x, y, tuning))
     with suppress(Declined):
-        parts = group_parts_of(op, x, y, tuning)
+        parts = plan_grouped(op, x, y, tuning)
         groups = parts if parts.shared or not training else None
     if groups is not None and groups.beats_tiles:
         return GroupedKernels(engine, x, groups)
     try:
-        tiling = tiling_of(op, x, y, tuning, training=training)
-        return TiledKernels(engine, x, tiling, training=training)
+        tiling = plan_winograd(op, x, y, tuning, training=training)
+        return WinogradKernels(engine, x, tiling, training=training)
     except Declined as declined:
         tiled = str(declined)
     if groups is not None:
         return GroupedKernels(engine, x, groups)
     try:
-        return DirectKernels(engine, x, banding_of(op, x, y, tuning))
+        return DirectKernels(engine, x, plan_direct(op, x, y, tuning))
     except Declined as declined:
         return ConvKernels(engine, x, (tiled, str(declined)))
 
@@ -105,7 +105,7 @@ def _joins(op: ops.Conv, followers: Sequence[ops.Op], tuning: Tuning) -> bool:
     for follower in followers:
         if isinstance(follower, ops.Conv):
             with suppress(Declined):
-                return blocks_of(op, follower, tuning) is not None
+                return plan_separable(op, follower, tuning) is not None
             return False
         if isinstance(follower, ops.Activation):
             try:

@@ -14,9 +14,9 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.direct import banding_of
-from demitasse.backends.kernels.direct.gradient import DirectGradient
-from demitasse.backends.kernels.direct.schedule import Banding
+from demitasse.backends.kernels.few_inputs import plan_direct
+from demitasse.backends.kernels.few_inputs.gradient import DirectGradient
+from demitasse.backends.kernels.few_inputs.schedule import DirectSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn.library.constants import Arg
@@ -44,7 +44,7 @@ class TurnedKernels:
     """
 
     engine: Engine
-    banding: Banding
+    banding: DirectSchedule
 
     def data(self, operands: ConvOperands) -> TurnedCall | None:
         """Return the gradient of the input."""
@@ -89,7 +89,7 @@ def turned_kernels(
         dilation=op.dilation, group=1, bias=False,
     )  # fmt: skip
     with suppress(Declined):
-        return TurnedKernels(engine, banding_of(turned, y, x, engine.tuning.as_set(wanted())))
+        return TurnedKernels(engine, plan_direct(turned, y, x, engine.tuning.as_set(wanted())))
     return None
 
 
@@ -113,7 +113,7 @@ class TurnedGradientCall(KernelCall):
     """
 
     def __init__(
-        self, engine: Engine, banding: Banding, operands: GradientOperands, images: Images
+        self, engine: Engine, banding: DirectSchedule, operands: GradientOperands, images: Images
     ) -> None:
         self.operands, self._banding = operands, banding
         self._kernel = DirectGradient(banding, images, bias=False)
@@ -149,6 +149,6 @@ class TurnedGradientCall(KernelCall):
         np.add.reduce(each, axis=0, out=bias[:m])
 
 
-def _shape(banding: Banding) -> tuple[int, ...]:
+def _shape(banding: DirectSchedule) -> tuple[int, ...]:
     """Return the shape of the turned filters: (C, M, *kernel), of C channels of the input."""
     return banding.y[1], banding.x[1], *banding.op.kernel

@@ -10,11 +10,11 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.winograd import pools_tiles
+from demitasse.backends.kernels.winograd import can_pool_tiles
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
 from demitasse.backends.kernels.winograd.filters import Filters
 from demitasse.backends.kernels.winograd.gradient import StridedGradient, WinogradGradient
-from demitasse.backends.kernels.winograd.schedule import Tiling
+from demitasse.backends.kernels.winograd.schedule import WinogradSchedule
 from demitasse.backends.onednn.copies import Copy
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
@@ -27,11 +27,15 @@ from demitasse.backends.step import Memory
 from demitasse.errors import DeviceError
 
 __all__ = [
-    "TiledFilters", "TiledKernels", "UnpackedFilters", "WinogradCall", "WinogradGradientCall",
+    "OnTheFlyFilters",
+    "TransformedFilters",
+    "WinogradCall",
+    "WinogradGradientCall",
+    "WinogradKernels",
 ]  # fmt: skip
 
 
-class TiledKernels(ConvKernels):
+class WinogradKernels(ConvKernels):
     """Kernels of Winograd's filtering.
 
     Args:
@@ -43,13 +47,15 @@ class TiledKernels(ConvKernels):
 
     gains_more = True
 
-    def __init__(self, engine: Engine, x: ops.Shape, tiling: Tiling, *, training: bool) -> None:
+    def __init__(
+        self, engine: Engine, x: ops.Shape, tiling: WinogradSchedule, *, training: bool
+    ) -> None:
         super().__init__(engine, x)
         self.tiling, self._training = tiling, training
         # the library's blocks would be padded, of which our kernels know nothing
         width, counts = tiling.width, (tiling.channels, tiling.filters)
         self.trains_channels_last = any(count % width for count in counts)
-        self._filters: TiledFilters | UnpackedFilters | None = None
+        self._filters: TransformedFilters | OnTheFlyFilters | None = None
 
     def within(self, x: Layout, y: Layout) -> ConvKernels:
         width = self.tiling.width
@@ -62,7 +68,7 @@ class TiledKernels(ConvKernels):
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> WinogradCall | None:
         tiling = self.tiling
         x, y = (fitting(port.layout, tiling.width) for port in (operands.source, operands.target))
-        if x is None or y is None or (pool and not pools_tiles(tiling, pool)):
+        if x is None or y is None or (pool and not can_pool_tiles(tiling, pool)):
             return None
         if pool and operands.then.limited:  # minus infinity would not become the least number
             return None
@@ -71,11 +77,13 @@ class TiledKernels(ConvKernels):
         filters = shared or self._tiled_filters(tiling, kept=not self._training)
         return WinogradCall(self.engine, tiling, operands, (x, y), filters, pool=pool is not None)
 
-    def _tiled_filters(self, tiling: Tiling, *, kept: bool) -> TiledFilters | UnpackedFilters:
+    def _tiled_filters(
+        self, tiling: WinogradSchedule, *, kept: bool
+    ) -> TransformedFilters | OnTheFlyFilters:
 
         if tiling.unpacked or tiling.stride > 1:
-            return UnpackedFilters()
-        return TiledFilters(self.engine, tiling, kept=kept)
+            return OnTheFlyFilters()
+        return TransformedFilters(self.engine, tiling, kept=kept)
 
     def weights(self, operands: GradientOperands) -> WinogradGradientCall | None:
         tiling, ports = self.tiling, (operands.source, operands.dy)
@@ -96,7 +104,7 @@ class TiledKernels(ConvKernels):
         return WinogradCall(self.engine, turned, operands, (x, y), filters)
 
 
-class TiledFilters:
+class TransformedFilters:
     """Filters at the points, which follow a parameter or are given.
 
     Args:
@@ -105,7 +113,7 @@ class TiledFilters:
         kept: Whether the parameter stays what it is for many passes.
     """
 
-    def __init__(self, engine: Engine, tiling: Tiling, *, kept: bool = False) -> None:
+    def __init__(self, engine: Engine, tiling: WinogradSchedule, *, kept: bool = False) -> None:
         self._engine, self._tiling = engine, tiling
         self._copy = Copy(Arg.WEIGHTS, tiling.filter_size, self._transform, kept=kept)
         self._given: np.ndarray | None = None
@@ -138,7 +146,7 @@ class TiledFilters:
         return self._copy.nbytes + (0 if self._given is None else self._given.nbytes)
 
 
-class UnpackedFilters:
+class OnTheFlyFilters:
     """Filters as the parameter holds them, in C order: those are what the kernel reads."""
 
     nbytes = 0
@@ -169,10 +177,10 @@ class WinogradCall(ConvCall):
     def __init__(
         self,
         engine: Engine,
-        tiling: Tiling,
+        tiling: WinogradSchedule,
         operands: ConvOperands,
         images: tuple[Images, Images],
-        filters: TiledFilters | UnpackedFilters,
+        filters: TransformedFilters | OnTheFlyFilters,
         *,
         pool: bool = False,
     ) -> None:
@@ -226,7 +234,7 @@ class WinogradGradientCall(FilterGradientCall):
     def __init__(
         self,
         engine: Engine,
-        tiling: Tiling,
+        tiling: WinogradSchedule,
         operands: GradientOperands,
         images: tuple[Images, Images],
     ) -> None:

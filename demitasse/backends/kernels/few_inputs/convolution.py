@@ -9,7 +9,8 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.direct.bands import (
+from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
+from demitasse.backends.kernels.few_inputs.bands import (
     Band,
     BandFields,
     band_values,
@@ -17,8 +18,7 @@ from demitasse.backends.kernels.direct.bands import (
     each_panel,
     window_products,
 )
-from demitasse.backends.kernels.direct.schedule import Banding
-from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
+from demitasse.backends.kernels.few_inputs.schedule import DirectSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -135,7 +135,7 @@ class DirectConvolution:
         ValueError: The channels of the output are not contiguous.
     """
 
-    def __init__(self, banding: Banding, y: Images, then: Rectifier = NOTHING) -> None:
+    def __init__(self, banding: DirectSchedule, y: Images, then: Rectifier = NOTHING) -> None:
         self.banding, width, op, pool = banding, banding.width, banding.op, banding.pool
         self._kernel = _kernel(width, pool.kernel if pool else ())
         self.scratch_size = banding.chunks * banding.chunk_scratch
@@ -234,7 +234,7 @@ class PoolFields(Struct):
     """Address of their table: bytes from where an output pixel begins."""
 
 
-def pool_values(banding: Banding, pool: ops.Pool, y: Images) -> Values:
+def pool_values(banding: DirectSchedule, pool: ops.Pool, y: Images) -> Values:
     """Return the values of those fields."""
     table = np.array([FLOAT * place for _, place in y.vectors(banding.width)], np.int64)
     return PoolFields.values(

@@ -13,7 +13,7 @@ import numpy as np
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Arguments,
     Output,
@@ -22,13 +22,13 @@ from demitasse.backends.kernels.language.structs import (
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, chunk, fma, raised
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["LostRows"]
+__all__ = ["NanRows"]
 
 FEWEST_EACH = 1 << 15
 """Elements of a thread at least: to meet others takes as long as to look at so many."""
 
 
-class LostFields(Struct):
+class NanRowsFields(Struct):
     """Rows, and what was made of them."""
 
     x: Address
@@ -50,7 +50,7 @@ def _kernel(width: int) -> int:
 
 def _write(module: Any, name: str, width: int) -> None:
     k = Kernel(module, name, 1, width, exported=True)
-    f = LostFields.read(k)
+    f = NanRowsFields.read(k)
     none, noted = k.constant(0.0), k.scratch(1)
     row_bytes = f.length * FLOAT
     whole_bytes = row_bytes // k.vector_bytes * k.vector_bytes
@@ -77,7 +77,7 @@ def _write(module: Any, name: str, width: int) -> None:
     k.done()
 
 
-class LostRows:
+class NanRows:
     """Writes NaN into every row of results whose row holds NaN or infinity.
 
     Args:
@@ -90,7 +90,7 @@ class LostRows:
         self.tuning, self._kernel = tuning, _kernel(tuning.width)
         self._threads = max(1, min(tuning.threads, rows * length // FEWEST_EACH))
         self._arguments = Arguments(
-            LostFields.values(x=EACH_CALL, y=EACH_CALL, rows=rows, length=length)
+            NanRowsFields.values(x=RUNTIME, y=RUNTIME, rows=rows, length=length)
         )
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Arguments,
     OptionalAddress,
     Struct,
@@ -34,7 +34,7 @@ from demitasse.backends.kernels.language.words import (
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.core.frozen_struct import FrozenStruct
 
-__all__ = ["MOST", "Handing", "Places", "Rows"]
+__all__ = ["MOST", "AddReluScatter", "PointerArray", "Rows"]
 
 MOST = 4
 """Gradients that are added up at most, and targets of a sum."""
@@ -74,7 +74,7 @@ class Rows(FrozenStruct):
         return self == Rows.whole(self.length)
 
 
-class Places(Struct):
+class PointerArray(Struct):
     """Addresses of first elements; 0 for none."""
 
     one: OptionalAddress
@@ -93,9 +93,7 @@ class Places(Struct):
     @classmethod
     def given(cls, count: int) -> Values:
         """Return values of which the first are given anew in each call, the others never."""
-        return cls.values(
-            **{name: EACH_CALL if i < count else None for i, name in enumerate(NAMES)}
-        )
+        return cls.values(**{name: RUNTIME if i < count else None for i, name in enumerate(NAMES)})
 
     @classmethod
     def names(cls, of: str, count: int) -> list[str]:
@@ -104,7 +102,7 @@ class Places(Struct):
 
 
 class Numbers(Struct):
-    """Integers that belong to :class:`Places`; 0 for none."""
+    """Integers that belong to :class:`PointerArray`; 0 for none."""
 
     one: Word
     """The first."""
@@ -128,12 +126,12 @@ class Numbers(Struct):
 NAMES = "one", "two", "three", "four"
 
 
-class HandingFields(Struct):
+class ScatterFields(Struct):
     """Gradients, and what they are handed on to."""
 
-    sources: Places
+    sources: PointerArray
     """The gradients."""
-    targets: Places
+    targets: PointerArray
     """Outputs; an output may be one of the gradients in the same layout."""
     total: OptionalAddress
     """Address of their sum, which lies as what is read does; 0 for none."""
@@ -166,7 +164,7 @@ def _write(
     module: Any, name: str, width: int, sources: int, targets: int, *, relu: bool, total: bool
 ) -> None:
     k = Kernel(module, name, 1, width, exported=True)
-    f = HandingFields.read(k)
+    f = ScatterFields.read(k)
     begin, end = chunk(f.rows * f.pieces, *k.thread())
     with k.loop(end, begin) as loop:
         row, piece = loop.i // f.pieces, loop.i % f.pieces
@@ -186,7 +184,7 @@ def _write(
             some = k.first(count % width)
             value = _summed(k, gradients, y, whole, some)
             for place in places:
-                k.store_some(value, place + whole, some)
+                k.masked_store(value, place + whole, some)
     k.done()
 
 
@@ -196,7 +194,7 @@ def _summed(
     """Return the sum of gradients, from the first to the last, where the rectifier let it pass."""
 
     def load(first: Word) -> Vector:
-        return k.load(first + at) if some is None else k.load_some(first + at, some)
+        return k.load(first + at) if some is None else k.masked_load(first + at, some)
 
     value = load(gradients[0])
     for gradient in gradients[1:]:
@@ -205,7 +203,7 @@ def _summed(
     return value if y is None else choose(load(y) > zero, value, zero)
 
 
-class Handing:
+class AddReluScatter:
     """The sum of some gradients, 0 where a rectifier gave nothing, in all of its targets.
 
     Args:
@@ -222,17 +220,19 @@ class Handing:
     ) -> None:
         self.rows, self.tuning = rows, tuning
         self._kernel = _kernel(tuning.width, sources, targets, relu=relu, total=total)
-        self._names = Places.names("sources", sources) + Places.names("targets", targets)
+        self._names = PointerArray.names("sources", sources) + PointerArray.names(
+            "targets", targets
+        )
         self._names += ["y"] * relu + ["total"] * total
         self._firsts = [rows.first] * sources + [0] * targets
         self._firsts += [rows.first] * (relu + total)
         self._threads = tuning.threads if rows.rows * rows.length > ALONE else 1
         self._arguments = Arguments(
-            HandingFields.values(
-                sources=Places.given(sources),
-                targets=Places.given(targets),
-                total=EACH_CALL if total else None,
-                y=EACH_CALL if relu else None,
+            ScatterFields.values(
+                sources=PointerArray.given(sources),
+                targets=PointerArray.given(targets),
+                total=RUNTIME if total else None,
+                y=RUNTIME if relu else None,
                 rows=rows.rows,
                 pieces=-(-rows.length // PIECE),
                 length=rows.length,

@@ -16,7 +16,7 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Arguments,
     Output,
@@ -25,12 +25,12 @@ from demitasse.backends.kernels.language.structs import (
 from demitasse.backends.kernels.language.words import FLOAT, Word, chunk, maximum, minimum
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["Overlaps"]
+__all__ = ["Col2Im"]
 
 Shape = tuple[int, ...]
 
 
-class OverlapFields(Struct):
+class Col2ImFields(Struct):
     """Windows of (rows, columns, channels), and images that lie the same way."""
 
     x: Address
@@ -78,7 +78,7 @@ def _kernel(width: int, whole: bool) -> int:
 
 def _write(module: Any, name: str, width: int, whole: bool) -> None:
     k = Kernel(module, name, 1, width, exported=True)
-    f = OverlapFields.read(k)
+    f = Col2ImFields.read(k)
     window_bytes, row_bytes = f.window_count * FLOAT, f.window_columns * f.channels * FLOAT
     group_bytes = f.column_stride * f.channels * FLOAT
     first_group = f.column_pad // f.column_stride
@@ -96,7 +96,7 @@ def _write(module: Any, name: str, width: int, whole: bool) -> None:
             columns = _those(group.i, f.bottom_columns, f.column_windows)
             with k.loop(stop, skipped, width) as some:
                 first = k.first(stop - some.i)
-                total = k.load_some(f.offsets + some.i * FLOAT, first)
+                total = k.masked_load(f.offsets + some.i * FLOAT, first)
                 with k.loop(rows[1], rows[0], vectors=[total]) as down:
                     bottom = image * f.bottom_rows + lowest - down.i
                     at = f.x + bottom * f.bottom_columns * window_bytes + some.i * FLOAT
@@ -107,9 +107,9 @@ def _write(module: Any, name: str, width: int, whole: bool) -> None:
                         if not whole:
                             left = f.window_columns - right.i * f.column_stride
                             there = k.first(minimum(stop, left * f.channels) - some.i)
-                        right.vectors = [right.vectors[0] + k.load_some(here, there)]
+                        right.vectors = [right.vectors[0] + k.masked_load(here, there)]
                     down.vectors = right.vectors
-                k.store_some(down.vectors[0], target + some.i * FLOAT, first)
+                k.masked_store(down.vectors[0], target + some.i * FLOAT, first)
     k.done()
 
 
@@ -118,7 +118,7 @@ def _those(last: Word, count: Word, overlap: Word) -> tuple[Word, Word]:
     return maximum(last - count + 1, 0), minimum(last + 1, overlap)
 
 
-class Overlaps:
+class Col2Im:
     """y = the sum of the windows over each pixel, and offsets.
 
     Args:
@@ -143,9 +143,9 @@ class Overlaps:
         self._kernel = _kernel(tuning.width, kernel[1] % stride[1] == 0)
         self._offsets = aligned(stride[1] * top[3])
         self._arguments = Arguments(
-            OverlapFields.values(
-                x=EACH_CALL,
-                y=EACH_CALL,
+            Col2ImFields.values(
+                x=RUNTIME,
+                y=RUNTIME,
                 offsets=self._offsets,
                 images=top[0],
                 bottom_rows=bottom[1],

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.backends.kernels.direct.schedule import Banding
 from demitasse.backends.kernels.epilogue import rectifying
+from demitasse.backends.kernels.few_inputs.schedule import DirectSchedule
 from demitasse.backends.kernels.images import Images, Padded, bordered
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Scratch, Struct, Values
+from demitasse.backends.kernels.language.structs import RUNTIME, Address, Scratch, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, chunk, minimum
 from demitasse.backends.kernels.products import Panels, Rows, by_panel, multiply, product_rows
 
@@ -220,7 +220,7 @@ def each_panel(k: Kernel, f: BandFields, filters: Word) -> Iterator[Panel]:
 
 
 def band_values(
-    banding: Banding,
+    banding: DirectSchedule,
     y: Images,
     products: Panels,
     count: int,
@@ -253,7 +253,7 @@ def band_values(
         row[4 : 4 + vectors] = [FLOAT * place for place in places[first : first + vectors]]
     return BandFields.values(
         x=InputFields.values(
-            at=EACH_CALL,
+            at=RUNTIME,
             image_stride=c * h * w,
             plane_stride=h * w,
             row_stride=w,
@@ -264,7 +264,7 @@ def band_values(
             left=op.pad[1],
         ),
         y=OutputFields.values(
-            at=EACH_CALL,
+            at=RUNTIME,
             image_stride=y.image_stride,
             row_stride=y.row_stride,
             column_stride=y.column_stride,
@@ -279,7 +279,7 @@ def band_values(
         chunks=banding.chunks,
         copied_rows=banding.copied_rows,
         copied_columns=banding.copied_columns,
-        scratch=EACH_CALL,
+        scratch=RUNTIME,
         scratch_bytes=FLOAT * chunk_scratch,
         tap_table=tap_table,
         taps=len(tap_table),

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.direct.schedule import Banding
+from demitasse.backends.kernels.few_inputs.schedule import DirectSchedule
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
 
-__all__ = ["banding_of"]
+__all__ = ["plan_direct"]
 
 FEWEST = 3e6
 """Operations below which the time to start a kernel is more than it saves."""
@@ -23,7 +23,7 @@ WIDEST = 16
 """Taps of a window's row at most, for the kernels write them out."""
 
 
-def banding_of(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Banding:
+def plan_direct(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> DirectSchedule:
     """Return how a convolution of few channels is divided.
 
     Args:
@@ -49,4 +49,4 @@ def banding_of(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Band
     if tuning.direct == "auto" and work < FEWEST:
         message = f"{work:.1e} operations; direct convolution pays from {FEWEST:.0e} on"
         raise Declined(message)
-    return Banding(op, x, y, tuning)
+    return DirectSchedule(op, x, y, tuning)

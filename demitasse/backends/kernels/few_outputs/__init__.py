@@ -8,18 +8,20 @@ filters, of which most are padding here.
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.narrow.schedule import Lines
+from demitasse.backends.kernels.few_outputs.schedule import FewOutputsSchedule
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.windows import decline_many
 from demitasse.backends.step import Declined
 
-__all__ = ["lines_of"]
+__all__ = ["plan_few_outputs"]
 
 WIDEST = 11
 """Taps of a window's row at most, for the kernels write them out."""
 
 
-def lines_of(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Lines:
+def plan_few_outputs(
+    op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning
+) -> FewOutputsSchedule:
     """Return how a convolution to few channels is divided.
 
     Args:
@@ -42,6 +44,6 @@ def lines_of(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Lines:
             f"{most}, in one group, windows up to {WIDEST} wide"
         )
         raise Declined(message)
-    lines = Lines(op, x, y, tuning)
+    lines = FewOutputsSchedule(op, x, y, tuning)
     decline_many(lines.turn, op)
     return lines

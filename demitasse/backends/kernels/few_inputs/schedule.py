@@ -12,7 +12,7 @@ from demitasse.backends.kernels.images import first_channels
 from demitasse.backends.kernels.products import split_columns
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["Banding"]
+__all__ = ["DirectSchedule"]
 
 
 FLOAT_BYTES, LINE = 4, 16
@@ -20,7 +20,7 @@ FLOAT_BYTES, LINE = 4, 16
 
 
 @dataclass(frozen=True)
-class Banding:
+class DirectSchedule:
     """A convolution of images with few channels, and perhaps the MAX pooling after it.
 
     A band is some output rows of one image. Threads divide the bands: each has its chunk of them. A

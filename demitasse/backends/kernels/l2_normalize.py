@@ -15,7 +15,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Arguments,
     Output,
@@ -26,19 +26,19 @@ from demitasse.backends.kernels.language.words import (
     Word,
     chunk,
     fma,
-    lane_sums,
+    horizontal_sum,
     minimum,
     root,
 )
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["Lengths", "takes"]
+__all__ = ["L2Normalize", "takes"]
 
 FEWEST_EACH = 1 << 13
 """Elements of a thread at least."""
 
 
-class LengthFields(Struct):
+class L2NormalizeFields(Struct):
     """Images of contiguous channels, all side by side or in blocks of whole vectors."""
 
     x: Address
@@ -79,7 +79,7 @@ def _kernel(width: int, *, rest: bool) -> int:
 
 def _write(module: Any, name: str, width: int, *, rest: bool) -> None:
     k = Kernel(module, name, 1, width, exported=True)
-    f = LengthFields.read(k)
+    f = L2NormalizeFields.read(k)
     none, eps, one, sums = k.constant(0.0), k.broadcast(f.eps), k.constant(1.0), k.scratch(1)
     whole_bytes = f.block_channels // width * k.vector_bytes
     some = k.first(f.block_channels % width)
@@ -99,10 +99,12 @@ def _write(module: Any, name: str, width: int, *, rest: bool) -> None:
                     place.vectors = [fma(value, value, place.vectors[0])]
                 [total] = place.vectors
                 if rest:
-                    value = k.load_some(at + whole_bytes, some)
+                    value = k.masked_load(at + whole_bytes, some)
                     total = fma(value, value, total)
                 block.vectors = [total]
-            k.store_some(lane_sums(block.vectors[0]), sums + pixel.i * FLOAT, k.first(k.word(1)))
+            k.masked_store(
+                horizontal_sum(block.vectors[0]), sums + pixel.i * FLOAT, k.first(k.word(1))
+            )
         k.store(one / root(k.load(sums) + eps), sums)
         with k.loop(count) as pixel:
             by = k.broadcast(sums + pixel.i * FLOAT)
@@ -114,9 +116,9 @@ def _write(module: Any, name: str, width: int, *, rest: bool) -> None:
                     k.store(unit * k.load(scales + place.i), f.y + at + place.i)
                 if rest:
                     at = at + whole_bytes
-                    unit = k.load_some(f.x + at, some) * by
-                    scale = k.load_some(scales + whole_bytes, some)
-                    k.store_some(unit * scale, f.y + at, some)
+                    unit = k.masked_load(f.x + at, some) * by
+                    scale = k.masked_load(scales + whole_bytes, some)
+                    k.masked_store(unit * scale, f.y + at, some)
     k.done()
 
 
@@ -125,7 +127,7 @@ def takes(images: Images, width: int) -> bool:
     return bool(width) and images.has_runs(width) and images.is_even
 
 
-class Lengths:
+class L2Normalize:
     """y = s x / sqrt(sum of x^2 + eps), the sum over the channels of a pixel.
 
     Args:
@@ -151,9 +153,9 @@ class Lengths:
         self._threads = max(1, min(tuning.threads, n * c * h * w // FEWEST_EACH))
         self._kernel = _kernel(tuning.width, rest=bool(images.block % tuning.width))
         self._arguments = Arguments(
-            LengthFields.values(
-                x=EACH_CALL,
-                y=EACH_CALL,
+            L2NormalizeFields.values(
+                x=RUNTIME,
+                y=RUNTIME,
                 scales=self.scales,
                 eps=self._eps,
                 images=n,

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.direct.bands import (
+from demitasse.backends.kernels.few_inputs.bands import (
     BandFields,
     band_values,
     each_band,
     each_panel,
     window_sums,
 )
-from demitasse.backends.kernels.direct.schedule import Banding
+from demitasse.backends.kernels.few_inputs.schedule import DirectSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled, later
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -73,7 +73,7 @@ class DirectGradient:
         ValueError: The gradient's channels are not contiguous.
     """
 
-    def __init__(self, banding: Banding, y: Images, *, bias: bool) -> None:
+    def __init__(self, banding: DirectSchedule, y: Images, *, bias: bool) -> None:
         self.banding, width = banding, banding.width
         self._kernel = _kernel(width)
         self.scratch_size = banding.chunks * banding.copy_size

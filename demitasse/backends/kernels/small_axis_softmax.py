@@ -15,7 +15,7 @@ import numpy as np
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
-    EACH_CALL,
+    RUNTIME,
     Address,
     Arguments,
     Output,
@@ -25,7 +25,7 @@ from demitasse.backends.kernels.language.words import FLOAT, Word, choose, chunk
 from demitasse.backends.kernels.math_functions import exp
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["FewClasses", "takes"]
+__all__ = ["SmallAxisSoftmax", "takes"]
 
 MOST = 32
 """Classes: beyond that a vector may as well hold those of one row."""
@@ -100,7 +100,7 @@ def takes(rows: int, length: int, width: int) -> bool:
     return rows >= width and length <= MOST
 
 
-class FewClasses:
+class SmallAxisSoftmax:
     """Softmax of rows; a row that holds NaN or infinity is NaN.
 
     Args:
@@ -123,7 +123,7 @@ class FewClasses:
         count = 1 if images is None else images
         self._threads = max(1, min(tuning.threads, count * rows * length // FEWEST_EACH))
         self._arguments = Arguments(
-            ClassFields.values(x=EACH_CALL, y=EACH_CALL, images=count, rows=rows, length=length)
+            ClassFields.values(x=RUNTIME, y=RUNTIME, images=count, rows=rows, length=length)
         )
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:

@@ -9,10 +9,11 @@ import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
+from demitasse.backends.kernels.few_outputs.schedule import FewOutputsSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import EACH_CALL, Address, Arguments
+from demitasse.backends.kernels.language.structs import RUNTIME, Address, Arguments
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -20,16 +21,15 @@ from demitasse.backends.kernels.language.words import (
     Word,
     chunk,
     fma,
-    sums_of_lanes,
+    horizontal_sums,
 )
-from demitasse.backends.kernels.narrow.schedule import Lines
 from demitasse.backends.kernels.windows import (
     OutputFields,
+    RegisterTile,
     Seen,
-    Turn,
     WindowFields,
-    columns_seen,
-    each_turn,
+    columns_read,
+    for_each_tile,
     window_values,
 )
 
@@ -59,7 +59,7 @@ class NarrowFields(WindowFields):
 
 
 @cache
-def _kernel(width: int, rows: int, turn: Turn, *, limited: bool) -> int:
+def _kernel(width: int, rows: int, turn: RegisterTile, *, limited: bool) -> int:
     """Return the address of the kernel."""
     name = f"narrow{width}_{rows}x{turn}{'_limited' if limited else ''}"
 
@@ -69,7 +69,9 @@ def _kernel(width: int, rows: int, turn: Turn, *, limited: bool) -> int:
     return compiled(name, write, name)[name]
 
 
-def _write(module: Any, name: str, width: int, rows: int, turn: Turn, *, limited: bool) -> None:
+def _write(
+    module: Any, name: str, width: int, rows: int, turn: RegisterTile, *, limited: bool
+) -> None:
     k = Kernel(module, name, 1, width, exported=True)
     f = NarrowFields.read(k)
     begin, end = chunk(f.images * f.y.rows, *k.thread())
@@ -78,23 +80,23 @@ def _write(module: Any, name: str, width: int, rows: int, turn: Turn, *, limited
         with k.loop(f.planes, words=[f.filters]) as plane:
             sums, filters = _summed(k, f, rows, turn, seen, plane.words[0])
             one = plane.i * FLOAT
-            total = sums_of_lanes(sums) + k.broadcast(f.offsets + one)
+            total = horizontal_sums(sums) + k.broadcast(f.offsets + one)
             numbers = f.rectifier if limited else f.rectifier + one
             result = rectifying(k, numbers, None, limited=limited)(total)
             target = output + plane.i * f.plane_stride * FLOAT
             if turn.pixels == width:
                 k.store(result, target)
             else:
-                k.store_some(result, target, k.first(k.word(turn.pixels)))
+                k.masked_store(result, target, k.first(k.word(turn.pixels)))
             plane.words = [filters]
 
     with k.loop(end, begin) as line:
-        each_turn(k, f.row(line.i), rows, turn, body)
+        for_each_tile(k, f.row(line.i), rows, turn, body)
     k.done()
 
 
 def _summed(
-    k: Kernel, f: NarrowFields, rows: int, turn: Turn, seen: Seen, filters: Word
+    k: Kernel, f: NarrowFields, rows: int, turn: RegisterTile, seen: Seen, filters: Word
 ) -> tuple[list[Vector], Word]:
     """Write the sums of a turn's windows times a filter; return them, and the next filter."""
     vector = k.vector_bytes
@@ -104,7 +106,7 @@ def _summed(
         with k.loop(rows, vectors=channels.vectors, words=channels.words) as row:
             [taps] = row.words
             weights = [k.load(taps + vector * tap) for tap in range(turn.taps)]
-            for column, products in columns_seen(turn).items():
+            for column, products in columns_read(turn).items():
                 value = k.load(seen(row.i, column, place))
                 for tap, pixel in products:
                     row.vectors[pixel] = fma(value, weights[tap], row.vectors[pixel])
@@ -129,7 +131,7 @@ class NarrowConvolution:
         ValueError: The channels of the input are not contiguous.
     """
 
-    def __init__(self, lines: Lines, x: Images, then: Rectifier = NOTHING) -> None:
+    def __init__(self, lines: FewOutputsSchedule, x: Images, then: Rectifier = NOTHING) -> None:
         self.lines, width, op = lines, lines.width, lines.op
         (images, planes, rows, columns), taps = lines.y, op.kernel[0] * op.kernel[1]
         places = np.array([place for _, place in x.vectors(width)], np.int64)
@@ -146,7 +148,7 @@ class NarrowConvolution:
                 filters=self.filters,
                 plane_stride=rows * columns,
                 planes=planes,
-                offsets=EACH_CALL,
+                offsets=RUNTIME,
                 rectifier=self._rectifier,
             )
         )

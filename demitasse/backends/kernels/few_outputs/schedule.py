@@ -7,13 +7,13 @@ from functools import cached_property
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.kernels.windows import Turn, turn_of
+from demitasse.backends.kernels.windows import RegisterTile, plan_tile
 
-__all__ = ["Lines"]
+__all__ = ["FewOutputsSchedule"]
 
 
 @dataclass(frozen=True)
-class Lines:
+class FewOutputsSchedule:
     """A convolution to few channels. Threads divide the rows of all images.
 
     Attributes:
@@ -39,6 +39,6 @@ class Lines:
         return f"narrow llvm:{self.tuning.instructions}"
 
     @cached_property
-    def turn(self) -> Turn:
+    def turn(self) -> RegisterTile:
         """Register tiles of a row of windows; the sums of a tile become one vector."""
-        return turn_of(self.y[3], self.width, self.op)
+        return plan_tile(self.y[3], self.width, self.op)
