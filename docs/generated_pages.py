@@ -66,7 +66,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Let searches show guides first, and pages for few readers last."""
     path = page.file.src_uri
     for_few = path in FOR_FEW or path.startswith("development/")
-    if for_few or "/" not in path:
+    if for_few or "/" not in path or path.startswith("devices/"):
         page.meta["search"] = {"boost": 1 / GUIDE if for_few else GUIDE}
     return markdown
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ratio_chart import ratio_chart
 
-__all__ = ["PEERS_PAGE", "peers_page"]
+__all__ = ["PEERS_PAGE", "fastest_peer_ratio", "peers_page"]
 
 PEERS_PAGE = "reference/peers.md"
 FOUND = Path(__file__).parents[1] / "bench/results/peers.json"
@@ -43,7 +43,7 @@ def _parts(found: dict[str, Any]) -> Iterator[str]:
     quiet = [result for result in found["results"] if not result["loops"]]
     for mode, title in TITLES.items():
         chosen = [result for result in quiet if result["case"].endswith(mode)]
-        ratios = sorted(filter(None, map(_ratio, chosen)), key=lambda ratio: -ratio[1])
+        ratios = sorted(filter(None, map(fastest_peer_ratio, chosen)), key=lambda ratio: -ratio[1])
         if ratios:
             yield f"## {title}"
             yield ratio_chart(f"{title}: the fastest other engine's time divided by ours", ratios)
@@ -68,7 +68,7 @@ def _parts(found: dict[str, Any]) -> Iterator[str]:
         yield _table(rows, _start)
 
 
-def _ratio(result: dict[str, Any]) -> tuple[str, float, str] | None:
+def fastest_peer_ratio(result: dict[str, Any]) -> tuple[str, float, str] | None:
     """Return the case, how many times faster we are, and than which engine."""
     able = [row for row in result["rows"] if row["agrees"] and row["milliseconds"]]
     ours = [row for row in able if row["engine"] == "demitasse:cpu"]

@@ -173,8 +173,22 @@ def test_the_python_interface_has_the_names_that_the_page_says():
     assert set(pycaffe.__all__) - {"__version__"} <= named | modules
 
 
+def test_the_way_from_pytorch_runs(beside_digits):
+    columns = fenced_blocks("docs/from-pytorch.md")
+    ours = [code for kind, code in columns if kind == 'python title="Demitasse"']
+    theirs = [code for kind, code in columns if kind == 'python title="PyTorch"']
+
+    names = run("\n".join(ours), "docs/from-pytorch.md")
+
+    assert len(ours) == len(theirs)
+    assert all(compile(code, "docs/from-pytorch.md", "exec") for code in theirs)
+    assert names["scores"].shape == (8, 10)
+    assert names["norm"] > 0
+    assert names["again"].iter == names["solver"].iter
+
+
 def test_every_setting_is_documented():
-    text = (ROOT / "docs/devices.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
 
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| [^|]+ \| [^|]+ \|$", text, re.MULTILINE)
     documented = {name: values for name, values in rows if name in TABLE}

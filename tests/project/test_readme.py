@@ -1,5 +1,6 @@
 """The README's commands are the ones CI runs, and every link in the texts leads somewhere."""
 
+import importlib
 import os
 import re
 from itertools import chain
@@ -47,3 +48,12 @@ def test_links_lead_to_files(text):
     written = "".join(file.read_text(encoding="utf-8") for file in ROOT.glob("docs/*.py"))
     places = [os.path.relpath(text.parent / file, ROOT / "docs") for file in missing]
     assert [place for place in places if f'"{place}"' not in written] == []
+
+
+def test_the_chart_shows_the_last_comparison(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    chart = importlib.import_module("readme_chart")
+
+    for scheme in ("light", "dark"):
+        file = ROOT / "docs/assets" / f"ratios-{scheme}.svg"
+        assert file.read_text(encoding="utf-8") == chart.readme_chart(scheme)
