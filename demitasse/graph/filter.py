@@ -1,4 +1,4 @@
-"""Which layers of a file take part, by phase, level and stages.
+"""Filter of a file's layers by phase, level and stages.
 
 Source: Caffe, ``Net::FilterNet`` and ``Net::StateMeetsRule`` in ``src/caffe/net.cpp``.
 """
@@ -13,7 +13,7 @@ __all__ = ["filter_net", "state_meets_rule"]
 
 
 def state_meets_rule(state: NetState, rule: NetStateRule) -> bool:
-    """Whether a state satisfies everything a rule says."""
+    """Return whether a state satisfies all conditions of a rule."""
     if rule.HasField("phase") and rule.phase != state.phase:
         return False
     if rule.HasField("min_level") and state.level < rule.min_level:
@@ -25,7 +25,7 @@ def state_meets_rule(state: NetState, rule: NetStateRule) -> bool:
 
 
 def is_included(layer: LayerParameter, state: NetState) -> bool:
-    """Whether a layer takes part in a state.
+    """Return whether a layer takes part in a state.
 
     Raises:
         NetError: It has both include and exclude rules.

@@ -1,4 +1,4 @@
-"""Which layers and blobs take part in the backward pass.
+"""Layers and blobs of the backward pass.
 
 Source: Caffe, ``Net::Init`` in ``src/caffe/net.cpp``.
 """
@@ -15,7 +15,7 @@ __all__ = ["LayerSetup", "Needs", "who_needs_backward"]
 
 
 class LayerSetup(FrozenStruct):
-    """What is known of a layer only after its setup.
+    """Facts of a layer that are known after its setup.
 
     Attributes:
         params: For each parameter, whether its learning rate is not 0.
@@ -32,7 +32,7 @@ class LayerSetup(FrozenStruct):
 
 @dataclass
 class Needs:
-    """Who takes part.
+    """Layers and blobs of the backward pass.
 
     Attributes:
         layers: For each layer, whether its backward runs.

@@ -47,7 +47,7 @@ class Param:
 
     @property
     def display_name(self) -> str:
-        """Its name, or its index in its layer."""
+        """Name of the parameter, or its index in the layer."""
         return self.name or str(self.index)
 
 
@@ -111,7 +111,7 @@ def _check_fit(param: Param, owner: Param, *, permissive: bool) -> None:
 
 
 def _set_factors(owner: Param, spec: ParamSpec) -> None:
-    """Take the factors that are given; sharers may give what nobody gave before."""
+    """Set multipliers that a spec gives; a sharer may set a multiplier that is still unset."""
     for factor in FACTORS:
         if not spec.HasField(factor):
             continue

@@ -1,9 +1,8 @@
-"""Strides that move up: pixels that nobody reads are not computed.
+"""Strides that move up: pixels without a reader are not computed.
 
-A convolution of single pixels with a stride of 2 reads one pixel of four. Where nobody else reads
-what is before it, the layers before need not compute the others: the convolution whose outputs they
-are takes the stride, and what is added to them is thinned first. So it is at the end of each stage
-of a ResNet whose strides are in its first convolutions of single pixels, as in those of Caffe.
+A 1x1 convolution of stride 2 reads one pixel of four. If the bottom has no other reader, the
+convolution that writes the bottom takes the stride, and summands are subsampled before the sum.
+ResNets with strides in the first 1x1 convolution of a stage, as Caffe's, have this pattern.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ EACH_PIXEL = frozenset(
 Eltwise are, too, with most fields."""
 
 Read = Mapping[tuple[int, int], Top]
-"""Which top each bottom of each layer is."""
+"""Top that each bottom of each layer reads."""
 
 
 def move_strides(
     net: NetParameter, kept: Collection[str], origins: Sequence[str] = ()
 ) -> tuple[NetParameter, list[int]]:
-    """Return a net whose outputs are the same, and that does not compute what nobody reads.
+    """Return a net with the same outputs that does not compute pixels without a reader.
 
     Args:
         net: The layers of phase TEST, without splits.
@@ -113,7 +112,7 @@ def _thinned(net: NetParameter, read: Read, wanted: Mapping[Top, int]) -> dict[T
 
 
 def _keeps_pixels(layer: LayerParameter) -> bool:
-    """Whether each pixel of the top is made of the same pixel of every bottom."""
+    """Return whether each pixel of the top is made of the same pixel of every bottom."""
     if layer.type == "Eltwise":
         return True
     if len(layer.bottom) != 1:
@@ -127,7 +126,7 @@ def _keeps_pixels(layer: LayerParameter) -> bool:
 
 
 def _is_pointwise(layer: LayerParameter) -> bool:
-    """Whether a convolution is one of single pixels, with one stride along all axes."""
+    """Return whether a convolution is one of single pixels, with one stride along all axes."""
     p = layer.convolution_param
     sizes = [*p.kernel_size, p.kernel_h or 1, p.kernel_w or 1]
     pads = [*p.pad, p.pad_h, p.pad_w]

@@ -1,4 +1,4 @@
-"""Which blobs a net has, who writes and who reads each.
+"""Blobs of a net, their writers and their readers.
 
 Source: Caffe, ``Net::AppendTop`` and ``Net::AppendBottom`` in ``src/caffe/net.cpp``.
 """
@@ -15,7 +15,7 @@ from demitasse.io.proto import LayerParameter, NetParameter
 __all__ = ["AUTOMATIC", "Graph", "Node", "wire"]
 
 AUTOMATIC = "(automatic)"
-"""Name of the tops that loss layers make up; nobody can read them."""
+"""Name of the automatic tops of loss layers, which no layer can read."""
 
 
 class Node(FrozenStruct):
