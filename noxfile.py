@@ -352,7 +352,7 @@ def bench_gpu(session: nox.Session) -> None:
 def survive(session: nox.Session) -> None:
     """Kill training fifty times on each device, and see that it goes on exactly (minutes)."""
     install(session, "test")
-    pytest(session, "tests/training/test_survive.py", "-m", "slow", "-s")
+    pytest(session, "tests/training/checkpoint/test_killed_training.py", "-m", "slow", "-s")
 
 
 @nox.session
@@ -369,7 +369,7 @@ def faults(session: nox.Session) -> None:
 def interrupts(session: nox.Session) -> None:
     """Raise exceptions at many lines of passes and updates, and say how often (half an hour)."""
     install(session, "test")
-    files = ("tests/net/test_interrupted_pass.py", "tests/training/test_interrupted_solver.py")
+    files = ("tests/net/test_interrupted_pass.py", "tests/training/test_exceptions.py")
     pytest(session, *files, "-nauto", "-s", DEMITASSE_INTERRUPTIONS="100", OMP_NUM_THREADS="1")
 
 

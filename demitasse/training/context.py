@@ -90,5 +90,5 @@ class TrainingContext:
 
     @property
     def is_root(self) -> bool:
-        """Whether this solver tests and writes snapshots."""
+        """True if this solver tests and writes snapshots."""
         return self.rank == 0

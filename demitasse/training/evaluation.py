@@ -111,7 +111,7 @@ class Epoch:
 
     @property
     def ended(self) -> bool:
-        """Whether the last record has been read or skipped."""
+        """True once the last record has been read or skipped."""
         return any(layer.epoch_ended for layer in self._sources)
 
 

@@ -164,7 +164,7 @@ class BestValue:
         )
 
     def load(self, watch: ResumeState.Watch | None) -> None:
-        """Restore a state of ``to_proto``; start anew if it is of another metric."""
+        """Restore a state of ``to_proto``; reset if the state is of another metric."""
         if watch is None or watch.metric != self.name:
             watch = ResumeState.Watch()
         self.value = watch.best if watch.HasField("best") else None

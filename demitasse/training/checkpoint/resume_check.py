@@ -138,7 +138,7 @@ def _environment(net: Net, world_size: int) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference between a run and the state that it resumes from.
+    """Difference between a run and the state that it resumes from.
 
     Attributes:
         key: The field, layer or part of the run.

@@ -43,8 +43,8 @@ from demitasse.training.distributed.overlap import GradientOverlap, HostExchange
 Value = TypeVar("Value")
 
 AllReduce = Literal["deterministic", "fast", "fp16"]
-"""How gradients are summed: "deterministic" with the same bits for any number of processes, "fast"
-in the order of the library, "fp16" sent in half precision."""
+"""Algorithms that sum gradients: "deterministic" with the same bits for any number of processes,
+"fast" in the order of the library, "fp16" sent in half precision."""
 
 OLD_ALLREDUCE: dict[str | None, AllReduce] = {"exact": "deterministic", "half": "fp16"}
 """Present value of each old value of ``allreduce``."""
@@ -119,7 +119,7 @@ class LocalCommunicator:
 
 @dataclass(frozen=True)
 class Shards:
-    """The shards of a run, and those that one process hosts.
+    """The shards of a run, and the shards of one process.
 
     The number of shards stays the same for the whole life of a run. Shard r of S reads records r,
     r + S, ..., and has a gradient of its own; process p of n hosts shards p, p + n, ... The number
@@ -164,7 +164,7 @@ class Shards:
 
     @property
     def summed_locally(self) -> bool:
-        """Whether each process may sum its own shards before it sends them."""
+        """True if each process may sum its own shards before it sends their gradient."""
         return sums_locally(self.count, self.size)
 
 

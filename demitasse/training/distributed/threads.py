@@ -23,7 +23,7 @@ __all__ = ["ThreadCommunicator", "connected_threads", "run_in_threads"]
 Result = TypeVar("Result")
 
 ENDING = 5.0
-"""Seconds that threads have to end after one of them has failed."""
+"""Seconds from the failure of a thread until the others must have ended."""
 
 
 class _Exchange:

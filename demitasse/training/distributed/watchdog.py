@@ -107,7 +107,7 @@ class Watchdog:
 
     @property
     def armed(self) -> bool:
-        """Whether there is a time limit."""
+        """True while there is a time limit."""
         return LIMIT.unpack_from(self._page) != (0.0,)
 
     @contextmanager

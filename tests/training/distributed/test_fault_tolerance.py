@@ -4,7 +4,7 @@ import hashlib
 import threading
 
 import pytest
-from mortal import Death, company
+from failing_threads import Death, company
 
 from demitasse.core.config import settings
 from demitasse.errors import LostProcessError
@@ -29,7 +29,7 @@ def run(folder, tmp_path):
         results, errors = {}, []
 
         def one(member):
-            survivors = FaultTolerantRun(member)
+            tolerant_run = FaultTolerantRun(member)
 
             def train():
                 param = read_solver_params(folder / "solver.prototxt")
@@ -42,13 +42,13 @@ def run(folder, tmp_path):
                     communicator=member,
                     **options,
                 ) as solver:
-                    with survivors.attach(solver):
+                    with tolerant_run.attach(solver):
                         die(member, solver)
                         solver.solve()
                     return digest(solver.net), solver.iter
 
             try:
-                results[member.number] = survivors.run(train)
+                results[member.number] = tolerant_run.run(train)
             except Death:
                 pass
             except BaseException as error:
@@ -204,8 +204,8 @@ def test_who_is_behind_takes_what_has_come_furthest():
     found = {}
 
     def one(member):
-        survivors = FaultTolerantRun(member)
-        survivors.state = carried[member.number]
+        tolerant_run = FaultTolerantRun(member)
+        tolerant_run.state = carried[member.number]
 
         began = []
 
@@ -214,9 +214,9 @@ def test_who_is_behind_takes_what_has_come_furthest():
                 began.append(True)
                 message = "as if one had died"
                 raise LostProcessError(message)
-            return survivors.state
+            return tolerant_run.state
 
-        found[member.number] = survivors.run(train)
+        found[member.number] = tolerant_run.run(train)
 
     threads = [threading.Thread(target=one, args=(member,)) for member in members]
     for thread in threads:

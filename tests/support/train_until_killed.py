@@ -1,6 +1,6 @@
-"""Trains from the newest state in a folder until it is killed: ``survivor.py FOLDER DEVICE``.
+"""Train from the newest state in a folder until killed: ``train_until_killed.py FOLDER DEVICE``.
 
-Says the number of each iteration when it begins, and ``w`` when a file of a snapshot is begun.
+Print the number of each iteration at its start, and ``w`` at the start of a file of a snapshot.
 """
 
 import logging

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import survivor
+import train_until_killed
 
 from demitasse import Solver
 from demitasse.io.data.databases.writing import write_database
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 KILLS = int(os.environ.get("DEMITASSE_KILLS", "50"))
 
 NET = """
-name: "survivor"
+name: "killed"
 layer { name: "images" type: "ImageData" top: "x" top: "y" include { phase: TRAIN }
   image_data_param { source: "FOLDER/list.txt" batch_size: 5 shuffle: true is_color: false }
   transform_param { crop_size: 10 mirror: true scale: 0.01 } }
@@ -90,7 +90,7 @@ class Run:
 
     def __init__(self, data: Path, place: Path, device: str) -> None:
         self.place, self.iteration, self.furthest = place, 0, 0
-        self.command = [sys.executable, survivor.__file__, str(data), device]
+        self.command = [sys.executable, train_until_killed.__file__, str(data), device]
 
     def live(self, iterations: int, files: int, seconds: float) -> None:
         """Start, train, and be killed a little later.
