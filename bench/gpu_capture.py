@@ -27,7 +27,7 @@ def recordable(device: Device, dry: bool) -> dict[str, str]:
     out = backend.zeros(64 * 64, "float32")
     host = backend.empty_host(64 * 64, "float32")
     product = Product("float32", 64, 64, 64)
-    relu = engine.each("activation", "relu", "float32", 64 * 64, 0.0)
+    relu = engine.elementwise("activation", "relu", "float32", 64 * 64, 0.0)
 
     def add() -> None:
         nonlocal array

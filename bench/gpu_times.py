@@ -65,7 +65,7 @@ def overheads(device: Device, dry: bool) -> dict[str, float]:
     }
     engine = backend.engine
     if isinstance(engine, Engine):
-        relu = engine.each("activation", "relu", "float32", 32, 0.0)
+        relu = engine.elementwise("activation", "relu", "float32", 32, 0.0)
         product, out = Product("float32", 4, 4, 8, transpose_b=True), backend.zeros(16, "float32")
         found |= {
             "our kernel": lambda: relu(array, other),

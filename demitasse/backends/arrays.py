@@ -11,7 +11,7 @@ import numpy as np
 
 from demitasse.core.frozen_struct import FrozenStruct
 
-__all__ = ["Array", "Event", "Home", "PrivateLayout", "address", "aligned", "give_back"]
+__all__ = ["Array", "ChannelSlice", "Event", "PrivateLayout", "address", "aligned", "give_back"]
 
 
 Array = Any  # an array of some namespace; shapes live in docstrings
@@ -37,7 +37,7 @@ class PrivateLayout(Protocol):
     @property
     def size(self) -> int: ...
     @property
-    def home(self) -> Home | None: ...
+    def channel_slice(self) -> ChannelSlice | None: ...
 
 
 def address(array: np.ndarray) -> int:
@@ -90,7 +90,7 @@ def give_back(array: np.ndarray) -> None:
             memory.madvise(mmap.MADV_DONTNEED, first, size)
 
 
-class Home(FrozenStruct):
+class ChannelSlice(FrozenStruct):
     """A range of the channels of some images that lie with their channels last.
 
     Attributes:
@@ -113,11 +113,11 @@ class Home(FrozenStruct):
         """Elements from the first to the last, those of other channels in between included."""
         return math.prod(self.whole) - self.whole[1] + self.shape[1]
 
-    def part(self, shape: tuple[int, ...], first: int) -> Home:
+    def part(self, shape: tuple[int, ...], first: int) -> ChannelSlice:
         """Return the home of some of these channels.
 
         Args:
             shape: Their shape.
             first: The first of them, counted from our first.
         """
-        return Home(shape, self.whole, self.first + first)
+        return ChannelSlice(shape, self.whole, self.first + first)

@@ -18,15 +18,31 @@ from demitasse.backends import random
 from demitasse.backends.arrays import Array, Event, PrivateLayout
 from demitasse.backends.collective import Connector
 from demitasse.backends.ops import Op
-from demitasse.backends.pixels import Feed
-from demitasse.backends.recording import Notes, Recorder
+from demitasse.backends.pixels import Uploader
+from demitasse.backends.recording import CapturedCalls, Recorder
 from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
 from demitasse.backends.storage import Stored
 from demitasse.backends.updates import UpdateKernels
+from demitasse.core.deprecated import adopt_renamed_overrides
 
 __all__ = ["Backend"]
 
 _NOTHING = nullcontext()
+
+_OLD_NAMES = {
+    "call_key": "capture_key",
+    "conditions": "environment",
+    "feed": "uploader",
+    "follow": "order_after",
+    "here": "device_scope",
+    "hold": "begin_batch",
+    "join_gradients": "fuse_gradients",
+    "note": "capture",
+    "pack_away": "pack_and_release",
+    "prepared": "after_first_run",
+    "settle": "flush",
+}
+"""Old names of methods that backends of plugins may override."""
 
 
 class Backend(ABC):
@@ -57,6 +73,10 @@ class Backend(ABC):
     def __init__(self, index: str = "") -> None:
         self.index = index
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        adopt_renamed_overrides(cls, _OLD_NAMES)
+
     # -- where ---------------------------------------------------------------------------------
 
     @classmethod
@@ -83,14 +103,14 @@ class Backend(ABC):
         """Make this the current device of its library for the duration of a pass."""
         return _NOTHING
 
-    def here(self) -> AbstractContextManager[None]:
+    def device_scope(self) -> AbstractContextManager[None]:
         """Make this the current device of its library for work on single arrays, in a pass or not.
 
         Only of libraries that have a current device it asks for more than nothing.
         """
         return _NOTHING
 
-    def follow(self, before: object) -> object:
+    def order_after(self, before: object) -> object:
         """Let work that is queued from now on begin after what was queued before.
 
         Args:
@@ -98,27 +118,27 @@ class Backend(ABC):
         """
         return before
 
-    def hold(self) -> None:  # noqa: B027 - most put nothing off
-        """Let what Steps that may wait compute be put off from now on, until ``settle``."""
+    def begin_batch(self) -> None:  # noqa: B027 - most put nothing off
+        """Let what Steps that may wait compute be put off from now on, until ``flush``."""
 
-    def settle(self) -> None:  # noqa: B027
+    def flush(self) -> None:  # noqa: B027
         """Compute what was put off; from now on nothing is."""
 
-    def call_key(self) -> Hashable:
+    def capture_key(self) -> Hashable:
         """Return what calls that were noted depend on besides arrays; None where none are noted.
 
         They may be made again as long as it is the same.
         """
         return None
 
-    def note(self) -> AbstractContextManager[Notes]:
+    def capture(self) -> AbstractContextManager[CapturedCalls]:
         """Note the calls of compiled code that are made in the block, to make them again."""
         raise NotImplementedError
 
-    def prepared(self) -> None:  # noqa: B027 - most leave nothing behind
+    def after_first_run(self) -> None:  # noqa: B027 - most leave nothing behind
         """All layers of a net have been prepared for the first time, and have run."""
 
-    def conditions(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """Return what the last digits of results depend on here: versions, threads, ..."""
         return {}
 
@@ -162,7 +182,7 @@ class Backend(ABC):
         """
         raise NotImplementedError(layout)
 
-    def pack_away(self, host: np.ndarray, layout: PrivateLayout, private: Array) -> None:
+    def pack_and_release(self, host: np.ndarray, layout: PrivateLayout, private: Array) -> None:
         """Do as ``pack``; nobody needs ``host`` any more, whose memory may be given back meanwhile.
 
         It is done whole, or ``host`` is as it was.
@@ -312,7 +332,7 @@ class Backend(ABC):
         """
         return self.asarray(random.bits(seed, stream, passes, count, first))
 
-    def feed(self) -> Feed | None:
+    def uploader(self) -> Uploader | None:
         """Return what brings batches of bytes in for a layer; None where numbers are copied."""
         return None
 
@@ -383,7 +403,7 @@ class Backend(ABC):
         del chain, at, steps
         raise Declined
 
-    def join_gradients(self, steps: Sequence[AnyStep | None]) -> AnyStep:
+    def fuse_gradients(self, steps: Sequence[AnyStep | None]) -> AnyStep:
         """Return one Step for the gradients of several layers, ready to run backward.
 
         It leaves what theirs would leave, except in memories that do not last. Where a pass goes

@@ -21,7 +21,7 @@ from demitasse.core.hashing import BYTES, keyed_hash, same_keyed_hash
 from demitasse.core.log import get_logger
 from demitasse.core.paths import real_path
 
-__all__ = ["Recent", "folder", "read_code", "write_code"]
+__all__ = ["LRUCache", "folder", "read_code", "write_code"]
 
 
 log = get_logger(__name__)
@@ -170,7 +170,7 @@ def _warn(message: str) -> None:
 V = TypeVar("V")
 
 
-class Recent(OrderedDict[Hashable, V], Generic[V]):
+class LRUCache(OrderedDict[Hashable, V], Generic[V]):
     """The values used last, by key; a new one takes the place of the one unused for longest.
 
     Args:

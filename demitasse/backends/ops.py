@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Literal
 
+from demitasse.core.deprecated import deprecated_names
 from demitasse.core.frozen_struct import FrozenStruct
 
 __all__ = [
@@ -21,29 +22,29 @@ __all__ = [
     "Axpy",
     "BatchNorm",
     "Concat",
+    "Constant",
     "Conv",
     "Crop",
     "Deconv",
     "Dropout",
     "Eltwise",
-    "Fixed",
     "InnerProduct",
     "Interpolation",
-    "Normalize",
+    "L2Normalize",
     "Op",
     "PReLU",
+    "PSROIPool",
     "PairLoss",
     "Permute",
     "Pool",
-    "Pyramid",
+    "ROIPool",
     "Recurrent",
-    "RegionMeans",
-    "RegionPool",
     "Scale",
     "Shuffle",
     "Slice",
     "Softmax",
     "SoftmaxLoss",
+    "SpatialPyramidPool",
     "Split",
 ]
 
@@ -62,7 +63,7 @@ class Op(FrozenStruct):
 
     dtype: str
 
-    def joins_behind(self, first: Op) -> bool:
+    def fuses_after(self, first: Op) -> bool:
         """Return whether this operation can be fused with those before it, from ``first`` on."""
         return self.joins
 
@@ -103,7 +104,7 @@ class Conv(Op):
         channels = self.bottom[self.axis], self.top[self.axis]
         return self.axis == 1 and channels == (self.group,) * 2 != (1, 1)
 
-    def joins_behind(self, first: Op) -> bool:
+    def fuses_after(self, first: Op) -> bool:
         # a normalisation of its pixels can run on the way, and a convolution of each channel
         each = isinstance(first, Conv) and first.is_depthwise
         return self.is_pointwise and (each or isinstance(first, (BatchNorm, Scale)))
@@ -120,7 +121,7 @@ class Deconv(Conv):
     Shapes: weight (C, M/group, *kernel).
     """
 
-    def joins_behind(self, first: Op) -> bool:
+    def fuses_after(self, first: Op) -> bool:
         return False
 
     @property
@@ -144,7 +145,7 @@ class Pool(Op):
     train: bool
 
 
-class Pyramid(Op):
+class SpatialPyramidPool(Op):
     """Pooling of the same images over several grids, the results behind each other.
 
     Attributes:
@@ -156,7 +157,7 @@ class Pyramid(Op):
     levels: tuple[Pool, ...]
 
 
-class Fixed(Op):
+class Constant(Op):
     """The same values in each pass, whatever the bottoms hold.
 
     Attributes:
@@ -218,7 +219,7 @@ class LRN(Op):
     k: float
 
 
-class Normalize(Op):
+class L2Normalize(Op):
     """Each position divided by the length of its channels, the root of the sum of squares and eps.
 
     The channels are then multiplied with a scale, the parameter. Where ``across``, the length is
@@ -361,11 +362,11 @@ class Interpolation(Op):
     size: tuple[int, int]
 
 
-class RegionMeans(Op):
+class PSROIPool(Op):
     """The mean of each bin of regions of interest, each from a channel of its own.
 
     Bin (i, j) of channel d of the top, (R, D, G, G), is from channel (d G + i) G + j of the bottom.
-    Regions are as those of :class:`RegionPool`, their corners between pixels.
+    Regions are as those of :class:`ROIPool`, their corners between pixels.
     """
 
     bottom: Shape
@@ -373,7 +374,7 @@ class RegionMeans(Op):
     scale: float
 
 
-class RegionPool(Op):
+class ROIPool(Op):
     """The largest value in each bin of regions of interest; 0 in an empty one.
 
     Regions are (item, x1, y1, x2, y2) in pixels of which ``scale`` make one of the map.
@@ -443,10 +444,22 @@ class PReLU(Op):
 class Dropout(Op):
     """Multiply elements by ``factor``, and where ``drops`` by 0 those that are not kept.
 
-    An element is kept where its random word (``Operands.words``) is above ``threshold``.
+    An element is kept where its random word (``Operands.random_words``) is above ``threshold``.
     """
 
     count: int
     factor: float
     drops: bool
     threshold: int
+
+
+__getattr__ = deprecated_names(
+    __name__,
+    {
+        "Fixed": "Constant",
+        "Normalize": "L2Normalize",
+        "Pyramid": "SpatialPyramidPool",
+        "RegionMeans": "PSROIPool",
+        "RegionPool": "ROIPool",
+    },
+)

@@ -12,10 +12,10 @@ import numpy as np
 from demitasse.backends.arrays import Array
 from demitasse.core.frozen_struct import FrozenStruct
 
-__all__ = ["Feed", "Pixels", "Sent"]
+__all__ = ["ImageBatch", "Upload", "Uploader"]
 
 
-class Pixels(FrozenStruct):
+class ImageBatch(FrozenStruct):
     """Records that were cut out, and what is still to be done: centre, scale and turn them.
 
     Attributes:
@@ -42,11 +42,11 @@ class Pixels(FrozenStruct):
         """Bytes that are copied to the device."""
         return self.bytes.nbytes + self.places.nbytes
 
-    def __getitem__(self, records: slice) -> Pixels:
-        return Pixels(self.bytes[records], self.places[records], self.mean, self.scale)
+    def __getitem__(self, records: slice) -> ImageBatch:
+        return ImageBatch(self.bytes[records], self.places[records], self.mean, self.scale)
 
 
-class Sent(Protocol):
+class Upload(Protocol):
     """A batch on its way to a device, or there."""
 
     def unpack(self, target: Array) -> None:
@@ -56,8 +56,8 @@ class Sent(Protocol):
         """Wait until the host's arrays may be overwritten."""
 
 
-class Feed(Protocol):
+class Uploader(Protocol):
     """Brings batches of bytes to a device, one while another is used."""
 
-    def send(self, pixels: Pixels, /) -> Sent:
+    def send(self, pixels: ImageBatch, /) -> Upload:
         """Start copying a batch; the one before the last may not be unpacked any more."""

@@ -14,7 +14,14 @@ from typing import Protocol
 from demitasse.backends.arrays import Array
 from demitasse.backends.updates import Piece, Update, UpdateKernels
 
-__all__ = ["NotRecorded", "Notes", "PreparedUpdate", "RecordedUpdates", "Recorder", "Recording"]
+__all__ = [
+    "CapturedCalls",
+    "NotRecorded",
+    "PreparedUpdate",
+    "RecordedUpdates",
+    "Recorder",
+    "Recording",
+]
 
 
 class NotRecorded(Exception):  # noqa: N818 - not an error: the work is done without
@@ -81,7 +88,7 @@ class Recorder(Protocol):
         """
 
 
-class Notes(Protocol):
+class CapturedCalls(Protocol):
     """Calls of compiled code that were noted while they were made."""
 
     @property

@@ -14,10 +14,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from demitasse.backends.arrays import Array, Home, PrivateLayout
+from demitasse.backends.arrays import Array, ChannelSlice, PrivateLayout
 from demitasse.backends.ops import Op
 from demitasse.backends.random import Draw
 from demitasse.backends.storage import Stored
+from demitasse.core.deprecated import adopt_renamed_overrides, deprecated_attribute
 
 __all__ = [
     "AnyStep",
@@ -56,7 +57,7 @@ class Memory(Protocol):
     @property
     def persistent(self) -> bool: ...
     @property
-    def concat_slot(self) -> Home | None: ...
+    def concat_slot(self) -> ChannelSlice | None: ...
     @property
     def layout(self) -> PrivateLayout | None: ...
     @property
@@ -129,8 +130,8 @@ class Operands:
         draw: ``draw()`` says which random words these are.
         storage: How the device is to keep what is computed, and the weights.
         followers: What the layers after it do that may run as one with it, in their order.
-        words: ``words(shape)`` returns the layer's random 32-bit words of this pass for elements of
-            a blob, the same ones as in portable code.
+        random_words: ``random_words(shape)`` returns the layer's random 32-bit words of this pass
+            for elements of a blob, the same words as in portable code.
     """
 
     bottom: tuple[Operand, ...]
@@ -141,10 +142,12 @@ class Operands:
     param_propagate_down: tuple[bool, ...]
     phase: str
     backward: bool
-    words: Callable[[tuple[int, ...]], Array]
+    random_words: Callable[[tuple[int, ...]], Array]
     draw: Callable[[], Draw]
     storage: Stored = "float"
     followers: tuple[Op, ...] = ()
+
+    words = deprecated_attribute("Operands", "words", "random_words")
 
     @property
     def in_place(self) -> bool:
@@ -159,6 +162,14 @@ class Operands:
         """
         return self.in_place and self.backward and any(self.propagate_down)
 
+
+_OLD_NAMES = {
+    "may_wait": "deferrable",
+    "repeats": "replayable",
+    "backward_repeats": "backward_replayable",
+    "borrows": "uses_shared_scratch",
+}
+"""Old names of attributes that Steps of plugins may override."""
 
 E = TypeVar("E")
 O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
@@ -187,8 +198,12 @@ class Step(ABC, Generic[E, O]):
     """True if the layer's own code computes the gradients, which reads blobs alone and nothing that
     its forward code kept."""
 
-    borrows: bool = False
+    uses_shared_scratch: bool = False
     """True if its workspace is the engine's, which all Steps take turns with."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        adopt_renamed_overrides(cls, _OLD_NAMES)
 
     def __init__(self, engine: E, op: O, at: Operands) -> None:
         self.engine, self.op, self.at = engine, op, at
@@ -205,16 +220,16 @@ class Step(ABC, Generic[E, O]):
         return self.code
 
     @property
-    def may_wait(self) -> bool:
+    def deferrable(self) -> bool:
         """True if its forward pass may be computed a little later, with those of Steps after it.
 
-        It then only makes calls ready, which the backend puts off (``Backend.hold``).
+        It then only makes calls ready, which the backend puts off (``Backend.begin_batch``).
         """
         return False
 
     @property
-    def repeats(self) -> bool:
-        """True if its forward pass is calls that the backend can note (``Backend.note``).
+    def replayable(self) -> bool:
+        """True if its forward pass is calls that the backend can note (``Backend.capture``).
 
         Which calls these are depends on nothing but its memories: where their values lie, and
         whether they are those of the pass before. Whatever else it does spoils the notes.
@@ -222,7 +237,7 @@ class Step(ABC, Generic[E, O]):
         return False
 
     @property
-    def backward_repeats(self) -> bool:
+    def backward_replayable(self) -> bool:
         """The same of its backward pass."""
         return False
 

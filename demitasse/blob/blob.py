@@ -309,7 +309,7 @@ class Blob(Axes):
             ShapeError: The array has another shape.
         """
         self._check_shape(array)
-        with self.device.backend.here():
+        with self.device.backend.device_scope():
             if self._data.storage == "float":
                 self.buffer()[...] = array
             else:
@@ -326,7 +326,7 @@ class Blob(Axes):
     def write_diff(self, array: Array) -> None:
         """Copy ``array``, which must have exactly the blob's shape, into the gradient."""
         self._check_shape(array)
-        with self.device.backend.here():
+        with self.device.backend.device_scope():
             self.diff_buffer()[...] = array
 
     def add_diff(self, array: Array) -> None:
@@ -335,13 +335,13 @@ class Blob(Axes):
             self.write_diff(array)
             return
         self._check_shape(array)
-        with self.device.backend.here():
+        with self.device.backend.device_scope():
             view = self._view(self._diff.mutable_gpu_data())
             view += array
 
     def set_diff(self, value: float) -> None:
         """Fill the gradient with one number."""
-        with self.device.backend.here():
+        with self.device.backend.device_scope():
             self.diff_buffer()[...] = value
 
     def _as_own_dtype(self, array: Array) -> Array:
@@ -376,7 +376,7 @@ class Blob(Axes):
                 host = self.mutable_cpu_data()
                 host -= self.cpu_diff()
             case _:
-                with self.device.backend.here():
+                with self.device.backend.device_scope():
                     diff = self.gpu_diff()
                     view = self.mutable_gpu_data()
                     view -= diff
@@ -413,7 +413,7 @@ class Blob(Axes):
             host = memory.cpu_data()[: self._count]
             return float(np.sum(np.abs(host)) if power == 1 else np.dot(host, host))
         xp = self.device.backend.xp
-        with self.device.backend.here():
+        with self.device.backend.device_scope():
             flat = self._view(memory.gpu_data())
             return float(xp.sum(xp.abs(flat)) if power == 1 else xp.sum(flat * flat))
 
@@ -425,7 +425,7 @@ class Blob(Axes):
             host = memory.mutable_cpu_data()[: self._count]
             host *= host.dtype.type(factor)
             return
-        with self.device.backend.here():
+        with self.device.backend.device_scope():
             view = self._view(memory.mutable_gpu_data())
             view *= factor
 
@@ -453,7 +453,7 @@ class Blob(Axes):
         if mine is theirs:
             return
         if source.device is self.device and not self.device.shares_host:
-            with self.device.backend.here():
+            with self.device.backend.device_scope():
                 value = source._view(theirs.gpu_data())
                 self._view(mine.mutable_gpu_data(discard=True))[...] = value
         else:

@@ -89,7 +89,7 @@ def _newest(blob: Blob, memory: SyncedMemory) -> Iterator[tuple[Any, Array]]:
         yield np, memory.cpu_data()[: blob.count]
         return
     backend = blob.device.backend
-    with backend.here():
+    with backend.device_scope():
         yield backend.xp, memory.gpu_data()[: blob.count]
 
 

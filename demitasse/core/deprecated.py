@@ -19,6 +19,7 @@ from types import CodeType, ModuleType
 from typing import Any, TypeVar, cast
 
 __all__ = [
+    "adopt_renamed_overrides",
     "deprecated_attribute",
     "deprecated_names",
     "install_old_module_names",
@@ -78,6 +79,19 @@ def deprecated_attribute(owner: str, old: str, new: str) -> Any:
         setattr(self, new, value)
 
     return property(read, write, doc=f"Deprecated name of ``{new}``.")
+
+
+def adopt_renamed_overrides(kind: type, names: Mapping[str, str]) -> None:
+    """Give the overrides of a new class that have old names their present names.
+
+    Args:
+        kind: The class, from its base's ``__init_subclass__``.
+        names: New name of each method or attribute by its old name.
+    """
+    for old, new in names.items():
+        if old in vars(kind) and new not in vars(kind):
+            warn_once(f"{kind.__qualname__}.{old}", new, stacklevel=4)
+            setattr(kind, new, vars(kind)[old])
 
 
 def deprecated_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:

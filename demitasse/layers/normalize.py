@@ -45,7 +45,7 @@ class Normalize(Layer):
         top[0].reshape_like(bottom[0])
         self.axes = tuple(range(1, channels.rest + 2)) if self.across else (1,)
         self.spread = () if self.shared else channels.spread
-        self.op = ops.Normalize(
+        self.op = ops.L2Normalize(
             dtype=self.dtype,
             bottom=bottom[0].shape,
             across=self.across,

@@ -309,12 +309,12 @@ def step_back(
 ) -> tuple[Array, Array]:
     """Return the gradients of the gates' inputs, (N, 4H), and of c_before, (N, H)."""
     i, f, o, g = quarters(gates)
-    squashed = xp.tanh(c)
-    dc = dc + dh * o * (1 - squashed * squashed)
+    tanh_cell = xp.tanh(c)
+    dc = dc + dh * o * (1 - tanh_cell * tanh_cell)
     d_gates = [
         dc * g * i * (1 - i),
         dc * cont * c_before * f * (1 - f),
-        dh * squashed * o * (1 - o),
+        dh * tanh_cell * o * (1 - o),
         dc * i * (1 - g * g),
     ]
     return xp.concat(d_gates, axis=1), dc * cont * f

@@ -101,7 +101,7 @@ class ROIPooling(RegionPooling):
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
-        self.op = ops.RegionPool(
+        self.op = ops.ROIPool(
             dtype=self.dtype, bottom=bottom[0].shape, top=top[0].shape, scale=self.scale
         )
 
@@ -177,7 +177,7 @@ class PSROIPooling(RegionPooling):
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
-        self.op = ops.RegionMeans(
+        self.op = ops.PSROIPool(
             dtype=self.dtype, bottom=bottom[0].shape, top=top[0].shape, scale=self.scale
         )
 

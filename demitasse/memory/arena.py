@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from demitasse.backends.arrays import Array, Home
+from demitasse.backends.arrays import Array, ChannelSlice
 from demitasse.core.config import settings
 from demitasse.core.memory_info import HOST, Share, ledger
 from demitasse.core.out_of_memory import with_location
@@ -120,7 +120,7 @@ class Assignment:
     arena: Arena
     slot: Slot
     name: str
-    concat_slot: Home | None = None
+    concat_slot: ChannelSlice | None = None
     parent_slot: Slot | None = None
 
     def check_open(self) -> None:

@@ -155,12 +155,12 @@ class DeviceSide:
 
     def follow(self) -> None:
         """Order the next work on the array after the earlier work."""
-        self.order.last = self.device.backend.follow(self.order.last)
+        self.order.last = self.device.backend.order_after(self.order.last)
 
     def fill(self, value: float) -> None:
         """Set all elements to one number."""
         self.follow()
-        with self.device.backend.here():
+        with self.device.backend.device_scope():
             narrow = self.storage != "float" and math.isnan(value)
             self.device.backend.fill(self.array, nan_of(self.storage) if narrow else value)
 

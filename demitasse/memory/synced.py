@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from demitasse.backends.arrays import Array, Home, PrivateLayout
+from demitasse.backends.arrays import Array, ChannelSlice, PrivateLayout
 from demitasse.backends.storage import ARRAYS, Stored
 from demitasse.core.config import settings
 from demitasse.core.device import Device
@@ -96,7 +96,7 @@ class SyncedMemory:
         self.host_side = HostSide(order)
         self.device_side = DeviceSide(device, order)
         self._assignment: Assignment | None = None
-        self.concat_slot: Home | None = None
+        self.concat_slot: ChannelSlice | None = None
         self.initializer: Callable[[np.ndarray], None] | None = None
         fill = bool(settings.get_often("debug_fill_stale"))
         self._fill_stale = fill and dtype.startswith("float")
@@ -334,7 +334,7 @@ class SyncedMemory:
         side = self._private_array(layout)
         if alone and self._may_drop_host():
             with Uninterrupted():
-                self.device.backend.pack_away(host, layout, side)
+                self.device.backend.pack_and_release(host, layout, side)
                 self.state, self.host_side.dropped = Head.HEAD_AT_GPU, True
                 self.host_side.replace(None)
         else:
@@ -393,7 +393,7 @@ class SyncedMemory:
         """
         order = self.device_side.order
         if order.last is not where:
-            self.device.backend.follow(order.last)
+            self.device.backend.order_after(order.last)
             order.last = where
 
     def mark_written(self, head: Head) -> None:
@@ -612,7 +612,7 @@ class SyncedMemory:
         slot = place.concat_slot if place is not None else None
         if place is None or slot is None:
             return allocate(self, "private", layout.size, make)
-        in_concat = layout.home == slot
+        in_concat = layout.channel_slice == slot
         if place.parent_slot is None:
             # a bottom of the Concat may use the place of the private side in the Concat's layout
             return allocate(self, "private" if in_concat else "standalone", layout.size, make)

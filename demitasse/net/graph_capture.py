@@ -108,7 +108,7 @@ class GraphReplay:
                 memory.gpu_data()
         before = [(memory, memory.head, memory.version) for memory in used]
         with recorder.aside():
-            where = backend.follow(None)
+            where = backend.order_after(None)
             for memory in used:
                 memory.order_after(where)
         self._recording = recorder.record(work)
@@ -141,7 +141,7 @@ class GraphReplay:
         for memory in self._needed:
             if memory.head not in DEVICE_HEADS:
                 memory.gpu_data()
-        self._where = where = self._backend.follow(self._where)
+        self._where = where = self._backend.order_after(self._where)
         for memory, _ in self._arrays:
             memory.order_after(where)
         self._recording.play()

@@ -209,7 +209,7 @@ def _read_part(blob: Blob, which: tuple[slice, slice], step: int) -> np.ndarray:
     part = (*which, slice(None, None, step), slice(None, None, step))
     if blob.device.shares_host or blob.data_memory.head is Head.HEAD_AT_CPU:
         return blob.cpu_data()[part].astype(np.float64)
-    with blob.device.backend.here():
+    with blob.device.backend.device_scope():
         return blob.device.backend.to_host(blob.gpu_data()[part]).astype(np.float64)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from demitasse.backends import ops
-from demitasse.backends.arrays import Home
+from demitasse.backends.arrays import ChannelSlice
 from demitasse.blob import Blob
 from demitasse.core.frozen_struct import FrozenStruct
 from demitasse.plan.planned_layer import LayerBinding
@@ -29,7 +29,7 @@ class Alias(FrozenStruct):
         root: Serial of that memory; for the last top, its own serial.
     """
 
-    slot: Home
+    slot: ChannelSlice
     root: int
 
 
@@ -112,8 +112,8 @@ def _concats_channels(op: ops.Concat) -> bool:
     )
 
 
-def _whole(shape: tuple[int, ...]) -> Home:
-    return Home(shape, shape, 0)
+def _whole(shape: tuple[int, ...]) -> ChannelSlice:
+    return ChannelSlice(shape, shape, 0)
 
 
 def _may_alias(uses: Sequence[_Use], concat: int, shape: tuple[int, ...], valid: int) -> bool:

@@ -128,7 +128,7 @@ class Plan:
         now = self._changes.number
         if self._seen != now and all(entry.seen == now for entry in self.entries):
             if self._seen < 0:
-                self.entries[0].layer.device.backend.prepared()
+                self.entries[0].layer.device.backend.after_first_run()
             self._seen = now
         return terms
 
@@ -182,7 +182,7 @@ class Plan:
             group = group_within(entry, index, segment.last)
             layers = range(index, index + (1 if group is None else group.count))
             step = entry.step if group is None else group.step
-            deferrable = entry.layer.is_alias if step is None else step.may_wait
+            deferrable = entry.layer.is_alias if step is None else step.deferrable
             if eager or not deferrable:
                 deferred.end()
             else:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from demitasse.backends.kernel_cache import Recent
+from demitasse.backends.kernel_cache import LRUCache
 from demitasse.backends.ops import Op
 from demitasse.backends.step import AnyStep, Declined, Operands
 from demitasse.blob import Blob, VersionCounter
@@ -100,9 +100,9 @@ class PlannedLayer:
         self.seen = -1
         self._optimize = optimize
         self._weighted = [blob.shape for blob in binding.top]
-        self._choices: Recent[Choice] = Recent(CACHED_SHAPES)
-        self._groups: Recent[tuple[Group | None, str]] = Recent(CACHED_SHAPES)
-        self._gradient_groups: Recent[tuple[Group | None]] = Recent(CACHED_SHAPES)
+        self._choices: LRUCache[Choice] = LRUCache(CACHED_SHAPES)
+        self._groups: LRUCache[tuple[Group | None, str]] = LRUCache(CACHED_SHAPES)
+        self._gradient_groups: LRUCache[tuple[Group | None]] = LRUCache(CACHED_SHAPES)
 
     def subscribe(self, changes: VersionCounter) -> None:
         """Have all blobs of the layer count their changes there, also blobs of another net."""
@@ -190,7 +190,7 @@ class PlannedLayer:
         for first in range(len(before)):
             steps = [*(entry.step for entry in before[first:]), own]
             with suppress(Declined):
-                step = self.layer.device.backend.join_gradients(steps)
+                step = self.layer.device.backend.fuse_gradients(steps)
                 return Group(step, len(steps) - 1 + (1 if last is None else last.count), last)
         return None
 
@@ -225,7 +225,7 @@ class PlannedLayer:
         if mine.bottom == mine.top == (top,):
             return True
         elsewhere = top in mine.bottom and mine.top[0] not in mine.bottom
-        return elidable and elsewhere and op.joins_behind(first)
+        return elidable and elsewhere and op.fuses_after(first)
 
     def forward(self) -> None:
         """Compute the tops."""
@@ -252,7 +252,7 @@ class PlannedLayer:
     @property
     def held(self) -> int:
         """Scratch memory of the prepared Steps that is not borrowed from the engine, in bytes."""
-        return sum(step.workspace for step in self._steps() if not step.borrows)
+        return sum(step.workspace for step in self._steps() if not step.uses_shared_scratch)
 
     def _steps(self) -> list[AnyStep]:
         """Return all prepared Steps, also those for earlier shapes."""
@@ -285,7 +285,7 @@ class PlannedLayer:
             ),
             phase=layer.phase,
             backward=binding.backward and storage == "float",
-            words=layer.random_words,
+            random_words=layer.random_words,
             draw=layer.draw,
             storage=storage,
             followers=tuple(followers),

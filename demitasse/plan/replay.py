@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple, Self
 
 from demitasse.backends.base import Backend
-from demitasse.backends.recording import Notes
+from demitasse.backends.recording import CapturedCalls
 from demitasse.backends.step import AnyStep
 from demitasse.blob import Blob, VersionCounter
 from demitasse.core.frozen_struct import FrozenStruct
@@ -43,7 +43,7 @@ class _Recorded(NamedTuple):
         executed: The Step and the group that ran each layer.
     """
 
-    calls: Notes
+    calls: CapturedCalls
     check: ReplayCheck
     reorders: int
     executed: Executed
@@ -71,7 +71,7 @@ class ReplaySegment:
         Args:
             run_layers: Computes them layer by layer.
         """
-        key = self._backend.call_key()
+        key = self._backend.capture_key()
         if key != self._key:
             self._key, self._waited, self._recorded = key, 0, []
         if self._replay():
@@ -91,7 +91,7 @@ class ReplaySegment:
         Returns:
             Whether the calls were repeated; False leaves everything as it is.
         """
-        return self._key == self._backend.call_key() and self._replay(compiled=True)
+        return self._key == self._backend.capture_key() and self._replay(compiled=True)
 
     def _replay(self, *, compiled: bool = False) -> bool:
         """Repeat the calls whose check matches; return whether there were any.
@@ -117,7 +117,7 @@ class ReplaySegment:
     def _record(self, run_layers: Callable[[], object]) -> None:
         check = ReplayCheck(self._memories(), self._overwritten(), self._versions)
         before = transfers.reorders_here
-        with self._backend.note() as calls:
+        with self._backend.capture() as calls:
             run_layers()
         if calls.whole and check.record_effects():
             executed = [
@@ -220,13 +220,13 @@ class Segments:
     def _cut(self, first: int, last: int) -> Iterator[Segment]:
         begin = index = first
         replayable = False
-        if self._entries[first].layer.device.backend.call_key() is None:
+        if self._entries[first].layer.device.backend.capture_key() is None:
             index = last + 1
         while index <= last:
             entry = self._entries[index]
             group = group_within(entry, index, last)
             step = entry.step if group is None else group.step
-            kind = entry.layer.is_alias if step is None else step.repeats
+            kind = entry.layer.is_alias if step is None else step.replayable
             kind = kind and not entry.layer.loss_weights
             if kind != replayable and index > begin:
                 yield self._segment(begin, index - 1, replayable=replayable)
@@ -241,7 +241,7 @@ class Segments:
         return Segment(first, last, ReplaySegment(entries) if computes else None)
 
     def _cut_backward(self, start: int, end: int) -> Segment:
-        if self._entries[start].layer.device.backend.call_key() is None:
+        if self._entries[start].layer.device.backend.capture_key() is None:
             return Segment(end, start, None)
         index, kind = start, self._replayable_backward(start)
         while index >= end and self._replayable_backward(index) == kind:
@@ -256,10 +256,10 @@ class Segments:
         """Return whether the gradient of a layer, and of its group, is compiled calls alone."""
         entry = self._entries[index]
         if entry.executed_group is not None:
-            return entry.executed_group.step.backward_repeats
+            return entry.executed_group.step.backward_replayable
         if not entry.binding.backward:
             return True
-        return entry.executed_step is not None and entry.executed_step.backward_repeats
+        return entry.executed_step is not None and entry.executed_step.backward_replayable
 
 
 def group_within(entry: PlannedLayer, index: int, last: int) -> Group | None:
@@ -290,10 +290,10 @@ class DeferredExecution:
         """Defer the work from now on."""
         if not self._defers:
             self._defers = True
-            self._backend.hold()
+            self._backend.begin_batch()
 
     def end(self) -> None:
         """Run the deferred work; run later work at once."""
         if self._defers:
-            self._backend.settle()
+            self._backend.flush()
             self._defers = False

@@ -123,7 +123,7 @@ class TestLaunches:
     def test_numbers_have_the_types_of_the_source(self):
         engine = Recorded()
 
-        engine.each("pool", "any", "float32", 1000, 3, 0.5)
+        engine.elementwise("pool", "any", "float32", 1000, 3, 0.5)
 
         flags, grid, numbers = engine.bound
         assert flags == ("-std=c++17", "-DReal=float", "-DSTORED=0", "-DWIDE=0")
@@ -134,7 +134,7 @@ class TestLaunches:
     def test_large_arrays_are_counted_with_64_bits(self, count):
         engine = Recorded()
 
-        engine.each("pool", "any", "float64", count, 3, 0.5, reach=WIDE + 1)
+        engine.elementwise("pool", "any", "float64", count, 3, 0.5, reach=WIDE + 1)
 
         flags, grid, numbers = engine.bound
         assert flags == ("-std=c++17", "-DReal=double", "-DSTORED=0", "-DWIDE=1")
@@ -147,7 +147,7 @@ class TestLaunches:
     def test_a_block_has_a_power_of_two_of_threads(self, length, threads):
         engine = Recorded()
 
-        engine.rows("softmax", "any", "float32", 7, length)
+        engine.row_blocks("softmax", "any", "float32", 7, length)
 
         assert engine.bound[1].threads == threads
         assert engine.bound[1].blocks == 7
@@ -155,8 +155,8 @@ class TestLaunches:
     def test_nothing_is_launched_for_no_elements(self):
         engine = HostEngine()
 
-        engine.each("activation", "relu", "float32", 0, 0.0)()
-        engine.rows("softmax", "softmax_rows", "float32", 0, 3, 0, 3)()
+        engine.elementwise("activation", "relu", "float32", 0, 0.0)()
+        engine.row_blocks("softmax", "softmax_rows", "float32", 0, 3, 0, 3)()
 
         assert engine.launched == []
 

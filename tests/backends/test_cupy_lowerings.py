@@ -500,7 +500,9 @@ def test_a_loss_of_labels_that_a_layer_makes_runs_in_its_step():
 
 
 def test_the_dtypes_of_the_kernels_are_named():
-    nothing = Operands((), (), (), print, (), (), "TEST", backward=False, words=print, draw=print)
+    nothing = Operands(
+        (), (), (), print, (), (), "TEST", backward=False, random_words=print, draw=print
+    )
     backend = host_cuda().backend
 
     with expect_error(Declined, mentions=["float16", "float32", "float64"]):

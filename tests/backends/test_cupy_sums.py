@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from demitasse import Net
 from demitasse.backends.cupy import sums as parts
 from demitasse.backends.cupy.library.engine import Grid
-from demitasse.backends.cupy.sums import ChannelSums, Parts
+from demitasse.backends.cupy.sums import ChannelSums, SplitReduction
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.testing import compare
 
@@ -19,7 +19,7 @@ RNG = np.random.default_rng(0)
 class TestParts:
     @given(rows=st.integers(0, 5000), length=st.integers(0, 10**9))
     def test_every_element_is_in_one_part_and_no_part_is_empty(self, rows, length):
-        cut = Parts.of(rows, length)
+        cut = SplitReduction.of(rows, length)
 
         assert (cut.count - 1) * cut.length < max(1, length) <= cut.count * cut.length
         assert cut.length % parts.MULTIPLE == 0
@@ -29,7 +29,7 @@ class TestParts:
         [(64, 32 * 56 * 56, 24), (2048, 32 * 7 * 7, 1), (1, 100, 1), (1, 10**9, 2048)],
     )
     def test_few_long_rows_are_cut_and_many_short_ones_are_not(self, rows, length, count):
-        assert Parts.of(rows, length).count == count
+        assert SplitReduction.of(rows, length).count == count
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from gpu.errors import Misuse
 from demitasse.backends.cupy import CupyBackend
 from demitasse.backends.cupy.library import engine
 from demitasse.backends.cupy.library.gpu import GpuEngine
-from demitasse.backends.cupy.library.uploads import Flights
+from demitasse.backends.cupy.library.uploads import InFlightCopies
 from demitasse.blob import Blob
 from demitasse.core.device import Device
 from demitasse.memory import SyncedMemory
@@ -61,7 +61,7 @@ def launching():
     with backend.enter():
         x = backend.asarray(np.array([-1, 2, -3, 4], "float32"))
         y = backend.engine.empty(4, "float32")
-        GpuEngine(backend._cupy, backend.array_device).each(
+        GpuEngine(backend._cupy, backend.array_device).elementwise(
             "activation", "relu", "float32", 4, 0.5
         )(x, y)
         assert y.get().tolist() == [-0.5, 2, -1.5, 4]
@@ -72,15 +72,15 @@ def no_wait(monkeypatch):
 
 
 def no_hold(monkeypatch):
-    monkeypatch.setattr(Flights, "add", lambda self, event, host: None)
+    monkeypatch.setattr(InFlightCopies, "add", lambda self, event, host: None)
 
 
 def no_order(monkeypatch):
-    monkeypatch.setattr(CupyBackend, "follow", lambda self, before: before)
+    monkeypatch.setattr(CupyBackend, "order_after", lambda self, before: before)
 
 
 def no_enter(monkeypatch):
-    monkeypatch.setattr(CupyBackend, "here", lambda self: nullcontext())
+    monkeypatch.setattr(CupyBackend, "device_scope", lambda self: nullcontext())
 
 
 def wide_numbers(monkeypatch):

@@ -6,9 +6,9 @@ import pytest
 from demitasse import Net, Solver
 from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn import status
-from demitasse.backends.onednn.copies import Copy
+from demitasse.backends.onednn.cached_reorder import CachedReorder
+from demitasse.backends.onednn.jit_adapters.convolutions.winograd import WinogradCall
 from demitasse.backends.onednn.library.engine import engine
-from demitasse.backends.onednn.own_kernels.convolutions.winograd import WinogradCall
 from demitasse.core.device import Device
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.memory import SyncedMemory
@@ -31,7 +31,7 @@ def memory():
 
 
 def test_what_has_changed_each_time_takes_no_memory_of_its_own(memory):
-    copy, another = Copy(ROLE, SIZE, doubled), Copy(ROLE, SIZE, doubled)
+    copy, another = CachedReorder(ROLE, SIZE, doubled), CachedReorder(ROLE, SIZE, doubled)
 
     first = copy.of(memory, engine())
     second = another.of(memory, engine())
@@ -45,7 +45,7 @@ def test_what_has_changed_each_time_takes_no_memory_of_its_own(memory):
 
 
 def test_what_is_asked_for_twice_unchanged_gets_memory_of_its_own(memory):
-    copy, another = Copy(ROLE, SIZE, doubled), Copy(ROLE, SIZE, doubled)
+    copy, another = CachedReorder(ROLE, SIZE, doubled), CachedReorder(ROLE, SIZE, doubled)
     copy.of(memory, engine())
 
     own = copy.of(memory, engine())
@@ -57,7 +57,7 @@ def test_what_is_asked_for_twice_unchanged_gets_memory_of_its_own(memory):
 
 
 def test_memory_of_its_own_follows_later_changes(memory):
-    copy = Copy(ROLE, SIZE, doubled, kept=True)
+    copy = CachedReorder(ROLE, SIZE, doubled, kept=True)
     copy.of(memory, engine())
 
     memory.mutable_cpu_data()[...] = 4
@@ -73,7 +73,7 @@ def test_a_copy_that_was_cut_short_is_made_again(memory):
             raise left.pop(0)
         doubled(memory, target)
 
-    copy = Copy(ROLE, SIZE, make, kept=True)
+    copy = CachedReorder(ROLE, SIZE, make, kept=True)
     with pytest.raises(KeyboardInterrupt):
         copy.of(memory, engine())
 
@@ -81,7 +81,7 @@ def test_a_copy_that_was_cut_short_is_made_again(memory):
 
 
 def test_what_was_put_off_still_finds_what_it_was_given(memory):
-    copy, another = Copy(ROLE, SIZE, doubled), Copy(ROLE, SIZE, doubled)
+    copy, another = CachedReorder(ROLE, SIZE, doubled), CachedReorder(ROLE, SIZE, doubled)
     other = SyncedMemory(SIZE, "float32", Device("cpu"))
     other.mutable_cpu_data()[...] = 5
     seen = []
@@ -101,7 +101,7 @@ def test_a_copy_is_made_when_it_is_said_to_be(memory, kept):
     def make(memory, target):
         later.put(doubled, (memory, target), target)
 
-    copy = Copy(ROLE, SIZE, make, kept=kept)
+    copy = CachedReorder(ROLE, SIZE, make, kept=kept)
 
     later.hold()
     made = copy.of(memory, engine()).copy()

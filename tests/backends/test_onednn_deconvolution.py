@@ -6,9 +6,9 @@ import pytest
 from demitasse import Net
 from demitasse.backends.kernels import language as jit
 from demitasse.backends.onednn import status
+from demitasse.backends.onednn.jit_adapters import deconvolutions
 from demitasse.backends.onednn.library.engine import engine
 from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
-from demitasse.backends.onednn.own_kernels import deconvolutions
 from demitasse.io.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))

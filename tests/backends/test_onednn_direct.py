@@ -28,15 +28,15 @@ from demitasse.core.config import settings
 
 pytestmark = NEEDS_KERNELS
 if jit.status().ready:
-    from demitasse.backends.onednn.own_kernels.convolutions.direct import (
+    from demitasse.backends.onednn.jit_adapters.convolutions.direct import (
         DirectCall,
         DirectGradientCall,
     )
-    from demitasse.backends.onednn.own_kernels.convolutions.transposed import (
+    from demitasse.backends.onednn.jit_adapters.convolutions.transposed import (
         TurnedCall,
         TurnedGradientCall,
     )
-    from demitasse.backends.onednn.own_kernels.convolutions.winograd import WinogradCall
+    from demitasse.backends.onednn.jit_adapters.convolutions.winograd import WinogradCall
 
 ROUNDING = 5e-6
 """Of the largest value."""

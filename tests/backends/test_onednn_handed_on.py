@@ -7,7 +7,7 @@ from lowered import LAYOUTS, NEEDS_KERNELS, build, our_kernels, run
 
 from demitasse import Net
 from demitasse.backends.onednn.backend import OnednnBackend
-from demitasse.backends.onednn.own_kernels.norms import HandedGradientCall
+from demitasse.backends.onednn.jit_adapters.norms import HandedGradientCall
 from demitasse.backends.step import Declined
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.report import report
@@ -86,7 +86,7 @@ def apart(monkeypatch):
         def refuse(backend, steps):
             raise Declined
 
-        monkeypatch.setattr(OnednnBackend, "join_gradients", refuse)
+        monkeypatch.setattr(OnednnBackend, "fuse_gradients", refuse)
 
     return begin
 
@@ -197,7 +197,7 @@ def test_others_are_left_to_their_own(join, why):
 
         assert entries[last].gradient_group is None
         with expect_error(Declined, mentions=why):
-            entries[last].layer.device.backend.join_gradients(
+            entries[last].layer.device.backend.fuse_gradients(
                 [entry.step for entry in entries[last - 1 : last + 1]]
             )
 

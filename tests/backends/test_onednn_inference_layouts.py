@@ -8,8 +8,8 @@ import pytest
 from demitasse import Net
 from demitasse.backends.kernels import language as kernels
 from demitasse.backends.onednn import status
+from demitasse.backends.onednn.jit_adapters.convolutions import depthwise
 from demitasse.backends.onednn.library.engine import Engine, engine
-from demitasse.backends.onednn.own_kernels.convolutions import depthwise
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.report import report
 
@@ -199,7 +199,7 @@ def test_channels_are_weighed_in_the_layout_they_are_in(monkeypatch, text):
     found, expected = net.blobs["y"].cpu_data(), portable.blobs["y"].cpu_data()
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
     [step] = [s for s in net.plan.steps() if s is not None and "Gate" in str(s.__class__.__mro__)]
-    assert step.repeats
+    assert step.replayable
 
 
 @WIDE

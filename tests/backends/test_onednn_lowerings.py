@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lowered import NEEDS_KERNELS, build, expect_same, layer, net, run
 
 from demitasse.backends.onednn import status
-from demitasse.backends.onednn.steps.row_convolution import RowConvStep
+from demitasse.backends.onednn.steps.row_convolution import FullWidthConvStep
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
 
@@ -127,7 +127,7 @@ def test_filters_as_wide_as_an_image_of_one_channel_take_its_columns_for_channel
 
         want = portable.blobs["z"].data
         np.testing.assert_allclose(planned.blobs["z"].data, want, rtol=1e-4, atol=1e-3)
-    assert isinstance(planned.plan.entries[1].step, RowConvStep)
+    assert isinstance(planned.plan.entries[1].step, FullWidthConvStep)
     assert (planned.plan.entries[1].group is not None) == relu
 
 
@@ -145,7 +145,7 @@ def test_filters_as_wide_as_an_image_of_one_channel_learn(m, bias):
 
     planned = expect_same(text)  # of several passes, whose gradients are added up
 
-    assert isinstance(planned.plan.entries[2].step, RowConvStep)
+    assert isinstance(planned.plan.entries[2].step, FullWidthConvStep)
 
 
 @pytest.mark.parametrize("size", [pytest.param(size, marks=NEEDS_KERNELS) for size in (3, 5)])

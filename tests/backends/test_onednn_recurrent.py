@@ -9,7 +9,7 @@ from lowered import NEEDS_KERNELS, WIDTHS, layer, tuned
 from demitasse import Net
 from demitasse.backends.kernels.language.notes import Notes
 from demitasse.backends.onednn import status
-from demitasse.backends.onednn.own_kernels import recurrent
+from demitasse.backends.onednn.jit_adapters import recurrent
 from demitasse.io.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
@@ -150,7 +150,7 @@ def test_passes_without_gradients_are_calls_that_are_made_again(
 
     assert "llvm" in step_of(net).code
     assert "numpy" not in step_of(net).code
-    assert step_of(net).may_wait
+    assert step_of(net).deferrable
     assert len(played) == 3
     for ones, others in zip(got, want, strict=True):
         for one, other in zip(ones, others, strict=True):

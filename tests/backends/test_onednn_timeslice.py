@@ -17,13 +17,13 @@ def thread():
 
 
 def test_a_thread_that_asks_has_short_turns(thread):
-    thread.submit(timeslice.shorten).result()
+    thread.submit(timeslice.request_short_slice).result()
 
     assert thread.submit(timeslice.timeslice).result() == timeslice.SHORT
 
 
 def test_threads_that_it_starts_have_them_too(thread):
-    thread.submit(timeslice.shorten).result()
+    thread.submit(timeslice.request_short_slice).result()
 
     def of_a_new_one():
         with ThreadPoolExecutor(1) as pool:
@@ -34,10 +34,10 @@ def test_threads_that_it_starts_have_them_too(thread):
 
 def test_a_shorter_turn_stands(thread, monkeypatch):
     monkeypatch.setattr(timeslice, "SHORT", 200_000)
-    thread.submit(timeslice.shorten).result()
+    thread.submit(timeslice.request_short_slice).result()
     monkeypatch.setattr(timeslice, "SHORT", 300_000)
 
-    thread.submit(timeslice.shorten).result()
+    thread.submit(timeslice.request_short_slice).result()
 
     assert thread.submit(timeslice.timeslice).result() == 200_000
 
@@ -45,6 +45,6 @@ def test_a_shorter_turn_stands(thread, monkeypatch):
 def test_a_system_without_the_call_is_left_alone(monkeypatch):
     monkeypatch.setattr(timeslice, "CALLS", {})
 
-    timeslice.shorten()
+    timeslice.request_short_slice()
 
     assert timeslice.timeslice() == 0

@@ -72,7 +72,7 @@ WRITES = {
 def test_they_are_never_made_where_others_come_first(backend, memory, writer, write):
     if backend == "readonly":
         pytest.skip("its arrays are not written in place")
-    with memory.device.backend.here():
+    with memory.device.backend.device_scope():
         write(memory)
 
     np.testing.assert_array_equal(memory.cpu_data(), np.full(SIZE, 7))

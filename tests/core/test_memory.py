@@ -81,7 +81,7 @@ def test_a_device_that_shares_the_host_never_copies(backend):
     tried = SyncedMemory(3, "float32", device)
     transfers.reset()
 
-    with device.backend.here():
+    with device.backend.device_scope():
         tried.mutable_gpu_data()[...] = 5.0
     host = tried.cpu_data()
 

@@ -6,8 +6,8 @@ from cuda_host import cuda_at
 from PIL import Image
 
 from demitasse import Net
-from demitasse.backends.cupy.library.uploads import GpuFeed
-from demitasse.backends.pixels import Pixels
+from demitasse.backends.cupy.library.uploads import GpuUploader
+from demitasse.backends.pixels import ImageBatch
 from demitasse.core.device import Device
 from demitasse.io.data.databases.datum import array_to_datum
 from demitasse.io.data.databases.writing import write_database, write_records
@@ -76,9 +76,11 @@ def assert_same(got, wanted):
 @pytest.fixture
 def sent(monkeypatch):
     """The batches that were sent as bytes."""
-    found, send = [], GpuFeed.send
+    found, send = [], GpuUploader.send
     monkeypatch.setattr(
-        GpuFeed, "send", lambda self, pixels: (found.append(pixels.shape), send(self, pixels))[1]
+        GpuUploader,
+        "send",
+        lambda self, pixels: (found.append(pixels.shape), send(self, pixels))[1],
     )
     return found
 
@@ -137,12 +139,12 @@ def test_a_pass_that_is_taken_back_reads_the_same_batch_again(folder):
 
 @pytest.fixture
 def feed(stand_in):
-    return Device("cuda:0").backend.feed()
+    return Device("cuda:0").backend.uploader()
 
 
 def pixels(value):
     full = np.full((2, 1, 3, 4), value, np.uint8)
-    return Pixels(full, np.zeros((2, 3), np.int32), None, 2.0)
+    return ImageBatch(full, np.zeros((2, 3), np.int32), None, 2.0)
 
 
 def unpacked(sent):

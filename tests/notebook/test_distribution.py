@@ -19,7 +19,7 @@ def blob(backend):
 
 def multiply_there(blob, factor):
     """Let the blob's values be newest on its device."""
-    with blob.device.backend.here():
+    with blob.device.backend.device_scope():
         blob.write(blob.read() * factor)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from demitasse import Net
-from demitasse.backends.arrays import Home, address
+from demitasse.backends.arrays import ChannelSlice, address
 from demitasse.backends.kernels import language as kernels
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.engine import engine
@@ -275,12 +275,12 @@ def test_a_bottom_moves_when_the_top_gets_other_channels():
 @pytest.mark.skipif(not status().loaded, reason=str(status()))
 def test_a_top_in_another_layout_leaves_alone_what_lies_in_it():
     shape, half = (1, 32, 3, 3), (1, 16, 3, 3)
-    home = Home(shape, shape, 0)
+    channel_slice = ChannelSlice(shape, shape, 0)
     top, bottom = (SyncedMemory(math.prod(one), "float32", Device("cpu")) for one in (shape, half))
     arena, slot = Arena(), Slot()
-    top.assign(Assignment(arena, slot, "top", home))
-    bottom.assign(Assignment(arena, Slot(), "bottom", home.part(half, 16), slot))
-    bottom.mutable_private_data(engine().part(home.part(half, 16)))[...] = 1
+    top.assign(Assignment(arena, slot, "top", channel_slice))
+    bottom.assign(Assignment(arena, Slot(), "bottom", channel_slice.part(half, 16), slot))
+    bottom.mutable_private_data(engine().part(channel_slice.part(half, 16)))[...] = 1
 
     top.mutable_private_data(channel_blocks(engine(), shape, 16))[...] = 2
 

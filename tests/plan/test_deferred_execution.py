@@ -59,13 +59,13 @@ def made():
 @pytest.fixture
 def settled(monkeypatch):
     """How many calls were put off each time before they were made."""
-    counts, settle = [], OnednnBackend.settle
+    counts, settle = [], OnednnBackend.flush
 
     def counted(self):
         counts.append(len(later._own.calls or ()))
         settle(self)
 
-    monkeypatch.setattr(OnednnBackend, "settle", counted)
+    monkeypatch.setattr(OnednnBackend, "flush", counted)
     return counts
 
 
@@ -78,7 +78,7 @@ def test_a_pass_gives_the_bits_of_one_that_computes_at_once(made, monkeypatch):
     names = [name for name in waits.blobs if name != "x"]
 
     waits.forward()
-    monkeypatch.setattr(OnednnBackend, "hold", lambda self: None)
+    monkeypatch.setattr(OnednnBackend, "begin_batch", lambda self: None)
     hurries.forward()
 
     for one, other in zip(values(waits, names), values(hurries, names), strict=True):

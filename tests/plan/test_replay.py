@@ -42,7 +42,7 @@ RNG = np.random.default_rng(7)
 
 def made(keep=None):
     net = Net(parse_text(NET, NetParameter), "TEST", device="cpu", seed=3, keep=keep)
-    if net.device.backend.call_key() is None:
+    if net.device.backend.capture_key() is None:
         pytest.skip("oneDNN is not here")
     rng = np.random.default_rng(1)
     net.params["norm"][0].data = rng.normal(size=16)
@@ -132,7 +132,7 @@ def test_a_softmax_is_one_of_the_calls_and_hides_no_nan(played):
     assert np.isnan(lost).all()
     assert np.isfinite(found).all()
     assert played[0] > before
-    assert all(step is None or step.repeats for step in net.plan.steps())
+    assert all(step is None or step.replayable for step in net.plan.steps())
 
 
 @pytest.mark.parametrize("layer", ["first", "norm", "scale", "deep", "scores"])

@@ -100,7 +100,7 @@ def trained(net, fields="", between=None, **options):
     param.MergeFrom(parse_text(f"net_param {{ {text} }}", SolverParameter))
     rng, losses = np.random.default_rng(5), []
     with Solver(param, device="cpu", seed=2, **options) as solver:
-        if solver.net.device.backend.call_key() is None:
+        if solver.net.device.backend.capture_key() is None:
             pytest.skip("oneDNN is not here")
         for turn in range(10):
             solver.net.blobs["data"].data = rng.normal(size=(6, 1, 16, 16))

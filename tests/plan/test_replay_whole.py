@@ -36,7 +36,7 @@ RNG = np.random.default_rng(11)
 
 def made(more="", phase="TEST"):
     net = Net(parse_text(LAYERS + more, NetParameter), phase, device="cpu", seed=3)
-    if net.device.backend.call_key() is None:
+    if net.device.backend.capture_key() is None:
         pytest.skip("oneDNN is not here")
     return net
 

@@ -205,7 +205,7 @@ def test_sum_of_squares(backend):
     diffs = [library.asarray(a) for a in given]
     kernels = library.updates
 
-    with library.here():
+    with library.device_scope():
         total = float(kernels.sumsq(diffs) if kernels else update_rules.sumsq(library.xp, diffs))
 
     assert total == 25.0
@@ -216,7 +216,7 @@ def test_clip_scale_on_the_device(norm, want, backend):
     library = Device(backend).backend
     total = library.asarray(np.array(norm**2))
 
-    with library.here():
+    with library.device_scope():
         got = float(update_rules.clip_scale(library.xp, total, 4.0))
 
     assert got == want

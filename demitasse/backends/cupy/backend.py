@@ -25,7 +25,7 @@ from demitasse.backends.cupy.library.gpu import GpuEngine
 from demitasse.backends.cupy.library.memory_pools import Pools, properties
 from demitasse.backends.cupy.library.nccl import NcclConnector
 from demitasse.backends.cupy.library.recorder import GraphRecorder
-from demitasse.backends.cupy.library.uploads import Flights, GpuFeed
+from demitasse.backends.cupy.library.uploads import GpuUploader, InFlightCopies
 from demitasse.backends.cupy.lowerings import LOWERINGS
 from demitasse.backends.cupy.steps.fusion import fuse
 from demitasse.backends.cupy.updates import Updates
@@ -77,11 +77,11 @@ class CupyBackend(Backend):
             raise DeviceError(
                 self.missing(), code=ErrorCode.UNAVAILABLE, device=f"cuda:{self.index}"
             ) from error
-        self._flights = Flights()
+        self._in_flight = InFlightCopies()
         self._limit = 0
         self._threads: set[int] = set()
         self._recording = threading.RLock()
-        self._asides: dict[int, Any] = {}  # the recorder's streams, and those they stand for
+        self._side_streams: dict[int, Any] = {}  # the recorder's streams, and those they stand for
 
     @classmethod
     def devices(cls) -> list[str]:
@@ -99,13 +99,13 @@ class CupyBackend(Backend):
         with self.array_device, self._failures():
             yield
 
-    def here(self) -> AbstractContextManager[None]:
+    def device_scope(self) -> AbstractContextManager[None]:
         return self.enter()
 
-    def follow(self, before: object) -> object:
+    def order_after(self, before: object) -> object:
         """Let the current stream wait for the one that was current before, where it is another."""
         stream = self._cupy.cuda.get_current_stream(self.array_device.id)
-        home = self._asides.get(stream.ptr, stream)
+        home = self._side_streams.get(stream.ptr, stream)
         if isinstance(before, _Use) and before.gpu is self:
             if before.stream == home:
                 return before
@@ -118,7 +118,7 @@ class CupyBackend(Backend):
 
     # -- arrays --------------------------------------------------------------------------------
 
-    def conditions(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         gpu = properties(int(self.index)).get("name", "")
         return {
             "GPU": str(gpu),
@@ -162,7 +162,7 @@ class CupyBackend(Backend):
             device.set(host, stream=stream)
             event: Event = self._cupy.cuda.Event(disable_timing=True)
             event.record(stream)  # type: ignore[attr-defined]
-        self._flights.add(event, host)
+        self._in_flight.add(event, host)
         return event
 
     def download(self, device: Array, host: np.ndarray) -> None:
@@ -192,7 +192,7 @@ class CupyBackend(Backend):
         """Wait until everything queued on any stream of the GPU is done."""
         with self.array_device, self._failures():
             self.array_device.synchronize()
-        self._flights.settle()
+        self._in_flight.release_done()
 
     def _keep_limit(self) -> None:
         """Let cupy's pool, which temporary arrays come from, too, have no more than is set."""
@@ -242,9 +242,9 @@ class CupyBackend(Backend):
         with self.array_device, self._failures():
             return self.updates.copier(pairs)
 
-    def feed(self) -> GpuFeed:
+    def uploader(self) -> GpuUploader:
         with self.array_device, self._failures():
-            return GpuFeed(self._cupy, self.array_device, self.engine, self._flights)
+            return GpuUploader(self._cupy, self.array_device, self.engine, self._in_flight)
 
     def lower(self, op: Op, at: Operands) -> AnyStep:
         with self.array_device, self._failures():
@@ -277,7 +277,9 @@ class CupyBackend(Backend):
 
     @cached_property
     def _recorder(self) -> GraphRecorder:
-        return GraphRecorder(self._cupy, self.engine, self.updates, self._asides, self._recording)
+        return GraphRecorder(
+            self._cupy, self.engine, self.updates, self._side_streams, self._recording
+        )
 
     @property
     def connector(self) -> NcclConnector:

@@ -103,16 +103,20 @@ class Chunk:
         reach = max(self.height * self.length, self.samples * g.channels * g.image_plane)
         head = (self.samples, g.channels)
         if flat is not None:
-            return self.engine.each("conv", name, self.dtype, count, *head, *flat, reach=reach)
+            return self.engine.elementwise(
+                "conv", name, self.dtype, count, *head, *flat, reach=reach
+            )
         numbers = (*head, len(g.spatial), g.window.size, g.map_plane, g.image_plane)
-        return self.engine.each("conv", f"{name}_nd", self.dtype, count, *numbers, reach=reach)
+        return self.engine.elementwise(
+            "conv", f"{name}_nd", self.dtype, count, *numbers, reach=reach
+        )
 
     @cached_property
     def gather(self) -> Launch:
         """Kernel: a map's samples -> rows."""
         g = self.g
         numbers = (self.samples, g.maps, g.map_plane)
-        return self.engine.each(
+        return self.engine.elementwise(
             "conv", "samples_to_rows", self.dtype, g.maps * self.length, *numbers
         )
 
@@ -121,7 +125,7 @@ class Chunk:
         """Kernel: rows -> a map's samples."""
         g = self.g
         numbers = (self.samples, g.maps, g.map_plane)
-        return self.engine.each(
+        return self.engine.elementwise(
             "conv", "rows_to_samples", self.dtype, g.maps * self.length, *numbers
         )
 
@@ -135,12 +139,14 @@ class Chunk:
         """Kernel: adds a bias to a map's samples."""
         g = self.g
         count = g.maps * self.length
-        return self.engine.packs("conv", "add_bias", self.dtype, count, g.maps, g.map_plane)
+        return self.engine.vectorized("conv", "add_bias", self.dtype, count, g.maps, g.map_plane)
 
     def _between(self, name: str) -> Launch:
         """Return a kernel that goes through all elements of a map's samples."""
         numbers = (self.samples, self.g.maps, self.g.map_plane)
-        return self.engine.each("conv", name, self.dtype, self.g.maps * self.length, *numbers)
+        return self.engine.elementwise(
+            "conv", name, self.dtype, self.g.maps * self.length, *numbers
+        )
 
 
 class PointwiseGradient:
@@ -368,9 +374,9 @@ class LibraryCorrelation:
             self._append_bias(Convolution("maps", geometry, dtype, bias=True))
         maps, plane = geometry.maps, geometry.map_plane
         count = geometry.n * maps * plane
-        self._add_bias = engine.packs("conv", "add_bias", dtype, count, maps, plane)
+        self._add_bias = engine.vectorized("conv", "add_bias", dtype, count, maps, plane)
         self._weights = maps * geometry.height
-        self._sum = engine.packs("elementwise", "weighted_sum", dtype, self._weights, 1.0, 1.0)
+        self._sum = engine.vectorized("elementwise", "weighted_sum", dtype, self._weights, 1.0, 1.0)
         for result in wanted:
             self._scratch(result)  # so that a pass allocates nothing
 

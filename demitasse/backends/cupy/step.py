@@ -15,7 +15,7 @@ from demitasse.backends.step import Declined, Operand, Operands, Step
 from demitasse.backends.storage import Stored, array_dtype, count_overflows, narrowed
 from demitasse.core.log import get_logger
 
-__all__ = ["NEEDS_BOTTOM", "GpuStep", "NarrowParameter", "narrow_blob", "narrow_operands"]
+__all__ = ["NEEDS_BOTTOM", "GpuStep", "NarrowParameter", "half_blob", "narrow_operands"]
 
 
 log = get_logger(__name__)
@@ -29,9 +29,9 @@ def narrow_operands(engine: Engine, at: Operands, params: Collection[int]) -> Op
         at: The operands.
         params: Numbers of the parameters that are read in 16 bits, too; the others are few.
     """
-    seen = {id(blob): NarrowBlob(blob, at.storage) for blob in (*at.bottom, *at.top)}
+    seen = {id(blob): HalfBlob(blob, at.storage) for blob in (*at.bottom, *at.top)}
     for blob in at.top:
-        narrow_blob(blob, at.storage)
+        half_blob(blob, at.storage)
     return replace(
         at,
         bottom=tuple(seen[id(blob)] for blob in at.bottom),
@@ -43,10 +43,10 @@ def narrow_operands(engine: Engine, at: Operands, params: Collection[int]) -> Op
     )
 
 
-def narrow_blob(blob: Operand, storage: Stored) -> NarrowBlob:
+def half_blob(blob: Operand, storage: Stored) -> HalfBlob:
     """Return a blob that is written in 16 bits, and kept so from now on."""
     blob.data_memory.set_storage(storage)
-    return NarrowBlob(blob, storage)
+    return HalfBlob(blob, storage)
 
 
 class _Narrow:
@@ -59,7 +59,7 @@ class _Narrow:
         return getattr(self._blob, name)
 
 
-class NarrowBlob(_Narrow):
+class HalfBlob(_Narrow):
     """A blob whose data is kept on the device in 16 bits, or converted when it is read."""
 
     def read(self) -> Array:
@@ -162,7 +162,7 @@ class GpuStep(Step[Engine, O]):
 
     def taken(self, blob: Operand) -> Operand:
         """Return another blob as this Step's kernels take it."""
-        return blob if self.dtype == self.op.dtype else narrow_blob(blob, self.at.storage)
+        return blob if self.dtype == self.op.dtype else half_blob(blob, self.at.storage)
 
     def takes_narrow(self, op: O) -> bool:
         """Return whether its kernels take 16 bits for this operation."""

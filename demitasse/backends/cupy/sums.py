@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.engine import Engine
 
-__all__ = ["ChannelSums", "Parts"]
+__all__ = ["ChannelSums", "SplitReduction"]
 
 
 LEAST = 4096
@@ -24,7 +24,7 @@ MULTIPLE = 4
 
 
 @dataclass(frozen=True)
-class Parts:
+class SplitReduction:
     """Rows of one length, cut into equal parts, of which the last may be shorter.
 
     Attributes:
@@ -38,7 +38,7 @@ class Parts:
     length: int
 
     @classmethod
-    def of(cls, rows: int, length: int) -> Parts:
+    def of(cls, rows: int, length: int) -> SplitReduction:
         """Cut rows of ``length`` elements."""
         wanted = max(1, min(length // LEAST, ENOUGH // max(1, rows)))
         each = max(1, -(-length // (wanted * MULTIPLE))) * MULTIPLE
@@ -79,14 +79,14 @@ class ChannelSums:
     ) -> None:
         samples, channels, plane = sizes
         self.engine, self.dtype = engine, dtype
-        self.parts = parts = Parts.of(channels, samples * plane)
+        self.parts = parts = SplitReduction.of(channels, samples * plane)
         wanted, add = (int(flat), int(along)), int(parts.one)
-        self._sums = engine.rows(
+        self._sums = engine.row_blocks(
             *("sums", "channel_sums", dtype, parts.total, parts.length),
             *(channels, samples, plane, parts.count, parts.length, *wanted, add),
             reach=samples * channels * plane,
         )
-        self._finish = engine.rows(
+        self._finish = engine.row_blocks(
             *("sums", "sum_parts", dtype, channels, parts.count),
             *(channels, parts.count, *wanted, 1),
         )

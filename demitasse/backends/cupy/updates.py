@@ -13,8 +13,8 @@ from itertools import compress
 import numpy as np
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.cupy.library.engine import Cell, Engine
-from demitasse.backends.kernel_cache import Recent
+from demitasse.backends.cupy.library.engine import DeviceScalars, Engine
+from demitasse.backends.kernel_cache import LRUCache
 from demitasse.backends.updates import Piece, Update
 
 __all__ = ["UNIT", "PreparedUpdate", "Updates"]
@@ -44,7 +44,7 @@ class Table:
     """
 
     units: Array
-    numbers: Cell
+    numbers: DeviceScalars
 
 
 class Updates:
@@ -56,7 +56,7 @@ class Updates:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._known: Recent[Table] = Recent(KEPT)
+        self._known: LRUCache[Table] = LRUCache(KEPT)
 
     def apply(self, pieces: Sequence[Piece]) -> None:
         """Make all updates of one iteration."""
@@ -80,7 +80,7 @@ class Updates:
         if guard is None:
             guard = numbers[FIXED - 1 : FIXED]
         count = table.units.shape[0]
-        kernel = self._engine.rows("update", common.kind.lower(), dtype, count, UNIT, count)
+        kernel = self._engine.row_blocks("update", common.kind.lower(), dtype, count, UNIT, count)
         launch = partial(kernel, table.units, numbers, scale, guard)
         return PreparedUpdate(wanted, table.numbers, launch)
 
@@ -95,8 +95,8 @@ class Updates:
         units = self._table(parts, dtype).units
         count = units.shape[0]
         sums = engine.empty(count, dtype)
-        engine.rows("update", "sums_of_squares", dtype, count, UNIT, count)(units, sums)
-        engine.rows("update", "sum_of", dtype, 1, count, count)(sums, total)
+        engine.row_blocks("update", "sums_of_squares", dtype, count, UNIT, count)(units, sums)
+        engine.row_blocks("update", "sum_of", dtype, 1, count, count)(sums, total)
         return total.reshape(())
 
     def copier(self, pairs: Sequence[tuple[Array, Array]]) -> Callable[[], None]:
@@ -111,7 +111,7 @@ class Updates:
         parts = [(*map(engine.address, pair), 0, 0, int(pair[0].size)) for pair in pairs]
         units = engine.asarray(_units(parts, np.dtype(dtype).itemsize))
         count = units.shape[0]
-        return partial(engine.rows("update", "copies", dtype, count, UNIT, count), units)
+        return partial(engine.row_blocks("update", "copies", dtype, count, UNIT, count), units)
 
     def clip_scale(self, total: Array, limit: float) -> Array:
         """Return what gradients are multiplied with so that their norm is at most ``limit``.
@@ -120,7 +120,7 @@ class Updates:
         """
         dtype = str(total.dtype)
         scale = self._engine.empty(1, dtype)
-        self._engine.rows("update", "clip_scale", dtype, 1, 1, float(limit))(total, scale)
+        self._engine.row_blocks("update", "clip_scale", dtype, 1, 1, float(limit))(total, scale)
         return scale.reshape(())
 
     def _table(self, parts: Sequence[Sequence[Array | None]], dtype: str) -> Table:
@@ -138,7 +138,7 @@ class Updates:
         found = self._known.find(key)
         if found is None:
             units = self._engine.asarray(_units(key, np.dtype(dtype).itemsize))
-            numbers = Cell(self._engine, FIXED + 2 * len(parts), dtype)
+            numbers = DeviceScalars(self._engine, FIXED + 2 * len(parts), dtype)
             found = self._known.keep(key, Table(units, numbers))
         return found
 
@@ -153,7 +153,10 @@ class PreparedUpdate:
     """
 
     def __init__(
-        self, wanted: Sequence[bool], numbers: Cell | None, launch: Callable[[], None] | None
+        self,
+        wanted: Sequence[bool],
+        numbers: DeviceScalars | None,
+        launch: Callable[[], None] | None,
     ) -> None:
         self._wanted, self._numbers, self._launch = wanted, numbers, launch
 

@@ -66,7 +66,7 @@ class NumpyBackend(Backend):
     def enter(self) -> AbstractContextManager[None]:
         return _Entered(self.blas_threads)
 
-    def conditions(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         found = {"numpy": np.__version__}
         for library in blas():
             found["BLAS"] = f"OpenBLAS {library.version} {library.architecture}"

@@ -47,30 +47,30 @@ class OnednnBackend(NumpyBackend):
         ready_threads()
         return super().enter()
 
-    def hold(self) -> None:
+    def begin_batch(self) -> None:
         later.hold()
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         later.settle()
 
-    def call_key(self) -> Hashable:
+    def capture_key(self) -> Hashable:
         check_workers()
         # scratch memory is the thread's, and how many share the work is the settings'
         return threading.get_ident(), settings.changes, self.engine.grown
 
     @contextmanager
-    def note(self) -> Iterator[Notes]:
+    def capture(self) -> Iterator[Notes]:
         notes = Notes()
         with later.note(notes):
             yield notes
 
-    def prepared(self) -> None:
+    def after_first_run(self) -> None:
         library.drop_code_pages(self.engine.library.dnnl_version)
 
-    def conditions(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         found, made = library.status(), kernels.status()
         return {
-            **super().conditions(),
+            **super().environment(),
             "threads": str(wanted()),
             "oneDNN": found.version if found.loaded else "not used",
             "instruction set": found.instruction_set or "none",
@@ -87,7 +87,7 @@ class OnednnBackend(NumpyBackend):
     def pack(self, host: np.ndarray, layout: Any, private: np.ndarray) -> None:
         self.engine.reorder(host, self.engine.plain(layout.shape), private, layout)
 
-    def pack_away(self, host: np.ndarray, layout: Any, private: np.ndarray) -> None:
+    def pack_and_release(self, host: np.ndarray, layout: Any, private: np.ndarray) -> None:
         self.engine.move(host, private, layout)
 
     def unpack(self, private: np.ndarray, layout: Any, host: np.ndarray) -> None:
@@ -115,7 +115,7 @@ class OnednnBackend(NumpyBackend):
     ) -> AnyStep:
         return fuse(self.engine, chain, at, steps)
 
-    def join_gradients(self, steps: Sequence[AnyStep | None]) -> AnyStep:
+    def fuse_gradients(self, steps: Sequence[AnyStep | None]) -> AnyStep:
         if not self.engine.tuning.as_set(1).width:
             message = "no kernels of our own here"
             raise Declined(message)

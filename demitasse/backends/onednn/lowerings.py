@@ -22,14 +22,14 @@ from demitasse.backends.onednn.steps.norm import BatchNormStep, MVNStep, ScaleSt
 from demitasse.backends.onednn.steps.permute import PermuteStep, ShuffleStep
 from demitasse.backends.onednn.steps.pooling import (
     PoolStep,
-    PyramidStep,
-    RegionMeansStep,
-    RegionPoolStep,
+    PSROIPoolStep,
+    ROIPoolStep,
+    SpatialPyramidPoolStep,
 )
 from demitasse.backends.onednn.steps.prelu import PReLUStep
 from demitasse.backends.onednn.steps.products import InnerProductStep
 from demitasse.backends.onednn.steps.recurrent import RecurrentForwardStep, RecurrentStep
-from demitasse.backends.onednn.steps.row_convolution import RowConvStep
+from demitasse.backends.onednn.steps.row_convolution import FullWidthConvStep
 from demitasse.backends.onednn.steps.slice import CropStep, SliceStep, SplitStep
 from demitasse.backends.onednn.steps.softmax import SoftmaxLossStep, SoftmaxStep
 from demitasse.backends.step import Declined, Lowerings, Operands
@@ -43,7 +43,7 @@ def _convolution(engine: Engine, op: ops.Conv, at: Operands) -> WindowStep[ops.C
     Raises:
         Declined: There is none.
     """
-    for special in (RowConvStep, GroupedPointwiseStep):
+    for special in (FullWidthConvStep, GroupedPointwiseStep):
         with suppress(Declined):
             return special(engine, op, at)
     return ConvStep(engine, op, at)
@@ -59,19 +59,19 @@ LOWERINGS: Lowerings = {
     ops.Deconv: (DeconvStep, *NUMPY[ops.Deconv]),
     ops.Dropout: (DropoutStep,),
     ops.Eltwise: (SumStep, CombinationStep, *NUMPY[ops.Eltwise]),
-    ops.Fixed: (FixedStep,),
+    ops.Constant: (FixedStep,),
     ops.InnerProduct: (InnerProductStep, *NUMPY[ops.InnerProduct]),
     ops.Interpolation: (InterpolationStep,),
     ops.LRN: (LRNStep, *NUMPY[ops.LRN]),
     ops.MVN: (MVNStep,),
-    ops.Normalize: (LengthsStep,),
+    ops.L2Normalize: (LengthsStep,),
     ops.Permute: (PermuteStep,),
     ops.Pool: (PoolStep, *NUMPY[ops.Pool]),
     ops.PReLU: (PReLUStep,),
     ops.Recurrent: (RecurrentForwardStep, RecurrentStep),
-    ops.Pyramid: (PyramidStep,),
-    ops.RegionMeans: (RegionMeansStep,),
-    ops.RegionPool: (RegionPoolStep,),
+    ops.SpatialPyramidPool: (SpatialPyramidPoolStep,),
+    ops.PSROIPool: (PSROIPoolStep,),
+    ops.ROIPool: (ROIPoolStep,),
     ops.Scale: (ScaleStep, GatedScaleStep, *NUMPY[ops.Scale]),
     ops.Shuffle: (ShuffleStep,),
     ops.Slice: (SliceStep,),

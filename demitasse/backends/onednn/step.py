@@ -60,16 +60,16 @@ class OnednnStep(Step[Engine, O], Generic[O]):
         self.kept = 0
 
     @property
-    def may_wait(self) -> bool:
+    def deferrable(self) -> bool:
         # calls of the library and of kernels alone, whose results nobody looks at in between
         return type(self).forward is OnednnStep.forward and not self.at.backward
 
     @property
-    def repeats(self) -> bool:
-        return self.may_wait or type(self).forward is OnednnStep.forward
+    def replayable(self) -> bool:
+        return self.deferrable or type(self).forward is OnednnStep.forward
 
     @property
-    def backward_repeats(self) -> bool:
+    def backward_replayable(self) -> bool:
         return type(self).backward is OnednnStep.backward and not self.portable_gradient
 
     @property

@@ -14,7 +14,7 @@ from demitasse.core.config import settings
 from demitasse.core.config.table import MOST_THREADS
 from demitasse.core.host import cores
 
-__all__ = ["SHORT", "ready_threads", "shorten", "timeslice", "wanted"]
+__all__ = ["SHORT", "ready_threads", "request_short_slice", "timeslice", "wanted"]
 
 
 class _OfThread(threading.local):
@@ -40,7 +40,7 @@ def ready_threads() -> None:
         if runtime is not None:
             runtime.omp_set_num_threads(threads)
         if threads > 1:
-            shorten()  # workers take it over from the thread that starts them
+            request_short_slice()  # workers take it over from the thread that starts them
         _own.threads = threads
 
 
@@ -77,7 +77,7 @@ RESET_ON_FORK = 1
 """The one flag that is kept: whether new threads begin with the system's defaults."""
 
 
-def shorten() -> None:
+def request_short_slice() -> None:
     """Ask for short turns for the calling thread, and for those that it will start.
 
     Does nothing where the system has no such request, refuses it, or has a shorter one already.

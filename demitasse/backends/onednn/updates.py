@@ -227,18 +227,18 @@ def apply(pieces: Sequence[Piece]) -> None:
 def _descended(pieces: Sequence[Piece]) -> Sequence[Piece]:
     """Make those updates that our kernel makes; return the others."""
     tuning = engine().tuning.as_set(wanted())
-    ours: list[Piece] = []
+    jit_call: list[Piece] = []
     rest: list[Piece] = []
     for piece in pieces:
-        (ours if tuning.width and _descends(piece) else rest).append(piece)
-    if not ours:
+        (jit_call if tuning.width and _descends(piece) else rest).append(piece)
+    if not jit_call:
         return rest
     from demitasse.backends.kernels.fused_optimizer import FusedOptimizer, Parameter
 
     descent = _own.descents.get(tuning)
     if descent is None:
         descent = _own.descents[tuning] = FusedOptimizer(tuning)
-    descent([_parameter(piece, Parameter) for piece in ours])
+    descent([_parameter(piece, Parameter) for piece in jit_call])
     return rest
 
 

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import closing
 
-from demitasse.backends.pixels import Feed, Sent
+from demitasse.backends.pixels import Upload, Uploader
 from demitasse.backends.random import bits, stream_of
 from demitasse.blob import Blob
 from demitasse.core.device import Device
@@ -75,7 +75,7 @@ class PrefetchingDataLayer(BaseDataLayer):
     As in Caffe, ``prefetch`` batches circulate, including the batch in use. The first forward pass
     starts the thread; ``close`` or deletion of the layer stops it. The tops share the memory of a
     batch, which is valid until the next forward. Some devices take images as bytes
-    (``Backend.feed``): the next batch is uploaded while the present batch is used.
+    (``Backend.uploader``): the next batch is uploaded while the present batch is used.
 
     Attributes:
         batch_size: Records in a batch.
@@ -88,9 +88,9 @@ class PrefetchingDataLayer(BaseDataLayer):
     _prefetcher: Prefetcher | None = None
     _abandon: weakref.finalize[..., PrefetchingDataLayer] | None = None
     _current: Batch | None = None
-    _ahead: tuple[Batch, Sent | None] | None = None  # the next batch, being uploaded
-    _feed: Feed | None = None
-    _sent: Sent | None = None  # images of the batch in the tops, if uploaded as bytes
+    _ahead: tuple[Batch, Upload | None] | None = None  # the next batch, being uploaded
+    _feed: Uploader | None = None
+    _sent: Upload | None = None  # images of the batch in the tops, if uploaded as bytes
     _adopted = False  # True if the first top shares the memory of a batch
     _position = 0
     _at_end = True
@@ -183,7 +183,7 @@ class PrefetchingDataLayer(BaseDataLayer):
         self._note(batch)
         self._taking = False
 
-    def _next(self) -> tuple[Prefetcher, Batch, Sent | None]:
+    def _next(self) -> tuple[Prefetcher, Batch, Upload | None]:
         """Return the next batch, and its images if they are being uploaded.
 
         The caller resets ``_taking`` when the batch is used.
@@ -199,7 +199,7 @@ class PrefetchingDataLayer(BaseDataLayer):
         self._position, self.skipped = batch.position, batch.skipped
         self._at_end = batch.last
 
-    def _unpack(self, sent: Sent, blob: Blob) -> None:
+    def _unpack(self, sent: Upload, blob: Blob) -> None:
         """Convert uploaded bytes to numbers on the device."""
         if self._adopted:  # the host array belongs to a batch that will be refilled
             own = self.device.backend.empty_host(blob.count, self.dtype)
@@ -207,7 +207,7 @@ class PrefetchingDataLayer(BaseDataLayer):
             self._adopted = False
         sent.unpack(blob.data_memory.mutable_gpu_data(discard=True))
 
-    def _on_its_way(self, batch: Batch) -> tuple[Batch, Sent | None]:
+    def _on_its_way(self, batch: Batch) -> tuple[Batch, Upload | None]:
         """Return a batch, and start the upload of its images if they are bytes."""
         if self._feed is None or batch.pixels is None:
             return batch, None
@@ -263,7 +263,7 @@ class PrefetchingDataLayer(BaseDataLayer):
     def to(self, device: Device) -> None:
         """Move to another device, which may take batches in another form."""
         super().to(device)
-        if self._feed is not None or device.backend.feed() is not None:
+        if self._feed is not None or device.backend.uploader() is not None:
             self.close()
 
     def close(self) -> None:
@@ -281,7 +281,7 @@ class PrefetchingDataLayer(BaseDataLayer):
         memory = self.device.backend.empty_host
         # At least two: one in use, one being filled.
         batches = max(2, prefetched(self.param.data_param.prefetch))
-        feed = self.device.backend.feed()
+        feed = self.device.backend.uploader()
         if feed is not None:
             batches += 1  # being uploaded
         takes_bytes = feed is not None

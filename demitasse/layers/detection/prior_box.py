@@ -156,7 +156,7 @@ class PriorBox(Layer):
             step = self.step or (image[0] / height, image[1] / width)
             boxes = prior_boxes(made[0], image, step, self.offsets, self.sizes)
             self.values = prior_values(boxes, self.variance, self.dtype, clip=self.clip)
-            self.op = ops.Fixed(dtype=self.dtype, values=self.values.tobytes())
+            self.op = ops.Constant(dtype=self.dtype, values=self.values.tobytes())
             self.made = made
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:

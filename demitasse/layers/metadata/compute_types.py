@@ -75,7 +75,7 @@ WINDOWS: Mapping[str, LayerMetadata] = {
     "Reorg": LayerMetadata(fields=("reorg_param",)),
     "SPP": LayerMetadata(
         fields=("spp_param",),
-        op="Pyramid",
+        op="SpatialPyramidPool",
         reference="Caffe",
         backward_inputs={"bottoms": SPP_SPREADS},
     ),
@@ -273,7 +273,7 @@ NORMALIZATION: Mapping[str, LayerMetadata] = {
     ),
     "Normalize": LayerMetadata(
         fields=("norm_param",),
-        op="Normalize",
+        op="L2Normalize",
         reference="OpenCV",
         params=(ParamMetadata("scale", "scale", "norm_param.scale_filler"),),
         backward_inputs={"bottoms": ELSEWHERE, "params": ALWAYS},

@@ -183,15 +183,19 @@ DETECTION: Mapping[str, LayerMetadata] = {
         result=True,
     ),
     "PriorBox": LayerMetadata(
-        fields=("prior_box_param",), op="Fixed", gradient="none", reference="OpenCV", moves="tops"
+        fields=("prior_box_param",),
+        op="Constant",
+        gradient="none",
+        reference="OpenCV",
+        moves="tops",
     ),
     "Proposal": LayerMetadata(fields=("proposal_param",), gradient="none", host=True),
     "PSROIPooling": LayerMetadata(
-        fields=("psroi_pooling_param",), op="RegionMeans", bottom_kinds={1: "regions"}
+        fields=("psroi_pooling_param",), op="PSROIPool", bottom_kinds={1: "regions"}
     ),
     "ROIPooling": LayerMetadata(
         fields=("roi_pooling_param",),
-        op="RegionPool",
+        op="ROIPool",
         backward_inputs=BOTTOMS,
         bottom_kinds={1: "regions"},
     ),

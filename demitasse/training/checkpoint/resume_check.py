@@ -129,7 +129,7 @@ def _environment(net: Net, world_size: int) -> dict[str, str]:
         "dtype": net.dtype,
         "ranks": str(world_size),
         "demitasse": __version__,
-        **net.device.backend.conditions(),
+        **net.device.backend.environment(),
     }
 
 

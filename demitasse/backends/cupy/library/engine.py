@@ -18,7 +18,16 @@ from demitasse.backends.cupy.library.cublas import Product
 from demitasse.backends.random import MASK, WORDS_PER_BLOCK, Draw
 from demitasse.backends.storage import ARRAYS, array_dtype
 
-__all__ = ["FAMILIES", "MOST_THREADS", "Cell", "Engine", "Grid", "Launch", "options", "source"]
+__all__ = [
+    "FAMILIES",
+    "MOST_THREADS",
+    "DeviceScalars",
+    "Engine",
+    "Grid",
+    "Launch",
+    "options",
+    "source",
+]
 
 
 FAMILIES = (
@@ -108,7 +117,7 @@ class Engine(ABC):
 
     # -- kernels -------------------------------------------------------------------------------
 
-    def each(
+    def elementwise(
         self, family: str, name: str, dtype: str, count: int, *numbers: float, reach: int = 0
     ) -> Launch:
         """Return a kernel that has one thread for each of ``count`` elements.
@@ -125,7 +134,7 @@ class Engine(ABC):
         grid = Grid(min(-(-count // THREADS), self.most_blocks), THREADS)
         return self._launch(family, name, dtype, grid, max(count, reach), (count, *numbers))
 
-    def packs(
+    def vectorized(
         self, family: str, name: str, dtype: str, count: int, *numbers: float, reach: int = 0
     ) -> Launch:
         """Return a kernel that has one thread for 16 bytes of ``count`` elements.
@@ -143,7 +152,7 @@ class Engine(ABC):
         grid = Grid(min(blocks, self.most_blocks), THREADS)
         return self._launch(family, name, dtype, grid, max(count, reach), (count, *numbers))
 
-    def rows(
+    def row_blocks(
         self,
         family: str,
         name: str,
@@ -219,14 +228,14 @@ class Engine(ABC):
         """Return the sum of the products of two arrays' elements. Shapes: any, the same -> ()."""
         dtype, count = str(a.dtype), int(a.size)
         total = self.empty(1, dtype)
-        self.rows("elementwise", "dot", dtype, 1, count, count)(a, b, total)
+        self.row_blocks("elementwise", "dot", dtype, 1, count, count)(a, b, total)
         return total.reshape(())
 
     def add(self, a: Array, b: Array) -> Array:
         """Return a + b. Shapes: () -> ()."""
         dtype = str(a.dtype)
         total = self.empty(1, dtype)
-        self.each("elementwise", "weighted_sum", dtype, 1, 1.0, 1.0)(a, b, total)
+        self.elementwise("elementwise", "weighted_sum", dtype, 1, 1.0, 1.0)(a, b, total)
         return total.reshape(())
 
     # -- values in 16 bits -----------------------------------------------------------------------
@@ -238,14 +247,14 @@ class Engine(ABC):
         """
         count = int(array.size)
         target = self.empty(count, array_dtype(kind)) if out is None else out
-        self.each("storage", "narrow", kind, count)(array, target)
+        self.elementwise("storage", "narrow", kind, count)(array, target)
         return target if out is not None else target.reshape(array.shape)
 
     def widen(self, array: Array, kind: str) -> Array:
         """Return float32 values of an array of 16 bits. Shapes: any -> the same."""
         count = int(array.size)
         target = self.empty(count, "float32")
-        self.each("storage", "widen", kind, count)(array, target)
+        self.elementwise("storage", "widen", kind, count)(array, target)
         return target.reshape(array.shape)
 
     # -- matrix products -----------------------------------------------------------------------
@@ -310,7 +319,7 @@ def _nothing(*arrays: Array) -> None:
     """Stand for a kernel that has no elements to work on."""
 
 
-class Cell:
+class DeviceScalars:
     """A small array on the device that holds numbers of the host.
 
     A kernel's own arguments are fixed once it is recorded; what it reads from a cell is what was

@@ -14,7 +14,7 @@ from demitasse.backends.cupy.library.convolutions import Convolution, Prepared
 from demitasse.backends.cupy.library.cublas import Cublas, Handle, Product, load
 from demitasse.backends.cupy.library.cudnn import Cudnn
 from demitasse.backends.cupy.library.engine import Engine, Grid, Launch, source
-from demitasse.backends.kernel_cache import Recent
+from demitasse.backends.kernel_cache import LRUCache
 from demitasse.backends.step import Declined
 from demitasse.backends.storage import array_dtype
 from demitasse.core.config import settings
@@ -42,8 +42,8 @@ class _Local(threading.local):
     """
 
     def __init__(self) -> None:
-        self.scratch: Recent[Array] = Recent(STREAMS)
-        self.handles: Recent[tuple[Handle, Array]] = Recent(STREAMS)
+        self.scratch: LRUCache[Array] = LRUCache(STREAMS)
+        self.handles: LRUCache[tuple[Handle, Array]] = LRUCache(STREAMS)
 
 
 class GpuEngine(Engine):

@@ -62,7 +62,8 @@ class GraphRecorder:
         cupy: The library.
         engine: Whose work is recorded.
         updates: The updates of the same GPU.
-        asides: Is told of our stream, by address, and for which other it stands while it is used.
+        side_streams: Filled during a capture: the stream that captures, by address, and the stream
+            that it replaces.
         alone: Held while we record: other threads wait before they use the GPU.
     """
 
@@ -71,11 +72,11 @@ class GraphRecorder:
         cupy: Any,
         engine: GpuEngine,
         updates: Updates,
-        asides: dict[int, Any],
+        side_streams: dict[int, Any],
         alone: AbstractContextManager[Any],
     ) -> None:
         self._cupy, self._engine, self.updates = cupy, engine, updates
-        self._asides = asides
+        self._side_streams = side_streams
         self._alone = alone
 
     @cached_property
@@ -110,7 +111,7 @@ class GraphRecorder:
         outer = self._cupy.cuda.get_current_stream()
         self._stream.wait_event(outer.record())
         if outer != self._stream:
-            self._asides[self._stream.ptr] = outer
+            self._side_streams[self._stream.ptr] = outer
         try:
             with self._alone, self._stream:
                 yield

@@ -15,12 +15,12 @@ import numpy as np
 
 from demitasse.backends.arrays import Array, Event
 from demitasse.backends.cupy.library.engine import Engine
-from demitasse.backends.pixels import Pixels
+from demitasse.backends.pixels import ImageBatch
 
-__all__ = ["Flights", "GpuFeed"]
+__all__ = ["GpuUploader", "InFlightCopies"]
 
 
-class Flights:
+class InFlightCopies:
     """Arrays kept alive until queued copies are done, host arrays above all."""
 
     def __init__(self) -> None:
@@ -31,9 +31,9 @@ class Flights:
         """Hold ``arrays`` until ``event`` has passed."""
         with self._lock:
             self._held.append((event, arrays))
-        self.settle()
+        self.release_done()
 
-    def settle(self) -> None:
+    def release_done(self) -> None:
         """Release arrays whose copies are done, oldest first."""
         with self._lock:
             while self._held and self._held[0][0].done:
@@ -43,14 +43,14 @@ class Flights:
         return len(self._held)
 
 
-class _Room:
+class _DeviceBuffer:
     """Buffers of one batch on the GPU.
 
     Args:
         nothing: Arrays of no elements.
 
     Attributes:
-        arrays: Bytes and places, as ``Pixels`` has them, in one dimension; they may be longer.
+        arrays: Bytes and places, as ``ImageBatch`` has them, in one dimension; they may be longer.
         used: Has passed when what was there last is no longer needed.
     """
 
@@ -70,9 +70,9 @@ class _Sent:
         there: Has passed when the batch is there.
     """
 
-    feed: GpuFeed
-    room: _Room
-    pixels: Pixels
+    feed: GpuUploader
+    room: _DeviceBuffer
+    pixels: ImageBatch
     there: Event
 
     def unpack(self, target: Array) -> None:
@@ -82,24 +82,24 @@ class _Sent:
         self.there.synchronize()
 
 
-class GpuFeed:
+class GpuUploader:
     """Sends batches for one layer.
 
     Args:
         cupy: The library.
         device: ``cupy.cuda.Device`` of the GPU, which is current.
         engine: Runs the kernel.
-        flights: Holds memory while copies use it.
+        in_flight: Holds memory while copies use it.
     """
 
-    def __init__(self, cupy: Any, device: Any, engine: Engine, flights: Flights) -> None:
-        self._cupy, self._device, self._engine, self._flights = cupy, device, engine, flights
+    def __init__(self, cupy: Any, device: Any, engine: Engine, in_flight: InFlightCopies) -> None:
+        self._cupy, self._device, self._engine, self._in_flight = cupy, device, engine, in_flight
         self._stream = cupy.cuda.Stream(non_blocking=True)
         empty = cupy.empty
-        self._rooms = [_Room([empty(0, "uint8"), empty(0, "int32")]) for _ in range(2)]
+        self._rooms = [_DeviceBuffer([empty(0, "uint8"), empty(0, "int32")]) for _ in range(2)]
         self._mean: tuple[np.ndarray, Array] | None = None
 
-    def send(self, pixels: Pixels) -> _Sent:
+    def send(self, pixels: ImageBatch) -> _Sent:
         self._rooms.reverse()
         room, stream = self._rooms[0], self._stream
         hosts = pixels.bytes.reshape(-1), pixels.places.reshape(-1)
@@ -115,21 +115,23 @@ class GpuFeed:
                 array[: host.size].set(host, stream=stream)
             there = cuda.Event(disable_timing=True)
             there.record(stream)
-        self._flights.add(there, (hosts, *room.arrays))
+        self._in_flight.add(there, (hosts, *room.arrays))
         return _Sent(self, room, pixels, there)
 
-    def unpack(self, room: _Room, pixels: Pixels, there: Event, target: Array) -> None:
+    def unpack(self, room: _DeviceBuffer, pixels: ImageBatch, there: Event, target: Array) -> None:
         """Queue what makes numbers of a batch, once it is there."""
         size, mean = pixels.bytes.size, (0, 0, 0) if pixels.mean is None else pixels.mean.shape
         numbers = (*pixels.shape[1:], *mean, float(pixels.scale))
         with self._device:
             stream = self._cupy.cuda.get_current_stream()
             stream.wait_event(there)
-            centred = self._engine.each("input", "centred", str(target.dtype), size, *numbers)
+            centred = self._engine.elementwise(
+                "input", "centred", str(target.dtype), size, *numbers
+            )
             centred(*room.arrays, self._mean_of(pixels, target), target)
             room.used = stream.record()
 
-    def _mean_of(self, pixels: Pixels, instead: Array) -> Array:
+    def _mean_of(self, pixels: ImageBatch, instead: Array) -> Array:
         """Return the mean on the GPU, or ``instead`` where there is none."""
         if pixels.mean is None:
             return instead

@@ -66,7 +66,7 @@ class WindowStep(GpuStep[O]):
         channels, plane = op.top[axis], math.prod(op.top[axis + 1 :])
         reach = samples * channels * plane
         self.add_channel_sums = ChannelSums(engine, op.dtype, (samples, channels, plane))
-        self.add_bias = engine.packs("conv", "add_bias", self.dtype, reach, channels, plane)
+        self.add_bias = engine.vectorized("conv", "add_bias", self.dtype, reach, channels, plane)
 
     @property
     def backward_code(self) -> str:

@@ -32,7 +32,7 @@ class ConcatStep(GpuStep[ops.Concat]):
         columns = list(zip(widths, accumulate(widths, initial=0), strict=False))
         self._copies, self._gradients = (
             [
-                engine.packs(
+                engine.vectorized(
                     *("elementwise", name, dtype, outer * width, width, full, first),
                     reach=outer * full,
                 )
@@ -67,7 +67,7 @@ class SplitStep(GpuStep[ops.Split]):
             message = "one reader, for which nothing is summed"
             raise Declined(message)
         one = ("elementwise", "weighted_sum", op.dtype, math.prod(op.shape), 1.0, 1.0)
-        self._add = engine.packs(*one)
+        self._add = engine.vectorized(*one)
 
     @property
     def code(self) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.backends.cupy.library.engine import Cell, Engine, Launch
+from demitasse.backends.cupy.library.engine import DeviceScalars, Engine, Launch
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
 from demitasse.backends.step import Declined, Operands, decline_in_place
 
@@ -60,7 +60,7 @@ class ActivationStep(GpuStep[ops.Activation]):
         family, name, self.gradient_from = FUNCTIONS[op.function]
         self.keeps_input = self.gradient_from == "input" and at.loses_input
         numbers = tuple(float(p) for p in op.parameters)
-        packs, gradient = engine.packs, f"{name}_gradient"
+        packs, gradient = engine.vectorized, f"{name}_gradient"
         self._forward = packs(family, name, self.dtype, op.count, *numbers)
         self._backward = packs(family, gradient, op.dtype, op.count, *numbers)
         self._keep = packs("elementwise", "scaled", op.dtype, op.count, 1.0)
@@ -98,7 +98,7 @@ class DropoutStep(GpuStep[ops.Dropout]):
 
     def __init__(self, engine: Engine, op: ops.Dropout, at: Operands) -> None:
         super().__init__(engine, op, at)
-        packs = engine.packs
+        packs = engine.vectorized
         self._scaled = packs("elementwise", "scaled", self.dtype, op.count, float(op.factor))
         self._times = packs("elementwise", "product", op.dtype, op.count)
         if op.drops:
@@ -107,7 +107,7 @@ class DropoutStep(GpuStep[ops.Dropout]):
                 message = "several ranks, each of which draws a part of one sequence"
                 raise Declined(message)
             self._drop = engine.dropout(op.dtype, op.count, draw, op.threshold, op.factor)
-            self._passes = Cell(engine, 1, "uint64")
+            self._passes = DeviceScalars(engine, 1, "uint64")
 
     def forward(self) -> None:
         at, op = self.at, self.op
@@ -165,7 +165,7 @@ class SumStep(GpuStep[ops.Eltwise]):
         count, factors = math.prod(op.shape), [float(c) for c in op.coefficients]
 
         def packs(name: str, *numbers: float) -> Launch:
-            return engine.packs("elementwise", name, self.dtype, count, *numbers)
+            return engine.vectorized("elementwise", name, self.dtype, count, *numbers)
 
         pairs = [tuple(factors[:2]), *((1.0, factor) for factor in factors[2:])]
         self._sums = [packs("weighted_sum", *pair) for pair in pairs]
@@ -219,10 +219,10 @@ class LRNStep(GpuStep[ops.LRN]):
         rate, beta = op.alpha / op.size ** (1 if across else 2), float(op.beta)
         k = (float(op.k),) if across else ()
         name = "lrn_across" if across else "lrn_within"
-        self._forward = engine.each(
+        self._forward = engine.elementwise(
             "lrn", name, self.dtype, *counts, rate, beta, *k, int(at.backward)
         )
-        self._backward = engine.each(
+        self._backward = engine.elementwise(
             "lrn", f"{name}_gradient", op.dtype, *counts, beta, 2 * rate * beta
         )
 

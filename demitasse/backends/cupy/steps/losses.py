@@ -7,7 +7,7 @@ import math
 from demitasse.backends import ops
 from demitasse.backends.cupy.library.engine import Engine, Launch
 from demitasse.backends.cupy.step import GpuStep
-from demitasse.backends.cupy.sums import Parts
+from demitasse.backends.cupy.sums import SplitReduction
 from demitasse.backends.losses import loss_divisor
 from demitasse.backends.step import Declined, Operands
 
@@ -24,9 +24,9 @@ def softmax_kernel(
     ending = "_gradient" if gradient else ""
     if inner == 1:
         name = f"softmax_rows{ending}"
-        return engine.rows("softmax", name, dtype, outer, classes, outer, classes)
+        return engine.row_blocks("softmax", name, dtype, outer, classes, outer, classes)
     name, reach = f"softmax_places{ending}", outer * classes * inner
-    return engine.each("softmax", name, dtype, outer * inner, classes, inner, reach=reach)
+    return engine.elementwise("softmax", name, dtype, outer * inner, classes, inner, reach=reach)
 
 
 def sizes(op: ops.Softmax | ops.SoftmaxLoss) -> tuple[int, int, int]:
@@ -74,16 +74,16 @@ class SoftmaxLossStep(GpuStep[ops.SoftmaxLoss]):
         divisor = loss_divisor(op.normalization, outer, labels, some_ignored=some_ignored)
         fixed = divisor or 0.0  # the kernel counts the labels that are not ignored
         self._softmax = softmax_kernel(engine, op, op.dtype)
-        self.parts = parts = Parts.of(1, labels)
+        self.parts = parts = SplitReduction.of(1, labels)
         numbers = (labels, classes, inner, *ignored, parts.count, parts.length)
-        self._losses = engine.rows(
+        self._losses = engine.row_blocks(
             *("softmax", "softmax_loss", op.dtype, parts.count, parts.length, *numbers),
             reach=count,
         )
-        self._loss = engine.rows(
+        self._loss = engine.row_blocks(
             "sums", "loss_of_parts", op.dtype, 1, parts.count, parts.count, fixed
         )
-        self._backward = engine.packs(
+        self._backward = engine.vectorized(
             "softmax", "softmax_loss_gradient", op.dtype, count, classes, inner, *ignored
         )
 
@@ -123,18 +123,20 @@ class PairLossStep(GpuStep[ops.PairLoss]):
             message = "no elements; kernels divide by a number of some"
             raise Declined(message)
         ignored = (int(op.ignore_label is not None), op.ignore_label or 0)
-        self.parts = parts = Parts.of(1, op.count)
+        self.parts = parts = SplitReduction.of(1, op.count)
         name, about = KERNELS[op.loss], (op.dtype, op.count, *ignored)
-        self._losses = engine.rows(
+        self._losses = engine.row_blocks(
             *("loss", name, op.dtype, parts.count, parts.length),
             *(op.count, *ignored, parts.count, parts.length),
         )
         # the kernel divides by the number of elements that count instead of 0
-        self._loss = engine.rows(
+        self._loss = engine.row_blocks(
             *("sums", "loss_of_parts", op.dtype, 1, parts.count), parts.count, op.divisor or 0.0
         )
         self.wanted = at.propagate_down
-        self._backward = engine.packs("loss", f"{name}_gradient", *about, *map(int, self.wanted))
+        self._backward = engine.vectorized(
+            "loss", f"{name}_gradient", *about, *map(int, self.wanted)
+        )
 
     def forward(self) -> None:
         at = self.at
@@ -176,16 +178,16 @@ class AccuracyStep(GpuStep[ops.Accuracy]):
         classes, inner = op.bottom[op.axis], math.prod(op.bottom[op.axis + 1 :])
         positions = math.prod(op.bottom[: op.axis]) * inner
         length = max(1, -(-positions // MOST_PARTS))
-        self.parts = parts = Parts(1, max(1, -(-positions // length)), length)
+        self.parts = parts = SplitReduction(1, max(1, -(-positions // length)), length)
         ignored = (int(op.ignore_label is not None), op.ignore_label or 0)
         # the kernel divides by the number of labels that count instead of 0
         fixed = float(max(1, positions)) if op.ignore_label is None else 0.0
-        self._count = engine.rows(
+        self._count = engine.row_blocks(
             *("loss", "accuracy", op.dtype, parts.count, classes),
             *(positions, classes, inner, op.top_k, *ignored, parts.count, length),
             reach=positions * classes,
         )
-        self._divide = engine.rows(
+        self._divide = engine.row_blocks(
             *("loss", "accuracy_of_parts", op.dtype, 1, parts.count), parts.count, fixed
         )
 

@@ -14,7 +14,7 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import GpuStep
-from demitasse.backends.cupy.sums import Parts
+from demitasse.backends.cupy.sums import SplitReduction
 from demitasse.backends.step import Operands
 
 __all__ = ["BatchNormStep", "NormParts", "NormStep"]
@@ -75,7 +75,7 @@ class NormStep(GpuStep[ops.BatchNorm]):
         many, family = samples * plane, "batch_norm"
         self.keep = parts.backward and (self.measures or bool(parts.followers))
         """True if backward needs what forward has normalised."""
-        self.cut = cut = Parts.of(self.channels, many)
+        self.cut = cut = SplitReduction.of(self.channels, many)
         part = (
             *(op.dtype, cut.total, cut.length),
             *(self.channels, samples, plane, cut.count, cut.length),
@@ -87,23 +87,23 @@ class NormStep(GpuStep[ops.BatchNorm]):
             float(op.fraction),
             many / (many - 1) if many > 1 else 1.0,  # makes the variance unbiased
         )
-        self._measure = engine.rows(family, "part_statistics", *part, *about, reach=count)
-        self._combine = engine.rows(
+        self._measure = engine.row_blocks(family, "part_statistics", *part, *about, reach=count)
+        self._combine = engine.row_blocks(
             family, "batch_statistics", *channels, cut.count, cut.length, *about
         )
-        self._recall = engine.each(
+        self._recall = engine.elementwise(
             family, "stored_statistics", op.dtype, self.channels, float(op.eps)
         )
-        self._normalise = engine.packs(
+        self._normalise = engine.vectorized(
             family, "normalise", self.dtype, *every, int(self.keep), *parts.numbers
         )
-        self._sums = engine.rows(family, "gradient_sums", *part, *parts.numbers, reach=count)
-        self._add = engine.rows(
+        self._sums = engine.row_blocks(family, "gradient_sums", *part, *parts.numbers, reach=count)
+        self._add = engine.row_blocks(
             *("sums", "sum_parts", op.dtype, self.channels, cut.count),
             *(self.channels, cut.count, 1, 1, 0),
         )
         self.wanted = (self.at.propagate_down[0], parts.wanted(0), parts.wanted(1))
-        self._gradient = engine.packs(
+        self._gradient = engine.vectorized(
             *(family, "normalise_gradient", op.dtype, *every, many, int(self.measures)),
             *(*map(int, self.wanted), *parts.numbers),
             reach=self.channels,

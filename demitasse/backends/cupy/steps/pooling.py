@@ -44,10 +44,10 @@ class MaxPoolStep(_PoolStep):
     def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
         super().__init__(engine, op, at)
         flags = (int(at.backward), int(op.tops > 1))
-        self._forward = engine.each(
+        self._forward = engine.elementwise(
             "pool", "max_pool", self.dtype, self.small, *self.numbers, *flags, reach=self.large
         )
-        self._backward = engine.each(
+        self._backward = engine.elementwise(
             "pool", "max_pool_gradient", op.dtype, self.large, *self.numbers, reach=self.small
         )
 
@@ -76,10 +76,10 @@ class AveragePoolStep(_PoolStep):
         if op.tops > 1:
             message = "a second top, which the kernel writes for MAX alone"
             raise Declined(message)
-        self._forward = engine.each(
+        self._forward = engine.elementwise(
             "pool", "average_pool", self.dtype, self.small, *self.numbers, reach=self.large
         )
-        self._backward = engine.each(
+        self._backward = engine.elementwise(
             "pool", "average_pool_gradient", op.dtype, self.large, *self.numbers, reach=self.small
         )
 

@@ -28,7 +28,7 @@ class InnerProductStep(GpuStep[ops.InnerProduct]):
         self._dx = Product(dtype, rows, k, m, transpose_b=op.transpose)
         sizes = (k, m) if op.transpose else (m, k)
         self._dw = Product(dtype, *sizes, rows, transpose_a=True, accumulate=True)
-        self._add_bias = engine.packs("conv", "add_bias", dtype, rows * m, m, 1)
+        self._add_bias = engine.vectorized("conv", "add_bias", dtype, rows * m, m, 1)
         self._db = ChannelSums(engine, op.dtype, (rows, m, 1))
 
     @property
@@ -69,7 +69,7 @@ class ScaleStep(GpuStep[ops.Scale]):
         if len(at.bottom) > 1:
             message = "a scale from a second bottom; the kernel takes a learned one"
             raise Declined(message)
-        count, packs = op.outer * op.dim * op.inner, engine.packs
+        count, packs = op.outer * op.dim * op.inner, engine.vectorized
         size = ("elementwise", "scale", self.dtype, count, op.dim, op.inner)
         self._forward, self._spread = packs(*size, int(op.bias)), packs(*size, 0)
         self._keep = packs("elementwise", "scaled", op.dtype, count, 1.0)

@@ -23,7 +23,7 @@ O = TypeVar("O", bound=ops.Conv)  # noqa: E741 - the type of the operation
 class WindowStep(HostStep[O]):
     """An image and a map, one of which is the bottom, and a window between them."""
 
-    borrows = True
+    uses_shared_scratch = True
 
     def __init__(self, engine: Engine, op: O, at: Operands) -> None:
         super().__init__(engine, op, at)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.arrays import Home, aligned, give_back
+from demitasse.backends.arrays import ChannelSlice, aligned, give_back
 from demitasse.backends.kernels.language import later
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy.step import Engine as HostEngine
@@ -44,7 +44,7 @@ SLAB = 1 << 20
 """Elements that are moved to a layout at a time, of an array that is given back."""
 
 
-_Wishes = weakref.WeakKeyDictionary[Operand, Layout]
+_Preferences = weakref.WeakKeyDictionary[Operand, Layout]
 """In which layout each of the blobs that share a memory will be read."""
 
 
@@ -78,10 +78,12 @@ class Engine(HostEngine):
         self.handle = self.stream.engine
         self.attributes = make_attributes(library)
         self._strided: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
-        self._parts: dict[Home, Layout] = {}
+        self._parts: dict[ChannelSlice, Layout] = {}
         self._any: dict[tuple[int, ...], int] = {}
-        self._promised: weakref.WeakKeyDictionary[Memory, Layout] = weakref.WeakKeyDictionary()
-        self._wished: weakref.WeakKeyDictionary[Memory, _Wishes] = weakref.WeakKeyDictionary()
+        self._layouts: weakref.WeakKeyDictionary[Memory, Layout] = weakref.WeakKeyDictionary()
+        self._preferred: weakref.WeakKeyDictionary[Memory, _Preferences] = (
+            weakref.WeakKeyDictionary()
+        )
         self._in_blocks: weakref.WeakSet[Memory] = weakref.WeakSet()
         self._own = _OfThread()
         self._grown = 0
@@ -207,19 +209,19 @@ class Engine(HostEngine):
         """Return the layout with one axis innermost."""
         return layout_of(self.library, self.innermost(shape, axis))
 
-    def part(self, home: Home) -> Layout:
+    def part(self, channel_slice: ChannelSlice) -> Layout:
         """Return the layout of a range of channels of images with their channels last."""
-        found = self._parts.get(home)
+        found = self._parts.get(channel_slice)
         if found is None:
-            found = self._parts.setdefault(home, part(self.library, home))
+            found = self._parts.setdefault(channel_slice, part(self.library, channel_slice))
         return found
 
     def whole(self, layout: Layout) -> Layout:
         """Return a layout of a memory of its own: where this is of a part of one, channels last."""
-        home = layout.home
-        return layout if home is None else self.innermost_layout(layout.shape, 1)
+        channel_slice = layout.channel_slice
+        return layout if channel_slice is None else self.innermost_layout(layout.shape, 1)
 
-    def placed(self, memory: Memory, layout: Layout) -> Layout:
+    def aliased_layout(self, memory: Memory, layout: Layout) -> Layout:
         """Return the layout in which a memory is written.
 
         Args:
@@ -227,16 +229,18 @@ class Engine(HostEngine):
             layout: One that suits who writes it. Where its channels lie last, and the memory has a
                 place in another, it is that.
         """
-        home = memory.concat_slot
-        if home is None or home.shape != layout.shape or home.is_whole:
+        channel_slice = memory.concat_slot
+        if channel_slice is None or channel_slice.shape != layout.shape or channel_slice.is_whole:
             return layout
-        return self.part(home) if layout is self.innermost_layout(layout.shape, 1) else layout
+        return (
+            self.part(channel_slice) if layout is self.innermost_layout(layout.shape, 1) else layout
+        )
 
-    def promise(self, memory: Memory, layout: Layout) -> None:
+    def set_layout(self, memory: Memory, layout: Layout) -> None:
         """Note the layout in which a prepared Step will write a memory."""
-        self._promised[memory] = layout
+        self._layouts[memory] = layout
 
-    def expected(self, memory: Memory, shape: tuple[int, ...]) -> Layout:
+    def known_layout(self, memory: Memory, shape: tuple[int, ...]) -> Layout:
         """Return the layout in which a memory will probably be found; C order if nobody knows.
 
         It is a hint: what is found in another layout is converted.
@@ -248,12 +252,12 @@ class Engine(HostEngine):
         Raises:
             Declined: The shape has too many axes.
         """
-        promised = self._promised.get(memory)
+        promised = self._layouts.get(memory)
         if promised is not None and promised.shape == shape:
             return promised
         return self.plain(shape)
 
-    def wish(self, memory: Memory, layout: Layout, reader: Operand) -> None:
+    def prefer_layout(self, memory: Memory, layout: Layout, reader: Operand) -> None:
         """Note the layout in which a prepared Step will read a memory.
 
         Args:
@@ -262,23 +266,23 @@ class Engine(HostEngine):
             reader: The blob. Several may share the memory, and the last layer that reads one of
                 them counts, for those before it are in place.
         """
-        wishes = self._wished.setdefault(memory, weakref.WeakKeyDictionary())
-        wishes.pop(reader, None)  # the last wish comes last
-        wishes[reader] = layout
+        preferences = self._preferred.setdefault(memory, weakref.WeakKeyDictionary())
+        preferences.pop(reader, None)  # the last wish comes last
+        preferences[reader] = layout
 
-    def wished(self, memory: Memory, shape: tuple[int, ...]) -> Layout | None:
+    def preferred_layout(self, memory: Memory, shape: tuple[int, ...]) -> Layout | None:
         """Return the layout in which a memory will probably be read; None if nobody knows.
 
         Args:
             memory: Of a blob's data.
             shape: That of the blob.
         """
-        found = list(self._wished.get(memory, {}).values())
+        found = list(self._preferred.get(memory, {}).values())
         return found[-1] if found and found[-1].shape == shape else None
 
-    def all_wish(self, memory: Memory, layout: Layout) -> bool:
+    def all_prefer(self, memory: Memory, layout: Layout) -> bool:
         """Return whether there are prepared readers of a memory, and all prefer this layout."""
-        return {*self._wished.get(memory, {}).values()} == {layout}
+        return {*self._preferred.get(memory, {}).values()} == {layout}
 
     def note_blocks(self, memory: Memory) -> None:
         """Note that a memory is written in blocks of channels for the sake of who reads it."""
@@ -315,7 +319,7 @@ class Engine(HostEngine):
                 self._grown += 1
         return own[: len(sizes)]
 
-    def lend(self, role: int, size: int) -> np.ndarray:
+    def scratch_for(self, role: int, size: int) -> np.ndarray:
         """Return an array for an argument of some role, the same one to all Steps of a thread.
 
         Shape: (size,).

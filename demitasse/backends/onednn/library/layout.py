@@ -11,7 +11,7 @@ import math
 from ctypes import POINTER, c_int, c_int64
 from typing import Any
 
-from demitasse.backends.arrays import Home
+from demitasse.backends.arrays import ChannelSlice
 from demitasse.backends.onednn.library.constants import ANY, BLOCKED, FLOAT32, Query
 from demitasse.backends.onednn.library.library import check, create
 from demitasse.backends.step import Declined
@@ -48,12 +48,12 @@ class Layout:
             it is that of whole images. None for any other layout, or where nobody asked.
     """
 
-    __slots__ = ("handle", "home", "key", "plain", "shape", "size")
+    __slots__ = ("channel_slice", "handle", "key", "plain", "shape", "size")
 
     def __init__(self, shape: Shape, handle: int, size: int, *, is_plain: bool, key: Key) -> None:
         self.shape, self.handle, self.size = shape, handle, size
         self.plain, self.key = is_plain, key
-        self.home: Home | None = None
+        self.channel_slice: ChannelSlice | None = None
 
     def __repr__(self) -> str:
         return f"Layout({self.shape}, {'plain' if self.plain else self.key[1]})"
@@ -94,31 +94,31 @@ def plain(library: Any, shape: Shape) -> Layout:
     return found
 
 
-def part(library: Any, home: Home) -> Layout:
+def part(library: Any, channel_slice: ChannelSlice) -> Layout:
     """Return the layout of a range of channels; a buffer begins with the first of them.
 
     Raises:
         Declined: The shape has too many axes.
     """
-    whole = home.whole
+    whole = channel_slice.whole
     outer = (whole[0], *whole[2:], whole[1])
     strides = [math.prod(outer[axis + 1 :]) for axis in range(len(outer) - 1)]
     strides.insert(1, 1)
-    if home.is_whole:
+    if channel_slice.is_whole:
         handle = strided(library, whole, tuple(strides))
         try:
             found = layout_of(library, handle)
         finally:
             check(library.dnnl_memory_desc_destroy(handle))
-        found.home = home
+        found.channel_slice = channel_slice
         return found
-    parts = tuple(_parts(home.shape, tuple(strides), (), ()))
-    key: Key = (home.shape, parts, home.shape, home.size, home)
+    parts = tuple(_parts(channel_slice.shape, tuple(strides), (), ()))
+    key: Key = (channel_slice.shape, parts, channel_slice.shape, channel_slice.size, channel_slice)
     known = _known.get(key)
     if known is None:
-        handle = strided(library, home.shape, tuple(strides))
-        made = Layout(home.shape, handle, home.size, is_plain=False, key=key)
-        made.home = home
+        handle = strided(library, channel_slice.shape, tuple(strides))
+        made = Layout(channel_slice.shape, handle, channel_slice.size, is_plain=False, key=key)
+        made.channel_slice = channel_slice
         known = _known.setdefault(key, made)
     return known
 

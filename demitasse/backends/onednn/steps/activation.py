@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from demitasse.backends import ops
+from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
 from demitasse.backends.onednn.library import primitive
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep, called
 from demitasse.backends.onednn.steps.rectifier import RECTIFIER, rectified
 from demitasse.backends.step import Declined, Operand, Operands
@@ -62,15 +62,15 @@ def post_ops(then: ops.Activation) -> Sequence[primitive.Function]:
     return RECTIFIER
 
 
-class Copy:
+class SaveInput:
     """Saved copy of an input that is overwritten next, in the same layout."""
 
     workspace = 0
     implementations: ClassVar[list[str]] = []
 
-    def __init__(self, engine: Engine, source: Reader, target: Operand) -> None:
+    def __init__(self, engine: Engine, source: InputArg, target: Operand) -> None:
         self.engine, self.source = engine, source
-        self.target = Writer(source.role, target, source.layout)
+        self.target = OutputArg(source.role, target, source.layout)
 
     def __call__(self) -> None:
         layout = self.source.layout
@@ -98,7 +98,7 @@ class ActivationStep(OnednnStep[ops.Activation]):
 
     def prepare(self) -> None:
         shape = self.at.top[0].shape
-        expected = self.engine.expected(self.at.bottom[0].data_memory, shape)
+        expected = self.engine.known_layout(self.at.bottom[0].data_memory, shape)
         if not expected.plain:
             # padded blocks suit those functions alone that leave zero as it is
             with suppress(Declined):
@@ -119,12 +119,15 @@ class ActivationStep(OnednnStep[ops.Activation]):
             0.0,
             self.engine.attributes,
         )
-        source, target = Reader(Arg.SRC, at.bottom[0], layout), Writer(Arg.DST, at.top[0], layout)
+        source, target = (
+            InputArg(Arg.SRC, at.bottom[0], layout),
+            OutputArg(Arg.DST, at.top[0], layout),
+        )
         if self.op.function == "relu" and not self.slope:
             call = rectified(self.engine, source, target, layout)
         else:
             call = Call(self.engine, found, [source, target])
-        keep = [Copy(self.engine, source, self.known)] if self.keeps_input else []
+        keep = [SaveInput(self.engine, source, self.known)] if self.keeps_input else []
         self.forward_calls = [*keep, call]
         self.layout = layout
         if at.backward:  # a description takes 20 KiB
@@ -147,8 +150,8 @@ class ActivationStep(OnednnStep[ops.Activation]):
         )
         bottom = at.bottom[0]
         ports = [
-            Reader(self.function.role, self.known, layout),
-            Reader(Arg.DIFF_DST, at.top[0], layout, diff=True),
-            Writer(Arg.DIFF_SRC, bottom, layout, diff=True),
+            InputArg(self.function.role, self.known, layout),
+            InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True),
+            OutputArg(Arg.DIFF_SRC, bottom, layout, diff=True),
         ]
         self.backward_calls = [Call(self.engine, found, ports)]

@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.arrays import Home, address
+from demitasse.backends.arrays import ChannelSlice, address
+from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
 from demitasse.backends.onednn.library.constants import Arg, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Primitive
-from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.onednn.steps.slice import along, part_copy
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 
-__all__ = ["ConcatStep", "JoinCall"]
+__all__ = ["ConcatStep", "InPlaceConcat"]
 
 
 class ConcatStep(OnednnStep[ops.Concat]):
@@ -40,13 +40,13 @@ class ConcatStep(OnednnStep[ops.Concat]):
 
     def prepare(self) -> None:
         at, op, engine = self.at, self.op, self.engine
-        home = at.top[0].data_memory.concat_slot
-        if home is not None and op.axis == 1 and not at.backward:
-            self.y = engine.part(home)
-            self.forward_calls = [JoinCall(engine, at, home)]
+        channel_slice = at.top[0].data_memory.concat_slot
+        if channel_slice is not None and op.axis == 1 and not at.backward:
+            self.y = engine.part(channel_slice)
+            self.forward_calls = [InPlaceConcat(engine, at, channel_slice)]
             return
         pairs = zip(at.bottom, op.bottoms, strict=True)
-        layouts = [engine.expected(blob.data_memory, shape) for blob, shape in pairs]
+        layouts = [engine.known_layout(blob.data_memory, shape) for blob, shape in pairs]
         found = engine.describe(
             "concat",
             self._wanted(layouts),
@@ -58,8 +58,8 @@ class ConcatStep(OnednnStep[ops.Concat]):
         )
         y = found.layout(Query.DST)
         ports = zip(at.bottom, layouts, strict=True)
-        reads = [Reader(Arg.MULTIPLE_SRC + i, m, layout) for i, (m, layout) in enumerate(ports)]
-        self.forward_calls = [Call(engine, found, [*reads, Writer(Arg.DST, at.top[0], y)])]
+        reads = [InputArg(Arg.MULTIPLE_SRC + i, m, layout) for i, (m, layout) in enumerate(ports)]
+        self.forward_calls = [Call(engine, found, [*reads, OutputArg(Arg.DST, at.top[0], y)])]
         self.layouts, self.y = layouts, y
 
     def _wanted(self, layouts: Sequence[Layout]) -> int | None:
@@ -79,7 +79,7 @@ class ConcatStep(OnednnStep[ops.Concat]):
 
     def prepare_backward(self) -> None:
         shape = self.y.shape
-        dy = self.engine.expected(self.at.top[0].diff_memory, shape)
+        dy = self.engine.known_layout(self.at.top[0].diff_memory, shape)
         reasons: list[str] = []
         for whole in (dy, self.y, self.engine.plain(shape)):
             try:
@@ -103,8 +103,8 @@ class ConcatStep(OnednnStep[ops.Concat]):
 
     def _copy(self, whole: Layout, first: int, target: Operand, layout: Layout) -> Call:
         """Return the copy of a part of the top's gradient to one bottom's."""
-        source = Reader(Arg.SRC, self.at.top[0], whole, diff=True)
-        written = Writer(Arg.DST, target, layout, diff=True)
+        source = InputArg(Arg.SRC, self.at.top[0], whole, diff=True)
+        written = OutputArg(Arg.DST, target, layout, diff=True)
         begin = along(self.op.axis, first, len(layout.shape))
         return part_copy(self.engine, source, begin, written)
 
@@ -126,7 +126,7 @@ class _Part(NamedTuple):
     begin: int
 
 
-class JoinCall:
+class InPlaceConcat:
     """Every bottom is where it belongs, or is copied there from whatever layout it is in.
 
     Args:
@@ -135,15 +135,15 @@ class JoinCall:
         home: Where the top lies.
     """
 
-    def __init__(self, engine: Engine, at: Operands, home: Home) -> None:
+    def __init__(self, engine: Engine, at: Operands, channel_slice: ChannelSlice) -> None:
         self._engine = engine
-        self._top = Writer(Arg.DST, at.top[0], engine.part(home))
+        self._top = OutputArg(Arg.DST, at.top[0], engine.part(channel_slice))
         self._top.engine = engine
-        self._top.promise(engine)
+        self._top.set_layout(engine)
         self._parts: list[_Part] = []
         first = 0
         for blob in at.bottom:
-            target = engine.part(home.part(blob.shape, first))
+            target = engine.part(channel_slice.part(blob.shape, first))
             self._parts.append(_Part(blob, target, first * FLOAT_BYTES))
             first += blob.shape[1]
         self._copies: dict[tuple[Layout, Layout], Primitive] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
-from demitasse.backends.onednn.ports import Gradient, Port, Reader, Writer
+from demitasse.backends.onednn.arguments import Argument, GradArg, InputArg, OutputArg
 from demitasse.backends.step import Operand
 
 __all__ = ["ConvOperands", "Folded", "GradientOperands"]
@@ -45,17 +45,17 @@ class ConvOperands:
         given: Whether somebody else gives the filters that are used.
     """
 
-    source: Reader
-    target: Writer
+    source: InputArg
+    target: OutputArg
     weight: Operand
-    bias: Reader | np.ndarray | None = None
+    bias: InputArg | np.ndarray | None = None
     then: Rectifier = NOTHING
-    slopes: Reader | None = None
+    slopes: InputArg | None = None
     given: bool = False
 
     def offsets(self) -> np.ndarray | None:
         """Return the offsets as they are now."""
-        return self.bias.array() if isinstance(self.bias, Reader) else self.bias
+        return self.bias.array() if isinstance(self.bias, InputArg) else self.bias
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,14 @@ class GradientOperands:
         packed: The gradient of its weights in the library's layout.
     """
 
-    source: Reader
-    dy: Reader
-    weight: Gradient
-    bias: Gradient | None
-    packed: Gradient
+    source: InputArg
+    dy: InputArg
+    weight: GradArg
+    bias: GradArg | None
+    packed: GradArg
 
     @property
-    def ports(self) -> tuple[Port, ...]:
+    def ports(self) -> tuple[Argument, ...]:
         """All of them."""
         return (self.source, self.dy, self.weight, *([self.bias] if self.bias else []))
 

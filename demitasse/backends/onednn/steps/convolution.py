@@ -13,6 +13,18 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.onednn.arguments import (
+    Argument,
+    Call,
+    GradArg,
+    InputArg,
+    OutputArg,
+    ParamArg,
+)
+from demitasse.backends.onednn.jit_adapters.convolutions.direct import DirectKernels
+from demitasse.backends.onednn.jit_adapters.convolutions.selection import conv_kernels
+from demitasse.backends.onednn.jit_adapters.convolutions.transposed import turned_kernels
+from demitasse.backends.onednn.jit_adapters.rectifiers import rectifier_of
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims
@@ -22,11 +34,6 @@ from demitasse.backends.onednn.library.primitive import (
     channel_blocks,
     lent_attributes,
 )
-from demitasse.backends.onednn.own_kernels.convolutions.direct import DirectKernels
-from demitasse.backends.onednn.own_kernels.convolutions.selection import conv_kernels
-from demitasse.backends.onednn.own_kernels.convolutions.transposed import turned_kernels
-from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
-from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Port, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable, called
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, Folded, GradientOperands
 from demitasse.backends.onednn.steps.pooling import PoolStep
@@ -107,7 +114,7 @@ class ConvStep(WindowStep[ops.Conv]):
         x, _, y = self.layouts
         self.kernels = self.kernels.within(x, y)
         self.declined = self.kernels.why
-        self.forward_calls = [self._ours(top) or self._call(found, top)]
+        self.forward_calls = [self._jit_call(top) or self._call(found, top)]
 
     def _choose(self) -> Description:
         """Return the forward primitive, with the channels last where blocks of them waste time.
@@ -156,7 +163,7 @@ class ConvStep(WindowStep[ops.Conv]):
         if self.at.backward or not self.op.is_pointwise or not self.engine.has_blocks(memory):
             return False
         blocks = channel_blocks(self.engine, shape, BLOCK)
-        return self.maps[1] % BLOCK == 0 and self.engine.expected(memory, shape) is blocks
+        return self.maps[1] % BLOCK == 0 and self.engine.known_layout(memory, shape) is blocks
 
     def _blocks(self, shape: ops.Shape) -> int:
         return channel_blocks(self.engine, shape, BLOCK).handle
@@ -221,11 +228,11 @@ class ConvStep(WindowStep[ops.Conv]):
         if self.kernels.gains_more and other is not None:
             message = "a sum after kernels of ours, which gain more than fusing the sum would"
             raise Declined(message)
-        ours = None
+        jit_call = None
         if other is None:
-            ours = self._ours(target, then, slopes=slopes, folded=folded, pool=pool)
-        if ours is not None:
-            return ours
+            jit_call = self._jit_call(target, then, slopes=slopes, folded=folded, pool=pool)
+        if jit_call is not None:
+            return jit_call
         if pool is not None:
             message = "pooling after a convolution that our kernels do not run"
             raise Declined(message)
@@ -242,11 +249,11 @@ class ConvStep(WindowStep[ops.Conv]):
         def describe(attributes: int) -> Description:
             return self.describe_forward(x, w, y, attributes, bias)
 
-        ends: list[Port] = []
+        ends: list[Argument] = []
         if slopes is not None:
             found, role = sloping(self.engine, describe, self.hint, EACH_CHANNEL, added)
             each = (1, self.maps[1], *[1] * len(self.op.kernel))
-            ends = [Reader(role, slopes, self.engine.plain(each))]
+            ends = [InputArg(role, slopes, self.engine.plain(each))]
         elif then is not None:
             axes, slope = len(self.maps), rectifier.slope
             found, fixed = rectifying(self.engine, describe, self.hint, axes, added, slope)
@@ -255,7 +262,7 @@ class ConvStep(WindowStep[ops.Conv]):
                 found = describe(attributes)
         return self._call(found, target, other, folded, fixed, ends)
 
-    def _ours(
+    def _jit_call(
         self,
         target: Operand,
         then: ops.Activation | None = None,
@@ -270,18 +277,18 @@ class ConvStep(WindowStep[ops.Conv]):
             Declined: One pays, but it has no slopes of channels; or no kernel has the activation.
         """
         at, (x, _, y) = self.at, self.layouts
-        y = self.engine.placed(target.data_memory, pool.y if pool else y)
-        bias: Reader | np.ndarray | None = folded.bias if folded else None
+        y = self.engine.aliased_layout(target.data_memory, pool.y if pool else y)
+        bias: InputArg | np.ndarray | None = folded.bias if folded else None
         if self.bias and not folded:
-            bias = Reader(Arg.BIAS, at.params[1], self.bias)
+            bias = InputArg(Arg.BIAS, at.params[1], self.bias)
         channels = self.engine.plain((self.maps[1],))
         operands = ConvOperands(
-            source=Reader(Arg.SRC, at.bottom[0], x),
-            target=Writer(Arg.DST, target, y),
+            source=InputArg(Arg.SRC, at.bottom[0], x),
+            target=OutputArg(Arg.DST, target, y),
             weight=at.params[0],
             bias=bias,
             then=rectifier_of(then),
-            slopes=Reader(Arg.SLOPE, slopes, channels) if slopes else None,
+            slopes=InputArg(Arg.SLOPE, slopes, channels) if slopes else None,
             given=folded is not None,
         )
         made = self.kernels.forward(operands, pool.op if pool else None)
@@ -292,7 +299,7 @@ class ConvStep(WindowStep[ops.Conv]):
             raise Declined(message)
         if folded is not None:
             folded.update, folded.scale = made.update, made.scale
-        made.operands.target.promise(self.engine)
+        made.operands.target.set_layout(self.engine)
         return made
 
     def describe_forward(
@@ -318,10 +325,10 @@ class ConvStep(WindowStep[ops.Conv]):
         other: Operand | None = None,
         folded: Folded | None = None,
         fixed: Sequence[Fixed] = (),
-        ends: Sequence[Port] = (),
+        ends: Sequence[Argument] = (),
     ) -> Call:
         at, (x, w, y) = self.at, self.layouts
-        ports: list[Port] = [Reader(Arg.SRC, at.bottom[0], x)]
+        ports: list[Argument] = [InputArg(Arg.SRC, at.bottom[0], x)]
         if folded is not None:
             packed = aligned(w.size)
             folded.update = partial(self._pack, packed=packed)
@@ -329,13 +336,13 @@ class ConvStep(WindowStep[ops.Conv]):
             own = (Arg.WEIGHTS, w.handle, packed), (Arg.BIAS, offsets, folded.bias)
             fixed = [*own, *fixed]
         else:
-            ports.append(Parameter(Arg.WEIGHTS, at.params[0], w))
+            ports.append(ParamArg(Arg.WEIGHTS, at.params[0], w))
             if self.bias:
-                ports.append(Reader(Arg.BIAS, at.params[1], self.bias))
+                ports.append(InputArg(Arg.BIAS, at.params[1], self.bias))
         if other is not None:
-            ports.append(Reader(Arg.ADDED, other, y))
+            ports.append(InputArg(Arg.ADDED, other, y))
         ports += ends
-        return Call(self.engine, found, [*ports, Writer(Arg.DST, target, y)], fixed)
+        return Call(self.engine, found, [*ports, OutputArg(Arg.DST, target, y)], fixed)
 
     def _pack(self, weights: np.ndarray, packed: np.ndarray) -> None:
         layout = self.layouts[1]
@@ -348,7 +355,7 @@ class ConvStep(WindowStep[ops.Conv]):
             self.backward_calls.append(self._data_gradient())
 
     @property
-    def backward_repeats(self) -> bool:
+    def backward_replayable(self) -> bool:
         return not self._adds_bias_alone
 
     @property
@@ -370,16 +377,16 @@ class ConvStep(WindowStep[ops.Conv]):
         bias = self.bias if self.op.bias and at.param_propagate_down[1] else None
         found = self._describe_weights(self.hint, bias)
         x, w, dy = found.layouts(Query.SRC, Query.DIFF_WEIGHTS, Query.DIFF_DST)
-        source = Reader(Arg.SRC, at.bottom[0], x)
-        gradient = Reader(Arg.DIFF_DST, at.top[0], dy, diff=True)
-        offset = Gradient(Arg.DIFF_BIAS, at.params[1], bias) if bias else None
-        plain = Gradient(Arg.DIFF_WEIGHTS, at.params[0], self.engine.plain(self.w))
-        target = Gradient(Arg.DIFF_WEIGHTS, at.params[0], w)
+        source = InputArg(Arg.SRC, at.bottom[0], x)
+        gradient = InputArg(Arg.DIFF_DST, at.top[0], dy, diff=True)
+        offset = GradArg(Arg.DIFF_BIAS, at.params[1], bias) if bias else None
+        plain = GradArg(Arg.DIFF_WEIGHTS, at.params[0], self.engine.plain(self.w))
+        target = GradArg(Arg.DIFF_WEIGHTS, at.params[0], w)
         operands = GradientOperands(source, gradient, plain, offset, target)
-        ours = (self.turned or self.kernels).weights(operands)
-        if ours is not None:
-            return ours
-        ports: list[Port] = [source, gradient, target, *([offset] if offset else [])]
+        jit_call = (self.turned or self.kernels).weights(operands)
+        if jit_call is not None:
+            return jit_call
+        ports: list[Argument] = [source, gradient, target, *([offset] if offset else [])]
         return Call(self.engine, found, ports)
 
     def _describe_weights(self, hint: Description, bias: Layout | None) -> Description:
@@ -421,14 +428,14 @@ class ConvStep(WindowStep[ops.Conv]):
                 if same.implementation.startswith("jit"):
                     found = same
         dx, w, dy = found.layouts(Query.DIFF_SRC, Query.WEIGHTS, Query.DIFF_DST)
-        source = Reader(Arg.DIFF_DST, at.top[0], dy, diff=True)
-        target = Writer(Arg.DIFF_SRC, at.bottom[0], dx, diff=True)
+        source = InputArg(Arg.DIFF_DST, at.top[0], dy, diff=True)
+        target = OutputArg(Arg.DIFF_SRC, at.bottom[0], dx, diff=True)
         operands = ConvOperands(source, target, at.params[0])
-        ours = (self.turned or self.kernels).data(operands)
-        if ours is not None:
-            ours.operands.target.promise(self.engine)
-            return ours
-        ports = [source, Reader(Arg.WEIGHTS, at.params[0], w), target]
+        jit_call = (self.turned or self.kernels).data(operands)
+        if jit_call is not None:
+            jit_call.operands.target.set_layout(self.engine)
+            return jit_call
+        ports = [source, InputArg(Arg.WEIGHTS, at.params[0], w), target]
         return Call(self.engine, found, ports)
 
 

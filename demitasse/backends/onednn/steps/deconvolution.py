@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from demitasse.backends import ops
+from demitasse.backends.onednn.arguments import Call, GradArg, InputArg, OutputArg, ParamArg
+from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
+from demitasse.backends.onednn.jit_adapters.convolutions.selection import conv_kernels
+from demitasse.backends.onednn.jit_adapters.convolutions.winograd import WinogradKernels
+from demitasse.backends.onednn.jit_adapters.deconvolutions import overlap_call, overlaps, plane_call
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.layout import Layout, layout_of
 from demitasse.backends.onednn.library.primitive import Description
-from demitasse.backends.onednn.own_kernels.convolutions.interface import ConvKernels
-from demitasse.backends.onednn.own_kernels.convolutions.selection import conv_kernels
-from demitasse.backends.onednn.own_kernels.convolutions.winograd import WinogradKernels
-from demitasse.backends.onednn.own_kernels.deconvolutions import overlap_call, overlaps, plane_call
-from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Reader, Writer
 from demitasse.backends.onednn.step import Runnable
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.onednn.steps.convolution import WindowStep
@@ -27,7 +27,7 @@ from demitasse.backends.step import Declined
 from demitasse.backends.windows import ConvGeometry
 
 if TYPE_CHECKING:
-    from demitasse.backends.onednn.own_kernels.calls import ConvCall
+    from demitasse.backends.onednn.jit_adapters.calls import ConvCall
 
 __all__ = ["DeconvStep"]
 
@@ -40,14 +40,14 @@ class DeconvStep(WindowStep[ops.Deconv]):
 
     def prepare(self) -> None:
         engine, op, at = self.engine, self.op, self.at
-        ours = self._ours()
-        if ours is None or at.backward:
+        jit_call = self._jit_call()
+        if jit_call is None or at.backward:
             self.hint = self._convolution()
         if at.backward:
             self.kernels = self._kernels()
-            ours = ours or self._over_tiles()
-        if ours is not None:
-            self.forward_calls = [ours]
+            jit_call = jit_call or self._over_tiles()
+        if jit_call is not None:
+            self.forward_calls = [jit_call]
             return
         found = engine.describe(
             "convolution_backward_data",
@@ -69,9 +69,9 @@ class DeconvStep(WindowStep[ops.Deconv]):
                 self.forward_calls = [self._with_bias(found)]
                 return
         ports = [
-            Reader(Arg.DIFF_DST, at.bottom[0], x),
-            Parameter(Arg.WEIGHTS, at.params[0], w),
-            Writer(Arg.DIFF_SRC, at.top[0], y),
+            InputArg(Arg.DIFF_DST, at.bottom[0], x),
+            ParamArg(Arg.WEIGHTS, at.params[0], w),
+            OutputArg(Arg.DIFF_SRC, at.top[0], y),
         ]
         self.forward_calls = [Call(engine, found, ports)]
         if op.bias:
@@ -87,15 +87,15 @@ class DeconvStep(WindowStep[ops.Deconv]):
         apart = all(size <= step for size, step in zip(op.kernel, op.stride, strict=True))
         return apart and all(n == 1 for n in op.dilation)
 
-    def _ours(self) -> Runnable | None:
+    def _jit_call(self) -> Runnable | None:
         """Return the forward pass in kernels of our own; None where none pays or can be made."""
         engine, op, at = self.engine, self.op, self.at
         if not overlaps(op):
             return None
         x, y = (engine.innermost_layout(shape, 1) for shape in (op.bottom, op.top))
         operands = ConvOperands(
-            source=Reader(Arg.SRC, at.bottom[0], x),
-            target=Writer(Arg.DST, at.top[0], y),
+            source=InputArg(Arg.SRC, at.bottom[0], x),
+            target=OutputArg(Arg.DST, at.top[0], y),
             weight=at.params[0],
             bias=self._bias(),
         )
@@ -107,9 +107,9 @@ class DeconvStep(WindowStep[ops.Deconv]):
         if at.backward:
             return None
         ports = (
-            Reader(Arg.SRC, at.bottom[0], engine.plain(op.bottom)),
-            Parameter(Arg.WEIGHTS, at.params[0], engine.plain(self.w)),
-            Writer(Arg.DST, at.top[0], engine.plain(op.top)),
+            InputArg(Arg.SRC, at.bottom[0], engine.plain(op.bottom)),
+            ParamArg(Arg.WEIGHTS, at.params[0], engine.plain(self.w)),
+            OutputArg(Arg.DST, at.top[0], engine.plain(op.top)),
         )
         with suppress(Declined):
             return plane_call(engine, op, plain, ports)
@@ -131,20 +131,20 @@ class DeconvStep(WindowStep[ops.Deconv]):
         """Return the forward pass over tiles; None where that does not pay."""
         at, (y, _, x) = self.at, self.hint.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
         operands = ConvOperands(
-            source=Reader(Arg.SRC, at.bottom[0], x),
-            target=Writer(Arg.DST, at.top[0], y),
+            source=InputArg(Arg.SRC, at.bottom[0], x),
+            target=OutputArg(Arg.DST, at.top[0], y),
             weight=at.params[0],
             bias=self._bias(),
         )
         call = self.kernels.data(operands)
         if call is not None:
-            call.operands.target.promise(self.engine)
+            call.operands.target.set_layout(self.engine)
         return call
 
-    def _bias(self) -> Reader | None:
+    def _bias(self) -> InputArg | None:
         """Return a port of the bias, if there is one."""
         channels = self.engine.plain((self.image[1],))
-        return Reader(Arg.BIAS, self.at.params[1], channels) if self.op.bias else None
+        return InputArg(Arg.BIAS, self.at.params[1], channels) if self.op.bias else None
 
     def _convolution(self) -> Description:
         engine = self.engine
@@ -190,13 +190,13 @@ class DeconvStep(WindowStep[ops.Deconv]):
         if not same or not _lies_like(weights, w, axis):
             message = f"{code} in place of {plain.implementation}"
             raise Declined(message)
-        weight = Parameter(Arg.WEIGHTS, at.params[0], w)
+        weight = ParamArg(Arg.WEIGHTS, at.params[0], w)
         weight.descriptor = found.descriptor(Query.WEIGHTS)
         ports = [
-            Reader(Arg.SRC, at.bottom[0], x),
+            InputArg(Arg.SRC, at.bottom[0], x),
             weight,
-            Reader(Arg.BIAS, at.params[1], bias),
-            Writer(Arg.DST, at.top[0], y),
+            InputArg(Arg.BIAS, at.params[1], bias),
+            OutputArg(Arg.DST, at.top[0], y),
         ]
         return Call(engine, found, ports)
 
@@ -212,15 +212,15 @@ class DeconvStep(WindowStep[ops.Deconv]):
         bias = self.engine.plain(shape)
         try:
             found = self._describe_sum(images, bias.handle)
-            values = Reader(Arg.SECOND_SRC, self.at.params[1], bias)
+            values = InputArg(Arg.SECOND_SRC, self.at.params[1], bias)
         except Declined:  # to blocks of channels the library adds values in blocks, if they say so
             found = self._describe_sum(images, self.engine.any(shape))
             descriptor = found.descriptor(Query.SRC, 1)
             bias = layout_of(self.engine.library, descriptor)
-            values = Reader(Arg.SECOND_SRC, self.at.params[1], bias)
+            values = InputArg(Arg.SECOND_SRC, self.at.params[1], bias)
             values.descriptor = descriptor
         top = self.at.top[0]
-        before, after = Reader(Arg.SRC, top, layout), Writer(Arg.DST, top, layout)
+        before, after = InputArg(Arg.SRC, top, layout), OutputArg(Arg.DST, top, layout)
         before.descriptor = after.descriptor = images
         ports = [before, values, after]
         self.forward_calls.append(Call(self.engine, found, ports))
@@ -250,28 +250,28 @@ class DeconvStep(WindowStep[ops.Deconv]):
             engine.attributes,
         )
         dy, w, x = found.layouts(Query.SRC, Query.DIFF_WEIGHTS, Query.DIFF_DST)
-        source = Reader(Arg.SRC, at.top[0], dy, diff=True)
-        bottom = Reader(Arg.DIFF_DST, at.bottom[0], x)
+        source = InputArg(Arg.SRC, at.top[0], dy, diff=True)
+        bottom = InputArg(Arg.DIFF_DST, at.bottom[0], x)
         plain, packed = (
-            Gradient(Arg.DIFF_WEIGHTS, at.params[0], layout) for layout in (engine.plain(self.w), w)
+            GradArg(Arg.DIFF_WEIGHTS, at.params[0], layout) for layout in (engine.plain(self.w), w)
         )
-        ours = self.kernels.weights(GradientOperands(source, bottom, plain, None, packed))
-        if ours is not None:
-            self.backward_calls.append(ours)
+        jit_call = self.kernels.weights(GradientOperands(source, bottom, plain, None, packed))
+        if jit_call is not None:
+            self.backward_calls.append(jit_call)
             return
         self.backward_calls.append(Call(engine, found, [source, bottom, packed]))
 
     def _prepare_data(self) -> None:
         at, found = self.at, self.hint
         dy, w, dx = found.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
-        source = Reader(Arg.SRC, at.top[0], dy, diff=True)
-        target = Writer(Arg.DST, at.bottom[0], dx, diff=True)
-        ours = self.kernels.forward(ConvOperands(source, target, at.params[0]), None)
-        if ours is not None:
-            target.promise(self.engine)
-            self.backward_calls.append(ours)
+        source = InputArg(Arg.SRC, at.top[0], dy, diff=True)
+        target = OutputArg(Arg.DST, at.bottom[0], dx, diff=True)
+        jit_call = self.kernels.forward(ConvOperands(source, target, at.params[0]), None)
+        if jit_call is not None:
+            target.set_layout(self.engine)
+            self.backward_calls.append(jit_call)
             return
-        ports = [source, Parameter(Arg.WEIGHTS, at.params[0], w), target]
+        ports = [source, ParamArg(Arg.WEIGHTS, at.params[0], w), target]
         self.backward_calls.append(Call(self.engine, found, ports))
 
     def backward(self) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.onednn.arguments import Argument, Call, InputArg, OutputArg
 from demitasse.backends.onednn.library.constants import Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.ports import Call, Port, Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.step import Operand, Operands
 
@@ -32,7 +32,7 @@ class DropoutStep(OnednnStep[ops.Dropout]):
 
     def prepare(self) -> None:
         at = self.at
-        self.layout = self.engine.expected(at.bottom[0].data_memory, self.shape)
+        self.layout = self.engine.known_layout(at.bottom[0].data_memory, self.shape)
         if self.op.drops:
             self.mask = aligned(self.layout.size)
             self.kept = self.mask.nbytes
@@ -43,7 +43,7 @@ class DropoutStep(OnednnStep[ops.Dropout]):
             self.forward_calls = [self._call(at.bottom[0], at.top[0], diff=False)]
 
     @property
-    def may_wait(self) -> bool:
+    def deferrable(self) -> bool:
         return not self.op.drops
 
     def forward(self) -> None:
@@ -69,10 +69,10 @@ class DropoutStep(OnednnStep[ops.Dropout]):
         second = row if mask is None else self.engine.plain(mask.shape).handle
         function = Algorithm.MAX if mask is None else Algorithm.MUL
         found = self.engine.describe("binary", function, row, second, row, self.engine.attributes)
-        ports: list[Port] = [Reader(Arg.SRC, source, layout, diff=diff)]
+        ports: list[Argument] = [InputArg(Arg.SRC, source, layout, diff=diff)]
         if mask is None:  # max(x, x), which is a copy
-            ports.append(Reader(Arg.SECOND_SRC, source, layout, diff=diff))
-        ports.append(Writer(Arg.DST, target, layout, diff=diff))
+            ports.append(InputArg(Arg.SECOND_SRC, source, layout, diff=diff))
+        ports.append(OutputArg(Arg.DST, target, layout, diff=diff))
         for port in ports:
             port.descriptor = row
         fixed = [] if mask is None else [(int(Arg.SECOND_SRC), second, mask)]
@@ -80,7 +80,7 @@ class DropoutStep(OnednnStep[ops.Dropout]):
 
     def _fill(self, mask: np.ndarray) -> None:
         """Write this pass's mask: the factor, and 0 where an element is dropped."""
-        kept: Any = self.at.words(self.shape) > self.op.threshold
+        kept: Any = self.at.random_words(self.shape) > self.op.threshold
         factor = mask.dtype.type(self.op.factor)
         layout, size = self.layout, math.prod(self.shape)
         plain = mask if layout.plain else self.engine.workspaces(size)[0][:size]

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from demitasse.backends import ops
+from demitasse.backends.onednn.arguments import InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.unary import elementwise_call
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.own_kernels.unary import elementwise_call
-from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep, Runnable
-from demitasse.backends.onednn.steps.activation import Copy
+from demitasse.backends.onednn.steps.activation import SaveInput
 from demitasse.backends.step import Declined, Operand, Operands
 
 __all__ = ["FUNCTIONS", "CombinationStep", "ElementwiseStep"]
@@ -114,9 +114,12 @@ class ElementwiseStep(OnednnStep[ops.Activation]):
     def prepare(self) -> None:
         at, engine, function = self.at, self.engine, self.function
         self.layout = layout = _row(engine, at, padded=function.keeps_zero)
-        source, target = Reader(Arg.SRC, at.bottom[0], layout), Writer(Arg.DST, at.top[0], layout)
+        source, target = (
+            InputArg(Arg.SRC, at.bottom[0], layout),
+            OutputArg(Arg.DST, at.top[0], layout),
+        )
         call = elementwise_call(engine, function.name, function.numbers, [source], target)
-        keep = [Copy(engine, source, self.known)] if self.copies else []
+        keep = [SaveInput(engine, source, self.known)] if self.copies else []
         self.forward_calls = [*keep, call]
 
     def prepare_backward(self) -> None:
@@ -124,11 +127,11 @@ class ElementwiseStep(OnednnStep[ops.Activation]):
             return
         top = self.at.top[0]
         sources = [
-            Reader(Arg.SRC, self.known, self.layout),
-            *([Reader(Arg.DST, top, self.layout)] if self.function.of_both else []),
-            Reader(Arg.DIFF_DST, top, self.layout, diff=True),
+            InputArg(Arg.SRC, self.known, self.layout),
+            *([InputArg(Arg.DST, top, self.layout)] if self.function.of_both else []),
+            InputArg(Arg.DIFF_DST, top, self.layout, diff=True),
         ]
-        target = Writer(Arg.DIFF_SRC, self.at.bottom[0], self.layout, diff=True)
+        target = OutputArg(Arg.DIFF_SRC, self.at.bottom[0], self.layout, diff=True)
         slope, numbers = self.function.slope, self.function.numbers
         self.backward_calls = [elementwise_call(self.engine, slope, numbers, sources, target)]
 
@@ -163,23 +166,23 @@ class CombinationStep(OnednnStep[ops.Eltwise]):
     def prepare(self) -> None:
         at, engine = self.at, self.engine
         self.layout = layout = _row(engine, at, padded=True)
-        sources = [Reader(Arg.SRC + i, blob, layout) for i, blob in enumerate(at.bottom)]
-        target = Writer(Arg.DST, at.top[0], layout)
+        sources = [InputArg(Arg.SRC + i, blob, layout) for i, blob in enumerate(at.bottom)]
+        target = OutputArg(Arg.DST, at.top[0], layout)
         if self.op.operation == "PROD":
-            keep = [Copy(engine, sources[0], self.factors[0])] if self.copies else []
+            keep = [SaveInput(engine, sources[0], self.factors[0])] if self.copies else []
             product = elementwise_call(engine, "product", (), sources, target)
             self.forward_calls = [*keep, product]
         elif self.marks is None:
             self.forward_calls = [elementwise_call(engine, "larger", (), sources, target)]
         else:
-            marks = Writer(Arg.DST, self.marks, layout)
+            marks = OutputArg(Arg.DST, self.marks, layout)
             call = elementwise_call(engine, "larger_of_which", (), sources, target, marks)
             self.forward_calls = [call]
 
     def prepare_backward(self) -> None:
         at, layout = self.at, self.layout
         targets = {
-            index: Writer(Arg.DIFF_SRC + index, blob, layout, diff=True)
+            index: OutputArg(Arg.DIFF_SRC + index, blob, layout, diff=True)
             for index, (blob, wanted) in enumerate(zip(at.bottom, at.propagate_down, strict=True))
             if wanted
         }
@@ -195,10 +198,10 @@ class CombinationStep(OnednnStep[ops.Eltwise]):
         name = "parted" if len(targets) > 1 else ("marked", "unmarked")[min(targets)]
         self.backward_calls = [self._gradient(name, self.marks, *targets.values())]
 
-    def _gradient(self, name: str, known: Operand, *targets: Writer) -> Runnable:
+    def _gradient(self, name: str, known: Operand, *targets: OutputArg) -> Runnable:
         sources = [
-            Reader(Arg.SRC, known, self.layout),
-            Reader(Arg.DIFF_DST, self.at.top[0], self.layout, diff=True),
+            InputArg(Arg.SRC, known, self.layout),
+            InputArg(Arg.DIFF_DST, self.at.top[0], self.layout, diff=True),
         ]
         return elementwise_call(self.engine, name, (), sources, *targets)
 
@@ -213,7 +216,7 @@ def _row(engine: Engine, at: Operands, *, padded: bool) -> Layout:
     """
     shape = at.bottom[0].shape
     for blob in at.bottom:
-        layout = engine.whole(engine.expected(blob.data_memory, shape))
+        layout = engine.whole(engine.known_layout(blob.data_memory, shape))
         if not layout.plain and (padded or layout.size == math.prod(shape)):
             return layout
     return engine.plain((math.prod(shape),))

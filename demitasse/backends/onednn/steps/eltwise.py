@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from demitasse.backends import ops
+from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import lent_attributes
-from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.sums import ONES, added, summed
@@ -48,7 +48,7 @@ class SumStep(OnednnStep[ops.Eltwise]):
         write them so, as convolutions with pooling do.
         """
         at, shape = self.at, self.op.shape
-        found = [self.engine.expected(blob.data_memory, shape) for blob in at.bottom]
+        found = [self.engine.known_layout(blob.data_memory, shape) for blob in at.bottom]
         if len(shape) < IMAGES or (at.backward and not found[0].plain):
             return found[0]
         last = self.engine.innermost_layout(shape, 1)
@@ -68,7 +68,7 @@ class SumStep(OnednnStep[ops.Eltwise]):
 
     def prepare_backward(self) -> None:
         at = self.at
-        layout = self.engine.expected(at.top[0].diff_memory, self.op.shape)
+        layout = self.engine.known_layout(at.top[0].diff_memory, self.op.shape)
         for blob, factor, wanted in zip(
             at.bottom, self.op.coefficients, at.propagate_down, strict=True
         ):
@@ -88,7 +88,7 @@ class SumStep(OnednnStep[ops.Eltwise]):
             self.engine.attributes,
         )
         ports = [
-            Reader(Arg.SRC, self.at.top[0], layout, diff=True),
-            Writer(Arg.DST, target, layout, diff=True),
+            InputArg(Arg.SRC, self.at.top[0], layout, diff=True),
+            OutputArg(Arg.DST, target, layout, diff=True),
         ]
         return Call(self.engine, found, ports)

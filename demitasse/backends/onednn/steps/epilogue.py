@@ -12,6 +12,9 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import later
+from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.rectifiers import rectifier_of
+from demitasse.backends.onednn.jit_adapters.unary import factors_call
 from demitasse.backends.onednn.library.constants import Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -19,9 +22,6 @@ from demitasse.backends.onednn.library.primitive import (
     candidates,
     lent_attributes,
 )
-from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
-from demitasse.backends.onednn.own_kernels.unary import factors_call
-from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import FusedStep, OnednnStep, Runnable, called
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.conv_operands import Folded
@@ -33,12 +33,12 @@ from demitasse.backends.onednn.steps.sums import ONES
 from demitasse.backends.step import AnyStep, Declined, Operand, Operands
 
 __all__ = [
+    "Epilogue",
     "FactorsStep",
     "FixedFactors",
     "FoldedStep",
     "FoldedWeights",
     "Link",
-    "Tail",
     "fold",
     "links_of",
     "values",
@@ -47,7 +47,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Tail:
+class Epilogue:
     """Operations after a convolution that run as one with it.
 
     Attributes:
@@ -68,10 +68,10 @@ class Tail:
     target: Operand
 
     @classmethod
-    def behind(
+    def match(
         cls, conv: ConvStep, rest: Sequence[tuple[ops.Op, Operands, AnyStep | None]]
-    ) -> Tail:
-        """Return the operations after a convolution as a tail.
+    ) -> Epilogue:
+        """Return the operations after a convolution as an epilogue.
 
         Raises:
             Declined: They are others, or in another order.
@@ -172,15 +172,19 @@ class FoldedStep(FusedStep[ops.Conv]):
     The folded weights are made again when a parameter has changed.
     """
 
-    may_wait = True  # those are its own
+    deferrable = True  # those are its own
 
-    def __init__(self, conv: ConvStep, tail: Tail, followers: Sequence[str]) -> None:
-        self.weights = FoldedWeights(conv, tail.links)
+    def __init__(self, conv: ConvStep, epilogue: Epilogue, followers: Sequence[str]) -> None:
+        self.weights = FoldedWeights(conv, epilogue.links)
         folded = self.weights.folded
         call = conv.fused(
-            tail.target, tail.then, other=tail.other, slopes=tail.slopes, folded=folded,
-            pool=tail.pool,
-        )  # fmt: skip
+            epilogue.target,
+            epilogue.then,
+            other=epilogue.other,
+            slopes=epilogue.slopes,
+            folded=folded,
+            pool=epilogue.pool,
+        )
         super().__init__(conv, call, followers)
         self.kept = folded.bias.nbytes
 
@@ -205,7 +209,7 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         Declined: They are others, or oneDNN has no fast code for the sizes.
     """
 
-    may_wait = True  # the factors that it makes anew are its own
+    deferrable = True  # the factors that it makes anew are its own
 
     def __init__(self, engine: Engine, chain: Sequence[ops.Op], at: Sequence[Operands]) -> None:
         shape = at[0].bottom[0].shape
@@ -222,15 +226,15 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
 
     def _call(self, target: Operand) -> Runnable:
         source = self.at.bottom[0]
-        expected = self.engine.expected(source.data_memory, self.shape)
-        ours = factors_call(
+        expected = self.engine.known_layout(source.data_memory, self.shape)
+        jit_call = factors_call(
             self.engine,
-            Reader(Arg.SRC, source, expected),
-            Writer(Arg.DST, target, self._target_layout(source, expected, target)),
+            InputArg(Arg.SRC, source, expected),
+            OutputArg(Arg.DST, target, self._target_layout(source, expected, target)),
             (self.factors.factor, self.factors.offset),
         )
-        if ours is not None:
-            return ours
+        if jit_call is not None:
+            return jit_call
         if self.shape[0] > math.prod(self.shape[2:]) == 1 and len(self.shape) > 2:
             message = "several images of one pixel; oneDNN takes the first channel's factor for all"
             raise Declined(message)
@@ -245,7 +249,7 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         if target.data_memory is source.data_memory:
             return expected
         engine = self.engine
-        return engine.placed(target.data_memory, engine.whole(expected))
+        return engine.aliased_layout(target.data_memory, engine.whole(expected))
 
     def _in(self, layout: Layout, source: Operand, target: Operand) -> Call:
         engine = self.engine
@@ -254,7 +258,7 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
             found = engine.describe(
                 "binary", Algorithm.MUL, layout.handle, row, layout.handle, attributes
             )
-        ports = [Reader(Arg.SRC, source, layout), Writer(Arg.DST, target, layout)]
+        ports = [InputArg(Arg.SRC, source, layout), OutputArg(Arg.DST, target, layout)]
         factors = self.factors
         fixed = [(Arg.SECOND_SRC, row, factors.factor), (Arg.ADDED, row, factors.offset)]
         return Call(engine, found, ports, fixed)

@@ -9,19 +9,19 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.onednn.arguments import Call, OutputArg
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.ports import Call, Writer
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.step import Operands
 
 __all__ = ["FixedStep"]
 
 
-class FixedStep(OnednnStep[ops.Fixed]):
+class FixedStep(OnednnStep[ops.Constant]):
     """A copy in C order; bottoms that only lend their shapes have no gradient."""
 
-    def __init__(self, engine: Engine, op: ops.Fixed, at: Operands) -> None:
+    def __init__(self, engine: Engine, op: ops.Constant, at: Operands) -> None:
         super().__init__(engine, op, at)
         values = np.frombuffer(op.values, np.float32)
         self.values = aligned(values.size)
@@ -31,7 +31,7 @@ class FixedStep(OnednnStep[ops.Fixed]):
     def prepare(self) -> None:
         row = self.engine.plain((self.values.size,))
         found = self.engine.describe_reorder(row.handle, row.handle)
-        target = Writer(Arg.DST, self.at.top[0], row)
+        target = OutputArg(Arg.DST, self.at.top[0], row)
         fixed = [(Arg.SRC, row.handle, self.values)]
         self.forward_calls = [Call(self.engine, found, [target], fixed)]
 

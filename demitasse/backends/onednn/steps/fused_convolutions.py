@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from demitasse.backends import ops
+from demitasse.backends.onednn.arguments import Argument, Call, GradArg, InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.pixels import pointwise_call, separable_call
+from demitasse.backends.onednn.jit_adapters.rectifiers import rectifier_of
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
-from demitasse.backends.onednn.own_kernels.pixels import pointwise_call, separable_call
-from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
-from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep, called
 from demitasse.backends.onednn.steps.convolution import ConvStep, WindowStep
-from demitasse.backends.onednn.steps.epilogue import FixedFactors, FoldedWeights, Tail, links_of
+from demitasse.backends.onednn.steps.epilogue import Epilogue, FixedFactors, FoldedWeights, links_of
 from demitasse.backends.step import AnyStep, Declined, Operand, Operands, decline_gradients
 from demitasse.backends.windows import ConvGeometry
 
@@ -40,7 +40,7 @@ class SeparableStep(OnednnStep[ops.Conv]):
         Declined: They are others, gradients are wanted, or it would not be faster.
     """
 
-    may_wait = True  # the weights that it makes anew are its own
+    deferrable = True  # the weights that it makes anew are its own
 
     def __init__(
         self,
@@ -57,26 +57,26 @@ class SeparableStep(OnednnStep[ops.Conv]):
         decline_gradients(at)
         super().__init__(engine, each.op, at[0])
         rest = list(zip(chain, at, steps, strict=True))
-        tails = Tail.behind(each, rest[1:place]), Tail.behind(pixels, rest[place + 1 :])
-        _check(tails)
+        epilogues = Epilogue.match(each, rest[1:place]), Epilogue.match(pixels, rest[place + 1 :])
+        _check(epilogues)
         self.followers = [called(op) for op in chain[1:]]
         self.weights = tuple(
-            FoldedWeights(conv, tail.links)
-            for conv, tail in zip((each, pixels), tails, strict=True)
+            FoldedWeights(conv, epilogue.links)
+            for conv, epilogue in zip((each, pixels), epilogues, strict=True)
         )
-        source, target, other = at[0].bottom[0], tails[1].target, tails[1].other
-        y = engine.placed(target.data_memory, pixels.layouts[2])
+        source, target, other = at[0].bottom[0], epilogues[1].target, epilogues[1].other
+        y = engine.aliased_layout(target.data_memory, pixels.layouts[2])
         if other is None and y is pixels.layouts[2]:
             y = _layout(engine, target, y)
         self.forward_calls = [
             separable_call(
                 engine,
                 (each.op, pixels.op),
-                Reader(Arg.SRC, source, engine.expected(source.data_memory, source.shape)),
-                Writer(Arg.DST, target, y),
+                InputArg(Arg.SRC, source, engine.known_layout(source.data_memory, source.shape)),
+                OutputArg(Arg.DST, target, y),
                 (self.weights[0].folded, self.weights[1].folded),
-                (rectifier_of(tails[0].then), rectifier_of(tails[1].then)),
-                other=None if other is None else Reader(Arg.ADDED, other, _beside(y)),
+                (rectifier_of(epilogues[0].then), rectifier_of(epilogues[1].then)),
+                other=None if other is None else InputArg(Arg.ADDED, other, _beside(y)),
             )
         ]
         self.kept = sum(one.folded.bias.nbytes for one in self.weights)
@@ -102,18 +102,21 @@ def _layout(engine: Engine, target: Operand, usual: Layout) -> Layout:
     if engine.wide and usual.shape[0] == 1 and usual.shape[1] % BLOCK == 0:
         with suppress(Declined):
             blocks = channel_blocks(engine, usual.shape, BLOCK)
-            if engine.all_wish(target.data_memory, blocks):
+            if engine.all_prefer(target.data_memory, blocks):
                 return blocks
     return usual
 
 
-def _check(tails: tuple[Tail, Tail]) -> None:
+def _check(epilogues: tuple[Epilogue, Epilogue]) -> None:
     """Decline what kernels of separable convolutions do not do.
 
     Raises:
         Declined: It is something else than factors, offsets, ReLU and limits, and one sum.
     """
-    ends = [tails[0].other, *(one for tail in tails for one in (tail.slopes, tail.pool))]
+    ends = [
+        epilogues[0].other,
+        *(one for epilogue in epilogues for one in (epilogue.slopes, epilogue.pool)),
+    ]
     if any(one is not None for one in ends):
         message = "PReLU or pooling behind one, or a sum between them; separable ones have ReLU"
         raise Declined(message)
@@ -125,7 +128,7 @@ def _beside(y: Layout) -> Layout:
     Raises:
         Declined: Another array has none like it.
     """
-    if y.home is not None:
+    if y.channel_slice is not None:
         message = "a sum that is written into a part of a larger array"
         raise Declined(message)
     return y
@@ -145,7 +148,7 @@ class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         Declined: They are others, gradients are wanted, or it would not be faster.
     """
 
-    may_wait = True  # the factors and weights that it makes anew are its own
+    deferrable = True  # the factors and weights that it makes anew are its own
 
     def __init__(
         self,
@@ -162,23 +165,30 @@ class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         decline_gradients(at)
         links = links_of(chain[:place], at[:place], source.shape)
         rest = zip(chain[place + 1 :], at[place + 1 :], steps[place + 1 :], strict=True)
-        tail = Tail.behind(conv, list(rest))
-        if tail.other is not None or tail.pool is not None:
+        epilogue = Epilogue.match(conv, list(rest))
+        if epilogue.other is not None or epilogue.pool is not None:
             message = "a sum or pooling after it; kernels of pixels have factors and ReLU alone"
             raise Declined(message)
         super().__init__(engine, links[0][0], at[0])
         self.followers = [called(op) for op in chain[1:]]
         self.factors = FixedFactors(source.shape[1], links)
-        self.weights = FoldedWeights(conv, tail.links)
-        folded, expected = self.weights.folded, engine.expected(source.data_memory, source.shape)
+        self.weights = FoldedWeights(conv, epilogue.links)
+        folded, expected = (
+            self.weights.folded,
+            engine.known_layout(source.data_memory, source.shape),
+        )
         call, folded.update = pointwise_call(
             engine,
             conv.op,
-            Reader(Arg.SRC, source, expected),
-            Writer(Arg.DST, tail.target, engine.placed(tail.target.data_memory, conv.layouts[2])),
+            InputArg(Arg.SRC, source, expected),
+            OutputArg(
+                Arg.DST,
+                epilogue.target,
+                engine.aliased_layout(epilogue.target.data_memory, conv.layouts[2]),
+            ),
             (self.factors.factor, self.factors.offset),
             folded.bias,
-            rectifier_of(tail.then),
+            rectifier_of(epilogue.then),
         )
         self.forward_calls = [call]
         self.kept = self.factors.nbytes + folded.bias.nbytes
@@ -218,7 +228,7 @@ class GroupedPointwiseStep(WindowStep[ops.Conv]):
 
     def prepare(self) -> None:
         at = self.at
-        written = Writer(Arg.DST, at.top[0], self.engine.innermost_layout(self.maps, 1))
+        written = OutputArg(Arg.DST, at.top[0], self.engine.innermost_layout(self.maps, 1))
         self.forward_calls = [
             self._product(
                 (self._pixels(Arg.SRC), self._rows(self.image[1])),
@@ -230,7 +240,7 @@ class GroupedPointwiseStep(WindowStep[ops.Conv]):
     def prepare_backward(self) -> None:
         at = self.at
         if at.param_propagate_down[0]:
-            weight = Gradient(Arg.DST, at.params[0], self.engine.plain(self.w))
+            weight = GradArg(Arg.DST, at.params[0], self.engine.plain(self.w))
             self.backward_calls.append(
                 self._product(
                     (self._results(Arg.SRC), self._rows(self.maps[1], turned=True)),
@@ -240,7 +250,7 @@ class GroupedPointwiseStep(WindowStep[ops.Conv]):
             )
         if at.propagate_down[0]:
             layout = self.engine.innermost_layout(self.image, 1)
-            written = Writer(Arg.DST, at.bottom[0], layout, diff=True)
+            written = OutputArg(Arg.DST, at.bottom[0], layout, diff=True)
             self.backward_calls.append(
                 self._product(
                     (self._results(Arg.SRC), self._rows(self.maps[1])),
@@ -249,7 +259,7 @@ class GroupedPointwiseStep(WindowStep[ops.Conv]):
                 )
             )
 
-    def _product(self, *matrices: tuple[Port, int]) -> Call:
+    def _product(self, *matrices: tuple[Argument, int]) -> Call:
         """Return the product of the first two, of which the third is made; each is seen so."""
         engine, ports = self.engine, []
         for port, seen in matrices:
@@ -273,12 +283,12 @@ class GroupedPointwiseStep(WindowStep[ops.Conv]):
             return self.engine.strided((self.op.group, c, m), (c * m, 1, c))
         return self.engine.strided((self.op.group, m, c), (c * m, c, 1))
 
-    def _pixels(self, role: int) -> Reader:
-        return Reader(role, self.at.bottom[0], self.engine.innermost_layout(self.image, 1))
+    def _pixels(self, role: int) -> InputArg:
+        return InputArg(role, self.at.bottom[0], self.engine.innermost_layout(self.image, 1))
 
-    def _results(self, role: int) -> Reader:
+    def _results(self, role: int) -> InputArg:
         layout = self.engine.innermost_layout(self.maps, 1)
-        return Reader(role, self.at.top[0], layout, diff=True)
+        return InputArg(role, self.at.top[0], layout, diff=True)
 
-    def _weight(self, role: int) -> Reader:
-        return Reader(role, self.at.params[0], self.engine.plain(self.w))
+    def _weight(self, role: int) -> InputArg:
+        return InputArg(role, self.at.params[0], self.engine.plain(self.w))

@@ -11,12 +11,12 @@ from demitasse.backends.onednn.step import FusedStep, called
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.eltwise import SumStep
-from demitasse.backends.onednn.steps.epilogue import FactorsStep, FoldedStep, Tail
+from demitasse.backends.onednn.steps.epilogue import Epilogue, FactorsStep, FoldedStep
 from demitasse.backends.onednn.steps.fused_convolutions import NormedConvStep, SeparableStep
 from demitasse.backends.onednn.steps.norm import NormStep
 from demitasse.backends.onednn.steps.norm_parts import NormParts, decline_other_scales
 from demitasse.backends.onednn.steps.products import InnerProductStep
-from demitasse.backends.onednn.steps.row_convolution import RowConvStep
+from demitasse.backends.onednn.steps.row_convolution import FullWidthConvStep
 from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients
 
 __all__ = ["fuse"]
@@ -48,7 +48,7 @@ def fuse(
         if convolution:
             return NormedConvStep(engine, chain, at, steps, convolution)
         return _norm(engine, chain, at, names)
-    if not isinstance(first, (ConvStep, RowConvStep, InnerProductStep, SumStep)):
+    if not isinstance(first, (ConvStep, FullWidthConvStep, InnerProductStep, SumStep)):
         message = f"oneDNN appends nothing to this {called(chain[0])}"
         raise Declined(message)
     second = next((i for i, step in enumerate(steps) if i and isinstance(step, ConvStep)), 0)
@@ -64,10 +64,16 @@ def fuse(
         message = f"{', '.join(names)} after {called(chain[0])}; oneDNN appends one ReLU"
         raise Declined(message)
     decline_gradients(at)
-    tail = Tail.behind(first, list(zip(chain[1:], at[1:], steps[1:], strict=True)))
-    if tail.links:
-        return FoldedStep(first, tail, names)
-    call = first.fused(tail.target, tail.then, other=tail.other, slopes=tail.slopes, pool=tail.pool)
+    epilogue = Epilogue.match(first, list(zip(chain[1:], at[1:], steps[1:], strict=True)))
+    if epilogue.links:
+        return FoldedStep(first, epilogue, names)
+    call = first.fused(
+        epilogue.target,
+        epilogue.then,
+        other=epilogue.other,
+        slopes=epilogue.slopes,
+        pool=epilogue.pool,
+    )
     return FusedStep(first, call, names)
 
 
@@ -84,8 +90,12 @@ def _norm(
     if whole.backward and whole.top != at[0].top:
         message = "not in place; the gradient of the last top is not that of the first"
         raise Declined(message)
-    measures = any(isinstance(op, ops.BatchNorm) and not op.use_global_stats for op in chain)
-    if isinstance(chain[-1], ops.Activation) and not (measures or any(one.backward for one in at)):
+    uses_batch_stats = any(
+        isinstance(op, ops.BatchNorm) and not op.use_global_stats for op in chain
+    )
+    if isinstance(chain[-1], ops.Activation) and not (
+        uses_batch_stats or any(one.backward for one in at)
+    ):
         post_ops(chain[-1])
         return FactorsStep(engine, chain, at)
     parts = NormParts(whole.top[0].shape, whole)
@@ -104,7 +114,7 @@ def _norm(
     step = NormStep(engine, chain[0], parts, names)
     step.prepare()
     if whole.backward:
-        if step.ours is None and not whole.in_place:
+        if step.jit_forward is None and not whole.in_place:
             message = "its top is not its bottom; oneDNN leaves no gradient behind the norm"
             raise Declined(message)
         step.prepare_backward()
@@ -123,6 +133,6 @@ def _check_relu(then: ops.Activation, parts: NormParts) -> None:
     if then.function != "relu":
         message = f"{then.function} after a norm; oneDNN appends ReLU to it"
         raise Declined(message)
-    if not parts.measures:
+    if not parts.uses_batch_stats:
         message = "ReLU after fixed factors; oneDNN's would make 0 of NaN"
         raise Declined(message)

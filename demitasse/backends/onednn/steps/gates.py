@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 
 from demitasse.backends import ops
+from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.norms import gate_kernels
 from demitasse.backends.onednn.library.constants import Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import in_some_layout, lent_attributes
-from demitasse.backends.onednn.own_kernels.norms import gate_kernels
-from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.step import Declined, Operand, Operands
 
@@ -55,21 +55,21 @@ class _GateStep(OnednnStep[ops.Axpy | ops.Scale]):
         self._x, self._gate, self._other = x, gate, other
 
     def prepare(self) -> None:
-        expected = self.engine.expected(self._x.data_memory, self._x.shape)
+        expected = self.engine.known_layout(self._x.data_memory, self._x.shape)
         in_some_layout(self.engine, expected, self._prepare_in)
 
     def _prepare_in(self, layout: Layout) -> None:
         n, c, *spatial = self._x.shape
         gates = self.engine.plain((n, c, *[1] * len(spatial)))
-        x, gate = Reader(Arg.SRC, self._x, layout), Reader(Arg.SECOND_SRC, self._gate, gates)
-        other = None if self._other is None else Reader(Arg.ADDED, self._other, layout)
-        y = Writer(Arg.DST, self.at.top[0], layout)
+        x, gate = InputArg(Arg.SRC, self._x, layout), InputArg(Arg.SECOND_SRC, self._gate, gates)
+        other = None if self._other is None else InputArg(Arg.ADDED, self._other, layout)
+        y = OutputArg(Arg.DST, self.at.top[0], layout)
         if self.at.backward:
             self._train(x, gate, other, y)
         else:
             self.forward_calls = [self._call(x, gate, other, y)]
 
-    def _call(self, x: Reader, gate: Reader, other: Reader | None, y: Writer) -> Call:
+    def _call(self, x: InputArg, gate: InputArg, other: InputArg | None, y: OutputArg) -> Call:
         """Return the library's primitive."""
         engine, layout = self.engine, x.layout.handle
         with lent_attributes(engine.library, other=layout if other else None) as attributes:
@@ -78,7 +78,7 @@ class _GateStep(OnednnStep[ops.Axpy | ops.Scale]):
             )
         return Call(engine, found, [x, gate, *([other] if other else []), y])
 
-    def _train(self, x: Reader, gate: Reader, other: Reader | None, y: Writer) -> None:
+    def _train(self, x: InputArg, gate: InputArg, other: InputArg | None, y: OutputArg) -> None:
         """Take our kernels, which compute gradients too.
 
         Raises:
@@ -92,25 +92,25 @@ class _GateStep(OnednnStep[ops.Axpy | ops.Scale]):
                 "gradients of gates whose channels fill no vectors; our kernel takes whole ones"
             )
             raise Declined(message)
-        from demitasse.backends.onednn.own_kernels.channel_scale import GateCall
+        from demitasse.backends.onednn.jit_adapters.channel_scale import GateCall
 
         forth, self._back = kernels
         self.forward_calls = [GateCall(engine, forth, x, gate, other, y)]
         self._layouts, self._hands_on = (layout, gate.layout), hands_on
 
     def prepare_backward(self) -> None:
-        from demitasse.backends.onednn.own_kernels.channel_scale import GateGradientCall, GatePorts
+        from demitasse.backends.onednn.jit_adapters.channel_scale import GateGradientCall, GatePorts
 
         [top], (images, gates) = self.at.top, self._layouts
         added = None
         if self._hands_on and self._other is not None:
-            added = Writer(Arg.DST, self._other, images, diff=True)
+            added = OutputArg(Arg.DST, self._other, images, diff=True)
         ports = GatePorts(
-            x=Reader(Arg.SRC, self._x, images),
-            gates=Reader(Arg.SECOND_SRC, self._gate, gates),
-            dy=Reader(Arg.DIFF_DST, top, images, diff=True),
-            dx=Writer(Arg.DIFF_SRC, self._x, images, diff=True),
-            gate_gradients=Writer(Arg.DST, self._gate, gates, diff=True),
+            x=InputArg(Arg.SRC, self._x, images),
+            gates=InputArg(Arg.SECOND_SRC, self._gate, gates),
+            dy=InputArg(Arg.DIFF_DST, top, images, diff=True),
+            dx=OutputArg(Arg.DIFF_SRC, self._x, images, diff=True),
+            gate_gradients=OutputArg(Arg.DST, self._gate, gates, diff=True),
             added=added,
         )
         self.backward_calls = [GateGradientCall(self.engine, self._back, ports)]

@@ -11,13 +11,13 @@ from demitasse.backends.kernels.add_relu_scatter import MOST, AddReluScatter, Ro
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.norm.backward import GradientFanout
 from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.calls import KernelCall, spoils
+from demitasse.backends.onednn.jit_adapters.images import images_of
+from demitasse.backends.onednn.jit_adapters.norms import HandedGradientCall
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.own_kernels.calls import KernelCall, spoils
-from demitasse.backends.onednn.own_kernels.images import images_of
-from demitasse.backends.onednn.own_kernels.norms import HandedGradientCall
-from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep, Runnable
 from demitasse.backends.onednn.steps.activation import ActivationStep
 from demitasse.backends.onednn.steps.concat import ConcatStep
@@ -59,7 +59,7 @@ class _Part(NamedTuple):
     """A part of the elements, and who is handed its gradients."""
 
     rows: Rows
-    targets: list[Writer]
+    targets: list[OutputArg]
 
 
 class HandedOnStep(OnednnStep[ops.Op]):
@@ -102,13 +102,13 @@ class HandedOnStep(OnednnStep[ops.Op]):
         y = None
         if relu is not None:
             known = gradient_calls(relu)[0].ports[0]
-            if not isinstance(known, Reader) or not alike(known.layout, layout):
+            if not isinstance(known, InputArg) or not alike(known.layout, layout):
                 message = "a ReLU in another layout than its gradient"
                 raise Declined(message)
             y = known
         # what lies between the layers, rectified where a ReLU is in place there
         between = found[0].at.top[0] if head is not None else found[0].at.bottom[0]
-        total = Writer(Arg.DST, between, layout, diff=True)
+        total = OutputArg(Arg.DST, between, layout, diff=True)
         parts = list(_parts(head, layout)) if head is not None else []
         apart = [call for own in reversed(calls) for call in own]
         tuning = self.engine.tuning.as_set(wanted())
@@ -129,7 +129,7 @@ class _HandedOn(KernelCall):
     def __init__(
         self,
         engine: Engine,
-        ports: tuple[Sequence[Reader], Reader | None, Writer],
+        ports: tuple[Sequence[InputArg], InputArg | None, OutputArg],
         parts: Sequence[_Part],
         apart: Sequence[Runnable],
         tuning: Tuning,
@@ -195,10 +195,10 @@ def gradient_calls(step: AnyStep) -> list[Call]:
     return found
 
 
-def _readers(call: Call, tops: Sequence[Operand]) -> Iterator[Reader]:
+def _readers(call: Call, tops: Sequence[Operand]) -> Iterator[InputArg]:
     """Yield what reads the gradients of some blobs."""
     for port in call.ports:
-        if isinstance(port, Reader) and port.diff and any(port.blob is top for top in tops):
+        if isinstance(port, InputArg) and port.diff and any(port.blob is top for top in tops):
             yield port
 
 
@@ -210,7 +210,9 @@ def alike(one: Layout, other: Layout) -> bool:
 def _lies(call: Call, layout: Layout) -> bool:
     """Return whether a call reads a gradient, or all that it reads of it, in a layout."""
     return all(
-        alike(port.layout, layout) for port in call.ports if isinstance(port, Reader) and port.diff
+        alike(port.layout, layout)
+        for port in call.ports
+        if isinstance(port, InputArg) and port.diff
     )
 
 
@@ -247,13 +249,13 @@ def _parts(head: AnyStep, layout: Layout) -> Iterator[_Part]:
         if len(wanted_ones) > MOST:
             message = f"{len(wanted_ones)} bottoms; up to {MOST} are written at a time"
             raise Declined(message)
-        targets = [Writer(Arg.DST, blob, layout, diff=True) for blob in wanted_ones]
+        targets = [OutputArg(Arg.DST, blob, layout, diff=True) for blob in wanted_ones]
         yield _Part(Rows.whole(layout.size), targets)
         return
     first = 0
     for blob, own, down in zip(at.bottom, layouts, at.propagate_down, strict=True):
         rows = _rows(layout, own, first, at.top[0].shape)
-        yield _Part(rows, [Writer(Arg.DST, blob, own, diff=True)] if down else [])
+        yield _Part(rows, [OutputArg(Arg.DST, blob, own, diff=True)] if down else [])
         first += own.shape[1]
 
 
@@ -309,7 +311,7 @@ class NormHandedOnStep(OnednnStep[ops.Op]):
     def __init__(self, engine: Engine, steps: Sequence[AnyStep | None]) -> None:
         *before, norm = steps
         head, relu, split, rest = Chain.of(before)
-        back = norm.back_ours if isinstance(norm, NormStep) else None
+        back = norm.jit_backward if isinstance(norm, NormStep) else None
         alone = head is None and split is None
         if rest or relu is not None or alone or norm is None or back is None:
             message = "others than a sum or joining, a Split and a normalisation of ours"
@@ -319,7 +321,7 @@ class NormHandedOnStep(OnednnStep[ops.Op]):
             message = "a normalisation in place, or without a gradient to hand on"
             raise Declined(message)
         layout = back.source.layout
-        others: list[Reader] = []
+        others: list[InputArg] = []
         own = 0
         if split is not None:
             others, own = self._others(split, layout)
@@ -339,14 +341,14 @@ class NormHandedOnStep(OnednnStep[ops.Op]):
         call = HandedGradientCall(back, back.source, handed, others, targets, between, apart)
         self.backward_calls = [call]
 
-    def _others(self, split: AnyStep, layout: Layout) -> tuple[list[Reader], int]:
+    def _others(self, split: AnyStep, layout: Layout) -> tuple[list[InputArg], int]:
         """Return the gradients of other readers of a Split, and the place of ours among them.
 
         Raises:
             Declined: They are in other layouts, or we are no reader of it.
         """
         [call] = gradient_calls(split)
-        readers = [port for port in call.ports if isinstance(port, Reader)]
+        readers = [port for port in call.ports if isinstance(port, InputArg)]
         mine = [i for i, port in enumerate(readers) if port.blob is self.at.bottom[0]]
         if len(mine) != 1 or not all(alike(port.layout, layout) for port in readers):
             message = "readers whose gradients are in several layouts"
@@ -355,7 +357,7 @@ class NormHandedOnStep(OnednnStep[ops.Op]):
 
     def _targets(
         self, head: AnyStep | None, split: AnyStep | None, layout: Layout
-    ) -> tuple[list[Images], list[Writer]]:
+    ) -> tuple[list[Images], list[OutputArg]]:
         """Return where the elements of each part lie, and what is written, part by part.
 
         Raises:
@@ -372,5 +374,5 @@ class NormHandedOnStep(OnednnStep[ops.Op]):
             message = "no images in blocks of channels"
             raise Declined(message)
         pairs = zip(at.bottom, layouts, strict=True)
-        targets = [Writer(Arg.DST, blob, own, diff=True) for blob, own in pairs]
+        targets = [OutputArg(Arg.DST, blob, own, diff=True) for blob, own in pairs]
         return (found if isinstance(head, ConcatStep) else found[:1]), targets

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from demitasse.backends import ops
+from demitasse.backends.onednn.arguments import InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.unary import interpolation_kernel, map_call
 from demitasse.backends.onednn.library.constants import Arg
-from demitasse.backends.onednn.own_kernels.unary import interpolation_kernel, map_call
-from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.step import Declined
 
@@ -24,5 +24,5 @@ class InterpolationStep(OnednnStep[ops.Interpolation]):
         if kernel is None:
             message = "no kernels are made at run time; this needs one"
             raise Declined(message)
-        source, target = Reader(Arg.SRC, at.bottom[0], x), Writer(Arg.DST, at.top[0], y)
+        source, target = InputArg(Arg.SRC, at.bottom[0], x), OutputArg(Arg.DST, at.top[0], y)
         self.forward_calls = [map_call(engine, source, target, kernel)]

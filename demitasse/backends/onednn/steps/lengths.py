@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.language import later
+from demitasse.backends.onednn.arguments import InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.unary import lengths_kernel, map_call
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.own_kernels.unary import lengths_kernel, map_call
-from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.onednn.steps.epilogue import versions_of
 from demitasse.backends.step import Declined, Operands
@@ -23,12 +23,12 @@ __all__ = ["LengthsStep"]
 IMAGE_AXES = 4
 
 
-class LengthsStep(OnednnStep[ops.Normalize]):
+class LengthsStep(OnednnStep[ops.L2Normalize]):
     """In the layout of the channels that is found, or with the channels last; in place or not."""
 
-    may_wait = True  # the scales that it copies are its own
+    deferrable = True  # the scales that it copies are its own
 
-    def __init__(self, engine: Engine, op: ops.Normalize, at: Operands) -> None:
+    def __init__(self, engine: Engine, op: ops.L2Normalize, at: Operands) -> None:
         super().__init__(engine, op, at)
         if at.backward:
             message = "a gradient is wanted; our kernel of lengths runs forward"
@@ -41,9 +41,12 @@ class LengthsStep(OnednnStep[ops.Normalize]):
 
     def prepare(self) -> None:
         at, engine = self.at, self.engine
-        expected = engine.whole(engine.expected(at.bottom[0].data_memory, self.op.bottom))
+        expected = engine.whole(engine.known_layout(at.bottom[0].data_memory, self.op.bottom))
         layout, self.kernel = self._in(expected)
-        source, target = Reader(Arg.SRC, at.bottom[0], layout), Writer(Arg.DST, at.top[0], layout)
+        source, target = (
+            InputArg(Arg.SRC, at.bottom[0], layout),
+            OutputArg(Arg.DST, at.top[0], layout),
+        )
         self.kept = self.kernel.scales.nbytes
         self.forward_calls = [map_call(engine, source, target, self.kernel)]
 

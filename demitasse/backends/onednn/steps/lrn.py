@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.unary import lrn_kernel
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description, candidates
-from demitasse.backends.onednn.own_kernels.unary import lrn_kernel
-from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.step import Declined, Operands, decline_in_place
 
 if TYPE_CHECKING:
-    from demitasse.backends.onednn.own_kernels.unary import Response
+    from demitasse.backends.onednn.jit_adapters.unary import Response
 
 __all__ = ["LRNStep"]
 
@@ -38,7 +38,7 @@ class LRNStep(OnednnStep[ops.LRN]):
             message = "a local_size of 1, on which oneDNN crashes; it takes 3 and more"
             raise Declined(message)
         self.numbers = (op.size, op.alpha, op.beta, op.k)
-        self.ours: Response | None = None
+        self.jit_forward: Response | None = None
 
     def prepare(self) -> None:
         for layout in self._layouts() if self.across else ():
@@ -49,9 +49,9 @@ class LRNStep(OnednnStep[ops.LRN]):
                 self._forward(found, layout)
                 return
         for layout in self._layouts():
-            self.ours = lrn_kernel(self.engine, self.op, layout)
-            if self.ours is not None:
-                self._forward_in_ours(self.ours, layout)
+            self.jit_forward = lrn_kernel(self.engine, self.op, layout)
+            if self.jit_forward is not None:
+                self._forward_in_kernels(self.jit_forward, layout)
                 return
         message = f"{self.op.region} of channels that fill no vectors, or an exponent but 0.75"
         if self.across:
@@ -65,7 +65,7 @@ class LRNStep(OnednnStep[ops.LRN]):
         channels that lie side by side, and a copy costs less than that.
         """
         engine, shape = self.engine, self.op.bottom
-        expected = engine.expected(self.at.bottom[0].data_memory, shape)
+        expected = engine.known_layout(self.at.bottom[0].data_memory, shape)
         if self.across and not (expected.plain or engine.wide or self.at.backward):
             yield engine.innermost_layout(shape, 1)
         yield from candidates(engine, expected)
@@ -100,18 +100,18 @@ class LRNStep(OnednnStep[ops.LRN]):
         self.state = [(Arg.WORKSPACE, found.descriptor(Query.WORKSPACE), buffer)] if size else []
         self.kept = buffer.nbytes
         ports = [
-            Reader(Arg.SRC, self.at.bottom[0], layout),
-            Writer(Arg.DST, self.at.top[0], layout),
+            InputArg(Arg.SRC, self.at.bottom[0], layout),
+            OutputArg(Arg.DST, self.at.top[0], layout),
         ]
         self.forward_calls = [Call(self.engine, found, ports, self.state)]
 
-    def _forward_in_ours(self, kernel: Response, layout: Layout) -> None:
-        from demitasse.backends.onednn.own_kernels.unary import LRNCall
+    def _forward_in_kernels(self, kernel: Response, layout: Layout) -> None:
+        from demitasse.backends.onednn.jit_adapters.unary import LRNCall
 
         at, self.layout = self.at, layout
         source, target = (
-            Reader(Arg.SRC, at.bottom[0], layout),
-            Writer(Arg.DST, at.top[0], layout),
+            InputArg(Arg.SRC, at.bottom[0], layout),
+            OutputArg(Arg.DST, at.top[0], layout),
         )
         self.forward_calls = [LRNCall(self.engine, kernel, source, target)]
 
@@ -119,13 +119,13 @@ class LRNStep(OnednnStep[ops.LRN]):
         at, layout = self.at, self.layout
         if not at.propagate_down[0]:
             return
-        source = Reader(Arg.SRC, at.bottom[0], layout)
-        dy = Reader(Arg.DIFF_DST, at.top[0], layout, diff=True)
-        dx = Writer(Arg.DIFF_SRC, at.bottom[0], layout, diff=True)
-        if self.ours is None:
+        source = InputArg(Arg.SRC, at.bottom[0], layout)
+        dy = InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True)
+        dx = OutputArg(Arg.DIFF_SRC, at.bottom[0], layout, diff=True)
+        if self.jit_forward is None:
             found = self._gradient(self.hint, layout)
             self.backward_calls = [Call(self.engine, found, [source, dy, dx], self.state)]
             return
-        from demitasse.backends.onednn.own_kernels.unary import LRNGradientCall
+        from demitasse.backends.onednn.jit_adapters.unary import LRNGradientCall
 
-        self.backward_calls = [LRNGradientCall(self.engine, self.ours, source, dy, dx)]
+        self.backward_calls = [LRNGradientCall(self.engine, self.jit_forward, source, dy, dx)]

@@ -19,6 +19,9 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import later
+from demitasse.backends.onednn.arguments import Argument, Call, GradArg, InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.norms import norm_kernel, plane_norm_kernel
+from demitasse.backends.onednn.jit_adapters.unary import map_call
 from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -29,15 +32,12 @@ from demitasse.backends.onednn.library.primitive import (
     channel_blocks,
     in_some_layout,
 )
-from demitasse.backends.onednn.own_kernels.norms import norm_kernel, plane_norm_kernel
-from demitasse.backends.onednn.own_kernels.unary import map_call
-from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.step import Declined, Operands
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.norm.forward import Normalization as NormKernel
-    from demitasse.backends.onednn.own_kernels.norms import NormCall, NormGradientCall
+    from demitasse.backends.onednn.jit_adapters.norms import NormCall, NormGradientCall
 
 from demitasse.backends.onednn.steps.norm_parts import (
     NormParts,
@@ -93,15 +93,15 @@ class NormStep(OnednnStep[O]):
         self.buffers: tuple[np.ndarray, np.ndarray | None] = (aligned(1), None)
         self.input: np.ndarray | None = None
         self.versions: tuple[int, ...] = ()
-        self.ours: NormCall | None = None
-        self.back_ours: NormGradientCall | None = None
+        self.jit_forward: NormCall | None = None
+        self.jit_backward: NormGradientCall | None = None
 
     @property
     def code(self) -> str:
         return " + ".join([super().code, *self.followers])
 
     def prepare(self) -> None:
-        expected = self.engine.expected(self.at.bottom[0].data_memory, self.parts.shape)
+        expected = self.engine.known_layout(self.at.bottom[0].data_memory, self.parts.shape)
         kernel = norm_kernel(self.engine, self.parts, expected)
         if kernel is not None:
             self._forward_ours(kernel, expected)
@@ -151,7 +151,7 @@ class NormStep(OnednnStep[O]):
         return self._description(layout, parts or self.parts)()
 
     def _description(self, layout: Layout, parts: NormParts) -> Callable[[], Description]:
-        training = self.wants_gradient or parts.measures
+        training = self.wants_gradient or parts.uses_batch_stats
         return partial(
             self.engine.describe,
             "batch_normalization_forward",
@@ -178,9 +178,9 @@ class NormStep(OnednnStep[O]):
 
     def _forward(self, found: Description, layout: Layout) -> None:
         self.layout = layout
-        self.source = Reader(Arg.SRC, self.at.bottom[0], layout)
-        self.target = Writer(Arg.DST, self.at.top[0], layout)
-        ports: list[Port] = [self.source, *self._factors(), self.target]
+        self.source = InputArg(Arg.SRC, self.at.bottom[0], layout)
+        self.target = OutputArg(Arg.DST, self.at.top[0], layout)
+        ports: list[Argument] = [self.source, *self._factors(), self.target]
         self.state = self._statistics()
         size = found.bytes_of(Query.WORKSPACE)
         if size:
@@ -197,13 +197,13 @@ class NormStep(OnednnStep[O]):
 
     def _forward_ours(self, kernel: NormKernel, layout: Layout) -> None:
         """Let kernels of our own normalise."""
-        from demitasse.backends.onednn.own_kernels.norms import NormCall
+        from demitasse.backends.onednn.jit_adapters.norms import NormCall
 
         self.layout, self.mean, self.variance = layout, kernel.mean, kernel.variance
-        self.source = Reader(Arg.SRC, self.at.bottom[0], layout)
-        self.target = Writer(Arg.DST, self.at.top[0], layout)
-        self.ours = NormCall(self.engine, kernel, self.source, self.target, self._factors())
-        self.forward_calls = [self.ours]
+        self.source = InputArg(Arg.SRC, self.at.bottom[0], layout)
+        self.target = OutputArg(Arg.DST, self.at.top[0], layout)
+        self.jit_forward = NormCall(self.engine, kernel, self.source, self.target, self._factors())
+        self.forward_calls = [self.jit_forward]
         self._exchange(layout)
 
     def _exchange(self, layout: Layout) -> None:
@@ -214,14 +214,14 @@ class NormStep(OnednnStep[O]):
         handle = self.channels.handle
         return [(Arg.MEAN, handle, self.mean), (Arg.VARIANCE, handle, self.variance)]
 
-    def _factors(self) -> list[Reader]:
+    def _factors(self) -> list[InputArg]:
         """Return the ports of scale and shift."""
         if self.parts.scale is None:
             return []
         op, at = self.parts.scale
-        ports = [Reader(Arg.SCALE, at.params[0], self.channels)]
+        ports = [InputArg(Arg.SCALE, at.params[0], self.channels)]
         if op.bias:
-            ports.append(Reader(Arg.SHIFT, at.params[1], self.channels))
+            ports.append(InputArg(Arg.SHIFT, at.params[1], self.channels))
         return ports
 
     @property
@@ -232,23 +232,23 @@ class NormStep(OnednnStep[O]):
     # -- running -------------------------------------------------------------------------------
 
     @property
-    def repeats(self) -> bool:
+    def replayable(self) -> bool:
         return True
 
     @property
-    def backward_repeats(self) -> bool:
+    def backward_replayable(self) -> bool:
         return True
 
     def forward(self) -> None:
-        if self.parts.norm and not self.parts.measures:
+        if self.parts.norm and not self.parts.uses_batch_stats:
             self._use_stored(self.parts.norm[1])
         if self.in_place and self.wants_gradient:
             self._run_keeping_input()
         else:
-            (self.ours or self.call)()
-        if self.parts.norm and self.parts.measures:
+            (self.jit_forward or self.call)()
+        if self.parts.norm and self.parts.uses_batch_stats:
             self._add_to_averages(*self.parts.norm)
-        if self.parts.relu and self.ours is None:
+        if self.parts.relu and self.jit_forward is None:
             later.put(self._restore_lost, (), None)
 
     def _run_keeping_input(self) -> None:
@@ -261,8 +261,8 @@ class NormStep(OnednnStep[O]):
             kept = self._other(source)
             later.put(np.copyto, (kept, source[: self.layout.size]), source)
             target = self.target.array()
-        if self.ours is not None:
-            self.ours.over(kept, target)
+        if self.jit_forward is not None:
+            self.jit_forward.run_on(kept, target)
         else:
             self._run_over(kept, target)
         later.put(self._keep, (kept,), None)
@@ -335,29 +335,29 @@ class NormStep(OnednnStep[O]):
     # -- backward ------------------------------------------------------------------------------
 
     def prepare_backward(self) -> None:
-        if self.ours is not None:
-            self._backward_ours(self.ours)
+        if self.jit_forward is not None:
+            self._backward_in_kernels(self.jit_forward)
             return
         at, layout = self.at, self.layout
         found = self._gradient(self.hint, layout)
         bottom = at.bottom[0]
-        ports: list[Port] = [Reader(Arg.DIFF_DST, at.top[0], layout, diff=True)]
+        ports: list[Argument] = [InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True)]
         if not self.in_place:
-            ports.append(Reader(Arg.SRC, bottom, layout))
+            ports.append(InputArg(Arg.SRC, bottom, layout))
         fixed = list(self.state)
         if self.parts.scale is not None:
             op, own = self.parts.scale
-            ports.append(Reader(Arg.SCALE, own.params[0], self.channels))
+            ports.append(InputArg(Arg.SCALE, own.params[0], self.channels))
             wanted = own.param_propagate_down
             places = [(Arg.DIFF_SCALE, 0), *([(Arg.DIFF_SHIFT, 1)] if op.bias else [])]
             for role, index in places:
                 if wanted[index]:
-                    port = Gradient(role, own.params[index], self.channels)
+                    port = GradArg(role, own.params[index], self.channels)
                     ports.append(port)
                 else:
                     fixed.append((role, self.channels.handle, aligned(self.channels.size)))
         if at.propagate_down[0]:
-            ports.append(Writer(Arg.DIFF_SRC, bottom, layout, diff=True))
+            ports.append(OutputArg(Arg.DIFF_SRC, bottom, layout, diff=True))
         else:
             fixed.append((Arg.DIFF_SRC, layout.handle, aligned(layout.size)))
         if self.in_place:
@@ -365,43 +365,43 @@ class NormStep(OnednnStep[O]):
         self.back = Call(self.engine, found, ports, fixed)
         self.backward_calls = [self.back]
 
-    def _backward_ours(self, forward: NormCall) -> None:
+    def _backward_in_kernels(self, forward: NormCall) -> None:
         """Let kernels of our own compute the gradients."""
-        from demitasse.backends.onednn.own_kernels.norms import NormGradientCall
+        from demitasse.backends.onednn.jit_adapters.norms import NormGradientCall
 
         at, layout, gradients = self.at, self.layout, []
         if self.parts.scale is not None:
             own = self.parts.scale[1]
             wanted = zip(PARAMETER_GRADIENTS, own.params, own.param_propagate_down, strict=False)
             gradients = [
-                Gradient(role, blob, self.channels) if asked else None
+                GradArg(role, blob, self.channels) if asked else None
                 for role, blob, asked in wanted
             ]
         bottom = at.bottom[0]
-        self.back_ours = NormGradientCall(
+        self.jit_backward = NormGradientCall(
             forward,
-            None if self.in_place else Reader(Arg.SRC, bottom, layout),
-            Reader(Arg.DIFF_DST, at.top[0], layout, diff=True),
-            Writer(Arg.DIFF_SRC, bottom, layout, diff=True) if at.propagate_down[0] else None,
+            None if self.in_place else InputArg(Arg.SRC, bottom, layout),
+            InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True),
+            OutputArg(Arg.DIFF_SRC, bottom, layout, diff=True) if at.propagate_down[0] else None,
             gradients,
             self._behind(),
         )
-        self.backward_calls = [self.back_ours]
+        self.backward_calls = [self.jit_backward]
 
-    def _behind(self) -> Writer | None:
+    def _behind(self) -> OutputArg | None:
         """Return where the gradient behind the norm goes that layers in place after it leave."""
         if self.in_place or not self.followers:
             return None
-        return Writer(Arg.DIFF_DST, self.at.top[0], self.layout, diff=True)
+        return OutputArg(Arg.DIFF_DST, self.at.top[0], self.layout, diff=True)
 
     def backward(self) -> None:
         if not self.backward_calls:
             return
-        if self.back_ours is not None:
+        if self.jit_backward is not None:
             if self.in_place and self.input is not None:
-                self.back_ours.over(self.input)
+                self.jit_backward.run_on(self.input)
             else:
-                self.back_ours()
+                self.jit_backward()
             return
         call = self.back
         if self.in_place and self.input is not None:
@@ -439,7 +439,7 @@ class MVNStep(OnednnStep[ops.MVN]):
         if bottom.shape != self.op.shape:
             message = f"{len(bottom.shape)} axes; our kernel takes 4"
             raise Declined(message)
-        found = engine.whole(engine.expected(bottom.data_memory, bottom.shape))
+        found = engine.whole(engine.known_layout(bottom.data_memory, bottom.shape))
         last, blocks = (
             engine.innermost_layout(bottom.shape, 1),
             channel_blocks(engine, bottom.shape, BLOCK),
@@ -447,8 +447,8 @@ class MVNStep(OnednnStep[ops.MVN]):
         for layout in dict.fromkeys((found, last, blocks)):
             kernel = plane_norm_kernel(engine, self.op.eps, layout)
             if kernel is not None:
-                source = Reader(Arg.SRC, bottom, layout)
-                target = Writer(Arg.DST, self.at.top[0], layout)
+                source = InputArg(Arg.SRC, bottom, layout)
+                target = OutputArg(Arg.DST, self.at.top[0], layout)
                 self.forward_calls = [map_call(engine, source, target, kernel)]
                 self._deviations = kernel.deviations
                 return

@@ -34,14 +34,14 @@ class NormParts:
     relu: bool = False
 
     @property
-    def measures(self) -> bool:
+    def uses_batch_stats(self) -> bool:
         """True if mean and variance are the batch's, not given."""
         return self.norm is not None and not self.norm[0].use_global_stats
 
     @property
     def flags(self) -> int:
         """The flags of the primitive."""
-        flags = 0 if self.measures else Normalization.GLOBAL_STATISTICS
+        flags = 0 if self.uses_batch_stats else Normalization.GLOBAL_STATISTICS
         if self.scale:
             flags |= Normalization.SCALE
             flags |= Normalization.SHIFT if self.scale[0].bias else 0

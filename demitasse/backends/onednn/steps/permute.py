@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 
 from demitasse.backends import ops
+from demitasse.backends.onednn.arguments import BlobArg, Call, InputArg, OutputArg
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.ports import BlobPort, Call, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.step import Operands, decline_in_place
 
@@ -27,18 +27,18 @@ class PermuteStep(OnednnStep[ops.Permute]):
 
     def prepare(self) -> None:
         [bottom] = self.at.bottom
-        self.layout = self.engine.expected(bottom.data_memory, self.op.bottom)
-        source = Reader(Arg.SRC, bottom, self.layout)
-        target = Writer(Arg.DST, self.at.top[0], self.engine.plain(self.op.top))
+        self.layout = self.engine.known_layout(bottom.data_memory, self.op.bottom)
+        source = InputArg(Arg.SRC, bottom, self.layout)
+        target = OutputArg(Arg.DST, self.at.top[0], self.engine.plain(self.op.top))
         target.descriptor = self._turned()
         self.forward_calls = [self._copy(source, target)]
 
     def prepare_backward(self) -> None:
         if not self.at.propagate_down[0]:
             return
-        source = Reader(Arg.SRC, self.at.top[0], self.engine.plain(self.op.top), diff=True)
+        source = InputArg(Arg.SRC, self.at.top[0], self.engine.plain(self.op.top), diff=True)
         source.descriptor = self._turned()
-        target = Writer(Arg.DST, self.at.bottom[0], self.layout, diff=True)
+        target = OutputArg(Arg.DST, self.at.bottom[0], self.layout, diff=True)
         self.backward_calls = [self._copy(source, target)]
 
     def _turned(self) -> int:
@@ -48,7 +48,7 @@ class PermuteStep(OnednnStep[ops.Permute]):
         turned = tuple(strides[op.order.index(axis)] for axis in range(len(op.bottom)))
         return self.engine.strided(op.bottom, turned)
 
-    def _copy(self, source: BlobPort, target: BlobPort) -> Call:
+    def _copy(self, source: BlobArg, target: BlobArg) -> Call:
         found = self.engine.describe_reorder(source.descriptor, target.descriptor)
         return Call(self.engine, found, [source, target])
 
@@ -62,7 +62,7 @@ class ShuffleStep(OnednnStep[ops.Shuffle]):
 
     def prepare(self) -> None:
         [bottom], shape = self.at.bottom, self.op.shape
-        expected = self.engine.whole(self.engine.expected(bottom.data_memory, shape))
+        expected = self.engine.whole(self.engine.known_layout(bottom.data_memory, shape))
         self.layout = expected if expected.plain else self.engine.innermost_layout(shape, 1)
         self.forward_calls = [self._copy(self.op.group, diff=False)]
 
@@ -81,9 +81,9 @@ class ShuffleStep(OnednnStep[ops.Shuffle]):
         read = (image, channel, columns * channel, pixel)
         written = (image, rows * channel, channel, pixel)
         from_, to = (top, bottom) if diff else (bottom, top)
-        source = Reader(Arg.SRC, from_, self.layout, diff=diff)
+        source = InputArg(Arg.SRC, from_, self.layout, diff=diff)
         source.descriptor = self.engine.strided(table, read)
-        target = Writer(Arg.DST, to, self.layout, diff=diff)
+        target = OutputArg(Arg.DST, to, self.layout, diff=diff)
         target.descriptor = self.engine.strided(table, written)
         found = self.engine.describe_reorder(source.descriptor, target.descriptor)
         return Call(self.engine, found, [source, target])

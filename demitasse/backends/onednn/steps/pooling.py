@@ -13,20 +13,20 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.unary import means_call, region_call
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims
 from demitasse.backends.onednn.library.primitive import Description, candidates
-from demitasse.backends.onednn.own_kernels.unary import means_call, region_call
-from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.regions import Bins, bins, bins_between
 from demitasse.backends.step import Declined, Operand, Operands, decline_gradients, decline_in_place
 
 if TYPE_CHECKING:
-    from demitasse.backends.onednn.own_kernels.roi_pooling import RegionCall
+    from demitasse.backends.onednn.jit_adapters.roi_pooling import RegionCall
 
-__all__ = ["PoolStep", "PyramidStep", "RegionMeansStep", "RegionPoolStep"]
+__all__ = ["PSROIPoolStep", "PoolStep", "ROIPoolStep", "SpatialPyramidPoolStep"]
 
 
 IMAGE_AXES = (3, 4, 5)
@@ -62,7 +62,7 @@ class PoolStep(OnednnStep[ops.Pool]):
         self.mask: list[tuple[int, int, np.ndarray]] = []
 
     def prepare(self) -> None:
-        expected = self.engine.expected(self.at.bottom[0].data_memory, self.op.bottom)
+        expected = self.engine.known_layout(self.at.bottom[0].data_memory, self.op.bottom)
         slow: tuple[Description, Layout, Layout] | None = None
         for layout in candidates(self.engine, expected):
             with suppress(Declined):
@@ -109,8 +109,8 @@ class PoolStep(OnednnStep[ops.Pool]):
             self.mask = [(Arg.WORKSPACE, found.descriptor(Query.WORKSPACE), buffer)]
             self.kept = buffer.nbytes
         ports = [
-            Reader(Arg.SRC, self.at.bottom[0], x),
-            Writer(Arg.DST, self.at.top[0], y),
+            InputArg(Arg.SRC, self.at.bottom[0], x),
+            OutputArg(Arg.DST, self.at.top[0], y),
         ]
         self.forward_calls = [Call(self.engine, found, ports, self.mask)]
 
@@ -120,8 +120,8 @@ class PoolStep(OnednnStep[ops.Pool]):
             return
         found = self._gradient(self.hint, self.x)
         ports = [
-            Reader(Arg.DIFF_DST, at.top[0], self.y, diff=True),
-            Writer(Arg.DIFF_SRC, at.bottom[0], self.x, diff=True),
+            InputArg(Arg.DIFF_DST, at.top[0], self.y, diff=True),
+            OutputArg(Arg.DIFF_SRC, at.bottom[0], self.x, diff=True),
         ]
         self.backward_calls = [Call(self.engine, found, ports, self.mask)]
 
@@ -161,7 +161,7 @@ def some_empty(op: ops.Pool) -> bool:
     return any((out - 1) * s - p >= size or k <= p for size, out, k, s, p in sizes)
 
 
-class _LevelWriter(Writer):
+class _LevelWriter(OutputArg):
     """The part of the top that a level is written to.
 
     Args:
@@ -180,10 +180,10 @@ class _LevelWriter(Writer):
         return super().array()[self._first :]
 
 
-class PyramidStep(OnednnStep[ops.Pyramid]):
+class SpatialPyramidPoolStep(OnednnStep[ops.SpatialPyramidPool]):
     """Each level is pooled in the layout that is fastest for it, and copied into the top."""
 
-    def __init__(self, engine: Engine, op: ops.Pyramid, at: Operands) -> None:
+    def __init__(self, engine: Engine, op: ops.SpatialPyramidPool, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_gradients([at])
         self._levels = [self._level(number, pool) for number, pool in enumerate(op.levels)]
@@ -209,14 +209,14 @@ class PyramidStep(OnednnStep[ops.Pyramid]):
         found = engine.describe_reorder(level.y.handle, there)
         target = _LevelWriter(top, engine.plain(top.shape), first)
         target.descriptor = there
-        return Call(engine, found, [Reader(Arg.SRC, level.at.top[0], level.y), target])
+        return Call(engine, found, [InputArg(Arg.SRC, level.at.top[0], level.y), target])
 
 
 VALUES = 5
 """Fields of a region."""
 
 
-O = TypeVar("O", bound=ops.RegionPool | ops.RegionMeans)  # noqa: E741 - the type of the operation
+O = TypeVar("O", bound=ops.ROIPool | ops.PSROIPool)  # noqa: E741 - the type of the operation
 
 
 class _RegionStep(OnednnStep[O]):
@@ -251,29 +251,29 @@ class _RegionStep(OnednnStep[O]):
         super().forward()
 
 
-class RegionMeansStep(_RegionStep[ops.RegionMeans]):
+class PSROIPoolStep(_RegionStep[ops.PSROIPool]):
     """From C order."""
 
     cut = staticmethod(bins_between)
 
     def _made(self) -> RegionCall | None:
         at, plain, op = self.at, self.engine.plain, self.op
-        source = Reader(Arg.SRC, at.bottom[0], plain(op.bottom))
-        return means_call(self.engine, op, source, Writer(Arg.DST, at.top[0], plain(op.top)))
+        source = InputArg(Arg.SRC, at.bottom[0], plain(op.bottom))
+        return means_call(self.engine, op, source, OutputArg(Arg.DST, at.top[0], plain(op.top)))
 
 
-class RegionPoolStep(_RegionStep[ops.RegionPool]):
+class ROIPoolStep(_RegionStep[ops.ROIPool]):
     """From the layout of the channels that is found, or with the channels last."""
 
     cut = staticmethod(bins)
 
     def _made(self) -> RegionCall | None:
         engine, shape = self.engine, self.op.bottom
-        expected = engine.whole(engine.expected(self.at.bottom[0].data_memory, shape))
+        expected = engine.whole(engine.known_layout(self.at.bottom[0].data_memory, shape))
         return self._in(expected) or self._in(engine.innermost_layout(shape, 1))
 
     def _in(self, layout: Layout) -> RegionCall | None:
         at, engine, op = self.at, self.engine, self.op
-        source = Reader(Arg.SRC, at.bottom[0], layout)
-        target = Writer(Arg.DST, at.top[0], engine.plain(op.top))
+        source = InputArg(Arg.SRC, at.bottom[0], layout)
+        target = OutputArg(Arg.DST, at.top[0], engine.plain(op.top))
         return region_call(engine, op, source, target)

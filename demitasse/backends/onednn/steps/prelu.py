@@ -11,13 +11,13 @@ import math
 import numpy as np
 
 from demitasse.backends import ops
+from demitasse.backends.onednn.arguments import Argument, Call, GradArg, InputArg, OutputArg
 from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description, in_some_layout
-from demitasse.backends.onednn.ports import Call, Gradient, Port, Reader, Writer
 from demitasse.backends.onednn.step import OnednnStep
-from demitasse.backends.onednn.steps.activation import Copy
+from demitasse.backends.onednn.steps.activation import SaveInput
 from demitasse.backends.onednn.steps.rectifier import Fixed
 from demitasse.backends.step import Declined, Operands
 
@@ -47,7 +47,7 @@ class PReLUStep(OnednnStep[ops.PReLU]):
         self.known = at.saved("input", op.bottom).blob if self.keeps_input else at.bottom[0]
 
     def prepare(self) -> None:
-        expected = self.engine.expected(self.at.bottom[0].data_memory, self.op.bottom)
+        expected = self.engine.known_layout(self.at.bottom[0].data_memory, self.op.bottom)
         in_some_layout(self.engine, expected, self._prepare_in)
 
     def _prepare_in(self, layout: Layout) -> None:
@@ -82,36 +82,36 @@ class PReLUStep(OnednnStep[ops.PReLU]):
     def _forward(self, found: Description, layout: Layout) -> None:
         at = self.at
         self.hint, self.layout = found, layout
-        source = Reader(Arg.SRC, at.bottom[0], layout)
+        source = InputArg(Arg.SRC, at.bottom[0], layout)
         ports = [
             source,
-            Reader(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS)),
-            Writer(Arg.DST, at.top[0], layout),
+            InputArg(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS)),
+            OutputArg(Arg.DST, at.top[0], layout),
         ]
         call = Call(self.engine, found, ports)
-        keep = [Copy(self.engine, source, self.known)] if self.keeps_input else []
+        keep = [SaveInput(self.engine, source, self.known)] if self.keeps_input else []
         self.forward_calls = [*keep, call]
 
     def prepare_backward(self) -> None:
         at, layout, engine = self.at, self.layout, self.engine
         found = self._gradient(self.hint, layout)
         slopes = found.layout(Query.DIFF_WEIGHTS)
-        self.source = Reader(Arg.SRC, self.known, layout)
-        ports: list[Port] = [
+        self.source = InputArg(Arg.SRC, self.known, layout)
+        ports: list[Argument] = [
             self.source,
-            Reader(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS)),
-            Reader(Arg.DIFF_DST, at.top[0], layout, diff=True),
+            InputArg(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS)),
+            InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True),
         ]
         unwanted: list[Fixed] = []
         if at.param_propagate_down[0]:
-            ports.append(Gradient(Arg.DIFF_WEIGHTS, at.params[0], slopes))
+            ports.append(GradArg(Arg.DIFF_WEIGHTS, at.params[0], slopes))
         else:
-            lent = engine.lend(Arg.DIFF_WEIGHTS, slopes.size)
+            lent = engine.scratch_for(Arg.DIFF_WEIGHTS, slopes.size)
             unwanted.append((Arg.DIFF_WEIGHTS, slopes.handle, lent))
         if at.propagate_down[0]:
-            ports.append(Writer(Arg.DIFF_SRC, at.bottom[0], layout, diff=True))
+            ports.append(OutputArg(Arg.DIFF_SRC, at.bottom[0], layout, diff=True))
         else:
-            lent = engine.lend(Arg.DIFF_SRC, layout.size)
+            lent = engine.scratch_for(Arg.DIFF_SRC, layout.size)
             unwanted.append((Arg.DIFF_SRC, layout.handle, lent))
         self.backward_calls = [Call(engine, found, ports, unwanted)]
 

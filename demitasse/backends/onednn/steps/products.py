@@ -5,25 +5,32 @@ from __future__ import annotations
 import numpy as np
 
 from demitasse.backends import ops
+from demitasse.backends.onednn.arguments import (
+    Argument,
+    Call,
+    GradArg,
+    InputArg,
+    OutputArg,
+    ParamArg,
+)
+from demitasse.backends.onednn.jit_adapters.pixels import rows_call
 from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description, lent_attributes
-from demitasse.backends.onednn.own_kernels.pixels import rows_call
-from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Port, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 from demitasse.errors import DeviceError, ErrorCode
 
-__all__ = ["InnerProductStep", "Own", "Product"]
+__all__ = ["BufferArg", "InnerProductStep", "Product"]
 
 
 FEW = 8
 """Rows below which a packed weight is no faster than one in C order."""
 
 
-class Own(Port):
+class BufferArg(Argument):
     """An argument that is a buffer of the Step's own, or a part of one.
 
     Attributes:
@@ -71,7 +78,7 @@ class Product:
         attributes: int | None = None,
         alone: bool = False,
     ) -> None:
-        self._reader = Parameter if alone else Reader
+        self._reader = ParamArg if alone else InputArg
         self._engine, self._weight, self._bias = engine, weight, bias
         m, k = weight.shape
         self.x, self.y, self.w = (engine.plain(shape) for shape in ((rows, k), (rows, m), (m, k)))
@@ -87,14 +94,14 @@ class Product:
         )
         self._packed = self._forward.layout(Query.WEIGHTS)
 
-    def forward(self, x: Port, y: Port) -> Call:
+    def forward(self, x: Argument, y: Argument) -> Call:
         """Return what computes y."""
         ports = [x, self._reader(Arg.WEIGHTS, self._weight, self._packed)]
         if self._row and self._bias:
-            ports.append(Reader(Arg.BIAS, self._bias, self._row))
+            ports.append(InputArg(Arg.BIAS, self._bias, self._row))
         return Call(self._engine, self._forward, [*ports, y])
 
-    def gradient(self, dy: Port, dx: Port) -> Call:
+    def gradient(self, dy: Argument, dx: Argument) -> Call:
         """Return what computes the gradient of x.
 
         The weight is used as it is, in C order: for few rows that is the fastest there is.
@@ -107,9 +114,9 @@ class Product:
             self._forward.handle,
             self._engine.attributes,
         )
-        return Call(self._engine, found, [dy, Reader(Arg.WEIGHTS, self._weight, self.w), dx])
+        return Call(self._engine, found, [dy, InputArg(Arg.WEIGHTS, self._weight, self.w), dx])
 
-    def gradients(self, x: Port, dy: Port, *, bias: bool) -> Call:
+    def gradients(self, x: Argument, dy: Argument, *, bias: bool) -> Call:
         """Return what adds to the gradients of W and, with ``bias``, of b."""
         row = self._row if bias else None
         found = self._engine.describe(
@@ -121,9 +128,9 @@ class Product:
             self._forward.handle,
             self._engine.attributes,
         )
-        ports = [x, dy, Gradient(Arg.DIFF_WEIGHTS, self._weight, self.w)]
+        ports = [x, dy, GradArg(Arg.DIFF_WEIGHTS, self._weight, self.w)]
         if row and self._bias:
-            ports.append(Gradient(Arg.DIFF_BIAS, self._bias, row))
+            ports.append(GradArg(Arg.DIFF_BIAS, self._bias, row))
         return Call(self._engine, found, ports)
 
 
@@ -152,7 +159,7 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
             found = self._describe(engine.plain(self.w).handle, engine.attributes)
         self.hint, self.weight = found, found.layout(Query.WEIGHTS)
         top = self.at.top[0]
-        self.forward_calls = [self._ours(top) or self._call(found, top)]
+        self.forward_calls = [self._jit_call(top) or self._call(found, top)]
 
     def _agree(self, found: Description) -> bool:
         """Return whether the gradient of a weight that is learned has the weight's own layout."""
@@ -170,9 +177,9 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
         Raises:
             Declined: Neither our kernel nor the library does it.
         """
-        ours = self._ours(target, then)
-        if ours is not None:
-            return ours
+        jit_call = self._jit_call(target, then)
+        if jit_call is not None:
+            return jit_call
         functions = post_ops(then)
         with lent_attributes(self.engine.library, functions=functions) as lent:
             found = self._describe(self.hint.descriptor(Query.WEIGHTS), lent)
@@ -189,7 +196,7 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
             attributes,
         )
 
-    def _ours(self, target: Operand, then: ops.Activation | None = None) -> Runnable | None:
+    def _jit_call(self, target: Operand, then: ops.Activation | None = None) -> Runnable | None:
         """Return the product in a kernel of our own; None where none pays or can be made.
 
         Raises:
@@ -198,19 +205,19 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
         if self.at.backward:
             return None
         source, weight, bias = self._sources()
-        written = Writer(Arg.DST, target, self.y)
+        written = OutputArg(Arg.DST, target, self.y)
         return rows_call(self.engine, source, weight, bias, written, then)
 
     def _call(self, found: Description, target: Operand) -> Call:
-        ports: list[Port] = [port for port in self._sources() if port is not None]
-        return Call(self.engine, found, [*ports, Writer(Arg.DST, target, self.y)])
+        ports: list[Argument] = [port for port in self._sources() if port is not None]
+        return Call(self.engine, found, [*ports, OutputArg(Arg.DST, target, self.y)])
 
-    def _sources(self) -> tuple[Reader, Parameter, Reader | None]:
+    def _sources(self) -> tuple[InputArg, ParamArg, InputArg | None]:
         """Return what is read: rows, weight and bias."""
         at = self.at
-        bias = Reader(Arg.BIAS, at.params[1], self.bias) if self.bias else None
-        weight = Parameter(Arg.WEIGHTS, at.params[0], self.weight)
-        return Reader(Arg.SRC, at.bottom[0], self.x), weight, bias
+        bias = InputArg(Arg.BIAS, at.params[1], self.bias) if self.bias else None
+        weight = ParamArg(Arg.WEIGHTS, at.params[0], self.weight)
+        return InputArg(Arg.SRC, at.bottom[0], self.x), weight, bias
 
     def prepare_backward(self) -> None:
         if self.at.param_propagate_down[0]:
@@ -219,7 +226,7 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
             self._prepare_data()
 
     @property
-    def backward_repeats(self) -> bool:
+    def backward_replayable(self) -> bool:
         return not self._adds_bias_alone
 
     @property
@@ -240,13 +247,13 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
         at = self.at
         bias = self.bias if self.op.bias and at.param_propagate_down[1] else None
         found = self._describe_weights(self.hint, self.hint.descriptor(Query.WEIGHTS), bias)
-        ports: list[Port] = [
-            Reader(Arg.SRC, at.bottom[0], self.x),
-            Reader(Arg.DIFF_DST, at.top[0], self.y, diff=True),
-            Gradient(Arg.DIFF_WEIGHTS, at.params[0], found.layout(Query.DIFF_WEIGHTS)),
+        ports: list[Argument] = [
+            InputArg(Arg.SRC, at.bottom[0], self.x),
+            InputArg(Arg.DIFF_DST, at.top[0], self.y, diff=True),
+            GradArg(Arg.DIFF_WEIGHTS, at.params[0], found.layout(Query.DIFF_WEIGHTS)),
         ]
         if bias:
-            ports.append(Gradient(Arg.DIFF_BIAS, at.params[1], bias))
+            ports.append(GradArg(Arg.DIFF_BIAS, at.params[1], bias))
         self.backward_calls.append(Call(self.engine, found, ports))
 
     def _describe_weights(self, hint: Description, w: int, bias: Layout | None) -> Description:
@@ -271,8 +278,8 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
             self.engine.attributes,
         )
         ports = [
-            Reader(Arg.DIFF_DST, at.top[0], self.y, diff=True),
-            Reader(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS)),
-            Writer(Arg.DIFF_SRC, at.bottom[0], self.x, diff=True),
+            InputArg(Arg.DIFF_DST, at.top[0], self.y, diff=True),
+            InputArg(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS)),
+            OutputArg(Arg.DIFF_SRC, at.bottom[0], self.x, diff=True),
         ]
         self.backward_calls.append(Call(self.engine, found, ports))

@@ -20,11 +20,11 @@ from functools import partial
 import numpy as np
 
 from demitasse.backends.arrays import aligned
+from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
 from demitasse.backends.onednn.library.constants import Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description, Function, lent_attributes
-from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.step import Declined
 
 __all__ = ["RECTIFIER", "Fixed", "rectified", "rectifying", "sloping"]
@@ -36,7 +36,7 @@ RECTIFIER: Sequence[Function] = ((Algorithm.HARDSWISH, math.inf, 0.0), (Algorith
 """Post-operation of a primitive."""
 
 
-def rectified(engine: Engine, source: Reader, target: Writer, layout: Layout) -> Call:
+def rectified(engine: Engine, source: InputArg, target: OutputArg, layout: Layout) -> Call:
     """Return ReLU by itself: the functions after a sum that changes nothing, with negative zero.
 
     Args:

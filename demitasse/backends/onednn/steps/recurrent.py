@@ -15,13 +15,13 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.onednn.arguments import Argument, Call, InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.recurrent import learned_steps, output_call, steps_call
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.primitive import lent_attributes
-from demitasse.backends.onednn.own_kernels.recurrent import learned_steps, output_call, steps_call
-from demitasse.backends.onednn.ports import Call, Port, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable
-from demitasse.backends.onednn.steps.products import Own, Product
+from demitasse.backends.onednn.steps.products import BufferArg, Product
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 
 __all__ = [
@@ -43,8 +43,8 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
         # the inputs of the gates, which become the open gates
         self.z = _array(t, n, wide)
         self.input = Product(engine, t * n, weights[0], weights[1])
-        z = Own(Arg.DST, self.input.y, self.z)
-        x = Reader(Arg.SRC, bottom[0], self.input.x)
+        z = BufferArg(Arg.DST, self.input.y, self.z)
+        x = InputArg(Arg.SRC, bottom[0], self.input.x)
         self.to_gates = self.input.forward(x, z)
         self.sequence = sequence(engine, op, weights[self.first_state], self.z)
         self.before = self.sequence.before
@@ -52,8 +52,8 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
         self.from_static: Call | None = None
         if op.static:
             self.static, self.row = Product(engine, n, weights[2]), _array(n, wide)
-            row = Own(Arg.DST, self.static.y, self.row)
-            port = Reader(Arg.SRC, bottom[2], self.static.x)
+            row = BufferArg(Arg.DST, self.static.y, self.row)
+            port = InputArg(Arg.SRC, bottom[2], self.static.x)
             self.from_static = self.static.forward(port, row)
             self.forward_calls.append(self.from_static)
         self.hidden: np.ndarray | None = None
@@ -67,8 +67,8 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
         # the top may be overwritten before the gradient is computed
         self.hidden, self.y = (_array(op.steps, op.rows, op.m) for _ in range(2))
         self.output = Product(self.engine, op.steps * op.rows, *at.params[index : index + 2])
-        hidden = Own(Arg.SRC, self.output.x, self.hidden)
-        self.to_output = self.output.forward(hidden, Own(Arg.DST, self.output.y, self.y))
+        hidden = BufferArg(Arg.SRC, self.output.x, self.hidden)
+        self.to_output = self.output.forward(hidden, BufferArg(Arg.DST, self.output.y, self.y))
         self.forward_calls.append(self.to_output)
 
     @property
@@ -133,30 +133,32 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
     def _from_all_gates(self) -> list[Runnable]:
         """Return what runs when the gradients of the gates of all steps are there."""
         at, op, wanted = self.at, self.op, self.at.param_propagate_down
-        dz, x = Own(Arg.DIFF_DST, self.input.y, self.dz), at.bottom[0]
+        dz, x = BufferArg(Arg.DIFF_DST, self.input.y, self.dz), at.bottom[0]
         calls: list[Runnable] = []
         if wanted[0]:
-            calls.append(self.input.gradients(Reader(Arg.SRC, x, self.input.x), dz, bias=wanted[1]))
+            calls.append(
+                self.input.gradients(InputArg(Arg.SRC, x, self.input.x), dz, bias=wanted[1])
+            )
         if wanted[self.first_state]:
             every = Product(self.engine, op.steps * op.rows, at.params[self.first_state])
-            before = Own(Arg.SRC, every.x, self.before)
-            dz = Own(Arg.DIFF_DST, every.y, self.dz)
+            before = BufferArg(Arg.SRC, every.x, self.before)
+            dz = BufferArg(Arg.DIFF_DST, every.y, self.dz)
             calls.append(every.gradients(before, dz, bias=False))
         if at.propagate_down[0]:
-            dz = Own(Arg.DIFF_DST, self.input.y, self.dz)
-            dx = Writer(Arg.DIFF_SRC, x, self.input.x, diff=True)
+            dz = BufferArg(Arg.DIFF_DST, self.input.y, self.dz)
+            dx = OutputArg(Arg.DIFF_SRC, x, self.input.x, diff=True)
             calls.append(self.input.gradient(dz, dx))
         return calls
 
     def _from_static(self) -> list[Call]:
         at, product, calls = self.at, self.static, []
         if at.param_propagate_down[2]:
-            static = Reader(Arg.SRC, at.bottom[2], product.x)
-            row = Own(Arg.DIFF_DST, product.y, self.row)
+            static = InputArg(Arg.SRC, at.bottom[2], product.x)
+            row = BufferArg(Arg.DIFF_DST, product.y, self.row)
             calls.append(product.gradients(static, row, bias=False))
         if at.propagate_down[2]:
-            row = Own(Arg.DIFF_DST, product.y, self.row)
-            target = Writer(Arg.DIFF_SRC, at.bottom[2], product.x, diff=True)
+            row = BufferArg(Arg.DIFF_DST, product.y, self.row)
+            target = OutputArg(Arg.DIFF_SRC, at.bottom[2], product.x, diff=True)
             calls.append(product.gradient(row, target))
         return calls
 
@@ -165,12 +167,12 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
         product, wanted = self.output, self.at.param_propagate_down[self.first_state + 1 :]
         self.dy, calls = _array(*hidden.shape), []
         if wanted[0]:
-            source = Own(Arg.SRC, product.x, hidden)
-            dy = Own(Arg.DIFF_DST, product.y, self.dy)
+            source = BufferArg(Arg.SRC, product.x, hidden)
+            dy = BufferArg(Arg.DIFF_DST, product.y, self.dy)
             calls.append(product.gradients(source, dy, bias=wanted[1]))
         self.d_hidden = _array(*hidden.shape)
-        dy = Own(Arg.DIFF_DST, product.y, self.dy)
-        calls.append(product.gradient(dy, Own(Arg.DIFF_SRC, product.x, self.d_hidden)))
+        dy = BufferArg(Arg.DIFF_DST, product.y, self.dy)
+        calls.append(product.gradient(dy, BufferArg(Arg.DIFF_SRC, product.x, self.d_hidden)))
         return calls
 
     def backward(self) -> None:
@@ -230,15 +232,15 @@ class RecurrentForwardStep(OnednnStep[ops.Recurrent]):
     ) -> None:
         """Add a product of rows with a weight, and perhaps a bias."""
         product = Product(self.engine, rows, *params, alone=True)
-        x: Port = (
-            Own(Arg.SRC, product.x, source)
+        x: Argument = (
+            BufferArg(Arg.SRC, product.x, source)
             if isinstance(source, np.ndarray)
-            else Reader(Arg.SRC, source, product.x)
+            else InputArg(Arg.SRC, source, product.x)
         )
-        y: Port = (
-            Own(Arg.DST, product.y, target)
+        y: Argument = (
+            BufferArg(Arg.DST, product.y, target)
             if isinstance(target, np.ndarray)
-            else Writer(Arg.DST, target, product.y)
+            else OutputArg(Arg.DST, target, product.y)
         )
         self.forward_calls.append(product.forward(x, y))
 
@@ -290,9 +292,9 @@ class LstmCell:
     def __init__(self, steps: int, rows: int, size: int) -> None:
         self.size = size
         self.cells = np.zeros((steps + 1, rows, size), np.float32)
-        self.squashed = np.zeros((steps, rows, size), np.float32)
+        self.tanh_cell = np.zeros((steps, rows, size), np.float32)
         self.scratch, self.dc = (np.zeros((rows, size), np.float32) for _ in range(2))
-        self.nbytes = self.cells.nbytes + self.squashed.nbytes
+        self.nbytes = self.cells.nbytes + self.tanh_cell.nbytes
 
     def begin(self, states: list[np.ndarray]) -> None:
         self.cells[0] = states[1]
@@ -308,13 +310,13 @@ class LstmCell:
         np.multiply(opened, half, out=opened)
         np.add(opened, half, out=opened)
         i, f, o, g = self._parts(z)
-        c, squashed = self.cells[t + 1], self.squashed[t]
+        c, tanh_cell = self.cells[t + 1], self.tanh_cell[t]
         np.multiply(cont, f, out=c)
         np.multiply(c, self.cells[t], out=c)
         np.multiply(i, g, out=self.scratch)
         np.add(c, self.scratch, out=c)
-        np.tanh(c, out=squashed)
-        np.multiply(o, squashed, out=h)
+        np.tanh(c, out=tanh_cell)
+        np.multiply(o, tanh_cell, out=h)
 
     def begin_back(self) -> None:
         self.dc[...] = 0
@@ -322,14 +324,14 @@ class LstmCell:
     def back(self, t: int, z: np.ndarray, cont: np.ndarray, dh: np.ndarray, dz: np.ndarray) -> None:
         i, f, o, g = self._parts(z)
         di, df, do, dg = self._parts(dz)
-        dc, s, squashed = self.dc, self.scratch, self.squashed[t]
-        past_tanh(squashed, dh, s)
+        dc, s, tanh_cell = self.dc, self.scratch, self.tanh_cell[t]
+        past_tanh(tanh_cell, dh, s)
         np.multiply(s, o, out=s)
         np.add(dc, s, out=dc)
         np.multiply(dc, i, out=s)
         past_tanh(g, s, dg)
         np.multiply(dc, g, out=di)
-        np.multiply(dh, squashed, out=do)
+        np.multiply(dh, tanh_cell, out=do)
         np.multiply(dc, cont, out=dc)
         np.multiply(dc, self.cells[t], out=df)
         for gate, gradient in ((i, di), (f, df), (o, do)):
@@ -369,9 +371,9 @@ class RnnCell:
         past_tanh(z, dh, dz)
 
 
-def past_tanh(squashed: np.ndarray, gradient: np.ndarray, out: np.ndarray) -> None:
+def past_tanh(tanh_cell: np.ndarray, gradient: np.ndarray, out: np.ndarray) -> None:
     """Write gradient * (1 - squashed^2): what passes a tanh."""
-    np.multiply(squashed, squashed, out=out)
+    np.multiply(tanh_cell, tanh_cell, out=out)
     np.subtract(1, out, out=out)
     np.multiply(out, gradient, out=out)
 
@@ -424,7 +426,7 @@ class Steps(Protocol):
         """Compute them from those of the hidden states. Shape: (T, N, H)."""
 
 
-class ApartSteps:
+class StepwiseRNN:
     """Those that run one by one.
 
     Args:
@@ -444,7 +446,7 @@ class ApartSteps:
         self.states = self._cell.states
         with lent_attributes(engine.library, keep=1.0) as adding:
             again = Product(engine, n, weight, attributes=adding)
-        self._h_port, self._z_port = Own(Arg.SRC, again.x), Own(Arg.DST, again.y)
+        self._h_port, self._z_port = BufferArg(Arg.SRC, again.x), BufferArg(Arg.DST, again.y)
         self._from_hidden = again.forward(self._h_port, self._z_port)
         self._again, self.calls = again, [self._from_hidden]
 
@@ -467,8 +469,8 @@ class ApartSteps:
 
     def prepare_backward(self, dz: np.ndarray, known: np.ndarray) -> None:
         del known  # it is what the inputs have become
-        self._dz, self._dz_port = dz, Own(Arg.DIFF_DST, self._again.y)
-        dh = Own(Arg.DIFF_SRC, self._again.x, self._dh)
+        self._dz, self._dz_port = dz, BufferArg(Arg.DIFF_DST, self._again.y)
+        dh = BufferArg(Arg.DIFF_SRC, self._again.x, self._dh)
         self._from_gates = self._again.gradient(self._dz_port, dh)
 
     def backward(self, cont: np.ndarray, dy: np.ndarray) -> None:
@@ -495,4 +497,4 @@ def sequence(engine: Engine, op: ops.Recurrent, weight: Operand, z: np.ndarray) 
     """
     with suppress(Declined):
         return learned_steps(engine, op, weight, z)
-    return ApartSteps(engine, op, weight, z)
+    return StepwiseRNN(engine, op, weight, z)

@@ -13,24 +13,31 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import later
+from demitasse.backends.onednn.arguments import (
+    Argument,
+    Call,
+    GradArg,
+    InputArg,
+    OutputArg,
+    ParamArg,
+)
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims, layout_of
 from demitasse.backends.onednn.library.primitive import Description
-from demitasse.backends.onednn.ports import Call, Gradient, Parameter, Port, Reader, Writer
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.convolution import WindowStep
 from demitasse.backends.onednn.steps.rectifier import Fixed, rectifying
 from demitasse.backends.step import Declined, Memory, Operand, Operands
 from demitasse.backends.windows import ConvGeometry
 
-__all__ = ["RowConvStep"]
+__all__ = ["FullWidthConvStep"]
 
 FEWEST = 16
 """Columns from which on it pays: as many as a vector has numbers."""
 
 
-class _Turned(Parameter):
+class _Turned(ParamArg):
     """Filters whose columns are taken for channels.
 
     Args:
@@ -52,7 +59,7 @@ class _Turned(Parameter):
         self.engine.reorder(memory.cpu_data(), self._here, target, self.layout)
 
 
-class _TurnedGradient(Gradient):
+class _TurnedGradient(GradArg):
     """The gradient of such filters: what the primitive writes is turned back.
 
     Args:
@@ -68,7 +75,7 @@ class _TurnedGradient(Gradient):
         self._here = here
 
     def array(self) -> np.ndarray:
-        self._part = self.engine.lend(self.role, self.layout.size)
+        self._part = self.engine.scratch_for(self.role, self.layout.size)
         return self._part
 
     def done(self) -> None:
@@ -86,7 +93,7 @@ class _TurnedGradient(Gradient):
         total += part
 
 
-class RowConvStep(WindowStep[ops.Conv]):
+class FullWidthConvStep(WindowStep[ops.Conv]):
     """One bottom, one top."""
 
     def __init__(self, engine: Engine, op: ops.Conv, at: Operands) -> None:
@@ -144,26 +151,26 @@ class RowConvStep(WindowStep[ops.Conv]):
 
     def _call(self, found: Description, target: Operand, fixed: list[Fixed]) -> Call:
         at = self.at
-        ports: list[Port] = [
+        ports: list[Argument] = [
             self._images(),
             _Turned(at.params[0], self._here, found.layout(Query.WEIGHTS)),
         ]
         if self.bias:
-            ports.append(Reader(Arg.BIAS, at.params[1], self.bias))
-        written = Writer(Arg.DST, target, self.engine.innermost_layout(self.maps, 1))
+            ports.append(InputArg(Arg.BIAS, at.params[1], self.bias))
+        written = OutputArg(Arg.DST, target, self.engine.innermost_layout(self.maps, 1))
         written.descriptor = self._y
         return Call(self.engine, found, [*ports, written], fixed)
 
-    def _images(self) -> Reader:
+    def _images(self) -> InputArg:
         """Return what reads the images, whose columns are taken for channels."""
-        source = Reader(Arg.SRC, self.at.bottom[0], self.engine.plain(self.image))
+        source = InputArg(Arg.SRC, self.at.bottom[0], self.engine.plain(self.image))
         source.descriptor = self._x
         return source
 
-    def _slopes(self) -> Reader:
+    def _slopes(self) -> InputArg:
         """Return what reads the gradient of the top."""
         layout = self.engine.innermost_layout(self.maps, 1)
-        source = Reader(Arg.DIFF_DST, self.at.top[0], layout, diff=True)
+        source = InputArg(Arg.DIFF_DST, self.at.top[0], layout, diff=True)
         source.descriptor = self._y
         return source
 
@@ -188,9 +195,9 @@ class RowConvStep(WindowStep[ops.Conv]):
             engine.attributes,
         )
         filters = _TurnedGradient(at.params[0], self._here, found.layout(Query.DIFF_WEIGHTS))
-        ports: list[Port] = [self._images(), self._slopes(), filters]
+        ports: list[Argument] = [self._images(), self._slopes(), filters]
         if bias:
-            ports.append(Gradient(Arg.DIFF_BIAS, at.params[1], bias))
+            ports.append(GradArg(Arg.DIFF_BIAS, at.params[1], bias))
         return Call(engine, found, ports)
 
     def _data_gradient(self) -> Call:
@@ -206,6 +213,6 @@ class RowConvStep(WindowStep[ops.Conv]):
             engine.attributes,
         )
         filters = _Turned(at.params[0], self._here, found.layout(Query.WEIGHTS))
-        target = Writer(Arg.DIFF_SRC, at.bottom[0], engine.plain(self.image), diff=True)
+        target = OutputArg(Arg.DIFF_SRC, at.bottom[0], engine.plain(self.image), diff=True)
         target.descriptor = self._x
         return Call(engine, found, [self._slopes(), filters, target])

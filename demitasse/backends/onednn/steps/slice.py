@@ -7,12 +7,12 @@ from ctypes import c_void_p
 from itertools import pairwise
 
 from demitasse.backends import ops
+from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims
 from demitasse.backends.onednn.library.library import check, create
 from demitasse.backends.onednn.library.primitive import in_some_layout
-from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.onednn.steps.sums import summed
 from demitasse.backends.step import Declined, Operands, decline_in_place, share
@@ -33,13 +33,13 @@ class SliceStep(OnednnStep[ops.Slice]):
 
     def prepare(self) -> None:
         [bottom], op, engine = self.at.bottom, self.op, self.engine
-        whole = engine.whole(engine.expected(bottom.data_memory, op.bottom))
+        whole = engine.whole(engine.known_layout(bottom.data_memory, op.bottom))
         if not whole.plain and len(op.bottom) >= IMAGES:
             whole = engine.innermost_layout(op.bottom, 1)
         self._whole, self._parts = whole, [self._part(whole, *ends) for ends in pairwise(op.ends)]
         places = zip(self.at.top, op.ends[:-1], self._parts, strict=True)
         for top, first, layout in places:
-            source, target = Reader(Arg.SRC, bottom, whole), Writer(Arg.DST, top, layout)
+            source, target = InputArg(Arg.SRC, bottom, whole), OutputArg(Arg.DST, top, layout)
             begin = along(op.axis, first, len(op.bottom))
             self.forward_calls.append(part_copy(engine, source, begin, target))
 
@@ -63,8 +63,8 @@ class SliceStep(OnednnStep[ops.Slice]):
             general=True,  # made of reorders, which are good
         )
         pairs = enumerate(zip(at.top, parts, strict=True))
-        reads = [Reader(Arg.MULTIPLE_SRC + i, top, one, diff=True) for i, (top, one) in pairs]
-        target = Writer(Arg.DST, at.bottom[0], self._whole, diff=True)
+        reads = [InputArg(Arg.MULTIPLE_SRC + i, top, one, diff=True) for i, (top, one) in pairs]
+        target = OutputArg(Arg.DST, at.bottom[0], self._whole, diff=True)
         self.backward_calls = [Call(engine, found, [*reads, target])]
 
 
@@ -78,7 +78,7 @@ class CropStep(OnednnStep[ops.Crop]):
         decline_in_place(at, NEEDS_BOTTOM)
 
     def prepare(self) -> None:
-        expected = self.engine.expected(self.at.bottom[0].data_memory, self.op.bottom)
+        expected = self.engine.known_layout(self.at.bottom[0].data_memory, self.op.bottom)
         if len(self.op.bottom) < IMAGES:
             self._prepare_in(self.engine.plain(self.op.bottom))
         else:
@@ -87,14 +87,17 @@ class CropStep(OnednnStep[ops.Crop]):
     def _prepare_in(self, layout: Layout) -> None:
         engine, op, [top] = self.engine, self.op, self.at.top
         there = like(engine, layout, op.top)
-        source, target = Reader(Arg.SRC, self.at.bottom[0], layout), Writer(Arg.DST, top, there)
+        source, target = (
+            InputArg(Arg.SRC, self.at.bottom[0], layout),
+            OutputArg(Arg.DST, top, there),
+        )
         self.forward_calls = [part_copy(engine, source, op.first, target)]
 
 
 class SplitStep(OnednnStep[ops.Split]):
     """The gradient is a sum in the first of the readers' layouts that is not C order."""
 
-    may_wait = True  # no elements are looked at
+    deferrable = True  # no elements are looked at
 
     def __init__(self, engine: Engine, op: ops.Split, at: Operands) -> None:
         super().__init__(engine, op, at)
@@ -113,7 +116,7 @@ class SplitStep(OnednnStep[ops.Split]):
         at, shape = self.at, self.op.shape
         if not at.propagate_down[0]:
             return
-        layouts = [self.engine.expected(blob.diff_memory, shape) for blob in at.top]
+        layouts = [self.engine.known_layout(blob.diff_memory, shape) for blob in at.top]
         layout = next((one for one in layouts if not one.plain), layouts[0])
         ones = [1.0] * len(at.top)
         call = summed(self.engine, at.top, ones, at.bottom[0], layout, diff=True)
@@ -134,7 +137,7 @@ def along(axis: int, first: int, axes: int) -> list[int]:
     return [first if place == axis else 0 for place in range(axes)]
 
 
-def part_copy(engine: Engine, source: Reader, first: Sequence[int], target: Writer) -> Call:
+def part_copy(engine: Engine, source: InputArg, first: Sequence[int], target: OutputArg) -> Call:
     """Return the copy of a part.
 
     Args:

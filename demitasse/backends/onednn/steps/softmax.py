@@ -11,12 +11,12 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.losses import loss_divisor
+from demitasse.backends.onednn.arguments import Argument, Call, InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.unary import map_call, rows_kernel
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
-from demitasse.backends.onednn.own_kernels.unary import map_call, rows_kernel
-from demitasse.backends.onednn.ports import Call, Port, Reader, Writer
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from demitasse.backends.kernels.nan_rows import NanRows
     from demitasse.backends.kernels.small_axis_softmax import SmallAxisSoftmax
 
-__all__ = ["SoftmaxLossStep", "SoftmaxStep", "describe_softmax", "few_classes", "spoil_lost"]
+__all__ = ["SoftmaxLossStep", "SoftmaxStep", "describe_softmax", "few_classes", "propagate_nan"]
 
 
-def spoil_lost(x: np.ndarray, top: Operand, axis: int) -> None:
+def propagate_nan(x: np.ndarray, top: Operand, axis: int) -> None:
     """Write NaN into ``top`` wherever NaN or infinity in ``x`` leads to it.
 
     oneDNN's exponential makes a number of everything, which would hide that a net has diverged.
@@ -99,7 +99,7 @@ class _MarkedCall(Call):
     __slots__ = ("_lost",)
 
     def __init__(
-        self, engine: Engine, description: Description, ports: Sequence[Port], lost: NanRows
+        self, engine: Engine, description: Description, ports: Sequence[Argument], lost: NanRows
     ) -> None:
         super().__init__(engine, description, ports)
         self._lost = lost
@@ -124,11 +124,11 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
         self._marks = False
 
     @property
-    def may_wait(self) -> bool:
+    def deferrable(self) -> bool:
         return self._marks and not self.at.backward
 
     @property
-    def repeats(self) -> bool:
+    def replayable(self) -> bool:
         return self._marks
 
     def prepare(self) -> None:
@@ -139,8 +139,8 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
         few = self._few_classes()
         self._marks = few is not None
         ports = (
-            Reader(Arg.SRC, at.bottom[0], self.layout),
-            Writer(Arg.DST, at.top[0], self.layout),
+            InputArg(Arg.SRC, at.bottom[0], self.layout),
+            OutputArg(Arg.DST, at.top[0], self.layout),
         )
         if few is not None:
             self.forward_calls = [map_call(self.engine, ports[0], ports[1], few)]
@@ -161,7 +161,7 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
         outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
         last = engine.innermost_layout(shape, axis)
         found, layout = None, engine.plain(shape)
-        there = not at.backward and engine.expected(at.bottom[0].data_memory, shape) is last
+        there = not at.backward and engine.known_layout(at.bottom[0].data_memory, shape) is last
         if inner > 1 and there:
             found, layout = rows_kernel(engine, outer * inner, shape[axis]), last
         elif inner == 1 or self.layout.plain or not at.backward:
@@ -185,7 +185,7 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
     def forward(self) -> None:
         super().forward()
         if not self._marks:
-            spoil_lost(self.at.bottom[0].read(), self.at.top[0], self.op.axis)
+            propagate_nan(self.at.bottom[0].read(), self.at.top[0], self.op.axis)
 
     def prepare_backward(self) -> None:
         if self.at.propagate_down[0]:
@@ -205,9 +205,9 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
             self.engine.attributes,
         )
         ports = [
-            Reader(Arg.DST, at.top[0], layout),
-            Reader(Arg.DIFF_DST, at.top[0], layout, diff=True),
-            Writer(Arg.DIFF_SRC, at.bottom[0], layout, diff=True),
+            InputArg(Arg.DST, at.top[0], layout),
+            InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True),
+            OutputArg(Arg.DIFF_SRC, at.bottom[0], layout, diff=True),
         ]
         return Call(self.engine, found, ports)
 
@@ -258,8 +258,8 @@ class SoftmaxLossStep(OnednnStep[ops.SoftmaxLoss]):
         few = few_classes(engine, op.bottom, op.axis)
         if few is not None:
             layout = engine.plain(op.bottom)
-        source = Reader(Arg.SRC, self.at.bottom[0], layout)
-        target = Writer(Arg.DST, self.prob.blob, layout)
+        source = InputArg(Arg.SRC, self.at.bottom[0], layout)
+        target = OutputArg(Arg.DST, self.prob.blob, layout)
         self._marks = few is not None
         if few is not None:
             self.forward_calls = [map_call(engine, source, target, few)]
@@ -270,7 +270,7 @@ class SoftmaxLossStep(OnednnStep[ops.SoftmaxLoss]):
         self.prob.buffer()  # says that this pass has computed it
         self.forward_calls[0]()
         if not self._marks:
-            spoil_lost(self.at.bottom[0].read(), self.prob.blob, self.op.axis)
+            propagate_nan(self.at.bottom[0].read(), self.prob.blob, self.op.axis)
         places, known, counted = self._labelled()
         picked = self.prob.read().reshape(-1)[places]
         loss = -np.log(np.maximum(picked, SMALLEST_PROBABILITY))

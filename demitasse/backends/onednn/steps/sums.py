@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from ctypes import c_float, c_void_p
 
+from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
 from demitasse.backends.onednn.library.constants import Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.ports import Call, Reader, Writer
 from demitasse.backends.step import Declined, Operand
 
 __all__ = ["ONES", "added", "summed"]
@@ -54,9 +54,9 @@ def summed(
         general=True,  # made of reorders, which are good
     )
     ports = [
-        Reader(Arg.MULTIPLE_SRC + i, blob, layout, diff=diff) for i, blob in enumerate(sources)
+        InputArg(Arg.MULTIPLE_SRC + i, blob, layout, diff=diff) for i, blob in enumerate(sources)
     ]
-    return Call(engine, found, [*ports, Writer(Arg.DST, target, layout, diff=diff)])
+    return Call(engine, found, [*ports, OutputArg(Arg.DST, target, layout, diff=diff)])
 
 
 def added(
@@ -76,8 +76,8 @@ def added(
     one, two = sources
     found = engine.describe("binary", Algorithm.ADD, *[layout.handle] * 3, attributes)
     ports = [
-        Reader(Arg.SRC, one, layout, diff=diff),
-        Reader(Arg.SECOND_SRC, two, layout, diff=diff),
-        Writer(Arg.DST, target, layout, diff=diff),
+        InputArg(Arg.SRC, one, layout, diff=diff),
+        InputArg(Arg.SECOND_SRC, two, layout, diff=diff),
+        OutputArg(Arg.DST, target, layout, diff=diff),
     ]
     return Call(engine, found, ports)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from demitasse.backends.pixels import Pixels
+from demitasse.backends.pixels import ImageBatch
 from demitasse.core.deprecated import (
     deprecated_attribute,
     deprecated_names,
@@ -110,7 +110,7 @@ class Batch:
 
     def __init__(self, memory: HostMemory, dtype: str, *, takes_bytes: bool = False) -> None:
         self.arrays: list[np.ndarray] = []
-        self.pixels: Pixels | None = None
+        self.pixels: ImageBatch | None = None
         self.position = self.skipped = 0
         self.last = self.is_skipped = False
         self._memory, self._dtype = memory, dtype
@@ -120,12 +120,12 @@ class Batch:
 
     def images(
         self, shape: Shape, records: Iterable[np.ndarray], mean_scale: MeanScale
-    ) -> np.ndarray | Pixels:
+    ) -> np.ndarray | ImageBatch:
         """Return memory for the first top, to be overwritten completely.
 
         Args:
             shape: (N, C, h, w).
-            records: The images; if all are bytes and the batch takes bytes, returns ``Pixels``.
+            records: The images; if all are bytes and the batch takes bytes, returns ``ImageBatch``.
             mean_scale: Mean and scale, applied later to bytes.
         """
         self.pixels = None
@@ -138,7 +138,7 @@ class Batch:
             self._places = self._memory(count, "int32")
         self.arrays[0] = self._bytes[:size].reshape(shape)
         places = self._places[:count].reshape(-1, 3)
-        self.pixels = Pixels(self.arrays[0], places, mean_scale.mean, mean_scale.scale)
+        self.pixels = ImageBatch(self.arrays[0], places, mean_scale.mean, mean_scale.scale)
         return self.pixels
 
     def array(self, index: int, shape: Shape) -> np.ndarray:

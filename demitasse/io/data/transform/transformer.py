@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from demitasse.backends.pixels import Pixels
+from demitasse.backends.pixels import ImageBatch
 from demitasse.blob import Blob
 from demitasse.core.paths import resolve_path
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, ShapeError
@@ -245,7 +245,7 @@ class DataTransformer:
     def finish(
         self,
         images: Images,
-        out: np.ndarray | Pixels,
+        out: np.ndarray | ImageBatch,
         *,
         first: int,
         step: int = 1,
@@ -269,7 +269,7 @@ class DataTransformer:
         words = None
         if self._mirror or self._crops_anywhere:
             words = words_of(self._random, len(images), first, step, places)
-        if isinstance(out, Pixels):
+        if isinstance(out, ImageBatch):
             self._cut(images, out, words)
         elif isinstance(images, np.ndarray) and not self._crops_anywhere:
             self._centred(images, out)
@@ -329,7 +329,7 @@ class DataTransformer:
             cut[turned] = cut[turned, :, :, ::-1]
         self._compute(cut, 0, 0, out)
 
-    def _cut(self, images: Images, out: Pixels, words: np.ndarray | None) -> None:
+    def _cut(self, images: Images, out: ImageBatch, words: np.ndarray | None) -> None:
         """Crop records of bytes, and note positions and flips."""
         for i, (image, top, left, turned) in enumerate(self._places(images, out.shape, words)):
             h, w = out.shape[2:]

@@ -11,12 +11,12 @@ from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.step import Memory
 
-__all__ = ["Copy"]
+__all__ = ["CachedReorder"]
 
 NEVER = (-1, -1)
 
 
-class Copy:
+class CachedReorder:
     """A memory's contents in another form, made again when they have changed.
 
     As long as they have changed whenever it is asked for, like parameters in training, it lies in
@@ -53,7 +53,7 @@ class Copy:
         version = memory.serial, memory.version
         if self._own is None:
             if version != self._version and not self._kept:
-                lent = engine.lend(self._role, self._size)
+                lent = engine.scratch_for(self._role, self._size)
                 with later.at_once():  # what was put off may still read what is there
                     self._make(memory, lent)
                 self._version = version

@@ -15,18 +15,18 @@ from demitasse.backends.kernels.pointwise import plan_pointwise
 from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd import plan_winograd
-from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.own_kernels.convolutions.depthwise import DepthwiseKernels
-from demitasse.backends.onednn.own_kernels.convolutions.direct import DirectKernels
-from demitasse.backends.onednn.own_kernels.convolutions.few_outputs import NarrowKernels
-from demitasse.backends.onednn.own_kernels.convolutions.grouped import GroupedKernels
-from demitasse.backends.onednn.own_kernels.convolutions.interface import ConvKernels
-from demitasse.backends.onednn.own_kernels.convolutions.pointwise import (
+from demitasse.backends.onednn.jit_adapters.convolutions.depthwise import DepthwiseKernels
+from demitasse.backends.onednn.jit_adapters.convolutions.direct import DirectKernels
+from demitasse.backends.onednn.jit_adapters.convolutions.few_outputs import NarrowKernels
+from demitasse.backends.onednn.jit_adapters.convolutions.grouped import GroupedKernels
+from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
+from demitasse.backends.onednn.jit_adapters.convolutions.pointwise import (
     PointwiseGradients,
     PointwiseKernels,
 )
-from demitasse.backends.onednn.own_kernels.convolutions.winograd import WinogradKernels
-from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
+from demitasse.backends.onednn.jit_adapters.convolutions.winograd import WinogradKernels
+from demitasse.backends.onednn.jit_adapters.rectifiers import rectifier_of
+from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language import later
+from demitasse.backends.onednn.arguments import Argument, InputArg, converted_bytes
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.ports import Port, Reader, converted_bytes
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.step import Memory
 
@@ -55,7 +55,9 @@ class KernelCall:
         held: Bytes that it holds besides its kernel's.
     """
 
-    def __init__(self, engine: Engine, ports: tuple[Port, ...], code: str, held: int = 0) -> None:
+    def __init__(
+        self, engine: Engine, ports: tuple[Argument, ...], code: str, held: int = 0
+    ) -> None:
         self.engine, self.ports, self.code, self._held = engine, ports, code, held
         for port in ports:
             port.engine = engine
@@ -147,7 +149,7 @@ class ConvCall(KernelCall):
     def _follow_channels(self) -> None:
         """Let it take what has changed of offsets and slopes."""
         bias, slopes = self.operands.bias, self.operands.slopes
-        if self._offsets is not None and isinstance(bias, Reader):
+        if self._offsets is not None and isinstance(bias, InputArg):
             self._offsets.follow(bias.blob.data_memory)
         if self._slopes is not None and slopes is not None:
             self._slopes.follow(slopes.blob.data_memory)
@@ -164,7 +166,7 @@ class ConvCall(KernelCall):
 
     def _take_given_offsets(self) -> None:
         bias = self.operands.bias
-        if self._take_offsets is not None and bias is not None and not isinstance(bias, Reader):
+        if self._take_offsets is not None and bias is not None and not isinstance(bias, InputArg):
             self._take_offsets(bias)
 
 

@@ -13,18 +13,25 @@ import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import later
-from demitasse.backends.onednn.copies import Copy
+from demitasse.backends.onednn.cached_reorder import CachedReorder
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description, Primitive
 from demitasse.backends.step import Memory, Operand
 
 __all__ = [
-    "BlobPort", "Call", "Gradient", "Parameter", "Port", "Reader", "Writer", "converted_bytes",
+    "Argument",
+    "BlobArg",
+    "Call",
+    "GradArg",
+    "InputArg",
+    "OutputArg",
+    "ParamArg",
+    "converted_bytes",
 ]  # fmt: skip
 
 
-class Port(ABC):
+class Argument(ABC):
     """An argument of a primitive.
 
     Args:
@@ -63,7 +70,7 @@ class Port(ABC):
         return 0
 
 
-class BlobPort(Port):
+class BlobArg(Argument):
     """An argument that is a blob's data or gradient.
 
     Args:
@@ -86,19 +93,19 @@ class BlobPort(Port):
         return self.blob.diff_memory if self.diff else self.blob.data_memory
 
 
-class Reader(BlobPort):
+class InputArg(BlobArg):
     """An argument that is read."""
 
     __slots__ = ("_copy",)
 
     def __init__(self, role: int, blob: Operand, layout: Layout, *, diff: bool = False) -> None:
         super().__init__(role, blob, layout, diff=diff)
-        self._copy = Copy(role, layout.size, self._convert)
+        self._copy = CachedReorder(role, layout.size, self._convert)
 
     def attach(self, primitive: Primitive, engine: Engine) -> None:
         super().attach(primitive, engine)
         if not self.diff:
-            engine.wish(self.memory, self.layout, self.blob)
+            engine.prefer_layout(self.memory, self.layout, self.blob)
 
     def array(self) -> np.ndarray:
         memory = self.blob.diff_memory if self.diff else self.blob.data_memory
@@ -119,7 +126,7 @@ class Reader(BlobPort):
         return self._copy.nbytes
 
 
-class Parameter(Reader):
+class ParamArg(InputArg):
     """A parameter that is read: it is kept in one layout where that will do."""
 
     __slots__ = ()
@@ -131,22 +138,22 @@ class Parameter(Reader):
         return self._converted() if side is None else side
 
 
-class Writer(BlobPort):
+class OutputArg(BlobArg):
     """An argument that is overwritten."""
 
     __slots__ = ()
 
     def attach(self, primitive: Primitive, engine: Engine) -> None:
         super().attach(primitive, engine)
-        self.promise(engine)
+        self.set_layout(engine)
 
-    def promise(self, engine: Engine) -> None:
+    def set_layout(self, engine: Engine) -> None:
         """Let Steps that are prepared later know the layout in which they will find the memory.
 
         One long row stands for any shape in C order, so it tells them nothing.
         """
         if len(self.layout.shape) > 1:
-            engine.promise(self.memory, self.layout)
+            engine.set_layout(self.memory, self.layout)
 
     def array(self) -> np.ndarray:
         memory = self.blob.diff_memory if self.diff else self.blob.data_memory
@@ -156,7 +163,7 @@ class Writer(BlobPort):
         return side
 
 
-class Gradient(BlobPort):
+class GradArg(BlobArg):
     """A parameter's gradient: overwritten where it was cleared, added to otherwise."""
 
     __slots__ = ("_part",)
@@ -167,7 +174,9 @@ class Gradient(BlobPort):
 
     def array(self) -> np.ndarray:
         memory = self.memory
-        self._part = None if memory.cleared else self.engine.lend(self.role, self.layout.size)
+        self._part = (
+            None if memory.cleared else self.engine.scratch_for(self.role, self.layout.size)
+        )
         if self._part is not None:
             return self._part
         if self.plain:
@@ -192,7 +201,7 @@ class Gradient(BlobPort):
         total += part
 
 
-def converted_bytes(ports: Sequence[Port]) -> int:
+def converted_bytes(ports: Sequence[Argument]) -> int:
     """Return the bytes of converted copies that ports hold."""
     return sum(port.copied for port in ports)
 
@@ -215,14 +224,14 @@ class Call:
         self,
         engine: Engine,
         description: Description,
-        ports: Sequence[Port],
+        ports: Sequence[Argument],
         fixed: Sequence[tuple[int, int, np.ndarray]] = (),
     ) -> None:
         uses = [(port.role, port.descriptor) for port in ports]
         uses += [(role, descriptor) for role, descriptor, _ in fixed]
         self.primitive = Primitive(engine.stream, description, uses)
         self.ports = tuple(ports)
-        self._cleaned = [port for port in ports if type(port).done is not Port.done]
+        self._cleaned = [port for port in ports if type(port).done is not Argument.done]
         for port in ports:
             port.attach(self.primitive, engine)
         for role, _, buffer in fixed:

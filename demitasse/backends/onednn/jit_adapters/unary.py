@@ -9,11 +9,11 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.elementwise import Elementwise
+from demitasse.backends.onednn.arguments import InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.calls import KernelCall
+from demitasse.backends.onednn.jit_adapters.images import images_of
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.own_kernels.calls import KernelCall
-from demitasse.backends.onednn.own_kernels.images import images_of
-from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from demitasse.backends.kernels.interpolation import Interpolation
     from demitasse.backends.kernels.l2_normalize import L2Normalize
     from demitasse.backends.kernels.small_axis_softmax import SmallAxisSoftmax
-    from demitasse.backends.onednn.own_kernels.roi_pooling import RegionCall
+    from demitasse.backends.onednn.jit_adapters.roi_pooling import RegionCall
 
 __all__ = [
     "ElementwiseCall", "LRNCall", "LRNGradientCall", "MapCall", "Maps", "Offset", "OffsetCall",
@@ -36,8 +36,8 @@ def elementwise_call(
     engine: Engine,
     function: str,
     numbers: Sequence[float],
-    sources: Sequence[Reader],
-    *targets: Writer,
+    sources: Sequence[InputArg],
+    *targets: OutputArg,
 ) -> ElementwiseCall:
     """Return what computes a function of every element.
 
@@ -62,7 +62,7 @@ def elementwise_call(
 
 
 def factors_call(
-    engine: Engine, source: Reader, target: Writer, values: tuple[np.ndarray, np.ndarray]
+    engine: Engine, source: InputArg, target: OutputArg, values: tuple[np.ndarray, np.ndarray]
 ) -> MapCall | None:
     """Return what multiplies channels with factors, adds offsets and rectifies; perhaps None.
 
@@ -85,7 +85,7 @@ def factors_call(
     return map_call(engine, source, target, ChannelFactors((x, y), *values, tuning))
 
 
-def map_call(engine: Engine, source: Reader, target: Writer, kernel: Maps) -> MapCall:
+def map_call(engine: Engine, source: InputArg, target: OutputArg, kernel: Maps) -> MapCall:
     """Return what runs a kernel that makes one blob of another."""
     return MapCall(engine, source, target, kernel)
 
@@ -121,7 +121,7 @@ def lengths_kernel(engine: Engine, layout: Layout, eps: float) -> L2Normalize | 
 
 
 def region_call(
-    engine: Engine, op: ops.RegionPool, source: Reader, target: Writer
+    engine: Engine, op: ops.ROIPool, source: InputArg, target: OutputArg
 ) -> RegionCall | None:
     """Return what pools regions of a map, whatever they are; perhaps None.
 
@@ -136,7 +136,7 @@ def region_call(
     if not tuning.width or images is None:
         return None
     from demitasse.backends.kernels.roi_pooling import RegionMaxima, takes
-    from demitasse.backends.onednn.own_kernels.roi_pooling import RegionCall
+    from demitasse.backends.onednn.jit_adapters.roi_pooling import RegionCall
 
     if not takes(images, tuning.width):
         return None
@@ -146,14 +146,14 @@ def region_call(
 
 
 def means_call(
-    engine: Engine, op: ops.RegionMeans, source: Reader, target: Writer
+    engine: Engine, op: ops.PSROIPool, source: InputArg, target: OutputArg
 ) -> RegionCall | None:
     """Return what takes means of bins, both in C order; None where no kernels can be made."""
     tuning = engine.tuning.as_set(wanted())
     if not tuning.width:
         return None
     from demitasse.backends.kernels.roi_pooling import RegionMeans
-    from demitasse.backends.onednn.own_kernels.roi_pooling import RegionCall
+    from demitasse.backends.onednn.jit_adapters.roi_pooling import RegionCall
 
     regions, _, rows, columns = op.top
     kernel = RegionMeans(op.bottom, regions, (rows, columns), tuning)
@@ -225,10 +225,10 @@ class MapCall(KernelCall):
         kernel: The kernel.
     """
 
-    def __init__(self, engine: Engine, source: Reader, target: Writer, kernel: Maps) -> None:
+    def __init__(self, engine: Engine, source: InputArg, target: OutputArg, kernel: Maps) -> None:
         self._source, self._target, self._kernel = source, target, kernel
         super().__init__(engine, (source, target), kernel.code)
-        target.promise(engine)
+        target.set_layout(engine)
 
     def __call__(self) -> None:
         self._kernel(self._source.array(), self._target.array())
@@ -271,17 +271,17 @@ class OffsetCall(KernelCall):
     def __init__(
         self,
         engine: Engine,
-        source: Reader,
-        target: Writer,
+        source: InputArg,
+        target: OutputArg,
         kernel: Offset,
         offsets: np.ndarray | tuple[np.ndarray, ...],
-        other: Reader | None = None,
+        other: InputArg | None = None,
     ) -> None:
         self._source, self._target, self._other = source, target, other
         self._kernel, self._offsets = kernel, offsets
         ports = (source, target) if other is None else (source, other, target)
         super().__init__(engine, ports, kernel.code)
-        target.promise(engine)
+        target.set_layout(engine)
 
     @property
     def kept(self) -> int:
@@ -307,13 +307,13 @@ class ElementwiseCall(KernelCall):
     """
 
     def __init__(
-        self, engine: Engine, kernel: Elementwise, sources: Sequence[Reader],
-        targets: Sequence[Writer],
+        self, engine: Engine, kernel: Elementwise, sources: Sequence[InputArg],
+        targets: Sequence[OutputArg],
     ) -> None:  # fmt: skip
         self._kernel, self._sources, self._targets = kernel, sources, targets
         super().__init__(engine, (*sources, *targets), kernel.code)
         for target in targets:
-            target.promise(engine)
+            target.set_layout(engine)
 
     def __call__(self) -> None:
         arrays = [source.array() for source in self._sources]
@@ -348,10 +348,12 @@ class LRNCall(KernelCall):
         target: What is written, in the same layout.
     """
 
-    def __init__(self, engine: Engine, kernel: Response, source: Reader, target: Writer) -> None:
+    def __init__(
+        self, engine: Engine, kernel: Response, source: InputArg, target: OutputArg
+    ) -> None:
         self._kernel, self._source, self._target = kernel, source, target
         super().__init__(engine, (source, target), kernel.code, 0)
-        target.promise(engine)
+        target.set_layout(engine)
 
     def __call__(self) -> None:
         source, target = self._source.array(), self._target.array()
@@ -371,11 +373,11 @@ class LRNGradientCall(KernelCall):
     """
 
     def __init__(
-        self, engine: Engine, kernel: Response, source: Reader, dy: Reader, dx: Writer
+        self, engine: Engine, kernel: Response, source: InputArg, dy: InputArg, dx: OutputArg
     ) -> None:
         self._kernel, self._source, self._dy, self._dx = kernel, source, dy, dx
         super().__init__(engine, (source, dy, dx), kernel.code, 0)
-        dx.promise(engine)
+        dx.set_layout(engine)
 
     def __call__(self) -> None:
         source, dy, dx = self._source.array(), self._dy.array(), self._dx.array()

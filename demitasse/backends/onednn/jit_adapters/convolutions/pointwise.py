@@ -15,11 +15,11 @@ from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolutio
 from demitasse.backends.kernels.pointwise.gradient import PointwiseGradient
 from demitasse.backends.kernels.pointwise.schedule import PointwiseSchedule
 from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.onednn.jit_adapters.calls import FilterCall, FilterGradientCall
+from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
+from demitasse.backends.onednn.jit_adapters.images import images_of
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.own_kernels.calls import FilterCall, FilterGradientCall
-from demitasse.backends.onednn.own_kernels.convolutions.interface import ConvKernels
-from demitasse.backends.onednn.own_kernels.images import images_of
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 
 __all__ = ["PixelsCall", "PixelsGradientCall", "PointwiseGradients", "PointwiseKernels"]
@@ -44,9 +44,9 @@ class PointwiseKernels(ConvKernels):
         self.parts = parts
 
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> PixelsCall | None:
-        home = operands.target.layout.home
+        channel_slice = operands.target.layout.channel_slice
         x, y = (images_of(port.layout) for port in (operands.source, operands.target))
-        in_part = home is not None and not home.is_whole
+        in_part = channel_slice is not None and not channel_slice.is_whole
         gains = in_part or (operands.then.limited and limits_pay(self.parts))
         if not gains or x is None or y is None or pool:
             return None  # the library's own code is good

@@ -19,12 +19,12 @@ from demitasse.backends.kernels.few_inputs.gradient import DirectGradient
 from demitasse.backends.kernels.few_inputs.schedule import DirectSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import later
+from demitasse.backends.onednn.arguments import InputArg
+from demitasse.backends.onednn.jit_adapters.calls import KernelCall
+from demitasse.backends.onednn.jit_adapters.convolutions.direct import DirectCall
+from demitasse.backends.onednn.jit_adapters.images import fitting
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.own_kernels.calls import KernelCall
-from demitasse.backends.onednn.own_kernels.convolutions.direct import DirectCall
-from demitasse.backends.onednn.own_kernels.images import fitting
-from demitasse.backends.onednn.ports import Reader
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
@@ -64,9 +64,9 @@ class TurnedKernels:
         operands = replace(operands, dy=self._plain(operands.dy))
         return TurnedGradientCall(self.engine, self.banding, operands, images)
 
-    def _plain(self, port: Reader) -> Reader:
+    def _plain(self, port: InputArg) -> InputArg:
         """Return a port of the same gradient in C order, which direct convolution reads."""
-        return Reader(Arg.DIFF_DST, port.blob, self.engine.plain(self.banding.x), diff=True)
+        return InputArg(Arg.DIFF_DST, port.blob, self.engine.plain(self.banding.x), diff=True)
 
 
 def turned_kernels(

@@ -16,13 +16,13 @@ from demitasse.backends.kernels.col2im import Col2Im
 from demitasse.backends.kernels.norm.backward import GradientFanout, NormalizationGradient
 from demitasse.backends.kernels.norm.forward import Normalization
 from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.onednn.arguments import Argument, GradArg, InputArg, OutputArg, ParamArg
+from demitasse.backends.onednn.jit_adapters.calls import KernelCall, spoils
+from demitasse.backends.onednn.jit_adapters.images import images_of, in_padded_blocks
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Primitive
-from demitasse.backends.onednn.own_kernels.calls import KernelCall, spoils
-from demitasse.backends.onednn.own_kernels.images import images_of, in_padded_blocks
-from demitasse.backends.onednn.ports import Gradient, Parameter, Port, Reader, Writer
 from demitasse.backends.onednn.step import Runnable
 from demitasse.backends.onednn.steps.norm_parts import NormParts
 from demitasse.backends.onednn.threads import wanted
@@ -47,7 +47,7 @@ def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> Normalizati
         layout: Of input and output.
     """
     tuning = engine.tuning.as_set(wanted())
-    if parts.norm is None or not parts.measures or not tuning.width:
+    if parts.norm is None or not parts.uses_batch_stats or not tuning.width:
         return None
     images = images_of(layout)
     if images is None:
@@ -139,9 +139,9 @@ class NormCall(KernelCall):
         self,
         engine: Engine,
         kernel: Normalization,
-        source: Reader,
-        target: Writer,
-        parameters: Sequence[Reader],
+        source: InputArg,
+        target: OutputArg,
+        parameters: Sequence[InputArg],
     ) -> None:
         channels = kernel.mean.shape[0]
         self.kernel, self._source, self._target = kernel, source, target
@@ -149,13 +149,13 @@ class NormCall(KernelCall):
         self.parameters: tuple[_Source, _Source] = _filled(parameters, absent)
         kept = kernel.mean.nbytes + kernel.variance.nbytes + kernel.inverse.nbytes
         super().__init__(engine, (source, *parameters, target), kernel.code, kept)
-        target.promise(engine)
+        target.set_layout(engine)
 
     def __call__(self) -> None:
         source = self._source.array()
-        self.over(source, self._target.array())
+        self.run_on(source, self._target.array())
 
-    def over(self, source: np.ndarray, target: np.ndarray) -> None:
+    def run_on(self, source: np.ndarray, target: np.ndarray) -> None:
         """Read and write these arrays."""
         factors, offsets = (row.array() for row in self.parameters)
         [sums] = self.engine.workspaces(self.kernel.sums_size)
@@ -178,11 +178,11 @@ class NormGradientCall(KernelCall):
     def __init__(
         self,
         forward: NormCall,
-        source: Reader | None,
-        dy: Reader,
-        dx: Writer | None,
-        gradients: Sequence[Gradient | None],
-        behind: Writer | None = None,
+        source: InputArg | None,
+        dy: InputArg,
+        dx: OutputArg | None,
+        gradients: Sequence[GradArg | None],
+        behind: OutputArg | None = None,
     ) -> None:
         self._kernel = NormalizationGradient(forward.kernel)
         self.forward, self.source, self.dy, self._behind = forward, source, dy, behind
@@ -196,17 +196,17 @@ class NormGradientCall(KernelCall):
         )
         self._dx: _Source = _Fixed(size) if dx is None else dx
         self._wanted, ports = wanted, [port for port in (source, dy, dx) if port is not None]
-        everything: list[Port] = [*ports, *wanted, *([] if behind is None else [behind])]
+        everything: list[Argument] = [*ports, *wanted, *([] if behind is None else [behind])]
         kept = 0 if dx is not None else 4 * size
         super().__init__(forward.engine, tuple(everything), self._kernel.code, kept)
         if dx is not None:
-            dx.promise(self.engine)
+            dx.set_layout(self.engine)
 
     def __call__(self) -> None:
         if self.source is not None:
-            self.over(self.source.array())
+            self.run_on(self.source.array())
 
-    def over(self, source: np.ndarray) -> None:
+    def run_on(self, source: np.ndarray) -> None:
         """Read the forward call's input from this array."""
         dy = self.dy.array()
         rows = self.parameters()
@@ -246,10 +246,10 @@ class HandedGradientCall(KernelCall):
     def __init__(
         self,
         norm: NormGradientCall,
-        source: Reader,
+        source: InputArg,
         handed: GradientFanout,
-        others: Sequence[Reader],
-        targets: Sequence[Writer],
+        others: Sequence[InputArg],
+        targets: Sequence[OutputArg],
         between: Sequence[Operand],
         apart: Sequence[Runnable],
     ) -> None:
@@ -309,7 +309,7 @@ class PlaneCall(KernelCall):
         self,
         engine: Engine,
         op: ops.Deconv,
-        ports: tuple[Reader, Parameter, Writer],
+        ports: tuple[InputArg, ParamArg, OutputArg],
         tuning: Tuning,
     ) -> None:
         images, channels, *bottom = op.bottom
@@ -327,7 +327,7 @@ class PlaneCall(KernelCall):
         super().__init__(
             engine, ports, f"{found.implementation}, overlaps llvm:{tuning.instructions}"
         )
-        ports[2].promise(engine)
+        ports[2].set_layout(engine)
 
     def __call__(self) -> None:
         source, weights, target = (port.array() for port in self.ports)

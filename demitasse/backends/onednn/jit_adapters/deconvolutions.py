@@ -10,16 +10,16 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.col2im import Col2Im
 from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.onednn.arguments import InputArg, OutputArg, ParamArg
+from demitasse.backends.onednn.jit_adapters.calls import ConvCall
 from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.primitive import BLOCK, Description, Primitive
-from demitasse.backends.onednn.own_kernels.calls import ConvCall
-from demitasse.backends.onednn.ports import Parameter, Reader, Writer
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands
 from demitasse.backends.onednn.threads import wanted
 
 if TYPE_CHECKING:
-    from demitasse.backends.onednn.own_kernels.norms import PlaneCall
+    from demitasse.backends.onednn.jit_adapters.norms import PlaneCall
 
 __all__ = ["OverlapCall", "overlap_call", "overlaps", "plane_call"]
 
@@ -60,7 +60,7 @@ def overlap_call(engine: Engine, op: ops.Deconv, operands: ConvOperands) -> Over
 
 
 def plane_call(
-    engine: Engine, op: ops.Deconv, plain: Description, ports: tuple[Reader, Parameter, Writer]
+    engine: Engine, op: ops.Deconv, plain: Description, ports: tuple[InputArg, ParamArg, OutputArg]
 ) -> PlaneCall | None:
     """Return what computes one channel at a time; None where that does not pay or cannot be made.
 
@@ -81,7 +81,7 @@ def plane_call(
         return None
     if "gemm:jit" not in plain.implementation or plain.bytes_of(Query.SCRATCHPAD) < LARGE:
         return None
-    from demitasse.backends.onednn.own_kernels.norms import PlaneCall
+    from demitasse.backends.onednn.jit_adapters.norms import PlaneCall
 
     return PlaneCall(engine, op, ports, tuning)
 
@@ -127,7 +127,7 @@ class OverlapCall(ConvCall):
         self._kernel = Col2Im(*images, op.kernel, op.stride, op.pad, tuning)
         code = f"{found.implementation}, overlaps llvm:{tuning.instructions}"
         super().__init__(engine, operands, code, self._pass_weights, self._kernel.take_offsets)
-        operands.target.promise(engine)
+        operands.target.set_layout(engine)
 
     def _pass_weights(self, weights: np.ndarray) -> None:
         m, c, *kernel = self._filters

@@ -11,13 +11,13 @@ from demitasse.backends import ops
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
 from demitasse.backends.kernels.depthwise.schedule import DepthwiseSchedule
 from demitasse.backends.kernels.images import Images
+from demitasse.backends.onednn.arguments import InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.calls import ChannelCall
+from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
+from demitasse.backends.onednn.jit_adapters.images import fitting, images_of
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
-from demitasse.backends.onednn.own_kernels.calls import ChannelCall
-from demitasse.backends.onednn.own_kernels.convolutions.interface import ConvKernels
-from demitasse.backends.onednn.own_kernels.images import fitting, images_of
-from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands
 from demitasse.backends.step import Declined
 
@@ -57,7 +57,7 @@ class DepthwiseKernels(ConvKernels):
         operands = replace(operands, source=source, target=target)
         return DepthwiseCall(self.engine, strips, operands, (x, y))
 
-    def _wish_for_blocks(self, strips: DepthwiseSchedule, source: Reader) -> None:
+    def _wish_for_blocks(self, strips: DepthwiseSchedule, source: InputArg) -> None:
         """Let who writes the image know that it is best read in blocks of a vector of channels.
 
         Rows of a block stay in the first cache, where the same channels of pixels with all theirs
@@ -67,9 +67,9 @@ class DepthwiseKernels(ConvKernels):
             blocks = channel_blocks(self.engine, self.x, BLOCK)
             images = images_of(blocks)
             if images is not None and strips.reads_blocks(images):
-                self.engine.wish(source.memory, blocks, source.blob)
+                self.engine.prefer_layout(source.memory, blocks, source.blob)
 
-    def _in_blocks(self, port: Writer) -> Writer:
+    def _in_blocks(self, port: OutputArg) -> OutputArg:
         """Return a port of the same blob in blocks of channels, if it is large; else this one.
 
         The convolution of single pixels that follows goes over pixels with all their channels
@@ -79,13 +79,13 @@ class DepthwiseKernels(ConvKernels):
         shape = port.layout.shape
         if not self.engine.wide or shape[1] % BLOCK or math.prod(shape) < LARGE or self.joined:
             return port
-        if port.layout.home is not None:  # it has its place in what a Concat joins
+        if port.layout.channel_slice is not None:  # it has its place in what a Concat joins
             return port
         with suppress(Declined):
             blocks = channel_blocks(self.engine, shape, BLOCK)
-            if self.engine.wished(port.memory, shape) in (None, blocks):
+            if self.engine.preferred_layout(port.memory, shape) in (None, blocks):
                 self.engine.note_blocks(port.memory)
-                return Writer(Arg.DST, port.blob, blocks)
+                return OutputArg(Arg.DST, port.blob, blocks)
         return port
 
 

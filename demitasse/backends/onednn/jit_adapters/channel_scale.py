@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from demitasse.backends.kernels.channel_affine import GateGradient, Gates
+from demitasse.backends.onednn.arguments import InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.calls import KernelCall
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.own_kernels.calls import KernelCall
-from demitasse.backends.onednn.ports import Reader, Writer
 
 __all__ = ["GateCall", "GateGradientCall", "GatePorts"]
 
@@ -28,14 +28,14 @@ class GateCall(KernelCall):
         self,
         engine: Engine,
         kernel: Gates,
-        x: Reader,
-        gates: Reader,
-        other: Reader | None,
-        y: Writer,
+        x: InputArg,
+        gates: InputArg,
+        other: InputArg | None,
+        y: OutputArg,
     ) -> None:
         self._kernel, self._x, self._gates, self._other, self._y = kernel, x, gates, other, y
         super().__init__(engine, (x, gates, *([other] if other else []), y), kernel.code)
-        y.promise(engine)
+        y.set_layout(engine)
 
     def __call__(self) -> None:
         other = None if self._other is None else self._other.array()
@@ -55,12 +55,12 @@ class GatePorts(NamedTuple):
         added: That of the other images; None where there are none, or the result is written there.
     """
 
-    x: Reader
-    gates: Reader
-    dy: Reader
-    dx: Writer
-    gate_gradients: Writer
-    added: Writer | None
+    x: InputArg
+    gates: InputArg
+    dy: InputArg
+    dx: OutputArg
+    gate_gradients: OutputArg
+    added: OutputArg | None
 
 
 class GateGradientCall(KernelCall):
@@ -77,8 +77,8 @@ class GateGradientCall(KernelCall):
         there = tuple(port for port in ports if port is not None)
         super().__init__(engine, there, kernel.code)
         for port in there:
-            if isinstance(port, Writer):
-                port.promise(engine)
+            if isinstance(port, OutputArg):
+                port.set_layout(engine)
 
     def __call__(self) -> None:
         at = self._at

@@ -12,12 +12,12 @@ from demitasse.backends import ops
 from demitasse.backends.kernels.recurrence.backward import RecurrentBackward
 from demitasse.backends.kernels.recurrence.forward import Recurrence, SavedStates, Squashing
 from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.onednn.arguments import InputArg, ParamArg
+from demitasse.backends.onednn.jit_adapters.calls import KernelCall
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import channel_blocks
-from demitasse.backends.onednn.own_kernels.calls import KernelCall
-from demitasse.backends.onednn.ports import Parameter, Reader
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Operand, Operands
 
@@ -62,7 +62,7 @@ def steps_call(
     from demitasse.backends.kernels.recurrence.forward import Recurrence
 
     kernel = Recurrence(op.cell, z, tuning, static=static)
-    return StepsCall(engine, op, at, Parameter(Arg.WEIGHTS, weight, blocks), kernel, hidden)
+    return StepsCall(engine, op, at, ParamArg(Arg.WEIGHTS, weight, blocks), kernel, hidden)
 
 
 def learned_steps(
@@ -121,7 +121,7 @@ class StepsCall(KernelCall):
         engine: Engine,
         op: ops.Recurrent,
         at: Operands,
-        weight: Reader,
+        weight: InputArg,
         kernel: Recurrence,
         hidden: Callable[[], np.ndarray],
     ) -> None:
@@ -178,7 +178,7 @@ class LearnedSteps:
         self.before, self.states = self._kept.before, self._kernel.state_count
         self._end = [np.zeros((op.rows, op.m), np.float32) for _ in range(self.states)]
         self._packed, self._plain = (
-            Reader(Arg.WEIGHTS, weight, layout) for layout in (blocks, engine.plain(weight.shape))
+            InputArg(Arg.WEIGHTS, weight, layout) for layout in (blocks, engine.plain(weight.shape))
         )
         self._packed.engine = self._plain.engine = engine
 

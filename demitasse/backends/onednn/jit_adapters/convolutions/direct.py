@@ -12,12 +12,12 @@ from demitasse.backends.kernels.few_inputs.convolution import DirectConvolution
 from demitasse.backends.kernels.few_inputs.gradient import DirectGradient
 from demitasse.backends.kernels.few_inputs.schedule import DirectSchedule
 from demitasse.backends.kernels.images import Images
+from demitasse.backends.onednn.arguments import OutputArg
+from demitasse.backends.onednn.jit_adapters.calls import FilterCall, FilterGradientCall
+from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
+from demitasse.backends.onednn.jit_adapters.images import fitting
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.own_kernels.calls import FilterCall, FilterGradientCall
-from demitasse.backends.onednn.own_kernels.convolutions.interface import ConvKernels
-from demitasse.backends.onednn.own_kernels.images import fitting
-from demitasse.backends.onednn.ports import Writer
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 
 __all__ = ["DirectCall", "DirectGradientCall", "DirectKernels"]
@@ -57,12 +57,12 @@ class DirectKernels(ConvKernels):
         operands = replace(operands, source=self._plain(operands.source), target=target)
         return DirectCall(self.engine, banding, operands, y)
 
-    def _as_it_is_read(self, port: Writer, width: int) -> Writer:
+    def _as_it_is_read(self, port: OutputArg, width: int) -> OutputArg:
         """Return a port of the same blob in the layout in which it will be read, if that fits."""
-        wished = self.engine.wished(port.blob.data_memory, port.layout.shape)
+        wished = self.engine.preferred_layout(port.blob.data_memory, port.layout.shape)
         if wished is None or not fitting(wished, width):
             return port
-        return Writer(Arg.DST, port.blob, wished)
+        return OutputArg(Arg.DST, port.blob, wished)
 
     def weights(self, operands: GradientOperands) -> DirectGradientCall | None:
         y = fitting(operands.dy.layout, self.banding.width)

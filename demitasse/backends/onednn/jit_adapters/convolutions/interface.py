@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
+from demitasse.backends.onednn.arguments import InputArg
+from demitasse.backends.onednn.jit_adapters.images import fitting
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.own_kernels.images import fitting
-from demitasse.backends.onednn.ports import Reader
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 
 if TYPE_CHECKING:
-    from demitasse.backends.onednn.own_kernels.calls import ConvCall, KernelCall
+    from demitasse.backends.onednn.jit_adapters.calls import ConvCall, KernelCall
 
 __all__ = ["ConvKernels"]
 
@@ -66,11 +66,11 @@ class ConvKernels:
         del operands
         return None
 
-    def _plain(self, port: Reader) -> Reader:
+    def _plain(self, port: InputArg) -> InputArg:
         """Return a port of the same blob in C order."""
-        return Reader(Arg.SRC, port.blob, self.engine.plain(self.x))
+        return InputArg(Arg.SRC, port.blob, self.engine.plain(self.x))
 
-    def _as_it_comes(self, port: Reader, width: int) -> Reader:
+    def _as_it_comes(self, port: InputArg, width: int) -> InputArg:
         """Return a port of the same blob in the layout in which it is written, if that fits."""
-        expected = self.engine.expected(port.blob.data_memory, self.x)
-        return Reader(Arg.SRC, port.blob, expected) if fitting(expected, width) else port
+        expected = self.engine.known_layout(port.blob.data_memory, self.x)
+        return InputArg(Arg.SRC, port.blob, expected) if fitting(expected, width) else port

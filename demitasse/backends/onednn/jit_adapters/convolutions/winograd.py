@@ -15,13 +15,13 @@ from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
 from demitasse.backends.kernels.winograd.filters import Filters
 from demitasse.backends.kernels.winograd.gradient import StridedGradient, WinogradGradient
 from demitasse.backends.kernels.winograd.schedule import WinogradSchedule
-from demitasse.backends.onednn.copies import Copy
+from demitasse.backends.onednn.cached_reorder import CachedReorder
+from demitasse.backends.onednn.jit_adapters.calls import ConvCall, FilterGradientCall
+from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
+from demitasse.backends.onednn.jit_adapters.images import fitting
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.own_kernels.calls import ConvCall, FilterGradientCall
-from demitasse.backends.onednn.own_kernels.convolutions.interface import ConvKernels
-from demitasse.backends.onednn.own_kernels.images import fitting
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.step import Memory
 from demitasse.errors import DeviceError
@@ -115,7 +115,7 @@ class TransformedFilters:
 
     def __init__(self, engine: Engine, tiling: WinogradSchedule, *, kept: bool = False) -> None:
         self._engine, self._tiling = engine, tiling
-        self._copy = Copy(Arg.WEIGHTS, tiling.filter_size, self._transform, kept=kept)
+        self._copy = CachedReorder(Arg.WEIGHTS, tiling.filter_size, self._transform, kept=kept)
         self._given: np.ndarray | None = None
 
     @cached_property
@@ -255,5 +255,5 @@ class WinogradGradientCall(FilterGradientCall):
             kernel(source, dy, weight, bias, scratch)
         else:
             # they are as large as filters at the points, which are nobody's any more by now
-            sums = self.engine.lend(Arg.WEIGHTS, kernel.sums_size)
+            sums = self.engine.scratch_for(Arg.WEIGHTS, kernel.sums_size)
             kernel(source, dy, weight, bias, scratch, sums)

@@ -9,12 +9,12 @@ from demitasse.backends import ops
 from demitasse.backends.kernels.few_outputs.convolution import NarrowConvolution
 from demitasse.backends.kernels.few_outputs.schedule import FewOutputsSchedule
 from demitasse.backends.kernels.images import Images
+from demitasse.backends.onednn.arguments import OutputArg
+from demitasse.backends.onednn.jit_adapters.calls import ChannelCall
+from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
+from demitasse.backends.onednn.jit_adapters.images import fitting
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.own_kernels.calls import ChannelCall
-from demitasse.backends.onednn.own_kernels.convolutions.interface import ConvKernels
-from demitasse.backends.onednn.own_kernels.images import fitting
-from demitasse.backends.onednn.ports import Writer
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands
 
 __all__ = ["NarrowCall", "NarrowKernels"]
@@ -42,7 +42,7 @@ class NarrowKernels(ConvKernels):
         if x is None or pool:
             return None
 
-        target = Writer(Arg.DST, operands.target.blob, self.engine.plain(lines.y))
+        target = OutputArg(Arg.DST, operands.target.blob, self.engine.plain(lines.y))
         operands = replace(operands, source=source, target=target)
         return NarrowCall(self.engine, lines, operands, x)
 

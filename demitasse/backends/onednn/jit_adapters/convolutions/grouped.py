@@ -12,13 +12,13 @@ from demitasse.backends.kernels.grouped.convolution import GroupedConvolution
 from demitasse.backends.kernels.grouped.gradient import GroupedGradient
 from demitasse.backends.kernels.grouped.schedule import GroupedSchedule
 from demitasse.backends.kernels.images import Images
+from demitasse.backends.onednn.arguments import InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.calls import ChannelCall, FilterGradientCall
+from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
+from demitasse.backends.onednn.jit_adapters.images import images_of
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import channel_blocks
-from demitasse.backends.onednn.own_kernels.calls import ChannelCall, FilterGradientCall
-from demitasse.backends.onednn.own_kernels.convolutions.interface import ConvKernels
-from demitasse.backends.onednn.own_kernels.images import images_of
-from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 
 __all__ = ["GroupedCall", "GroupedGradientCall", "GroupedKernels"]
@@ -70,7 +70,7 @@ class GroupedKernels(ConvKernels):
             return None
         if y is None:
             alike = self._alike(x, groups.y)
-            target = Writer(target.role, target.blob, alike, diff=target.diff)
+            target = OutputArg(target.role, target.blob, alike, diff=target.diff)
             y = _of_groups(groups, alike)
         if y is None:
             return None
@@ -78,7 +78,9 @@ class GroupedKernels(ConvKernels):
         operands = replace(operands, source=source, target=target)
         return GroupedCall(self.engine, groups, operands, (x, y), backward=backward)
 
-    def _read_groups(self, groups: GroupedSchedule, port: Reader) -> tuple[Reader, Images | None]:
+    def _read_groups(
+        self, groups: GroupedSchedule, port: InputArg
+    ) -> tuple[InputArg, Images | None]:
         """Return a port of the same blob that the kernel of groups can read, and its images.
 
         The library's may lie in blocks of a group. Then it is the layout in which it is written.
@@ -86,9 +88,9 @@ class GroupedKernels(ConvKernels):
         images = _of_groups(groups, port.layout)
         if images is not None:
             return port, images
-        expected = self.engine.expected(port.memory, port.layout.shape)
+        expected = self.engine.known_layout(port.memory, port.layout.shape)
         return (
-            Reader(port.role, port.blob, expected, diff=port.diff),
+            InputArg(port.role, port.blob, expected, diff=port.diff),
             _of_groups(groups, expected),
         )
 

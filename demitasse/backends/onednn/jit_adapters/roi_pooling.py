@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans
+from demitasse.backends.onednn.arguments import InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.calls import KernelCall
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.own_kernels.calls import KernelCall
-from demitasse.backends.onednn.ports import Reader, Writer
 from demitasse.backends.regions import Bins
 
 __all__ = ["RegionCall"]
@@ -29,10 +29,12 @@ class RegionCall(KernelCall):
 
     bins: Bins
 
-    def __init__(self, engine: Engine, source: Reader, target: Writer, kernel: Regions) -> None:
+    def __init__(
+        self, engine: Engine, source: InputArg, target: OutputArg, kernel: Regions
+    ) -> None:
         self._source, self._target, self._kernel = source, target, kernel
         super().__init__(engine, (source, target), kernel.code)
-        target.promise(engine)
+        target.set_layout(engine)
 
     def __call__(self) -> None:
         self._kernel(self._source.array(), self.bins, self._target.array())

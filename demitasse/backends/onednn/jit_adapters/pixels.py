@@ -9,12 +9,12 @@ from demitasse.backends.kernels.epilogue import Rectifier
 from demitasse.backends.kernels.few_rows import FewRows
 from demitasse.backends.kernels.pointwise import plan_pointwise
 from demitasse.backends.kernels.separable import plan_separable
+from demitasse.backends.onednn.arguments import Argument, InputArg, OutputArg, ParamArg
+from demitasse.backends.onednn.jit_adapters.calls import KernelCall
+from demitasse.backends.onednn.jit_adapters.images import fitting, images_of
+from demitasse.backends.onednn.jit_adapters.rectifiers import rectifier_of
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.own_kernels.calls import KernelCall
-from demitasse.backends.onednn.own_kernels.images import fitting, images_of
-from demitasse.backends.onednn.own_kernels.rectifiers import rectifier_of
-from demitasse.backends.onednn.ports import Parameter, Port, Reader, Writer
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from demitasse.backends.kernels.few_rows import Then
-    from demitasse.backends.onednn.own_kernels.unary import OffsetCall
+    from demitasse.backends.onednn.jit_adapters.unary import OffsetCall
     from demitasse.backends.onednn.steps.conv_operands import Folded
 
 __all__ = ["RowsCall", "pointwise_call", "rows_call", "separable_call"]
@@ -33,8 +33,8 @@ __all__ = ["RowsCall", "pointwise_call", "rows_call", "separable_call"]
 def pointwise_call(
     engine: Engine,
     op: ops.Conv,
-    source: Reader,
-    target: Writer,
+    source: InputArg,
+    target: OutputArg,
     factors: tuple[np.ndarray, np.ndarray],
     offsets: np.ndarray,
     then: Rectifier,
@@ -58,7 +58,7 @@ def pointwise_call(
     )
     x, y = (images_of(port.layout) for port in (source, target))
     from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
-    from demitasse.backends.onednn.own_kernels.unary import OffsetCall
+    from demitasse.backends.onednn.jit_adapters.unary import OffsetCall
 
     if x is None or y is None or not (x.is_rows and y.is_rows):
         message = "images whose channels do not lie side by side; kernels of pixels need that"
@@ -70,11 +70,11 @@ def pointwise_call(
 def separable_call(
     engine: Engine,
     convolutions: tuple[ops.Conv, ops.Conv],
-    source: Reader,
-    target: Writer,
+    source: InputArg,
+    target: OutputArg,
     folded: tuple[Folded, Folded],
     then: tuple[Rectifier, Rectifier],
-    other: Reader | None,
+    other: InputArg | None,
 ) -> OffsetCall:
     """Return what runs a depthwise convolution and a pointwise one behind it.
 
@@ -94,7 +94,7 @@ def separable_call(
     blocks = plan_separable(*convolutions, engine.tuning.as_set(wanted()))
     x, y = fitting(source.layout, blocks.strips.width), images_of(target.layout)
     from demitasse.backends.kernels.separable.convolution import SeparableConvolution
-    from demitasse.backends.onednn.own_kernels.unary import OffsetCall
+    from demitasse.backends.onednn.jit_adapters.unary import OffsetCall
 
     if x is None or y is None or not blocks.writes(y):
         message = "images whose channels do not lie side by side; separable convolution needs that"
@@ -107,10 +107,10 @@ def separable_call(
 
 def rows_call(
     engine: Engine,
-    source: Reader,
-    weight: Parameter,
-    bias: Reader | None,
-    target: Writer,
+    source: InputArg,
+    weight: ParamArg,
+    bias: InputArg | None,
+    target: OutputArg,
     then: ops.Activation | None = None,
 ) -> RowsCall | None:
     """Return the product of few rows with a weight; None where there are more, or none can be made.
@@ -181,16 +181,16 @@ class RowsCall(KernelCall):
         self,
         engine: Engine,
         kernel: FewRows,
-        source: Reader,
-        weight: Parameter,
-        bias: Reader | None,
-        target: Writer,
+        source: InputArg,
+        weight: ParamArg,
+        bias: InputArg | None,
+        target: OutputArg,
     ) -> None:
         self._kernel, self._source, self._target = kernel, source, target
         self._weight, self._bias = weight, bias
-        ports: list[Port] = [source, weight, *([bias] if bias else []), target]
+        ports: list[Argument] = [source, weight, *([bias] if bias else []), target]
         super().__init__(engine, tuple(ports), kernel.code)
-        target.promise(engine)
+        target.set_layout(engine)
 
     def __call__(self) -> None:
         offsets = self._bias.array() if self._bias else None
