@@ -456,10 +456,10 @@ class Dropout(Op):
 __getattr__ = deprecated_names(
     __name__,
     {
-        "Fixed": "Constant",
-        "Normalize": "L2Normalize",
-        "Pyramid": "SpatialPyramidPool",
-        "RegionMeans": "PSROIPool",
-        "RegionPool": "ROIPool",
+        "Constant": "Constant",
+        "L2Normalize": "L2Normalize",
+        "SpatialPyramidPool": "SpatialPyramidPool",
+        "PSROIPool": "PSROIPool",
+        "ROIPool": "ROIPool",
     },
 )
