@@ -102,7 +102,7 @@ def mean_average_precision(
     net: Net,
     batches: int,
     version: str,
-    runner: BatchRunner | None = None,
+    runner: BatchRunner,
     *,
     per_class: bool = False,
 ) -> tuple[dict[str, np.ndarray], float]:
@@ -112,7 +112,7 @@ def mean_average_precision(
         net: The net, with outputs of DetectionEvaluate layers.
         batches: Number of batches; 0 is a whole epoch.
         version: One of ``AP_VERSIONS``.
-        runner: Runs the batches; by default in this process.
+        runner: Runs the batches.
         per_class: Whether to log the average precision of each class.
 
     Returns:
@@ -121,8 +121,6 @@ def mean_average_precision(
     Raises:
         ConfigError: Another layer writes an output, or there is none.
     """
-    from demitasse.training.evaluation import LocalEvaluator
-
     _check_outputs(net)
     counts = {name: DetectionCounts() for name in net.outputs}
     losses, weights = 0.0, 0
@@ -130,7 +128,7 @@ def mean_average_precision(
     def read(_: int) -> dict[str, np.ndarray]:
         return {name: net.blob_by_name(name).cpu_data()[0, 0].astype(np.float64) for name in counts}
 
-    for weight, loss, outputs in (runner or LocalEvaluator()).run(net, batches, read):
+    for weight, loss, outputs in runner.run(net, batches, read):
         losses, weights = losses + weight * loss, weights + weight
         for name, count in counts.items():
             count.add(outputs[name])
