@@ -43,7 +43,7 @@ PIECE = 4096
 """Elements of a row that a thread takes at a time."""
 
 ALONE = 1 << 14
-"""Elements up to which one thread is done before others would have begun."""
+"""Elements up to which one thread ends before other threads would start."""
 
 
 class Rows(FrozenStruct):
@@ -91,8 +91,8 @@ class PointerArray(Struct):
         return [self.one, self.two, self.three, self.four][:count]
 
     @classmethod
-    def given(cls, count: int) -> Values:
-        """Return values of which the first are given anew in each call, the others never."""
+    def of_count(cls, count: int) -> Values:
+        """Return values whose first ``count`` are arguments of each call; the rest is None."""
         return cls.values(**{name: RUNTIME if i < count else None for i, name in enumerate(NAMES)})
 
     @classmethod
@@ -181,7 +181,7 @@ def _write(
             for place in places:
                 k.store(value, place + at.i)
         with k.when(count % width > 0):
-            some = k.first(count % width)
+            some = k.lane_mask(count % width)
             value = _summed(k, gradients, y, whole, some)
             for place in places:
                 k.masked_store(value, place + whole, some)
@@ -229,8 +229,8 @@ class AddReluScatter:
         self._threads = tuning.threads if rows.rows * rows.length > ALONE else 1
         self._arguments = Arguments(
             ScatterFields.values(
-                sources=PointerArray.given(sources),
-                targets=PointerArray.given(targets),
+                sources=PointerArray.of_count(sources),
+                targets=PointerArray.of_count(targets),
                 total=RUNTIME if total else None,
                 y=RUNTIME if relu else None,
                 rows=rows.rows,

@@ -287,7 +287,7 @@ class _Planes:
         self._arguments = Arguments(fields.values(walk=walk, **dict.fromkeys(names, RUNTIME)))
 
     def _run(self, **arrays: np.ndarray | None) -> None:
-        """Run it over these arrays; None for one that there is not."""
+        """Run the kernel over these arrays; None for an absent array."""
         self._arguments.run(self._kernel, self.tuning.threads, {**arrays, "walk.sums": None})
 
     @property

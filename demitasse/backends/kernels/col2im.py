@@ -34,7 +34,7 @@ class Col2ImFields(Struct):
     """Windows of (rows, columns, channels), and images that lie the same way."""
 
     x: Address
-    """Address of the first window; one for each pixel of the images that they are made of."""
+    """Address of the first window; one window for each pixel of the input images."""
     y: Output
     """Address of the first image."""
     offsets: Address
@@ -54,7 +54,7 @@ class Col2ImFields(Struct):
     row_pad: Word
     """Rows that windows begin above their image."""
     column_pad: Word
-    """Columns that they begin before it."""
+    """Columns that windows begin before their image."""
     row_stride: Word
     """Rows from one window to the next."""
     column_stride: Word
@@ -95,7 +95,7 @@ def _write(module: Any, name: str, width: int, whole: bool) -> None:
             target = f.y + (line.i * f.columns + before) * f.channels * FLOAT
             columns = _those(group.i, f.bottom_columns, f.column_windows)
             with k.loop(stop, skipped, width) as some:
-                first = k.first(stop - some.i)
+                first = k.lane_mask(stop - some.i)
                 total = k.masked_load(f.offsets + some.i * FLOAT, first)
                 with k.loop(rows[1], rows[0], vectors=[total]) as down:
                     bottom = image * f.bottom_rows + lowest - down.i
@@ -106,7 +106,7 @@ def _write(module: Any, name: str, width: int, whole: bool) -> None:
                         there = first
                         if not whole:
                             left = f.window_columns - right.i * f.column_stride
-                            there = k.first(minimum(stop, left * f.channels) - some.i)
+                            there = k.lane_mask(minimum(stop, left * f.channels) - some.i)
                         right.vectors = [right.vectors[0] + k.masked_load(here, there)]
                     down.vectors = right.vectors
                 k.masked_store(down.vectors[0], target + some.i * FLOAT, first)

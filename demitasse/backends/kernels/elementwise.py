@@ -27,8 +27,8 @@ from demitasse.backends.kernels.language.words import (
     Word,
     choose,
     chunk,
-    lowered,
-    raised,
+    clamp_max,
+    clamp_min,
 )
 from demitasse.backends.kernels.math_functions import exp, exp_less_one, log_one_more
 from demitasse.backends.kernels.tuning import Tuning
@@ -70,24 +70,24 @@ class ElementFields(Struct):
 def _abs(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
     del numbers
     [x] = arrays
-    return raised(x, -x) + k.constant(0.0)  # of negative zero, too
+    return clamp_min(x, -x) + k.constant(0.0)  # of negative zero, too
 
 
 def _clip(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
     del k
     low, high, _ = numbers
-    return raised(lowered(arrays[0], high), low)
+    return clamp_min(clamp_max(arrays[0], high), low)
 
 
 def _elu(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
     [x], zero = arrays, k.constant(0.0)
-    return raised(x, zero) + numbers[0] * exp_less_one(k, lowered(x, zero))
+    return clamp_min(x, zero) + numbers[0] * exp_less_one(k, clamp_max(x, zero))
 
 
 def _bnll(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
     del numbers
     [x] = arrays
-    return raised(x, k.constant(0.0)) + log_one_more(k, exp(k, lowered(x, -x)))
+    return clamp_min(x, k.constant(0.0)) + log_one_more(k, exp(k, clamp_max(x, -x)))
 
 
 def _exp(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
@@ -146,7 +146,7 @@ def _inside_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]
 def _bnll_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
     del numbers
     x, dy = arrays
-    e = exp(k, lowered(x, k.constant(LARGEST)))
+    e = exp(k, clamp_max(x, k.constant(LARGEST)))
     return dy * (e / (e + k.constant(1.0)))
 
 
@@ -178,7 +178,7 @@ SLOPES: dict[str, Formula] = {
 }
 """Gradients, from a function's input and the gradient of its result.
 
-That of an exponential takes its result in place of its input.
+The gradient of an exponential reads the result in place of the input.
 """
 
 

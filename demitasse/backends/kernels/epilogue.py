@@ -13,8 +13,8 @@ from demitasse.backends.kernels.language.words import (
     FLOAT,
     Vector,
     Word,
-    lowered,
-    raised,
+    clamp_max,
+    clamp_min,
     rectified,
 )
 
@@ -56,7 +56,7 @@ RELU = Rectifier(slope=0.0)
 def rectifying(
     k: Kernel, numbers: Word, place: Word | int | None, *, limited: bool
 ) -> Callable[[Vector], Vector]:
-    """Return what writes for sums of some channels what becomes of them.
+    """Return a function that writes the epilogue of the sums of some channels.
 
     Args:
         k: The kernel, which reads the numbers here.
@@ -67,6 +67,6 @@ def rectifying(
     """
     if limited:
         low, high = (k.broadcast(numbers + FLOAT * i) for i in range(2))
-        return lambda total: raised(lowered(total, high), low)  # in this order as in Clip
+        return lambda total: clamp_min(clamp_max(total, high), low)  # in this order as in Clip
     slope = k.broadcast(numbers) if place is None else k.load(numbers + place)
     return lambda total: rectified(total, slope)

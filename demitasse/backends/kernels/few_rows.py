@@ -100,11 +100,11 @@ def _write(module: Any, name: str, width: int, rows: int, vectors: int, then: st
     at_once, finished = _vectors_at_once(width, rows, vectors), _finish(k, f, then)
     begin, end = chunk((f.outputs + (panel_floats - 1)) // panel_floats, *k.thread())
 
-    def turns(sums: list[Vector], panel: Word, start: Word, stop: Word, count: int) -> list[Vector]:
-        """Multiply with some numbers of each row, ``count`` of them in a turn."""
+    def steps(sums: list[Vector], panel: Word, start: Word, stop: Word, count: int) -> list[Vector]:
+        """Multiply with some numbers of each row, ``count`` of them per step."""
         with k.loop(stop, start, count, vectors=sums) as loop:
-            for turn in range(count):
-                place, here = loop.i + turn, panel + (loop.i + turn) * panel_bytes
+            for step in range(count):
+                place, here = loop.i + step, panel + (loop.i + step) * panel_bytes
                 columns = [k.load(here + k.vector_bytes * j) for j in range(at_once)]
                 numbers = [k.broadcast(f.x + row_bytes * i + place * FLOAT) for i in range(rows)]
                 products = [(number, column) for number in numbers for column in columns]
@@ -122,13 +122,13 @@ def _write(module: Any, name: str, width: int, rows: int, vectors: int, then: st
         with k.loop(f.length, 0, SUMMED, vectors=none) as part:
             stop = minimum(part.i + SUMMED, f.length)
             middle = part.i + (stop - part.i) // unrolled * unrolled
-            found = turns(none, source, part.i, middle, unrolled)
+            found = steps(none, source, part.i, middle, unrolled)
             if unrolled > 1:
-                found = turns(found, source, middle, stop, 1)
+                found = steps(found, source, middle, stop, 1)
             part.vectors = [one + more for one, more in zip(part.vectors, found, strict=True)]
         for j in range(at_once):
             here = place + j * width
-            some = k.first(f.outputs - here)
+            some = k.lane_mask(f.outputs - here)
             offset = k.masked_load(f.offsets + here * FLOAT, some)
             for i, total in enumerate(part.vectors[j::at_once]):
                 target = f.y + (f.outputs * i + here) * FLOAT
@@ -137,7 +137,7 @@ def _write(module: Any, name: str, width: int, rows: int, vectors: int, then: st
 
 
 def _finish(k: Kernel, f: RowFields, then: str) -> Callable[[Vector], Vector]:
-    """Return what writes for sums what becomes of them."""
+    """Return a function that writes the epilogue of sums."""
     if then in ("", "limits"):
         return rectifying(k, f.rectifier, None, limited=then == "limits")
     return partial(sigmoid if then == "sigmoid" else tanh, k)

@@ -32,7 +32,7 @@ __all__ = ["RULES", "FusedOptimizer", "Parameter", "Rule"]
 
 
 ALONE = 1 << 16
-"""Elements up to which one thread is done before others would have begun."""
+"""Elements up to which one thread ends before other threads would start."""
 
 
 class Rule(NamedTuple):

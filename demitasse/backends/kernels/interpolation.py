@@ -85,7 +85,7 @@ def _write(module: Any, name: str, width: int, *, rest: bool) -> None:
     k = Kernel(module, name, 1, width, exported=True)
     f = InterpolationFields.read(k)
     whole_bytes = f.block_channels // width * k.vector_bytes
-    some = k.first(f.block_channels % width)
+    some = k.lane_mask(f.block_channels % width)
     begin, end = chunk(f.images * f.blocks * f.rows, *k.thread())
     with k.loop(end, begin) as line:
         row, block = line.i % f.rows, line.i // f.rows % f.blocks

@@ -82,7 +82,7 @@ def _write(module: Any, name: str, width: int, *, rest: bool) -> None:
     f = L2NormalizeFields.read(k)
     none, eps, one, sums = k.constant(0.0), k.broadcast(f.eps), k.constant(1.0), k.scratch(1)
     whole_bytes = f.block_channels // width * k.vector_bytes
-    some = k.first(f.block_channels % width)
+    some = k.lane_mask(f.block_channels % width)
     block_bytes, scales_bytes = f.block_stride * FLOAT, f.block_channels * FLOAT
     groups = (f.pixels + (width - 1)) // width
     begin, end = chunk(f.images * groups, *k.thread())
@@ -103,7 +103,7 @@ def _write(module: Any, name: str, width: int, *, rest: bool) -> None:
                     total = fma(value, value, total)
                 block.vectors = [total]
             k.masked_store(
-                horizontal_sum(block.vectors[0]), sums + pixel.i * FLOAT, k.first(k.word(1))
+                horizontal_sum(block.vectors[0]), sums + pixel.i * FLOAT, k.lane_mask(k.word(1))
             )
         k.store(one / root(k.load(sums) + eps), sums)
         with k.loop(count) as pixel:

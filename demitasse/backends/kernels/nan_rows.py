@@ -19,7 +19,7 @@ from demitasse.backends.kernels.language.structs import (
     Output,
     Struct,
 )
-from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, chunk, fma, raised
+from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, chunk, clamp_min, fma
 from demitasse.backends.kernels.tuning import Tuning
 
 __all__ = ["NanRows"]
@@ -57,7 +57,7 @@ def _write(module: Any, name: str, width: int) -> None:
 
     def marked(mark: Vector, x: Vector) -> Vector:
         """Return 0, or NaN from where x was NaN or infinite; minus infinity has no part in it."""
-        return fma(raised(x, none), none, mark)
+        return fma(clamp_min(x, none), none, mark)
 
     begin, end = chunk(f.rows, *k.thread())
     with k.loop(end, begin) as row:

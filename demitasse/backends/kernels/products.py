@@ -48,27 +48,29 @@ class Rows(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A kernel, and those that it leaves the last rows to.
+    """A kernel and its kernels for remainders, the last rows.
 
     Attributes:
-        address: Its address.
-        rests: Addresses of the others, by how many rows each is for; the address of the table is
-            the last argument of each kernel. Without a kernel for the rest, one row is computed at
-            a time, to the same bits.
+        address: Address of the kernel.
+        remainders: Addresses of the remainders' kernels, by number of rows; the address of the
+            table is the last argument of each kernel. Without a remainder's kernel, rows are
+            computed one at a time, to the same bits.
     """
 
     address: int
-    rests: np.ndarray
+    remainders: np.ndarray
 
     @property
     def entry(self) -> tuple[int, int]:
-        """Both addresses, for a table of products; tables of rests are never freed."""
-        return self.address, address(self.rests)
+        """Both addresses, for a table of products; tables of remainders are never freed."""
+        return self.address, address(self.remainders)
 
 
 Panels = Callable[[int, Iterable[int]], Product]
-"""Returns the kernel for panels of so many vectors, and for these numbers of rows. What is compiled
-is what these need: few nets have panels of every number, and few layers leave every rest."""
+"""Returns the kernel for panels of a number of vectors and for numbers of rows.
+
+Only the required kernels are compiled: few nets need every panel, and few layers every remainder.
+"""
 
 
 def by_panel(
@@ -79,7 +81,7 @@ def by_panel(
     Args:
         kind: What they are called; no others of the process are.
         width: Floats of a vector.
-        count: How many arguments they have; the last is :attr:`Product.rests`.
+        count: How many arguments they have; the last is :attr:`Product.remainders`.
         write: Writes one, for so many vectors and such numbers of rows.
     """
 
@@ -93,20 +95,20 @@ def by_panel(
         return compiled(name, module, name)[name]
 
     def product(vectors: int, counts: Iterable[int]) -> Product:
-        most, rests = ROWS[width][vectors], _rests(f"{kind}_{vectors}x{width}")
+        most, remainders = ROWS[width][vectors], _remainders(f"{kind}_{vectors}x{width}")
         numbers = set(counts)
         if len(numbers) == 1 and max(numbers) < most:
-            return Product(kernel(vectors, numbers.pop()), rests)
+            return Product(kernel(vectors, numbers.pop()), remainders)
         for rest in {number % most for number in numbers} - {0, 1}:
-            rests[rest] = rests[rest] or kernel(vectors, rest)
-        return Product(kernel(vectors), rests)
+            remainders[rest] = remainders[rest] or kernel(vectors, rest)
+        return Product(kernel(vectors), remainders)
 
     return product
 
 
 @cache
-def _rests(name: str) -> np.ndarray:
-    """Return the table of a kernel's rests, which is filled while it may be read."""
+def _remainders(name: str) -> np.ndarray:
+    """Return the table of a kernel's remainders, which is filled while it may be read."""
     del name
     return np.zeros(max(ROWS[8][1], ROWS[16][1]), np.int64)
 
@@ -176,12 +178,12 @@ def product_rows(
         body(starts, rows.few)
         return
     behind = _repeated(k, count // rows.most, rows.most, starts, row_bytes, body)
-    *others, rests = k.arguments
+    *others, remainders = k.arguments
     rest = count % rows.most
-    kernel = k.load_word(rests + rest * INT)
+    kernel = k.load_word(remainders + rest * INT)
     with k.when(kernel > 0):
         moved = dict(zip(starts, behind, strict=True))
-        k.call_at(kernel, *(moved.get(one, one) for one in others), rests)
+        k.call_at(kernel, *(moved.get(one, one) for one in others), remainders)
     _repeated(k, choose(kernel > 0, 0, rest), 1, behind, row_bytes, body)
 
 
@@ -193,7 +195,7 @@ def _repeated(
     row_bytes: Sequence[Word | int],
     body: Callable[[Sequence[Word], int], None],
 ) -> Sequence[Word]:
-    """Write what is done to so many rows, so many times; return the addresses of the next."""
+    """Write a loop over groups of ``rows`` rows; return the addresses behind the last group."""
     with k.loop(times, words=starts) as loop:
         body(loop.words, rows)
         loop.words = [
@@ -203,45 +205,45 @@ def _repeated(
 
 
 UNROLLED = 4
-"""Turns of the innermost loop that are written out where distances are known."""
+"""Unrolled steps of the innermost loop where distances are known."""
 
 
 @cache
-def matrix_products(width: int, *, packed: bool = False, begun: bool = False) -> Panels:
+def matrix_products(width: int, *, packed: bool = False, accumulate: bool = False) -> Panels:
     """Return the kernels, by the vectors of a panel.
 
     Their arguments are: ``a``, the bytes from one of its rows to the next, the bytes from one of
     its columns to the next; ``b``, the bytes from one of its rows to the next; ``c``, the bytes
     from one of its rows to the next; rows, the length of the sums, whether they are added to ``c``,
-    and the table of rests.
+    and the table of remainders.
 
     Args:
         width: Floats of a vector.
         packed: Whether the columns of ``a`` and the rows of ``b`` are contiguous, and sums are
             written and never added, whatever the arguments say.
-        begun: Whether packed sums go on from what is in ``c``, to the bits of one long sum.
+        accumulate: Whether packed sums start with ``c``, to the bits of one long sum.
     """
-    kind = ("packed_on" if begun else "packed") if packed else "product"
-    return by_panel(kind, width, 11, partial(_write, packed=packed, begun=begun))
+    kind = ("packed_on" if accumulate else "packed") if packed else "product"
+    return by_panel(kind, width, 11, partial(_write, packed=packed, accumulate=accumulate))
 
 
-def _write(k: Kernel, vectors: int, of: Rows, *, packed: bool, begun: bool) -> None:
+def _write(k: Kernel, vectors: int, of: Rows, *, packed: bool, accumulate: bool) -> None:
     a, a_row_bytes, a_column_bytes, b, b_row_bytes, c, c_row_bytes, rows, length = k.arguments[:9]
     adds = k.arguments[9]
     if packed:
         a_column_bytes, b_row_bytes = k.word(FLOAT), k.word(k.vector_bytes * vectors)
     end = b + b_row_bytes * length
 
-    def turns(
+    def steps(
         totals: list[Vector], left: Word, begin: Word, stop: Word, count: int, unrolled: int
     ) -> tuple[list[Vector], Word]:
-        """Write turns of the innermost loop; return the sums, and where the next column is."""
+        """Write the unrolled innermost loop; return the sums and the next column's address."""
         with k.loop(stop, begin, b_row_bytes * unrolled, vectors=totals, words=[left]) as loop:
             totals, [left] = loop.vectors, loop.words
-            for turn in range(unrolled):
-                right = loop.i + b_row_bytes * turn
+            for step in range(unrolled):
+                right = loop.i + b_row_bytes * step
                 columns = [k.load(right + k.vector_bytes * j) for j in range(vectors)]
-                here = left + a_column_bytes * turn
+                here = left + a_column_bytes * step
                 multiply(k, totals, [here + a_row_bytes * row for row in range(count)], columns)
             loop.words = [left + a_column_bytes * unrolled]
         return loop.vectors, loop.words[0]
@@ -254,12 +256,12 @@ def _write(k: Kernel, vectors: int, of: Rows, *, packed: bool, begun: bool) -> N
             for j in range(vectors)
         ]
         begin, zero = b, k.constant(0.0)
-        totals = [k.load(place) if begun else zero for place in places]
+        totals = [k.load(place) if accumulate else zero for place in places]
         if packed and count == of.most:
             middle = end - length % UNROLLED * b_row_bytes
-            totals, left = turns(totals, left, begin, middle, count, UNROLLED)
+            totals, left = steps(totals, left, begin, middle, count, UNROLLED)
             begin = middle
-        totals, _ = turns(totals, left, begin, end, count, 1)
+        totals, _ = steps(totals, left, begin, end, count, 1)
         sums_and_places = list(zip(totals, places, strict=True))
         if packed:
             for total, place in sums_and_places:

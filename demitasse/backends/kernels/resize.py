@@ -71,7 +71,7 @@ class Rows(Struct):
 
 
 class Resize(Struct):
-    """Some planes of an image, and what becomes of them."""
+    """Planes of an image and of the resized image."""
 
     image: Address
     """Address of the first pixel."""
@@ -114,15 +114,15 @@ def _write(module: Any, name: str, planes: int) -> None:
 
 def _side_by_side(k: Kernel, f: Resize, source: Word, targets: list[Word]) -> None:
     """Write what resizes a row sideways, in units of 1 / 128, as far as 8 bytes can be read."""
-    turned = f.plane_bytes < 0  # the last plane is the first in memory
-    source = choose(turned, source + f.plane_bytes * (COLOURS - 1), source)
-    targets = [choose(turned, *ends) for ends in zip(targets[::-1], targets, strict=True)]
+    flipped = f.plane_bytes < 0  # the last plane is the first in memory
+    source = choose(flipped, source + f.plane_bytes * (COLOURS - 1), source)
+    targets = [choose(flipped, *ends) for ends in zip(targets[::-1], targets, strict=True)]
     with k.loop(f.columns.fast, step=AT_ONCE) as column:
         pairs = [_two(k, f, source, column.i + place) for place in range(0, AT_ONCE, 2)]
-        sums = pairs[0].joined(pairs[1]).joined(pairs[2].joined(pairs[3]))
+        sums = pairs[0].concat(pairs[1]).concat(pairs[2].concat(pairs[3]))
         for colour, target in enumerate(targets):
             places = [4 * pixel + colour for pixel in range(AT_ONCE)]
-            k.store_lanes(sums.chosen(places).cut(16), target + column.i * HALF)
+            k.store_lanes(sums.shuffle(places).cut(16), target + column.i * HALF)
 
 
 def _two(k: Kernel, f: Resize, source: Word, column: Word) -> IntVector:
@@ -134,7 +134,7 @@ def _two(k: Kernel, f: Resize, source: Word, column: Word) -> IntVector:
     for pixel in range(2):
         for place in left_and_right:
             order += [8 * pixel + place, None]  # of 8 bits 16
-    neighbours = first.joined(second).chosen(order).of_bits(16)
+    neighbours = first.concat(second).shuffle(order).of_bits(16)
     shares = k.load_lanes(f.columns.shares + column * (8 * HALF), 16, 16)
     return pair_sums(neighbours, shares) >> 4
 

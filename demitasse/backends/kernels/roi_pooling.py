@@ -1,7 +1,7 @@
 """ROI pooling: the greatest value, or the mean, of each bin of a region.
 
 The vectors are channels. As many bins as a vector has elements are noted in a square, which is
-turned, so that the results lie in C order: a fully connected layer comes next.
+transposed, so that the results are in C order: a fully connected layer comes next.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from demitasse.backends.kernels.language.words import (
     horizontal_sum,
     larger,
     minimum,
-    turned,
+    transposed,
 )
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.regions import Bins
@@ -103,23 +103,25 @@ def _write(module: Any, name: str, width: int) -> None:
             f.rows + region * f.bin_rows * (2 * INT),
             f.columns + region * f.bin_columns * (2 * INT),
         )
-        with k.loop(count, 0, width, words=[k.word(0), k.word(0)]) as turn:
-            bins = minimum(count - turn.i, width)
-            with k.loop(bins, words=turn.words) as one:
+        with k.loop(count, 0, width, words=[k.word(0), k.word(0)]) as vector_of_bins:
+            bins = minimum(count - vector_of_bins.i, width)
+            with k.loop(bins, words=vector_of_bins.words) as one:
                 row, column = one.words
                 target = square + one.i * k.vector_bytes
                 spans = [
                     k.load_words(table + place * (2 * INT), 2)
                     for table, place in zip(tables, (row, column), strict=True)
                 ]
-                _note(k, f, source, k.first(channels), spans, target)
+                _note(k, f, source, k.lane_mask(channels), spans, target)
                 ends = column + 1 >= f.bin_columns
                 one.words = [row + choose(ends, 1, 0), choose(ends, 0, column + 1)]
-            turn.words = one.words
+            vector_of_bins.words = one.words
             noted = [k.load(square + k.vector_bytes * place) for place in range(width)]
-            for lane, maxima in enumerate(turned(noted)):
-                some = k.first(choose(channels > lane, bins, 0))
-                k.masked_store(maxima, f.y + ((channel + lane) * count + turn.i) * FLOAT, some)
+            for lane, maxima in enumerate(transposed(noted)):
+                some = k.lane_mask(choose(channels > lane, bins, 0))
+                k.masked_store(
+                    maxima, f.y + ((channel + lane) * count + vector_of_bins.i) * FLOAT, some
+                )
     k.done()
 
 
@@ -264,7 +266,7 @@ def _region_means_kernel(width: int) -> int:
 def _region_means_write(module: Any, name: str, width: int) -> None:
     k = Kernel(module, name, 1, width, exported=True)
     f = MeanFields.read(k)
-    none, one = k.constant(0.0), k.first(k.word(1))
+    none, one = k.constant(0.0), k.lane_mask(k.word(1))
     bins, plane = f.bin_rows * f.bin_columns, f.height * f.width
     begin, end = chunk(f.regions * bins, *k.thread())
     with k.loop(end, begin) as part:
@@ -282,7 +284,7 @@ def _region_means_write(module: Any, name: str, width: int) -> None:
             with k.loop(bottom, top, vectors=[none]) as line:
                 start = here + line.i * f.width * FLOAT
                 with k.loop(right, left, width, vectors=line.vectors) as pixel:
-                    some = k.first(minimum(right - pixel.i, width))
+                    some = k.lane_mask(minimum(right - pixel.i, width))
                     value = k.masked_load(start + pixel.i * FLOAT, some)
                     pixel.vectors = [pixel.vectors[0] + value]
                 line.vectors = pixel.vectors

@@ -28,7 +28,7 @@ from demitasse.backends.kernels.tuning import Tuning
 __all__ = ["SmallAxisSoftmax", "takes"]
 
 MOST = 32
-"""Classes: beyond that a vector may as well hold those of one row."""
+"""Greatest number of classes; with more classes, a vector can hold a row's classes."""
 
 FEWEST_EACH = 1 << 11
 """Elements of a thread at least."""
@@ -59,7 +59,7 @@ def _kernel(width: int, *, planes: bool) -> int:
 def _write(module: Any, name: str, width: int, *, planes: bool) -> None:
     k = Kernel(module, name, 1, width, exported=True)
     f = ClassFields.read(k)
-    none, lowest, one, turned = k.constant(0.0), k.constant(-inf), k.constant(1.0), k.scratch(MOST)
+    none, lowest, one, columns = k.constant(0.0), k.constant(-inf), k.constant(1.0), k.scratch(MOST)
     row_bytes, class_bytes = (FLOAT, f.rows * FLOAT) if planes else (f.length * FLOAT, FLOAT)
     groups = (f.rows + (width - 1)) // width
     begin, end = chunk(f.images * groups, *k.thread())
@@ -73,18 +73,18 @@ def _write(module: Any, name: str, width: int, *, planes: bool) -> None:
                 value = k.load(at)
             else:
                 value = k.gather([at + row_bytes * lane for lane in range(width)])
-            k.store(value, turned + each.i * k.vector_bytes)
+            k.store(value, columns + each.i * k.vector_bytes)
             [largest] = each.vectors
             each.vectors = [choose(value > largest, value, largest)]
         [largest] = each.vectors
         with k.loop(f.length, vectors=[none]) as each:
-            place = turned + each.i * k.vector_bytes
+            place = columns + each.i * k.vector_bytes
             value = exp(k, k.load(place) - largest)  # NaN of NaN, and of infinities
             k.store(value, place)
             each.vectors = [each.vectors[0] + value]
         by = one / each.vectors[0]
         with k.loop(f.length) as each:
-            place, at = turned + each.i * k.vector_bytes, f.y + first + each.i * class_bytes
+            place, at = columns + each.i * k.vector_bytes, f.y + first + each.i * class_bytes
             value = k.load(place) * by
             if planes:
                 k.store(value, at)

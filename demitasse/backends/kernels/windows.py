@@ -1,4 +1,4 @@
-"""Rows of windows over images: what they see, and zeros in place of what lies outside."""
+"""Rows of windows over images, with zeros in place of pixels outside."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 
 
 MOST_SEEN = 320
-"""Pixels that a turn sees at most, for kernels write out how each one's address is noted."""
+"""Greatest number of a tile's taps: kernels are unrolled over their addresses."""
 
 
 class ImageFields(Struct):
@@ -115,9 +115,9 @@ class WindowFields(Struct):
     down: Word
     """Rows of the input from one row of taps to the next."""
     top: Word
-    """Rows that the first window reaches above an image."""
+    """Rows that the first window begins above an image."""
     left: Word
-    """Columns that it reaches to the left of it."""
+    """Columns that the first window begins before an image."""
     zeros: Address
     """Zeros in place of a pixel outside, and before them."""
     zeros_bytes: Word
@@ -194,7 +194,7 @@ class RegisterTile(NamedTuple):
 
     @property
     def span(self) -> int:
-        """Columns from the first to the last that the windows of a turn see."""
+        """Columns from the first to the last that the windows of a tile read."""
         return (self.pixels - 1) * self.stride + (self.taps - 1) * self.dilation + 1
 
     def __str__(self) -> str:
@@ -202,7 +202,7 @@ class RegisterTile(NamedTuple):
 
 
 def plan_tile(columns: int, most: int, op: ops.Conv) -> RegisterTile:
-    """Return turns for a row of windows: few of them, with little that is computed twice.
+    """Return the register tile for a row of windows: few tiles, with little overlap.
 
     Args:
         columns: Outputs of a row.
@@ -210,21 +210,21 @@ def plan_tile(columns: int, most: int, op: ops.Conv) -> RegisterTile:
         op: The convolution.
     """
 
-    def cost(turns: int) -> int:  # a turn by itself takes about a pixel's time
-        return turns * (math.ceil(columns / turns) + 1)
+    def cost(tiles: int) -> int:  # a tile's overhead is about a pixel's time
+        return tiles * (math.ceil(columns / tiles) + 1)
 
     fewest = math.ceil(columns / most)
-    turns = min(range(fewest, min(2 * fewest, columns) + 1), key=cost)
-    return RegisterTile(math.ceil(columns / turns), op.kernel[1], op.stride[1], op.dilation[1])
+    tiles = min(range(fewest, min(2 * fewest, columns) + 1), key=cost)
+    return RegisterTile(math.ceil(columns / tiles), op.kernel[1], op.stride[1], op.dilation[1])
 
 
-def decline_many(turn: RegisterTile, op: ops.Conv) -> None:
-    """Decline windows that see too many pixels in a turn.
+def decline_many(tile: RegisterTile, op: ops.Conv) -> None:
+    """Decline windows that read too many pixels in a tile.
 
     Raises:
         Declined: They do, for they are large, or far from each other.
     """
-    seen = op.kernel[0] * turn.span
+    seen = op.kernel[0] * tile.span
     if seen > MOST_SEEN:
         message = (
             f"windows of {op.kernel} see {seen} pixels at a time; kernels take up to {MOST_SEEN}"
@@ -232,19 +232,19 @@ def decline_many(turn: RegisterTile, op: ops.Conv) -> None:
         raise Declined(message)
 
 
-def columns_read(turn: RegisterTile) -> dict[int, list[tuple[int, int]]]:
-    """Return the columns that the windows of a turn see: for each, its taps and their windows."""
+def columns_read(tile: RegisterTile) -> dict[int, list[tuple[int, int]]]:
+    """Return the columns that a tile's windows read: for each, its taps and their windows."""
     found: dict[int, list[tuple[int, int]]] = {}
-    for tap in range(turn.taps):
-        for pixel in range(turn.pixels):
-            column = pixel * turn.stride + tap * turn.dilation
+    for tap in range(tile.taps):
+        for pixel in range(tile.pixels):
+            column = pixel * tile.stride + tap * tile.dilation
             found.setdefault(column, []).append((tap, pixel))
     return dict(sorted(found.items()))
 
 
 Seen = Callable[[Word, int, Word], Word]
-"""Returns an address in the pixel in a row of taps and a column of a turn: so many bytes from its
-beginning, or that of zeros."""
+"""Returns the address of a byte of the pixel in a row of taps and a column of a tile, or an address
+of zeros."""
 
 
 def fill_indirection_buffer(
@@ -272,7 +272,7 @@ def fill_indirection_buffer(
 
 
 def for_each_tile(
-    k: Kernel, row: Row, rows: int, turn: RegisterTile, body: Callable[[Word, Word, Seen], None]
+    k: Kernel, row: Row, rows: int, tile: RegisterTile, body: Callable[[Word, Word, Seen], None]
 ) -> None:
     """Write what is done to the windows of a row, a few at a time; the last begin early.
 
@@ -282,24 +282,24 @@ def for_each_tile(
         k: The kernel.
         row: The row.
         rows: How many rows of taps there are.
-        turn: How many windows are taken at a time.
+        tile: The register tile.
         body: Writes it, for the address of the first pixel that is seen, which may lie outside;
             that of the first output; and what tells where pixels are.
     """
-    noted = k.scratch(math.ceil(rows * turn.span * INT / k.vector_bytes))
+    noted = k.scratch(math.ceil(rows * tile.span * INT / k.vector_bytes))
     rows_inside = (row.top > -1) & (row.top + row.down * (rows - 1) < row.height)
 
-    with k.loop(row.columns, 0, turn.pixels) as few:
-        first = minimum(few.i, row.columns - turn.pixels)
-        column, output = first * turn.stride - row.left, row.output + first * row.output_bytes
+    with k.loop(row.columns, 0, tile.pixels) as few:
+        first = minimum(few.i, row.columns - tile.pixels)
+        column, output = first * tile.stride - row.left, row.output + first * row.output_bytes
         corner = row.image + row.top * row.row_bytes + column * row.column_bytes
-        columns_inside = (column > -1) & (column + turn.span <= row.width)
+        columns_inside = (column > -1) & (column + tile.span <= row.width)
 
         def inside(i: Word, j: int, place: Word) -> Word:
             return corner + i * row.down * row.row_bytes + row.column_bytes * j + place
 
         def outside(i: Word, j: int, place: Word) -> Word:
-            pixel = k.load_word(noted + (i * turn.span + j) * INT)
+            pixel = k.load_word(noted + (i * tile.span + j) * INT)
             return choose(pixel > 0, pixel + place, row.zeros)
 
         with k.cases(choose(rows_inside & columns_inside, 1, 0)) as case:
@@ -307,5 +307,5 @@ def for_each_tile(
             body(corner, output, inside)
             case(0)
             none = row._replace(zeros=k.word(0))
-            fill_indirection_buffer(k, rows, none, column, noted, turn.span)
+            fill_indirection_buffer(k, rows, none, column, noted, tile.span)
             body(corner, output, outside)

@@ -22,8 +22,8 @@ def softmax(x, width, threads=1):
 
 def expected(x):
     wide = x.astype(float)
-    raised = np.exp(wide - wide.max(axis=1, keepdims=True))
-    return raised / raised.sum(axis=1, keepdims=True)
+    clamp_min = np.exp(wide - wide.max(axis=1, keepdims=True))
+    return clamp_min / clamp_min.sum(axis=1, keepdims=True)
 
 
 @WIDTH

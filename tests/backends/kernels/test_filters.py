@@ -56,8 +56,8 @@ def test_filters_of_the_gradient_are_turned_round(kernel, c, m, group, width):
     of_net.update(weights, points)
 
     down, across = (each.filter for each in of.filtering)
-    turned = weights[..., ::-1, ::-1].reshape(group, -1, *weights.shape[1:])
-    want = np.einsum("ri,sj,gmcij->rsgmc", down, across, turned, optimize=True)
+    flipped = weights[..., ::-1, ::-1].reshape(group, -1, *weights.shape[1:])
+    want = np.einsum("ri,sj,gmcij->rsgmc", down, across, flipped, optimize=True)
     got = unpacked(points, of)
     np.testing.assert_allclose(got, want.reshape(got.shape), rtol=1e-4, atol=1e-5)
 
@@ -80,12 +80,12 @@ def test_chunks_are_summed_and_taken_back(kernel, c, m, group, width):
 
 @WIDTH
 @pytest.mark.parametrize("shift", [0, 4], ids=["on lines", "between lines"])
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("flipped", [False, True])
 def test_large_filters_are_written_past_the_caches_to_the_same_bits(
-    turned, shift, width, monkeypatch
+    flipped, shift, width, monkeypatch
 ):
     of = tiling((1, 40, 8, 8), 48, (3, 3), width, threads=2)
-    of = of.backward if turned else of
+    of = of.backward if flipped else of
     weights = normal(48, 40, 3, 3)
     found = []
     for large in (filters.LARGE, 0):

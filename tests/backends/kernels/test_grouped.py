@@ -234,9 +234,9 @@ def test_neither_threads_nor_blocks_change_a_bit_of_the_gradients(width):
 def test_the_gradient_of_the_input_is_a_convolution_by_turned_filters(window, width):
     op = convolution(2, width // 2, (4, 4), (7, 12), **window)
     dy, weights = normal(*op.top), operands(op)[1]
-    turned = plan_grouped(op, op.bottom, op.top, Tuning(width)).turned
+    schedule = plan_grouped(op, op.bottom, op.top, Tuning(width)).input_gradient
     images = [Images.in_blocks(shape, shape[1]) for shape in (op.top, op.bottom)]
-    run = GroupedConvolution(turned, *images)
+    run = GroupedConvolution(schedule, *images)
     run.update(weights.reshape(-1), backward=True)
     memory = aligned(int(np.prod(op.bottom)))
 
@@ -258,7 +258,7 @@ def test_the_gradient_of_the_input_is_a_convolution_by_turned_filters(window, wi
 def test_other_gradients_of_the_input_are_none(each, window):
     op = convolution(1, 8, each, (9, 9), **window)
 
-    assert plan_grouped(op, op.bottom, op.top, Tuning(16)).turned is None
+    assert plan_grouped(op, op.bottom, op.top, Tuning(16)).input_gradient is None
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def write(k, points):
         k.call_at(
             panel.product, panel.tiles, p.tile_stride * FLOAT, FLOAT, panel.filters,
             panel.row_bytes, panel.sums, p.sum_stride * FLOAT, block.tiles, p.channels, 0,
-            panel.rests,
+            panel.remainders,
         )  # fmt: skip
 
 

@@ -38,14 +38,14 @@ def test_products_of_any_number_of_rows(packed, width, vectors, adds):
 @pytest.mark.parametrize("vectors", [1, 2, 3])
 @WIDTH
 def test_rests_that_no_kernel_was_prepared_for_give_the_same_bits(width, vectors, monkeypatch):
-    rests = np.zeros(16, np.int64)
-    monkeypatch.setattr(registers, "_rests", lambda name: rests)
+    remainders = np.zeros(16, np.int64)
+    monkeypatch.setattr(registers, "_remainders", lambda name: remainders)
     products = matrix_products(width, packed=True)
     unprepared = products(vectors, {64 * registers.ROWS[width][vectors]})
     for rows in range(1, 32):
         prepared = products(vectors, {rows, rows + 64 * registers.ROWS[width][vectors]})
         found, _ = multiplied(prepared, width, vectors, rows, adds=False)
-        rests[:] = 0
+        remainders[:] = 0
 
         slowly, _ = multiplied(unprepared, width, vectors, rows, adds=False)
 
@@ -94,7 +94,7 @@ def test_only_kernels_that_are_asked_for_are_compiled(counts, wanted, monkeypatc
         return dict.fromkeys(exports, 1)
 
     monkeypatch.setattr(registers, "compiled", compiled)
-    monkeypatch.setattr(registers, "_rests", lambda name: np.zeros(16, np.int64))
+    monkeypatch.setattr(registers, "_remainders", lambda name: np.zeros(16, np.int64))
     kernels = registers.by_panel("some", 16, 11, lambda k, vectors, few: None)
 
     kernels(2, counts)

@@ -336,7 +336,7 @@ def test_there_is_a_kernel_for_whatever_is_left(size, threads):
         begin, end = (size[0] * t // threads for t in (thread, thread + 1))
         cuts = [(end - begin) * part // blocks.count for part in range(blocks.count + 1)]
         left |= {int(rows) * size[1] % blocks.pixels for rows in np.diff(cuts)}
-    assert blocks.rests == left - {0}
+    assert blocks.remainders == left - {0}
 
 
 @pytest.mark.parametrize("size", [(7, 7), (10, 10), (19, 19)])

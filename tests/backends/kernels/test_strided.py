@@ -11,7 +11,7 @@ from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd import plan_winograd
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
 from demitasse.backends.kernels.winograd.gradient import StridedGradient
-from demitasse.backends.kernels.winograd.schedule import phases_of
+from demitasse.backends.kernels.winograd.schedule import polyphase
 from demitasse.backends.step import Declined
 
 ROUNDING = 5e-5
@@ -109,8 +109,8 @@ def test_the_gradient_of_the_input_is_a_convolution_for_each_phase(
     rest = window - 1
     around = [(rest - zeros, side) for zeros, side in zip(pad, SIZE, strict=True)]
     padded = np.pad(apart, [(0, 0), (0, 0), *around])[:, :, : SIZE[0] + rest, : SIZE[1] + rest]
-    turned = weights[..., ::-1, ::-1].transpose(1, 0, 2, 3)
-    expect_close(got, correlated(padded, turned, (0, 0)) + offsets[:, None, None])
+    flipped = weights[..., ::-1, ::-1].transpose(1, 0, 2, 3)
+    expect_close(got, correlated(padded, flipped, (0, 0)) + offsets[:, None, None])
 
 
 @WIDTH
@@ -152,7 +152,7 @@ def test_phases_are_the_taps_of_windows(pad):
     image = np.arange(1, side + 1)
     padded = np.pad(image, pad)
 
-    for tap, phase in zip((0, 1), phases_of((pad, pad))[::3], strict=True):
+    for tap, phase in zip((0, 1), polyphase((pad, pad))[::3], strict=True):
         begin, zeros = phase.first[0], phase.pad[0]
         seen = np.concatenate([np.zeros(zeros, int), image[begin :: phase.step]])
         there = padded[tap::2]

@@ -33,6 +33,6 @@ def test_each_column_has_the_taps_and_windows_that_see_it():
 
 @pytest.mark.parametrize(("stride", "dilation", "span"), [(1, 1, 4), (3, 2, 8)])
 def test_a_turn_spans_the_columns_that_it_sees(stride, dilation, span):
-    turn = plan_tile(2, 8, convolution(stride, dilation))
+    tile = plan_tile(2, 8, convolution(stride, dilation))
 
-    assert turn.span == span == max(columns_read(turn)) + 1
+    assert tile.span == span == max(columns_read(tile)) + 1

@@ -174,13 +174,13 @@ def test_filters_taken_to_the_points_where_they_are_used_give_the_same_bits(
             shape, m, kernel, width, zeros_around(kernel), group, threads,
             unpacked_filter_bytes=least, **tuning,
         )  # fmt: skip
-        assert of.unpacked == (least == 0)
+        assert of.on_the_fly == (least == 0)
         y = np.zeros((3, *of.output, m), np.float32)
         convolve = WinogradConvolution(
             of, Images.in_blocks(shape, c), Images.of(y.transpose(0, 3, 1, 2)), RELU
         )
         convolve.take_offsets(offsets)
-        if of.unpacked:
+        if of.on_the_fly:
             convolve.take_factors(factors)
             points = weights.ravel()
         else:

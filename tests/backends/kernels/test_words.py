@@ -10,15 +10,15 @@ from demitasse.backends.kernels.language.words import (
     FLOAT,
     choose,
     chunk,
+    clamp_max,
+    clamp_min,
     exp2_int,
     fma,
     horizontal_sum,
     horizontal_sums,
-    lowered,
     maximum,
     minimum,
     permuted,
-    raised,
     root,
     rounded,
 )
@@ -56,7 +56,7 @@ def test_vectors_are_computed_as_in_numpy(width):
         target, one, two = k.arguments
         a, b = k.load(one), k.load(two)
         for place, result in enumerate(
-            (a + b, a - b, a * b, a / b, -a, fma(a, b, a), raised(a, b), root(a * a))
+            (a + b, a - b, a * b, a / b, -a, fma(a, b, a), clamp_min(a, b), root(a * a))
         ):
             k.store(result, target + place * k.vector_bytes)
 
@@ -70,8 +70,8 @@ def test_vectors_are_computed_as_in_numpy(width):
 
 @pytest.mark.parametrize(
     ("function", "want"),
-    [(raised, [0, 2, 0, 0, 5, 0, math.inf]), (lowered, [-1, 0, -math.inf, 0, 0, -3, 0])],
-    ids=["raised", "lowered"],
+    [(clamp_min, [0, 2, 0, 0, 5, 0, math.inf]), (clamp_max, [-1, 0, -math.inf, 0, 0, -3, 0])],
+    ids=["clamp_min", "clamp_max"],
 )
 def test_what_is_no_number_is_neither_raised_nor_lowered(function, want):
     def write(k):
@@ -106,7 +106,7 @@ def test_whole_numbers_and_powers_of_two():
 def test_some_elements_of_a_vector_are_read_and_written(width):
     def write(k):
         source, target, count = k.arguments
-        some = k.first(count)
+        some = k.lane_mask(count)
         k.masked_store(k.masked_load(source, some), target, some)
         k.store(k.masked_load(source, some), target + k.vector_bytes)
 

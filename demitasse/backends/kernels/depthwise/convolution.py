@@ -264,7 +264,7 @@ SECOND = 2
 
 
 FRESH = 2
-"""Rows, the last of those that a turn sees, of which the next group's are fetched."""
+"""Last rows of a tile's windows, of which the next group's pixels are prefetched."""
 
 
 class Shape(NamedTuple):
@@ -318,7 +318,7 @@ class Channels(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """Pixels of a later turn, in the kernel; any addresses will do.
+    """Pixels of a later tile, in the kernel; their addresses need not be valid.
 
     Attributes:
         rows: Addresses of the first that will be read, in the rows that no strip before has read.
@@ -499,7 +499,7 @@ def _sum_windows(
         targets: Addresses of the outputs, row by row. Several rows are of windows that see rows
             side by side.
         address: Returns that of the pixel in a row that is seen and a column.
-        later: What is fetched for a later turn; None for nothing.
+        later: Pixels to prefetch for a later tile; None for none.
     """
     vector = k.vector_bytes
     last = channels.bytes - vector  # begins early where channels fill no whole vectors

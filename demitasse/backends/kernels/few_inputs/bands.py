@@ -111,13 +111,13 @@ class BandFields(Struct):
     panels: Word
     """Number of panels of filters."""
     panel_table: Address
-    """Address of their table: for each, the address of its product and of those for rests; elements
-    from the first filter to its own; its first vector; and bytes from the beginning of a pixel to
-    three vectors."""
+    """Address of the panels' table. Columns: addresses of product and remainders; elements
+    from the first filter to the panel's; the panel's first vector; bytes from the beginning of a
+    pixel to three vectors."""
 
 
 class Band(NamedTuple):
-    """Some rows of outputs of one image, as the kernel finds them.
+    """Rows of outputs of one image, in the kernel.
 
     Attributes:
         copy: Address of the copied rows.
@@ -197,14 +197,14 @@ class Panel(NamedTuple):
 
     Attributes:
         product: Address of the product.
-        rests: Address of the table of those for rests.
+        remainders: Address of the table of the remainders' kernels.
         filters: Address of the filters.
         first: Number of the first vector.
         places: Address of the table of bytes from the beginning of a pixel to each vector.
     """
 
     product: Word
-    rests: Word
+    remainders: Word
     filters: Word
     first: Word
     places: Word
@@ -215,8 +215,8 @@ def each_panel(k: Kernel, f: BandFields, filters: Word) -> Iterator[Panel]:
     """Write what is done for each panel of the filters that begin at an address."""
     with k.loop(f.panels) as panel:
         entry = f.panel_table + panel.i * (COLUMNS * INT)
-        product, rests, elements, first = k.load_words(entry, 4)
-        yield Panel(product, rests, filters + elements * FLOAT, first, entry + 4 * INT)
+        product, remainders, elements, first = k.load_words(entry, 4)
+        yield Panel(product, remainders, filters + elements * FLOAT, first, entry + 4 * INT)
 
 
 def band_values(
@@ -304,7 +304,7 @@ def window_products(
     A row of pixels is the product of their windows and a panel's filters. Arguments: the first
     window; the table of the places of its rows, and bytes of the table; the filters, tap after tap;
     the first output, bytes to the next, the table of its vectors' places; the offsets, vector after
-    vector; how many pixels there are; the rectifier's numbers; the table of rests.
+    vector; how many pixels there are; the rectifier's numbers; the table of remainders.
 
     Args:
         width: Floats of a vector.
@@ -329,7 +329,7 @@ def window_sums(width: int) -> Panels:
     Arguments: the first window, bytes to the next, and to that below; the taps' table, how many
     they are; the first output's gradient, bytes to the next, and to that below, the table of its
     vectors' places; the totals, tap after tap, to which the sums are added; pixels of a row,
-    and rows; the table of rests.
+    and rows; the table of remainders.
     """
     return by_panel("window_sum", width, 13, _write_sum)
 
@@ -354,7 +354,7 @@ def _write_product(
 
     def add(totals: list[Vector], right: Word, left: Word, tap: int, count: int) -> None:
         """Write the products of one tap, so many taps behind ``left``, of some windows."""
-        first = k.opaque(left)
+        first = k.no_cse(left)
         columns = [k.load(right + vector * j) for j in range(vectors)]
         numbers = [first + (stride_bytes * pixel + tap_bytes * tap) for pixel in range(count)]
         multiply(k, totals, numbers, columns)
@@ -367,11 +367,11 @@ def _write_product(
                 for tap in range(taps):
                     add(loop.vectors, row + vector * vectors * tap, left, tap, count)
             else:
-                with k.loop(taps, vectors=loop.vectors, words=[row, left]) as turn:
-                    right, left = turn.words
-                    add(turn.vectors, right, left, 0, count)
-                    turn.words = [right + vector * vectors, left + tap_bytes]
-                loop.vectors = turn.vectors
+                with k.loop(taps, vectors=loop.vectors, words=[row, left]) as row_taps:
+                    right, left = row_taps.words
+                    add(row_taps.vectors, right, left, 0, count)
+                    row_taps.words = [right + vector * vectors, left + tap_bytes]
+                loop.vectors = row_taps.vectors
             loop.words = [row + vector * vectors * taps]
         for pixel in range(count):
             for j, place in enumerate(places):

@@ -28,9 +28,9 @@ from demitasse.backends.kernels.language.words import (
     INT,
     Word,
     choose,
+    clamp_min,
     maximum,
     minimum,
-    raised,
 )
 
 __all__ = ["DirectConvolution", "PoolFields", "carry", "pool_values", "pooled"]
@@ -115,7 +115,7 @@ def _multiply(
             f.offsets + panel.first * k.vector_bytes,
             bands.y.columns,
             f.rectifier,
-            panel.rests,
+            panel.remainders,
         )
 
 
@@ -215,13 +215,13 @@ class PoolFields(Struct):
     lines: Word
     """Rows of the convolution's outputs."""
     step_down: Word
-    """Rows of them from one window to that below."""
+    """Rows of the convolution's outputs from one window to the window below."""
     step_right: Word
-    """Columns of them from one window to the next."""
+    """Columns of the convolution's outputs from one window to the next."""
     top: Word
-    """Rows that the first window reaches above them."""
+    """Rows that the first window begins above the convolution's outputs."""
     left: Word
-    """Columns that it reaches to the left of them."""
+    """Columns that the first window begins before the convolution's outputs."""
     columns: Word
     """Output columns."""
     pixel_bytes: Word
@@ -319,7 +319,7 @@ def pooled(
                 for i in range(high):
                     line = here + row_bytes * i
                     for j in range(wide):
-                        largest = raised(largest, k.load(line + p.pixel_bytes * j))
+                        largest = clamp_min(largest, k.load(line + p.pixel_bytes * j))
                 k.store(largest, there)
                 case(0)
                 first_row, first_column = maximum(begin - top, 0), maximum(-left, 0)
@@ -329,6 +329,6 @@ def pooled(
                     line = here + row_bytes * down.i
                     with k.loop(last_column, first_column, vectors=down.vectors) as across:
                         value = k.load(line + p.pixel_bytes * across.i)
-                        across.vectors = [raised(across.vectors[0], value)]
+                        across.vectors = [clamp_min(across.vectors[0], value)]
                     down.vectors = across.vectors
                 k.store(down.vectors[0], there)

@@ -50,7 +50,7 @@ def _write(module: Any, name: str, width: int) -> None:
             panel.filters,
             f.y.columns,
             band.rows,
-            panel.rests,
+            panel.remainders,
         )
     k.done()
 

@@ -45,5 +45,5 @@ def plan_few_outputs(
         )
         raise Declined(message)
     lines = FewOutputsSchedule(op, x, y, tuning)
-    decline_many(lines.turn, op)
+    decline_many(lines.tile, op)
     return lines

@@ -59,18 +59,18 @@ class NarrowFields(WindowFields):
 
 
 @cache
-def _kernel(width: int, rows: int, turn: RegisterTile, *, limited: bool) -> int:
+def _kernel(width: int, rows: int, tile: RegisterTile, *, limited: bool) -> int:
     """Return the address of the kernel."""
-    name = f"narrow{width}_{rows}x{turn}{'_limited' if limited else ''}"
+    name = f"narrow{width}_{rows}x{tile}{'_limited' if limited else ''}"
 
     def write(module: Any) -> None:
-        _write(module, name, width, rows, turn, limited=limited)
+        _write(module, name, width, rows, tile, limited=limited)
 
     return compiled(name, write, name)[name]
 
 
 def _write(
-    module: Any, name: str, width: int, rows: int, turn: RegisterTile, *, limited: bool
+    module: Any, name: str, width: int, rows: int, tile: RegisterTile, *, limited: bool
 ) -> None:
     k = Kernel(module, name, 1, width, exported=True)
     f = NarrowFields.read(k)
@@ -78,39 +78,39 @@ def _write(
 
     def body(_corner: Word, output: Word, seen: Seen) -> None:
         with k.loop(f.planes, words=[f.filters]) as plane:
-            sums, filters = _summed(k, f, rows, turn, seen, plane.words[0])
+            sums, filters = _summed(k, f, rows, tile, seen, plane.words[0])
             one = plane.i * FLOAT
             total = horizontal_sums(sums) + k.broadcast(f.offsets + one)
             numbers = f.rectifier if limited else f.rectifier + one
             result = rectifying(k, numbers, None, limited=limited)(total)
             target = output + plane.i * f.plane_stride * FLOAT
-            if turn.pixels == width:
+            if tile.pixels == width:
                 k.store(result, target)
             else:
-                k.masked_store(result, target, k.first(k.word(turn.pixels)))
+                k.masked_store(result, target, k.lane_mask(k.word(tile.pixels)))
             plane.words = [filters]
 
     with k.loop(end, begin) as line:
-        for_each_tile(k, f.row(line.i), rows, turn, body)
+        for_each_tile(k, f.row(line.i), rows, tile, body)
     k.done()
 
 
 def _summed(
-    k: Kernel, f: NarrowFields, rows: int, turn: RegisterTile, seen: Seen, filters: Word
+    k: Kernel, f: NarrowFields, rows: int, tile: RegisterTile, seen: Seen, filters: Word
 ) -> tuple[list[Vector], Word]:
-    """Write the sums of a turn's windows times a filter; return them, and the next filter."""
+    """Write the sums of a tile's windows times a filter; return them, and the next filter."""
     vector = k.vector_bytes
-    zeros = [k.constant(0.0)] * turn.pixels
+    zeros = [k.constant(0.0)] * tile.pixels
     with k.loop(f.vectors, vectors=zeros, words=[filters]) as channels:
         place = k.load_word(f.places + channels.i * INT)
         with k.loop(rows, vectors=channels.vectors, words=channels.words) as row:
             [taps] = row.words
-            weights = [k.load(taps + vector * tap) for tap in range(turn.taps)]
-            for column, products in columns_read(turn).items():
+            weights = [k.load(taps + vector * tap) for tap in range(tile.taps)]
+            for column, products in columns_read(tile).items():
                 value = k.load(seen(row.i, column, place))
                 for tap, pixel in products:
                     row.vectors[pixel] = fma(value, weights[tap], row.vectors[pixel])
-            row.words = [taps + vector * turn.taps]
+            row.words = [taps + vector * tile.taps]
         channels.vectors, channels.words = row.vectors, row.words
     return channels.vectors, channels.words[0]
 
@@ -137,7 +137,7 @@ class NarrowConvolution:
         places = np.array([place for _, place in x.vectors(width)], np.int64)
         self.filters = aligned(planes * lines.x[1] * taps).reshape(planes, -1, taps, width)
         self._none, self._rectifier = aligned(planes), then.numbers(planes)
-        self._kernel = _kernel(width, op.kernel[0], lines.turn, limited=then.limited)
+        self._kernel = _kernel(width, op.kernel[0], lines.tile, limited=then.limited)
         # a plane is taken for an image of one channel
         y = Images((images, 1, rows, columns), planes * rows * columns, columns, 1, 1)
         self._arguments = Arguments(

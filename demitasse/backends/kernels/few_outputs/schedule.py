@@ -39,6 +39,6 @@ class FewOutputsSchedule:
         return f"narrow llvm:{self.tuning.instructions}"
 
     @cached_property
-    def turn(self) -> RegisterTile:
+    def tile(self) -> RegisterTile:
         """Register tiles of a row of windows; the sums of a tile become one vector."""
         return plan_tile(self.y[3], self.width, self.op)

@@ -47,5 +47,5 @@ def plan_grouped(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Gr
         )
         raise Declined(message)
     parts = GroupedSchedule(op, x, y, tuning)
-    decline_many(parts.turn, op)
+    decline_many(parts.tile, op)
     return parts

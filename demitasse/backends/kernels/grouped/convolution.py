@@ -79,7 +79,7 @@ class Work(NamedTuple):
 
     Attributes:
         rows: Rows of a window.
-        turn: How the windows of a row are taken.
+        tile: Register tile of a row of windows.
         shared: Channels of a group, of which several have a vector; 0 for groups of whole vectors.
         fetched: Rows of the input from one row of windows to the next, whose pixels are fetched for
             later; 0 where none are.
@@ -87,7 +87,7 @@ class Work(NamedTuple):
     """
 
     rows: int
-    turn: RegisterTile
+    tile: RegisterTile
     shared: int
     fetched: int
     limited: bool
@@ -95,7 +95,7 @@ class Work(NamedTuple):
     def __str__(self) -> str:
         fetching = f"_fetching{self.fetched}" if self.fetched else ""
         fetching += "_limited" * self.limited
-        return f"{self.rows}x{self.turn}" + (f"of{self.shared}" if self.shared else "") + fetching
+        return f"{self.rows}x{self.tile}" + (f"of{self.shared}" if self.shared else "") + fetching
 
 
 @cache
@@ -106,7 +106,7 @@ def _kernel(width: int, work: Work) -> int:
 
 
 def _write(module: Any, name: str, width: int, work: Work) -> None:
-    k, turn = Kernel(module, name, 1, width, exported=True), work.turn
+    k, tile = Kernel(module, name, 1, width, exported=True), work.tile
     f = GroupedFields.read(k)
     lines = f.images * f.y.rows
     begin, end = chunk(f.parts * lines, *k.thread())
@@ -120,32 +120,32 @@ def _write(module: Any, name: str, width: int, work: Work) -> None:
                 if work.fetched:
                     _fetch(k, work, row, corner + x, output + y)
                 filters = f.filters + vector.i * f.filter_bytes
-                sums = [k.load(f.offsets + own)] * turn.pixels
+                sums = [k.load(f.offsets + own)] * tile.pixels
                 sums = _summed(k, f, work, seen, x, filters, sums)
                 then = rectifying(k, f.rectifier, own, limited=work.limited)
                 for pixel, total in enumerate(sums):
                     k.store(then(total), output + row.output_bytes * pixel + y)
 
-        for_each_tile(k, row, work.rows, turn, body)
+        for_each_tile(k, row, work.rows, tile, body)
     k.done()
 
 
 def _fetch(k: Kernel, work: Work, row: Row, corner: Word, output: Word) -> None:
-    """Have a line of each pixel of a later turn brought near, those that no row has read before."""
-    columns = work.turn.pixels * work.turn.stride
+    """Prefetch a cache line of each pixel of a later tile that no earlier row has read."""
+    columns = work.tile.pixels * work.tile.stride
     for line in range(work.rows)[-work.fetched :]:
         later = corner + row.down * line * row.row_bytes + row.column_bytes * (columns * AHEAD)
         for column in range(columns):
             k.prefetch(later + row.column_bytes * column, SECOND)
-    later = output + row.output_bytes * (work.turn.pixels * AHEAD)
-    for pixel in range(work.turn.pixels):
+    later = output + row.output_bytes * (work.tile.pixels * AHEAD)
+    for pixel in range(work.tile.pixels):
         k.prefetch(later + row.output_bytes * pixel, SECOND)
 
 
 def _summed(
     k: Kernel, f: GroupedFields, work: Work, seen: Seen, x: Word, filters: Word, sums: list[Vector]
 ) -> list[Vector]:
-    """Write the sums of a turn's windows times a vector's filters; return them.
+    """Write the sums of a tile's windows times a vector's filters; return them.
 
     Args:
         k: The kernel.
@@ -156,12 +156,12 @@ def _summed(
         filters: Address of the filters.
         sums: What they begin with.
     """
-    turn, shared = work.turn, work.shared
-    tap_bytes, columns = k.vector_bytes * turn.taps, columns_read(turn)
+    tile, shared = work.tile, work.shared
+    tap_bytes, columns = k.vector_bytes * tile.taps, columns_read(tile)
 
     def add(totals: list[Vector], taps: Word, spread: Callable[[Word], Vector]) -> None:
         """Write the products of a channel's row of taps."""
-        weights = [k.load(taps + k.vector_bytes * tap) for tap in range(turn.taps)]
+        weights = [k.load(taps + k.vector_bytes * tap) for tap in range(tile.taps)]
         for column, products in columns.items():
             number = spread(pixels[column])
             for tap, pixel in products:
@@ -174,21 +174,21 @@ def _summed(
             add(row.vectors, taps + tap_bytes * channel, partial(_shared, k, shared, channel))
         row.words = [taps + tap_bytes * shared]
         if not shared:
-            with k.loop(f.channels, vectors=row.vectors, words=[taps]) as turned:
-                place, [taps] = turned.i * FLOAT, turned.words
-                add(turned.vectors, taps, lambda pixel: k.broadcast(pixel + place))
-                turned.words = [taps + tap_bytes]
-            row.vectors, row.words = turned.vectors, turned.words
+            with k.loop(f.channels, vectors=row.vectors, words=[taps]) as inner:
+                place, [taps] = inner.i * FLOAT, inner.words
+                add(inner.vectors, taps, lambda pixel: k.broadcast(pixel + place))
+                inner.words = [taps + tap_bytes]
+            row.vectors, row.words = inner.vectors, inner.words
     return row.vectors
 
 
 def _shared(k: Kernel, shared: int, channel: int, pixel: Word) -> Vector:
     """Return a vector with the number of one channel of each group for all of the group's filters.
 
-    It is loaded anew each time, for no registers are left to keep it.
+    Each call loads the vector again, because no register is free.
     """
     order = [lane // shared * shared + channel for lane in range(k.width)]
-    return permuted(k.load(k.opaque(pixel)), order)
+    return permuted(k.load(k.no_cse(pixel)), order)
 
 
 class GroupedConvolution:
@@ -226,7 +226,7 @@ class GroupedConvolution:
         self._none, self._rectifier = aligned(parts.y[1]), then.numbers(parts.y[1])
         reads = firsts if parts.shared else firsts // writes * channels
         shared, fetched = channels if parts.shared else 0, op.stride[0] if parts.fetches else 0
-        self._kernel = _kernel(width, Work(rows, parts.turn, shared, fetched, then.limited))
+        self._kernel = _kernel(width, Work(rows, parts.tile, shared, fetched, then.limited))
         self._arguments = Arguments(
             GroupedFields.values(
                 **window_values(op, x, y, aligned(max(width, channels))),

@@ -21,7 +21,7 @@ PIXELS = {4: 14, 8: 8, 16: 14}
 
 SHARED = 8
 """The same where several groups have a vector, for each width: of those a pixel has few channels
-that are read again, and all of a turn's pixels do better to stay in a core's first cache."""
+that are read again, and all of a tile's pixels do better to stay in a core's first cache."""
 
 SMALL = 9
 """Taps of a window up to which groups of whole vectors do not go over tiles."""
@@ -71,15 +71,15 @@ class GroupedSchedule:
         return images.fits(self.width) if self.shared else images.block == images.shape[1]
 
     @property
-    def turned(self) -> GroupedSchedule | None:
-        """The gradient of the input, a convolution of the output's; None where it is none."""
+    def input_gradient(self) -> GroupedSchedule | None:
+        """Schedule of the input's gradient as a grouped convolution; None if unsupported."""
         op, (high, wide) = self.op, self.op.kernel
         (down, right), (top, left) = op.dilation, op.pad
         pad = (high - 1) * down - top, (wide - 1) * right - left
         if not self.shared or op.stride != (1, 1) or min(pad) < 0:
             return None
-        turned = ops.Conv(**{**vars(op), "bottom": op.top, "top": op.bottom, "pad": pad})
-        return replace(self, op=turned, x=self.y, y=self.x)
+        transposed = ops.Conv(**{**vars(op), "bottom": op.top, "top": op.bottom, "pad": pad})
+        return replace(self, op=transposed, x=self.y, y=self.x)
 
     @property
     def beats_tiles(self) -> bool:
@@ -98,7 +98,7 @@ class GroupedSchedule:
         return first_channels(self.y[1], self.width)
 
     @cached_property
-    def turn(self) -> RegisterTile:
+    def tile(self) -> RegisterTile:
         """Register tiles of a row of windows."""
         return plan_tile(self.y[3], SHARED if self.shared else PIXELS[self.width], self.op)
 

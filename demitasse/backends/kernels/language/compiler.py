@@ -1,9 +1,8 @@
 """Compile modules for this machine's processor, and keep the result on the disk.
 
-The file's name is a digest of what the module is made from, of LLVM's version and of the processor,
-so that a kept result is used where it would be made again, and nowhere else. Where the folder
-cannot be written to, nothing is kept. What is kept is linked without LLVM where that can be done:
-a process that compiles nothing does not load its library, nor write the module's text.
+A cached file's name is a digest of the module's cache key, LLVM's version and the processor.
+Without write access to the folder, nothing is cached. Cached code is linked without LLVM if
+possible: a process that compiles nothing neither loads LLVM's library nor writes the module's text.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ NEEDED = ("avx2", "fma")
 
 @dataclass(frozen=True)
 class Status:
-    """True if kernels can be made at run time.
+    """Support for compiling kernels at run time.
 
     Attributes:
-        ready: Whether they can.
-        version: Of LLVM's Python package.
-        reason: Why they cannot.
+        ready: True if kernels can be compiled.
+        version: Version of llvmlite.
+        reason: Reason that no kernel can be compiled; "" if ``ready``.
     """
 
     ready: bool
@@ -92,19 +91,19 @@ def _probed() -> Status:
 
 
 def status() -> Status:
-    """Say whether kernels can be made at run time; or why not."""
+    """Return whether kernels can be compiled at run time, or the reason against it."""
     if not settings.get_often("jit"):
         return Status(False, reason="it was switched off")
     return _probed()
 
 
 def compiled(name: str, write: Callable[[Any], None], *exports: str) -> dict[str, int]:
-    """Return the addresses of a module's kernels; they live as long as the process.
+    """Return the addresses of a module's kernels, which stay valid until the process ends.
 
     Args:
-        name: Of the module; no other one of the process has it.
-        write: Writes its kernels.
-        exports: Those whose addresses are wanted.
+        name: Name of the module, unique in the process.
+        write: Writes the module's kernels.
+        exports: Names of the kernels to return.
     """
     with _lock:
         if name not in _known:
@@ -115,22 +114,22 @@ def compiled(name: str, write: Callable[[Any], None], *exports: str) -> dict[str
 def linked(
     name: str, write: Callable[[Any], None], exports: Sequence[str], outside: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return the addresses of a module's functions, which may call others than kernels do.
+    """Return the addresses of a module's functions, linked against the given symbols.
 
     Args:
-        name: Of the module; no other one of the process has it.
-        write: Writes its functions.
-        exports: Those whose addresses are wanted.
-        outside: Addresses of what it calls, or reads and writes, by name.
+        name: Name of the module, unique in the process.
+        write: Writes the module's functions.
+        exports: Names of the functions to return.
+        outside: Addresses of external functions and variables, by name.
 
     Raises:
-        NotLinkableError: Not here.
+        NotLinkableError: The module cannot be linked without LLVM.
     """
     return link(_made_or_kept(name, write), exports, outside)
 
 
 def _made_or_kept(name: str, write: Callable[[Any], None]) -> bytes:
-    """Return a module's machine code, from the disk where it is there."""
+    """Return a module's machine code, from the cache if it is there."""
     about = recipe(name, write)
     if about is None or settings.get("kernel_dump"):
         text = _text(name, write)
@@ -151,21 +150,21 @@ def _text(name: str, write: Callable[[Any], None]) -> str:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Look for no garbage in the block: a module is many objects, all of them in use to its end.
+    """Disable garbage collection in the block.
 
-    Python would go through all that there is over and over, which takes as long as writing them.
+    A module is many objects, all in use until the block ends. Collecting takes as long as writing.
     """
-    looks = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if looks:
+        if was_enabled:
             gc.enable()
 
 
 def _dump(name: str, text: str) -> None:
-    """Write a module's LLVM text and its assembly where the setting ``kernel_dump`` says."""
+    """Write a module's LLVM text and assembly to the folder of the setting ``kernel_dump``."""
     place = settings.get("kernel_dump")
     if not place:
         return
@@ -208,14 +207,14 @@ def _linked(code: bytes, exports: tuple[str, ...]) -> dict[str, int]:
 
 
 def _digest(about: str) -> str:
-    """Return under what name code is kept that is made from something, here, by this LLVM."""
+    """Return the cache's digest of a key, this version of LLVM, and this processor."""
     machine = processor.signature() or (_llvm().get_host_cpu_name(), _features())
     made = (about, status().version, machine, LEVEL)
     return digest(repr(made).encode())
 
 
 def _object(digest: str, text: Callable[[], str]) -> bytes:
-    """Return a module's machine code, from the disk or made now."""
+    """Return a module's machine code, from the cache or compiled now."""
     name = f"{digest}.o"
     code = read_code(name)
     if code is None:
@@ -225,17 +224,17 @@ def _object(digest: str, text: Callable[[], str]) -> bytes:
 
 
 def _made(text: str) -> bytes:
-    """Return a module's machine code, made now."""
+    """Compile a module's text to machine code."""
     machine = _machine()
     code: bytes = machine.emit_object(_optimised(text, machine))
     return code
 
 
 def _optimised(text: str, machine: Any) -> Any:
-    """Return a module, a little simpler.
+    """Return a module after inlining and simplification.
 
-    Kernels are written as they are to run: vectors, unrolled, and their values in registers. The
-    usual passes would find nothing more in them, and take longer than all the rest.
+    Kernels are written vectorised, unrolled, and with values in registers. LLVM's other passes
+    would improve nothing and take longer than the rest of the compilation.
     """
     binding = _llvm()
     module = binding.parse_assembly(text)

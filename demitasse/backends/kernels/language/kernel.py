@@ -29,13 +29,13 @@ BYTE, SHORT, INDEX = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 
 
 class Loop:
-    """A counted loop while it is written.
+    """Counted loop under construction.
 
     Attributes:
         i: The counter.
-        vectors: Those that the loop carries: in the body their values at the start of the
-            iteration, until it assigns those of the next one; after the loop the last values.
-        words: The same for integers.
+        vectors: Loop-carried vectors. The body reads the current iteration's values and assigns the
+            next iteration's; after the loop the list has the final values.
+        words: Loop-carried integers, used like ``vectors``.
     """
 
     def __init__(self, i: Word, vectors: list[Vector], words: list[Word]) -> None:
@@ -43,14 +43,14 @@ class Loop:
 
 
 class Routine:
-    """A function of integers, as it is being written.
+    """Function of integers under construction.
 
     Args:
-        module: What it belongs to.
-        function: It, without instructions yet.
+        module: The function's module.
+        function: LLVM function without instructions.
 
     Attributes:
-        arguments: Its arguments.
+        arguments: The function's arguments.
     """
 
     def __init__(self, module: ir.Module, function: Any) -> None:
@@ -59,7 +59,7 @@ class Routine:
         self.arguments = [Word(self._b, argument) for argument in function.args]
 
     def word(self, value: Word | int) -> Word:
-        """Return an integer as a value of the function."""
+        """Convert a Python int to a value of the function."""
         return Word(self._b, ir.Constant(WORD, value)) if isinstance(value, int) else value
 
     def load_word(self, address: Word) -> Word:
@@ -81,30 +81,30 @@ class Routine:
 
     @contextmanager
     def when(self, condition: Condition) -> Iterator[None]:
-        """Write what is done if a condition holds."""
+        """Write instructions that run if a condition holds."""
         with self._b.if_then(condition.llvm):
             yield
 
     def call_at(self, address: Word, *arguments: Word | int) -> None:
-        """Run the function at an address."""
+        """Call the function at an address."""
         kind = ir.FunctionType(ir.VoidType(), [WORD] * len(arguments))
         function = self._b.inttoptr(address.llvm, ir.PointerType(kind))
         self._b.call(function, [self.word(value).llvm for value in arguments])
 
 
 class Kernel(Routine):
-    """A function of integers that returns nothing, as it is being written.
+    """Function of integers without a result, under construction.
 
     Args:
-        module: What it belongs to.
-        name: Of the function.
-        count: How many arguments it has.
+        module: The function's module.
+        name: Name of the function.
+        count: Number of arguments.
         width: Floats of a vector.
-        exported: Whether Python calls it; others are seen by their module alone.
+        exported: True if Python calls the function; others are inlined into their module's.
 
     Attributes:
-        function: What other kernels call.
-        arguments: Its arguments.
+        function: LLVM function that other kernels call.
+        arguments: The function's arguments.
         vector_bytes: Bytes of a vector.
     """
 
@@ -125,10 +125,10 @@ class Kernel(Routine):
 
     # -- integers ------------------------------------------------------------------------------
 
-    def opaque(self, value: Word) -> Word:
-        """Return the same integer, about which the compiler knows nothing.
+    def no_cse(self, value: Word) -> Word:
+        """Return the same integer, hidden from common-subexpression elimination.
 
-        What is loaded from there twice is loaded twice, not kept in a register that others need.
+        Repeated loads from the address stay loads and do not occupy a register.
         """
         kind = ir.FunctionType(WORD, [WORD])
         return Word(self._b, self._b.asm(kind, "", "=r,0", [value.llvm], side_effect=False))
@@ -144,7 +144,7 @@ class Kernel(Routine):
         return Float(self._b, self._load(address, NUMBER, FLOAT))
 
     def load_words(self, address: Word, count: int) -> list[Word]:
-        """Return ``count`` integers of 64 bits that lie one behind the other."""
+        """Return ``count`` consecutive integers of 64 bits."""
         return [self.load_word(address + INT * place) for place in range(count)]
 
     def load_byte(self, address: Word) -> Word:
@@ -156,7 +156,7 @@ class Kernel(Routine):
         return Word(self._b, self._b.zext(self._load(address, SHORT, HALF), WORD))
 
     def load_lanes(self, address: Word, count: int, bits: int) -> IntVector:
-        """Return so many integers of so many bits that lie at an address."""
+        """Return ``count`` integers of ``bits`` bits at an address."""
         kind = ir.VectorType(ir.IntType(bits), count)
         return IntVector(self._b, self._load(address, kind, bits // 8))
 
@@ -165,9 +165,9 @@ class Kernel(Routine):
         self._store(value.llvm, address, FLOAT)
 
     def store_nontemporal(self, value: Vector, address: Word) -> None:
-        """Write a vector to an address of whole vectors, past the caches.
+        """Write a vector to an aligned address without filling the caches.
 
-        ``fence`` has to follow before others read it.
+        Call ``fence`` before other threads read the vector.
         """
         place = self._b.inttoptr(address.llvm, ir.PointerType(value.llvm.type))
         store = self._b.store(value.llvm, place)
@@ -175,25 +175,25 @@ class Kernel(Routine):
         store.set_metadata("nontemporal", self.module.add_metadata([ir.Constant(INDEX, 1)]))
 
     def fence(self) -> None:
-        """Let what was written past the caches be seen before what is written from here on."""
+        """Order non-temporal stores before all later stores."""
         kind = ir.FunctionType(ir.VoidType(), [])
         self._b.call(declared(self.module, "llvm.x86.sse.sfence", kind), [])
 
-    def first(self, count: Word) -> Condition:
-        """Return which elements of a vector are among the first ``count``, which may be all."""
+    def lane_mask(self, count: Word) -> Condition:
+        """Return a mask of a vector's first ``count`` elements, at most all."""
         places = ir.VectorType(INDEX, self.width)
         counts = self._spread(self._b.trunc(count.llvm, INDEX), places)
         numbers = ir.Constant(places, list(range(self.width)))
         return Condition(self._b, self._b.icmp_signed("<", numbers, counts))
 
     def masked_load(self, address: Word, some: Condition) -> Vector:
-        """Return some elements of the vector at an address, and zeros; others are not read."""
+        """Return the masked elements of the vector at an address, zeros elsewhere."""
         zeros = ir.Constant(self._vector, None)
         arguments = [*self._some(address, some), zeros]
         return Vector(self._b, self._masked("load", self._vector, arguments))
 
     def masked_store(self, value: Vector, address: Word, some: Condition) -> None:
-        """Write some elements of a vector to an address; the others there are not touched."""
+        """Write the masked elements of a vector to an address."""
         self._masked("store", ir.VoidType(), [value.llvm, *self._some(address, some)])
 
     def _some(self, address: Word, some: Condition) -> list[Any]:
@@ -214,7 +214,7 @@ class Kernel(Routine):
         self._store(value.llvm, address, value.llvm.type.element.width // 8)
 
     def accumulate(self, pairs: Sequence[tuple[Vector, Word]], adds: Word | int) -> None:
-        """Write vectors to their addresses, or add them to what is there if ``adds`` is not 0."""
+        """Write vectors to their addresses; add to the old values if ``adds`` is not 0."""
         with self._b.if_else((self.word(adds) > 0).llvm) as (yes, no):
             with yes:
                 for vector, address in pairs:
@@ -224,18 +224,18 @@ class Kernel(Routine):
                     self.store(vector, address)
 
     def scratch(self, vectors: int) -> Word:
-        """Return the address of memory for so many vectors, the thread's own while this runs."""
+        """Return the address of thread-local memory for ``vectors`` vectors."""
         kind = ir.ArrayType(self._vector, vectors)
         with self._b.goto_entry_block():
             return Word(self._b, self._b.ptrtoint(self._b.alloca(kind), WORD))
 
     def prefetch(self, address: Word, cache: int = 1, *, writes: bool = False) -> None:
-        """Have the line of memory at an address, which may be any, brought into a cache, 1 or 2.
+        """Prefetch the cache line at an address, valid or not.
 
         Args:
             address: The address.
-            cache: Which one.
-            writes: Whether it is to be written there.
+            cache: Level of the cache, 1 or 2.
+            writes: True to prefetch for writing.
         """
         index, pointer = ir.IntType(32), ir.PointerType(BYTE)
         kind = ir.FunctionType(ir.VoidType(), [pointer, *[index] * 3])
@@ -246,7 +246,7 @@ class Kernel(Routine):
     # -- vectors -------------------------------------------------------------------------------
 
     def constant(self, number: float) -> Vector:
-        """Return a vector of one number."""
+        """Return a vector of equal numbers."""
         return Vector(self._b, SplatConstant(self._vector, float(number)))
 
     def number(self, number: float) -> Float:
@@ -254,18 +254,18 @@ class Kernel(Routine):
         return Float(self._b, ir.Constant(NUMBER, float(number)))
 
     def broadcast(self, address: Word) -> Vector:
-        """Return a vector of the one float at an address."""
+        """Return a vector of the float at an address."""
         return Vector(self._b, self._spread(self.load_float(address).llvm, self._vector))
 
     def lanes(self, value: Word | int, count: int, bits: int) -> IntVector:
-        """Return a vector of the lower bits of one integer."""
+        """Return a vector of the lower bits of an integer."""
         kind = ir.VectorType(ir.IntType(bits), count)
         return IntVector(
             self._b, self._spread(self._b.trunc(self.word(value).llvm, kind.element), kind)
         )
 
     def _spread(self, number: Any, kind: Any) -> Any:
-        """Return a vector of one number."""
+        """Return a vector of equal numbers."""
         none = ir.Constant(kind, ir.Undefined)
         first = self._b.insert_element(none, number, ir.Constant(INDEX, 0))
         return self._b.shuffle_vector(
@@ -273,7 +273,7 @@ class Kernel(Routine):
         )
 
     def gather(self, addresses: Sequence[Word]) -> Vector:
-        """Return a vector of floats from anywhere."""
+        """Return a vector of the floats at the addresses."""
         value: Any = ir.Constant(self._vector, ir.Undefined)
         for lane, address in enumerate(addresses):
             number = self.load_float(address).llvm
@@ -292,14 +292,14 @@ class Kernel(Routine):
         vectors: Sequence[Vector] = (),
         words: Sequence[Word] = (),
     ) -> Iterator[Loop]:
-        """Write a loop from ``start`` while the counter is below ``end``; perhaps no iteration.
+        """Write a loop over ``range(start, end, step)``, which may be empty.
 
         Args:
-            end: What the counter stays below.
-            start: The counter of the first iteration.
-            step: What is added to it after each iteration.
-            vectors: The first values of vectors that are carried from iteration to iteration.
-            words: Integers that are.
+            end: Exclusive end of the counter.
+            start: Counter of the first iteration.
+            step: Increment of the counter.
+            vectors: Initial values of loop-carried vectors.
+            words: Initial values of loop-carried integers.
         """
         b, before = self._b, self._b.block
         body, after = (self.function.append_basic_block(name) for name in ("body", "after"))
@@ -307,7 +307,7 @@ class Kernel(Routine):
         b.cbranch((self.word(start) < end).llvm, body, after)
         b.position_at_end(body)
         phis = [self._phi(value, before) for value in first]
-        loop = Loop(Word(b, phis[0]), *self._carried(phis[1:], len(vectors)))
+        loop = Loop(Word(b, phis[0]), *self._loop_values(phis[1:], len(vectors)))
         yield loop
         counter, last = loop.i + step, b.block
         following = [counter.llvm, *(value.llvm for value in (*loop.vectors, *loop.words))]
@@ -318,14 +318,14 @@ class Kernel(Routine):
         behind = [self._phi(value, before) for value in first[1:]]
         for phi, value in zip(behind, following[1:], strict=True):
             phi.add_incoming(value, last)
-        loop.vectors, loop.words = self._carried(behind, len(vectors))
+        loop.vectors, loop.words = self._loop_values(behind, len(vectors))
 
     def _phi(self, value: Any, source: Any) -> Any:
         phi = self._b.phi(value.type)
         phi.add_incoming(value, source)
         return phi
 
-    def _carried(self, values: list[Any], vectors: int) -> tuple[list[Vector], list[Word]]:
+    def _loop_values(self, values: list[Any], vectors: int) -> tuple[list[Vector], list[Word]]:
         return (
             [Vector(self._b, value) for value in values[:vectors]],
             [Word(self._b, value) for value in values[vectors:]],
@@ -333,7 +333,7 @@ class Kernel(Routine):
 
     @contextmanager
     def cases(self, value: Word) -> Iterator[Callable[[int], None]]:
-        """Write what is done in each of several cases.
+        """Write a switch over an integer.
 
         Yields:
             A function that begins the case of an integer.
@@ -354,15 +354,15 @@ class Kernel(Routine):
         b.position_at_end(end)
 
     def call(self, kernel: Kernel, *arguments: Word | int) -> None:
-        """Run another kernel of this module."""
+        """Call another kernel of this module."""
         self._b.call(kernel.function, [self.word(value).llvm for value in arguments])
 
     # -- the team ------------------------------------------------------------------------------
 
     def thread(self) -> tuple[Word, Word]:
-        """Return the index of this thread in its team, and how many threads there are."""
-        return self._asked("omp_get_thread_num"), self._asked("omp_get_num_threads")
+        """Return this thread's number in its team, and the number of threads."""
+        return self._call_openmp("omp_get_thread_num"), self._call_openmp("omp_get_num_threads")
 
-    def _asked(self, name: str) -> Word:
+    def _call_openmp(self, name: str) -> Word:
         function = declared(self.module, name, ir.FunctionType(INDEX, []))
         return Word(self._b, self._b.sext(self._b.call(function, []), WORD))

@@ -1,8 +1,7 @@
 """Link compiled modules into this process without LLVM, whose library takes 80 MiB to load.
 
-LLVM's machine for code made at run time writes every address as 64 bits, so that a module needs no
-more than its sections in memory and those addresses filled in. What is not that simple, and what
-is no ELF file for x86-64, is left to LLVM.
+LLVM's JIT target writes every address as 64 bits. Linking therefore copies a module's sections to
+memory and fills in the addresses. LLVM links modules with other relocations or file formats.
 
 Source: System V Application Binary Interface, AMD64 Architecture Processor Supplement.
 """
@@ -29,7 +28,7 @@ READ, WRITE, EXECUTE = 1, 2, 4
 
 
 class NotLinkableError(Exception):
-    """A module, or this system, has something that only LLVM's linker knows."""
+    """Raised if a module or this system needs LLVM's linker."""
 
 
 class _Section(NamedTuple):
@@ -58,15 +57,15 @@ SECTION, SYMBOL, RELOCATION = (struct.Struct(f) for f in ("<IIQQQQIIQQ", "<IBBHQ
 
 
 def link(code: bytes, exports: Sequence[str], outside: Mapping[str, int]) -> dict[str, int]:
-    """Put a module's code into memory that can be run; return the addresses of its kernels.
+    """Copy a module's code to executable memory; return the addresses of its kernels.
 
     Args:
-        code: A relocatable file, as LLVM writes it. It is trusted.
-        exports: Kernels whose addresses are wanted.
-        outside: Addresses of the functions that it may call.
+        code: Relocatable file written by LLVM. Its contents are trusted.
+        exports: Names of the kernels to return.
+        outside: Addresses of external functions, by name.
 
     Raises:
-        NotLinkableError: Only LLVM can do that.
+        NotLinkableError: The module needs LLVM's linker.
     """
     try:
         return _Module(code).link(exports, outside)
@@ -75,10 +74,10 @@ def link(code: bytes, exports: Sequence[str], outside: Mapping[str, int]) -> dic
 
 
 def protect(start: int, size: int, rights: int) -> None:
-    """Say what may be done with memory, from the beginning of a page on.
+    """Set the access rights of memory that begins at a page.
 
     Raises:
-        OSError: The system does not allow that.
+        OSError: The system refuses the rights.
     """
     system = ctypes.CDLL(None, use_errno=True)
     if system.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(size), rights):
@@ -108,7 +107,7 @@ class _Module:
         ]
 
     def link(self, exports: Sequence[str], outside: Mapping[str, int]) -> dict[str, int]:
-        places, size = self._places()
+        places, size = self._section_offsets()
         memory = mmap.mmap(-1, size)
         base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         for number, place in places.items():
@@ -128,8 +127,8 @@ class _Module:
                  for s, a in zip(self.symbols, addresses, strict=True)}  # fmt: skip
         return {name: named[name.encode()] for name in exports}
 
-    def _places(self) -> tuple[dict[int, int], int]:
-        """Return where in memory each section goes that is needed there, and the size of all."""
+    def _section_offsets(self) -> tuple[dict[int, int], int]:
+        """Return the offset in memory of each allocated section, and the total size."""
         places, end = {}, 0
         for number, section in enumerate(self.sections):
             if not section.flags & ALLOCATED or not section.size:
@@ -147,7 +146,7 @@ class _Module:
     def _address(
         self, symbol: _Symbol, base: int, places: Mapping[int, int], outside: Mapping[str, int]
     ) -> int:
-        """Return the address of a symbol, 0 for one that nothing in memory can mean."""
+        """Return the address of a symbol; 0 for a symbol without a section in memory."""
         if symbol.section == UNDEFINED:
             name = self._text(self.symbol_names, symbol.name).decode()
             return outside[name] if name else 0

@@ -8,13 +8,13 @@ from pathlib import Path
 __all__ = ["features", "name", "signature"]
 
 CPUINFO = Path("/proc/cpuinfo")
-TELLING = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
-"""Fields that tell processors apart for which LLVM would make different code."""
+CODE_FIELDS = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
+"""Fields that decide which code LLVM generates for a processor."""
 
 
 @cache
 def _fields() -> dict[str, str]:
-    """Return what Linux says of the first processor; nothing elsewhere."""
+    """Return Linux's fields of the first processor; {} on other systems."""
     found: dict[str, str] = {}
     try:
         with CPUINFO.open(encoding="utf-8", errors="replace") as file:
@@ -29,17 +29,17 @@ def _fields() -> dict[str, str]:
 
 
 def features() -> frozenset[str] | None:
-    """Return the names of the processor's instruction sets, or None where they are not known."""
+    """Return the names of the processor's instruction sets; None if unknown."""
     fields = _fields()
     return frozenset(fields["flags"].split()) if fields else None
 
 
 def name() -> str:
-    """Return what the processor is called; nothing where that is not known."""
+    """Return the processor's name; "" if unknown."""
     return _fields().get("model name", "")
 
 
 def signature() -> tuple[str, ...] | None:
-    """Return what tells this processor from others, or None where that is not known."""
+    """Return the fields that identify this processor; None if unknown."""
     fields = _fields()
-    return tuple(fields.get(name, "") for name in TELLING) if fields else None
+    return tuple(fields.get(name, "") for name in CODE_FIELDS) if fields else None

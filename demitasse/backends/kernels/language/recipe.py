@@ -1,7 +1,7 @@
 """Cache key of a module of kernels, computed without generating it.
 
-To write a module takes Python longer than LLVM's library takes to load. Its name tells one from all
-others of a process; so its name and the code that writes it say what it will be.
+Python takes longer to write a module than to load LLVM's library. A module's name is unique in a
+process, so the name and the sources of the generators identify the module's contents.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ SOURCES = Path(__file__).parents[1]
 
 
 def recipe(name: str, write: Callable[[Any], None]) -> str | None:
-    """Return what a module is made from, or None where that is not known.
+    """Return the key of a module's contents, or None if the contents cannot be known.
 
-    It is not where functions of other places take part, as in a test, or our sources are not there.
+    They cannot if a function from outside ``SOURCES`` takes part, as in a test, or if the source
+    files are missing.
 
     Args:
-        name: Of the module; no other one of the process has it.
-        write: Writes its kernels.
+        name: Name of the module, unique in the process.
+        write: Writes the module's kernels.
     """
     sources = _digest()
-    if not sources or not all(_is_ours(function) for function in _parts(write)):
+    if not sources or not all(_is_generator(function) for function in _parts(write)):
         return None
-    return f"{name} {sources} numpy {np.__version__}"  # which computes a few constants
+    return f"{name} {sources} numpy {np.__version__}"  # NumPy computes some constants
 
 
 @cache
 def _digest() -> str:
-    """Return a digest of our sources; nothing where one cannot be read."""
+    """Return a digest of the generators' sources; "" if a file cannot be read."""
     try:
         return digest(
             b"".join(
@@ -51,12 +52,12 @@ def _digest() -> str:
         return ""
 
 
-def _is_ours(function: FunctionType) -> bool:
+def _is_generator(function: FunctionType) -> bool:
     return Path(function.__code__.co_filename).is_relative_to(SOURCES)
 
 
 def _parts(value: object) -> Iterator[FunctionType]:
-    """Yield a function and those that it holds in its closure."""
+    """Yield a function and the functions in its closure."""
     if isinstance(value, partial):
         yield from _parts(value.func)
         for argument in (*value.args, *value.keywords.values()):

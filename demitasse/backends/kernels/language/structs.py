@@ -8,10 +8,10 @@ A struct is a class with a docstring for each of its fields::
         row_bytes: Word
         '''Bytes from one row to the next.'''
 
-Python gives a value for every field, ``Rows.values(first=EACH_CALL, row_bytes=64)``, and the kernel
+Python gives a value for every field, ``Rows.values(first=RUNTIME, row_bytes=64)``, and the kernel
 reads them, ``f = Rows.read(k)``, as ``f.first`` and ``f.row_bytes``. A field may be a struct.
 
-Memory is passed as arrays, never as numbers: a call that is made later keeps its arrays alive.
+Memory is passed as arrays, never as numbers: a deferred call keeps its arrays alive.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class Address(Word):
-    """Kind of a field: the address of an array, which is given as the array."""
+    """Kind of a field: the address of an array; Python passes the array."""
 
     __slots__ = ()
 
@@ -47,13 +47,13 @@ class OptionalAddress(Address):
 
 
 class Scratch(Address):
-    """Kind of a field: the address of memory whose contents mean nothing before the call."""
+    """Kind of a field: the address of memory whose contents before the call are unused."""
 
     __slots__ = ()
 
 
 class Output(Address):
-    """Kind of a field: the address of memory that the kernel writes and does not read before."""
+    """Kind of a field: the address of memory that the kernel writes before it reads."""
 
     __slots__ = ()
 
@@ -69,7 +69,7 @@ class _When(Enum):
 
 
 RUNTIME: Final = _When.RUNTIME
-"""The value of a field that is given anew whenever the kernel runs."""
+"""Placeholder for a field whose value is an argument of each call."""
 
 Given = SupportsIndex | np.ndarray | None
 """Value of a field in one call: an integer, an array for its address, or None for no array."""
@@ -101,7 +101,7 @@ class Struct:
 
     @classmethod
     def read(cls, k: Kernel) -> Self:
-        """Return the fields of the struct that a kernel's first argument is the address of."""
+        """Return the fields of the struct whose address is the kernel's first argument."""
         return cls._read(iter(k.load_words(k.arguments[0], _count(cls))))
 
     @classmethod
@@ -142,7 +142,7 @@ class Values:
 
 
 class Arguments:
-    """A struct's values in memory, for a kernel to be run with.
+    """A struct's values in memory: the argument of a kernel.
 
     Args:
         values: Values of all fields.
@@ -153,13 +153,13 @@ class Arguments:
 
     def __init__(self, values: Values) -> None:
         self.values = values
-        self._each_call: dict[str, tuple[int, type]] = {}
+        self._runtime: dict[str, tuple[int, type]] = {}
         self._words = np.zeros(len(values.flat), np.int64)
         self._at = address(self._words)
         self._put_off = -1
         for place, (name, value) in enumerate(values.flat.items()):
             if isinstance(value, _When):
-                self._each_call[name] = place, values.kinds[name]
+                self._runtime[name] = place, values.kinds[name]
             else:
                 self._words[place] = address(value) if isinstance(value, np.ndarray) else value
 
@@ -170,32 +170,32 @@ class Arguments:
         each: Mapping[str, Given] | None = None,
         needs: object = None,
     ) -> None:
-        """Run a kernel on a team, now or with what is put off.
+        """Run a kernel on a team of threads, now or with the deferred calls.
 
         Args:
             kernel: Address of the kernel.
-            threads: How many are asked for.
-            each: Integers or arrays for the fields whose value is :data:`RUNTIME`; None for an
+            threads: Number of requested threads.
+            each: Integers or arrays of the fields whose value is :data:`RUNTIME`; None for an
                 optional array that is absent.
-            needs: Arrays whose addresses stand in one of these arrays; kept alive until the kernel
+            needs: Arrays whose addresses are elements of these arrays; kept alive until the kernel
                 has run.
 
         Raises:
             TypeError: A field has no value or one of another kind, or there is no such field.
         """
         each = each or {}
-        if each.keys() != self._each_call.keys():
+        if each.keys() != self._runtime.keys():
             message = (
                 f"a kernel is run with {', '.join(each) or 'nothing'}; give it "
-                f"{', '.join(self._each_call) or 'nothing'}"
+                f"{', '.join(self._runtime) or 'nothing'}"
             )
             raise TypeError(message)
         if later.held():
             if self._put_off == later.turn():
-                later.flush()  # the arguments of the call before are still to be used
+                later.flush()  # the deferred call still needs its arguments
             self._put_off = later.turn()
         for name, value in each.items():
-            place, kind = self._each_call[name]
+            place, kind = self._runtime[name]
             if isinstance(value, np.ndarray):
                 self._words[place] = value.__array_interface__["data"][0]
             elif issubclass(kind, Address) and not (value is None and kind is OptionalAddress):
@@ -206,7 +206,7 @@ class Arguments:
         team.run(kernel, self._at, threads, (self, each, needs), self._fixed)
 
     def _fixed(self) -> tuple[int, np.ndarray]:
-        """Return the address of a copy of what the kernel is given now, and the copy."""
+        """Return the address of a copy of the current arguments, and the copy."""
         words = self._words.copy()
         return address(words), words
 
@@ -215,7 +215,7 @@ _known: dict[type, dict[str, type]] = {}
 
 
 def _kinds(struct: type[Struct]) -> dict[str, type]:
-    """Return what each field is, by name; those of the class it is derived from come first."""
+    """Return the kind of each field by name; fields of the base class come first."""
     if struct not in _known:
         _known[struct] = get_type_hints(struct)
     return _known[struct]

@@ -1,7 +1,7 @@
-"""Run a kernel on all threads, those that oneDNN's primitives run on as well.
+"""Run a kernel on the threads that oneDNN's primitives run on.
 
-A second team would fight with that one: its threads keep spinning for a while after their work. The
-threads are OpenMP's, or those of a team that has taken its place (``backends/kernels/team``).
+A second team would compete for the cores: threads spin for a while after their work. The threads
+belong to the OpenMP runtime, or to its replacement (``backends/kernels/team``).
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ FUNCTIONS = ("omp_get_thread_num", "omp_get_num_threads")
 
 
 SPIN_COUNT = "10000"
-"""Polls of a waiting thread before it sleeps: some microseconds. By default the
-runtime polls for milliseconds, which slows down threads that have work to do where other programs
-use the cores too."""
+"""Polls of a waiting thread before it sleeps: some microseconds.
+
+By default the runtime polls for milliseconds. On shared cores this slows down busy threads.
+"""
 
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-"""Variables by which a user says how threads wait."""
+"""Environment variables that configure how threads wait."""
 
 
 @contextmanager
 def bounded_spinning() -> Iterator[None]:
-    """Let an OpenMP runtime that is loaded here spin for a bounded time, unless the user chose.
+    """Bound the spinning of an OpenMP runtime loaded in the block, unless the user configured it.
 
     The runtime reads its environment once, when it is loaded.
     """
@@ -70,11 +71,11 @@ def openmp() -> Any:
 
 
 HARD = 2
-"""``omp_pause_hard``: end the threads; they are made again when they are needed."""
+"""``omp_pause_hard``: end the threads; the runtime creates new threads on demand."""
 
 
 class _Fork:
-    """True if this process was forked from one whose threads could not be ended before."""
+    """Flags of a fork: whether workers ended before it, and whether a child has lost workers."""
 
     workers_ended = True
     lost_workers = False
@@ -83,7 +84,7 @@ class _Fork:
 def _end_workers(runtime: Any) -> None:
     """End the workers of the thread that is about to fork.
 
-    The child would have the runtime's notes of them, but not them, and wait for them for ever.
+    A child has the runtime's records of its workers but no workers, and would wait for ever.
     """
     try:
         _Fork.workers_ended = runtime.omp_pause_resource_all(HARD) == 0
@@ -96,10 +97,10 @@ def _note_fork() -> None:
 
 
 def check_workers() -> None:
-    """Refuse to begin what would wait for threads that a fork has left behind.
+    """Raise an error if OpenMP would wait for threads that a fork did not copy.
 
     Raises:
-        DeviceError: Says what to do.
+        DeviceError: This process was forked from a process with running OpenMP threads.
     """
     if _Fork.lost_workers:
         message = (
@@ -123,11 +124,11 @@ class _Instead:
 
 
 def use(addresses: Mapping[str, int]) -> None:
-    """Run kernels by other functions than the OpenMP runtime's, from now on.
+    """Replace the OpenMP runtime's functions in kernels that are linked from now on.
 
     Args:
-        addresses: Theirs, by the names of those that they take the place of. No kernel must have
-            been linked before.
+        addresses: Addresses of the new functions, by the names of the replaced functions. No kernel
+            must have been linked before.
     """
     _Instead.parallel = _PARALLEL(addresses["GOMP_parallel"])
     _Instead.functions = addresses
@@ -140,7 +141,7 @@ _SUBSTITUTES = _NUMBER(lambda: 0), _NUMBER(lambda: 1)
 
 @cache
 def functions() -> dict[str, int]:
-    """Return the addresses of what kernels call."""
+    """Return the addresses of :data:`FUNCTIONS`, by name."""
     if _Instead.functions is not None:
         return {name: _Instead.functions[name] for name in FUNCTIONS}
     runtime = openmp()
@@ -151,7 +152,7 @@ def functions() -> dict[str, int]:
 
 
 def function_address(function: Any) -> int:
-    """Return the address of a function that ctypes knows."""
+    """Return the address of a ctypes function."""
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
@@ -162,17 +163,17 @@ def run(
     needs: object = None,
     fixed: Callable[[], tuple[int, object]] | None = None,
 ) -> None:
-    """Run a kernel on a team of at most so many threads, now or with what is put off.
+    """Run a kernel on a team of threads, now or with the deferred calls.
 
-    One thread is this one, which needs no OpenMP; without it there are no others.
+    One thread runs without OpenMP. Without OpenMP, the calling thread runs alone.
 
     Args:
-        kernel: Its address. It learns from the runtime which thread it is, and of how many.
-        argument: What each thread calls it with.
-        threads: How many are asked for.
-        needs: Is kept alive until the kernel has run.
-        fixed: Returns an argument that means the same for good, and what it needs; None where
-            this one does.
+        kernel: Address of the kernel, which asks the runtime for its thread number.
+        argument: Argument of each thread's call.
+        threads: Greatest number of threads.
+        needs: Object to keep alive until the kernel has run.
+        fixed: Returns a copy of the argument that later calls do not change, and the object that
+            owns the copy; None if ``argument`` never changes.
     """
     runtime = openmp() if threads > 1 else None
     function = _ALONE(kernel) if runtime is None else _Instead.parallel or runtime.GOMP_parallel

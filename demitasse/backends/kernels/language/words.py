@@ -1,8 +1,8 @@
 """Values in a kernel, with Python's operators: integers, conditions, floats and vectors of them.
 
-Every operator writes one instruction where the kernel's builder stands. An address is a word that
-counts bytes, so ``address + FLOAT * elements`` is that of another element. Names say what a word
-counts: one that ends in ``_stride`` elements, in ``_bytes`` bytes.
+Every operator writes one instruction at the builder's position. An address is a word that counts
+bytes: ``address + FLOAT * elements`` is the address of another element. Words named ``*_stride``
+count elements; words named ``*_bytes`` count bytes.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ __all__ = [
     "Word",
     "choose",
     "chunk",
+    "clamp_max",
+    "clamp_min",
     "declared",
     "exp2_int",
     "fma",
@@ -34,37 +36,35 @@ __all__ = [
     "horizontal_sum",
     "horizontal_sums",
     "larger",
-    "lowered",
     "maximum",
     "minimum",
     "pair_sums",
     "permuted",
-    "raised",
     "rectified",
     "root",
     "rounded",
-    "turned",
+    "transposed",
 ]  # fmt: skip
 
 FLOAT, INT, HALF = 4, 8, 2
-"""Bytes of a float, of an integer, and of one of half a float's size."""
+"""Bytes of a float32, an int64 and an int16."""
 
 WORD, NUMBER = ir.IntType(64), ir.FloatType()
 
 
 class SplatConstant(ir.Constant):  # type: ignore[misc]  # LLVM's package has no types
-    """A vector of one number, in the short form that LLVM's language has for it.
+    """A vector of equal numbers, written in LLVM's short form.
 
     Args:
-        kind: Of the vector.
-        number: The number.
+        kind: Type of the vector.
+        number: Value of each element.
     """
 
     def __init__(self, kind: ir.VectorType, number: float) -> None:
         super().__init__(kind, number)
 
     def get_reference(self) -> str:
-        """Return it without its type."""
+        """Return the constant's text without its type."""
         return f"splat ({self.constant[0]})"
 
 
@@ -73,7 +73,7 @@ class Value:
 
     Args:
         builder: Writes the kernel's instructions.
-        llvm: The value as LLVM knows it.
+        llvm: The value in llvmlite.
     """
 
     __slots__ = ("builder", "llvm")
@@ -92,9 +92,9 @@ class Condition(Value):
 
 
 class Word(Value):
-    """An integer of 64 bits. The other operand may be one of Python's.
+    """Integer of 64 bits. The other operand may be a Python int.
 
-    ``//`` and ``%`` are for what is not negative.
+    ``//`` and ``%`` need operands that are not negative.
     """
 
     __slots__ = ()
@@ -148,13 +148,13 @@ class Word(Value):
 
 
 class Float(Value):
-    """One float of 32 bits, which is loaded, stored, and broadcast to a vector."""
+    """One float32, which a kernel loads, stores, and broadcasts."""
 
     __slots__ = ()
 
 
 class Vector(Value):
-    """Some floats of 32 bits, as many as a register holds."""
+    """Floats of 32 bits that fill a register."""
 
     __slots__ = ()
 
@@ -182,22 +182,22 @@ class Vector(Value):
         return Condition(self.builder, self.builder.fcmp_ordered(">=", self.llvm, other.llvm))
 
     def interleave(self, other: Vector, by: int) -> tuple[Vector, Vector]:
-        """Return two vectors that have changed places where two by two runs of elements meet.
+        """Return both vectors after exchanging runs of ``by`` elements.
 
-        The second run of ``by`` elements in every two runs of this vector, and the first of the
-        other one's. So a square of vectors is turned, for ``by`` = 1, 2, 4 and so on.
+        In every pair of runs, this vector's second run and the other vector's first run change
+        places. With ``by`` = 1, 2, 4 and so on, a square of vectors is transposed.
         """
         lanes = self.llvm.type.count
         first = [lane if not lane & by else lanes + lane - by for lane in range(lanes)]
         second = [lane + by if not lane & by else lanes + lane for lane in range(lanes)]
-        return _chosen(self, other, first), _chosen(self, other, second)
+        return _shuffle(self, other, first), _shuffle(self, other, second)
 
     def _new(self, llvm: Any) -> Vector:
         return Vector(self.builder, llvm)
 
 
 class IntVector(Value):
-    """Some integers of one size, from 8 bits to 64; none of them is negative."""
+    """Unsigned integers of one size, from 8 to 64 bits."""
 
     __slots__ = ()
 
@@ -208,28 +208,28 @@ class IntVector(Value):
         by = SplatConstant(self.llvm.type, bits)
         return self._new(self.builder.lshr(self.llvm, by))
 
-    def chosen(self, order: Sequence[int | None]) -> IntVector:
-        """Return a vector of some of the integers, by their place here; None is a 0."""
+    def shuffle(self, order: Sequence[int | None]) -> IntVector:
+        """Return the integers at the given indices; None gives 0."""
         count = self.llvm.type.count
         places = [count if place is None else place for place in order]
         mask = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places)
         zeros = SplatConstant(self.llvm.type, 0)
         return self._new(self.builder.shuffle_vector(self.llvm, zeros, mask))
 
-    def joined(self, other: IntVector) -> IntVector:
-        """Return these integers and those behind them, as many of the same size."""
+    def concat(self, other: IntVector) -> IntVector:
+        """Return these integers followed by the other vector's, of the same type."""
         both = ir.VectorType(ir.IntType(32), 2 * self.llvm.type.count)
         order = ir.Constant(both, list(range(both.count)))
         return self._new(self.builder.shuffle_vector(self.llvm, other.llvm, order))
 
     def of_bits(self, bits: int) -> IntVector:
-        """Return the same memory as integers of another size."""
+        """Return the same bits as integers of another size."""
         count = self.llvm.type.count * self.llvm.type.element.width // bits
         kind = ir.VectorType(ir.IntType(bits), count)
         return self._new(self.builder.bitcast(self.llvm, kind))
 
     def cut(self, bits: int) -> IntVector:
-        """Return the lower bits of each."""
+        """Return the lower bits of each integer."""
         kind = ir.VectorType(ir.IntType(bits), self.llvm.type.count)
         return self._new(self.builder.trunc(self.llvm, kind))
 
@@ -246,14 +246,14 @@ def high_product(a: IntVector, b: IntVector) -> IntVector:
 
 
 def pair_sums(a: IntVector, b: IntVector) -> IntVector:
-    """Return a0 * b0 + a1 * b1 for each two neighbours.
+    """Return a0 * b0 + a1 * b1 for each pair of neighbours.
 
     Args:
         a: Sixteen integers of 16 bits, below 1 << 15.
-        b: As many.
+        b: Sixteen more.
 
     Returns:
-        Eight of 32 bits.
+        Eight integers of 32 bits.
     """
     builder, kind = a.builder, a.llvm.type
     wide = ir.VectorType(ir.IntType(32), kind.count // 2)
@@ -274,7 +274,7 @@ def choose(condition: Condition, yes: Vector, no: Vector) -> Vector: ...
 
 
 def choose(condition: Condition, yes: Any, no: Any) -> Any:
-    """Return one of two values."""
+    """Return ``yes`` where the condition holds, ``no`` elsewhere."""
     kind = Vector if isinstance(yes, Vector) else Word
     b = condition.builder
     return kind(b, b.select(condition.llvm, *map(_either, (yes, no))))
@@ -299,12 +299,12 @@ def _less(a: Word | int, b: Word | int) -> Condition:
         return a < b
     if isinstance(b, Word):
         return b > a
-    message = f"{a} and {b} are known already; use Python's min and max"
+    message = f"{a} and {b} are Python integers; use Python's min and max"
     raise TypeError(message)
 
 
 def chunk(count: Word, index: Word, chunks: Word) -> tuple[Word, Word]:
-    """Return where one of several chunks of ``count`` things begins and ends."""
+    """Return the begin and end of chunk ``index`` when ``count`` items are split evenly."""
     return count * index // chunks, count * (index + 1) // chunks
 
 
@@ -326,18 +326,18 @@ def root(vector: Vector) -> Vector:
 
 
 def permuted(vector: Vector, order: Sequence[int]) -> Vector:
-    """Return a vector of some of the elements, by their place here."""
-    return _chosen(vector, vector, order)
+    """Return the elements at the given indices."""
+    return _shuffle(vector, vector, order)
 
 
-def _chosen(one: Vector, other: Vector, order: Sequence[int]) -> Vector:
-    """Return a vector of some elements of two, by their place in both, the one before the other."""
+def _shuffle(one: Vector, other: Vector, order: Sequence[int]) -> Vector:
+    """Return the elements of two concatenated vectors at the indices."""
     places = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), list(order))
     return Vector(one.builder, one.builder.shuffle_vector(one.llvm, other.llvm, places))
 
 
 def horizontal_sum(vector: Vector) -> Vector:
-    """Return a vector of the sum of all elements, which are added in pairs, halves first."""
+    """Return the sum of all elements, added in pairs, halves first, as every element."""
     count = vector.llvm.type.count
     by = count // 2
     while by:
@@ -347,12 +347,12 @@ def horizontal_sum(vector: Vector) -> Vector:
 
 
 def horizontal_sums(vectors: Sequence[Vector]) -> Vector:
-    """Return a vector whose elements are the sums of the elements of one vector each.
+    """Return a vector whose element i is the sum of ``vectors[i]``.
 
-    Every sum is added up as :func:`horizontal_sum` does, to the same bits.
+    Every sum has the bits of :func:`horizontal_sum`.
 
     Args:
-        vectors: At most as many as a vector has elements; in place of others there are zeros.
+        vectors: At most as many vectors as a vector has elements; missing vectors count as zeros.
     """
     builder, kind = vectors[0].builder, vectors[0].llvm.type
     zeros = Vector(builder, ir.Constant(kind, None))
@@ -360,11 +360,11 @@ def horizontal_sums(vectors: Sequence[Vector]) -> Vector:
     part = kind.count
     while len(rows) > 1:
         half = part // 2
-        # parts of two vectors, each the elements of one sum: their first halves, and the others
+        # each part holds the addends of one sum: take the first halves and the second halves
         firsts = [lane for at in range(0, 2 * kind.count, part) for lane in range(at, at + half)]
         others = [lane + half for lane in firsts]
         rows = [
-            _chosen(a, b, firsts) + _chosen(a, b, others)
+            _shuffle(a, b, firsts) + _shuffle(a, b, others)
             for a, b in zip(rows[::2], rows[1::2], strict=True)
         ]
         part = half
@@ -372,15 +372,15 @@ def horizontal_sums(vectors: Sequence[Vector]) -> Vector:
 
 
 def rounded(vector: Vector) -> Vector:
-    """Return the nearest whole numbers, of numbers up to 1 << 22."""
+    """Round to the nearest integers; magnitudes are at most 1 << 22."""
     kind = vector.llvm.type
-    # a sum with it has no room for the rest
+    # float32 has no fraction bits at this magnitude
     large = Vector(vector.builder, ir.Constant(kind, [1.5 * 2**23] * kind.count))
     return vector + large - large
 
 
 def exp2_int(vector: Vector) -> Vector:
-    """Return 2 ** n of whole numbers from -126 to 127; there must be no others, nor NaN."""
+    """Return 2 ** n of integers from -126 to 127; other values and NaN are undefined."""
     b, kind = vector.builder, vector.llvm.type
     whole = ir.VectorType(ir.IntType(32), kind.count)
     bias, place = (ir.Constant(whole, [number] * kind.count) for number in (127, 23))
@@ -388,18 +388,18 @@ def exp2_int(vector: Vector) -> Vector:
     return Vector(b, b.bitcast(exponent, kind))
 
 
-def raised(vector: Vector, floor: Vector) -> Vector:
+def clamp_min(vector: Vector, floor: Vector) -> Vector:
     """Return the larger of the vector and ``floor``, element by element; NaN stays."""
     return choose(floor > vector, floor, vector)
 
 
-def lowered(vector: Vector, ceiling: Vector) -> Vector:
+def clamp_max(vector: Vector, ceiling: Vector) -> Vector:
     """Return the smaller of the vector and ``ceiling``, element by element; NaN stays."""
     return choose(vector > ceiling, ceiling, vector)
 
 
 def larger(vector: Vector, other: Vector) -> Vector:
-    """Return the larger of two, element by element; NaN of either stays."""
+    """Return the larger of two vectors, element by element; NaN of either stays."""
     builder = vector.builder
     number = Condition(builder, builder.fcmp_ordered("ord", vector.llvm, vector.llvm))
     return choose(number, choose(vector >= other, vector, other), vector)
@@ -408,17 +408,17 @@ def larger(vector: Vector, other: Vector) -> Vector:
 def rectified(vector: Vector, slope: Vector) -> Vector:
     """Return max(x, 0) + slope * min(x, 0), as Caffe's ReLU: x for a slope of 1; NaN stays."""
     zero = Vector(vector.builder, SplatConstant(vector.llvm.type, 0.0))
-    return fma(slope, choose(vector > zero, zero, vector), raised(vector, zero))
+    return fma(slope, choose(vector > zero, zero, vector), clamp_min(vector, zero))
 
 
 def declared(module: Any, name: str, kind: Any) -> Any:
-    """Return a function that others define, as a module knows it."""
+    """Return a module's declaration of an external function, adding it if it is missing."""
     known = module.globals.get(name)
     return ir.Function(module, kind, name) if known is None else known
 
 
-def turned(rows: Sequence[Vector]) -> list[Vector]:
-    """Return the columns of a square of vectors."""
+def transposed(rows: Sequence[Vector]) -> list[Vector]:
+    """Transpose a square of vectors: return its columns."""
     found, by = list(rows), 1
     while by < len(found):
         for first in range(len(found)):

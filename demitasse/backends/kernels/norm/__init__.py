@@ -1,9 +1,9 @@
 """Normalisation by the statistics of a batch, with the rectifier after it, in training.
 
-The vectors are channels. Each image is read once for its mean and its sum of squared deviations,
-which are then joined over the images in a fixed order, so that results do not depend on how many
-threads there are. Backward, what the rectifier let pass is computed again rather than kept. Each
-pass is two kernels, so that no thread waits for another at a barrier within one.
+The vectors are channels. Each image is read once for its mean and its sum of squared deviations.
+Images are combined in a fixed order, so results do not depend on the number of threads. Backward
+recomputes the rectifier's mask rather than keeping it. Each pass is two kernels, so no kernel has
+a barrier.
 """
 
 from __future__ import annotations

@@ -332,8 +332,8 @@ class NormalizationGradient:
                 factor_gradients=RUNTIME,
                 offset_gradients=RUNTIME,
                 behind=RUNTIME if behind else None,
-                others=PointerArray.given(others),
-                targets=PointerArray.given(targets),
+                others=PointerArray.of_count(others),
+                targets=PointerArray.of_count(targets),
                 strides=Numbers.of(strides),
                 part_table=None if handed is None else handed.table(width),
             )

@@ -22,9 +22,9 @@ from demitasse.backends.kernels.language.words import (
     FLOAT,
     Vector,
     Word,
+    clamp_min,
     fma,
     minimum,
-    raised,
     rectified,
     root,
 )
@@ -117,7 +117,7 @@ def _measure(k: Kernel, f: ForwardFields, plane: Plane, numbers: Counts, stride:
     by = away * numbers.each_pixel
     k.store(about + by, plane.sums)
     # rounding must not make it negative
-    k.store(raised(fma(-away, by, squares), zero), plane.sums + k.vector_bytes)
+    k.store(clamp_min(fma(-away, by, squares), zero), plane.sums + k.vector_bytes)
 
 
 def _join(k: Kernel, f: ForwardFields, plane: Plane, numbers: Counts, own: Word) -> None:
@@ -210,10 +210,10 @@ class Normalization:
 
 
 class PlaneFields(Struct):
-    """Planes that are normalised one by one."""
+    """Planes that are normalised separately."""
 
     walk: ImageLoopFields
-    """They."""
+    """The planes."""
     x: Address
     """Address of the first image."""
     y: Output
@@ -246,7 +246,7 @@ def _planes_write(module: Any, name: str, width: int) -> None:
 
         away, squares = summed(k, f.walk.pixels, stride, [zero, zero], add)
         by = away * numbers.each_pixel
-        variance = raised(fma(-away, by, squares) * numbers.each_pixel, zero)
+        variance = clamp_min(fma(-away, by, squares) * numbers.each_pixel, zero)
         mean, deviation = about + by, root(variance) + numbers.eps
         k.store(deviation, f.deviations + plane.image * row_bytes + plane.channels)
         with k.loop(f.walk.pixels) as pixel:

@@ -37,10 +37,11 @@ UNROLLED = 4
 """Pixels that are summed side by side, for an addition takes some cycles."""
 
 FIRST_PIXELS = 128
-"""Pixels whose mean stands for that of the plane until it is known.
+"""First pixels of a plane, whose mean approximates the plane's mean.
 
-What is summed are deviations from it. Were they far from those from the plane's own mean, so would
-be these pixels', and the squares' sum would be large: their ratio is at most that of the pixels.
+The kernel sums deviations from the approximate mean. If that mean is far from the plane's, these
+pixels deviate as far, and the sum of squares is large: the relative error is bounded by the ratio
+of the pixels' numbers.
 """
 
 PLANE_SUMS = 2
@@ -113,7 +114,7 @@ class Plane(NamedTuple):
         return k.load(address) if self.some is None else k.masked_load(address, self.some)
 
     def store(self, k: Kernel, value: Vector, address: Word) -> None:
-        """Write those channels of a vector that there are."""
+        """Write the existing channels of a vector."""
         if self.some is None:
             k.store(value, address)
         else:
@@ -146,7 +147,7 @@ def each_plane(k: Kernel, f: ImageLoopFields, *, rest: bool = False) -> Iterator
             all_sums,
             (loop.i - begin) * image < 1,
             _first(k, f, loop.i + 1),
-            k.first(f.channels - group * k.width) if rest else None,
+            k.lane_mask(f.channels - group * k.width) if rest else None,
         )
 
 

@@ -46,13 +46,13 @@ ROW_BYTES = (WIDEST + LINE) * FLOAT
 channels of all rows do not compete for the same lines of the cache."""
 
 UNROLLED = 2
-"""Channels that the innermost loop takes in a turn."""
+"""Channels of a step of the innermost loop."""
 
 NOTED = 4
-"""Vectors of a pixel that are normalised in a turn."""
+"""Vectors of a pixel that a step normalises."""
 
 AHEAD = 8
-"""Channels before its turn a row of filters is fetched from the second cache."""
+"""Prefetch distance, in channels, of a row of filters from the second cache."""
 
 
 class PointwiseFields(Struct):
@@ -178,7 +178,7 @@ def _multiply(
         output: Address of the first output pixel.
         following: Address in the pixels that come next, which are fetched on the way, and where
             the channels of the present one of them end.
-        step: How many bytes of them in a turn.
+        step: Bytes of a step.
         limited: Whether outputs have limits.
 
     Returns:
@@ -193,19 +193,19 @@ def _multiply(
     pixel_bytes = f.x_stride * FLOAT
     gap = pixel_bytes - f.channels * FLOAT
 
-    def turns(
+    def steps(
         sums: list[Vector], words: list[Word], start: Word, stop: Word, count: int
     ) -> tuple[list[Vector], list[Word]]:
         with k.loop(stop, start, panel_bytes * count, vectors=sums, words=words) as loop:
             totals, [here, ahead, edge] = loop.vectors, loop.words
             k.prefetch(ahead, cache=2)
-            for turn in range(count):
-                filters = loop.i + panel_bytes * turn
+            for channel in range(count):
+                filters = loop.i + panel_bytes * channel
                 places = [filters + k.vector_bytes * j for j in range(PANEL)]
                 for one in places:
                     k.prefetch(one + panel_bytes * AHEAD)
                 columns = [k.load(one) for one in places]
-                numbers = [here + (ROW_BYTES * i + FLOAT * turn) for i in range(most)]
+                numbers = [here + (ROW_BYTES * i + FLOAT * channel) for i in range(most)]
                 multiply(k, totals, numbers, columns)
             ahead = ahead + step
             over = ahead >= edge
@@ -213,8 +213,8 @@ def _multiply(
             loop.words = [here + FLOAT * count, ahead, edge]
         return loop.vectors, loop.words
 
-    sums, words = turns(offsets * most, [rows, *following], begin, middle, UNROLLED)
-    sums, words = turns(sums, words, middle, end, 1)
+    sums, words = steps(offsets * most, [rows, *following], begin, middle, UNROLLED)
+    sums, words = steps(sums, words, middle, end, 1)
     then = rectifying(k, f.rectifier, None, limited=limited)
     with_row = [(i, j) for i in range(most) for j in range(PANEL)]
     for (i, j), total in zip(with_row, sums, strict=True):

@@ -1,10 +1,9 @@
 """The gradients of the filters and the bias of a pointwise convolution.
 
-That of the filters is the product of two matrices whose rows are pixels: the input, transposed, and
-the gradient of the output. Its sums stay in registers over some pixels, so few that what is read of
-a panel of filters stays in a core's first cache while it is multiplied with one channel after the
-other. The input was written long ago, by the forward pass: that of the pixels that come next is
-fetched on the way, which the library's code does not do.
+The filters' gradient is the product of two matrices whose rows are pixels: the transposed input and
+the gradient of the output. Sums stay in registers over a few pixels. Their part of a panel of
+filters fits into a core's first cache while it is multiplied with every channel. The forward pass
+wrote the input long ago, so the kernel prefetches the next pixels; oneDNN's code does not.
 """
 
 from __future__ import annotations

@@ -73,12 +73,12 @@ class PointwiseSchedule:
 
     @property
     def waste(self) -> float:
-        """Pixels that one thread computes, as a multiple of those there are."""
+        """Computed pixels per existing pixel."""
         return math.ceil(self.pixels / self.rows) * self.rows / self.pixels
 
     @property
     def spare(self) -> float:
-        """Products for each number of the output beyond those that it needs."""
+        """Superfluous multiplications per number of the output."""
         filters = len(self.panels) * PANEL * self.width / self.y[1]
         return (self.waste * filters - 1) * self.x[1]
 

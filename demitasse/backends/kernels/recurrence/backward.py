@@ -93,7 +93,7 @@ def _multiply(
 
 def _some(k: Kernel, size: Word, vector: Word) -> Any:
     """Return which elements of a vector of hidden values there are."""
-    return k.first(minimum(size - vector * k.width, k.width))
+    return k.lane_mask(minimum(size - vector * k.width, k.width))
 
 
 def _step(k: Kernel, cell: CellGradient, at: tuple[Word, Word, Word], total: Vector) -> None:
@@ -182,7 +182,7 @@ class RecurrentBackward:
 
 
 class BackFields(Struct):
-    """Some steps of some sequences, from later ones to earlier ones. All arrays are in C order."""
+    """Steps of sequences, from the last to the first. All arrays are in C order."""
 
     weight: Address
     """Address of the weights of the hidden state, (gates * size, size)."""

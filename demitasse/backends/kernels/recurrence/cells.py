@@ -46,11 +46,11 @@ class StepFields(Struct):
     """For how many steps they are kept: for all, or for two, of which one is read and the next
     one written."""
     hidden: Address
-    """Address of those that they end with, (steps, rows, size); written."""
+    """Address of the hidden states after each step, (steps, rows, size); written."""
     first_h: Address
     """Address of the hidden states at the beginning, (rows, size)."""
     last_h: Address
-    """Address of those at the end, which may be the same; written."""
+    """Address of the hidden states at the end, possibly the same array; written."""
     first: Word
     """The first step; -1 to make ready for it, which one thread does, and then begin."""
     last: Word
@@ -204,7 +204,7 @@ class RnnCell:
 CELLS: Mapping[str, type[Cell]] = {"LSTM": LstmCell, "RNN": RnnCell}
 
 LEARNING: Mapping[str, type[Cell]] = {"LSTM": LearningLstmCell, "RNN": RnnCell}
-"""Those that keep what gradients need; an RNN's are computed from its hidden states."""
+"""Cells that save values for gradients; an RNN's gradients need only its hidden states."""
 
 
 MOST_ROWS = {4: {1: 8, 4: 6}, 8: {1: 8, 4: 2}, 16: {1: 8, 4: 6}}
@@ -280,7 +280,7 @@ def _place(k: Kernel, cell: Cell, step: Word, row: Word, block: Word) -> Place:
     here, row_bytes, number = block * k.vector_bytes, f.size * FLOAT, step * f.rows + row
     return Place(
         at=row * row_bytes + here,
-        some=k.first(minimum(f.size - block * k.width, k.width)),
+        some=k.lane_mask(minimum(f.size - block * k.width, k.width)),
         cont=k.broadcast(f.cont + number * FLOAT),
         in_all=number * row_bytes + here,
         z=f.z + number * row_bytes * cell.gates + here,
@@ -324,28 +324,28 @@ def products(
         count: How many vectors there are.
     """
     chains = count * len(states)
-    turns = max(1, CHAINS // chains)
+    unrolled = max(1, CHAINS // chains)
     zeros = [k.constant(0.0)] * chains
 
-    def turn(i: Word, sums: Sequence[Vector]) -> list[Vector]:
+    def step(i: Word, sums: Sequence[Vector]) -> list[Vector]:
         vectors = weights(i)
         numbers = [k.broadcast(state + i * FLOAT) for state in states]
         pairs = [(number, vector) for number in numbers for vector in vectors]
         return [fma(*pair, total) for pair, total in zip(pairs, sums, strict=True)]
 
-    whole = size // turns * turns
-    with k.loop(whole, 0, turns, vectors=zeros * turns) as loop:
+    whole = size // unrolled * unrolled
+    with k.loop(whole, 0, unrolled, vectors=zeros * unrolled) as loop:
         loop.vectors = [
             total
-            for place in range(turns)
-            for total in turn(loop.i + place, loop.vectors[place * chains : (place + 1) * chains])
+            for place in range(unrolled)
+            for total in step(loop.i + place, loop.vectors[place * chains : (place + 1) * chains])
         ]
     sums = loop.vectors[:chains]
-    for place in range(1, turns):
+    for place in range(1, unrolled):
         others = loop.vectors[place * chains : (place + 1) * chains]
         sums = [total + other for total, other in zip(sums, others, strict=True)]
     with k.loop(size, whole, vectors=sums) as rest:
-        rest.vectors = turn(rest.i, rest.vectors)
+        rest.vectors = step(rest.i, rest.vectors)
     return rest.vectors
 
 

@@ -174,7 +174,8 @@ def _write(module: Any, name: str, width: int) -> None:
     f = TanhFields.read(k)
     begin, end = chunk((f.count + width - 1) // width, *k.thread())
     with k.loop(end, begin) as vector:
-        at, some = vector.i * k.vector_bytes, k.first(minimum(f.count - vector.i * width, width))
+        at = vector.i * k.vector_bytes
+        some = k.lane_mask(minimum(f.count - vector.i * width, width))
         k.masked_store(tanh(k, k.masked_load(f.x + at, some)), f.x + at, some)
     k.done()
 

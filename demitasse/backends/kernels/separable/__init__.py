@@ -1,9 +1,9 @@
-"""Separable convolution: a depthwise one and the pointwise one behind it, in one pass.
+"""Separable convolution: a depthwise and a pointwise convolution, fused into one pass.
 
-A few rows of the depthwise outputs at a time are noted in a core's own cache, from where they are
-multiplied with all filters. What lies between the two, as large as what is read, is never written
-to memory, and its sums are those of the two kernels by themselves. An image may be added to the
-result, as at the end of a block of MobileNet V2.
+A few rows of depthwise outputs at a time stay in a core's own cache and are multiplied with all
+filters. The intermediate image, as large as the input, is never written to memory. The sums have
+the bits of the separate kernels. An image may be added to the result, as at the end of a block of
+MobileNet V2.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ between, which is not written to memory, takes as long."""
 
 
 def plan_separable(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> SeparableSchedule:
-    """Return how a depthwise convolution and a pointwise one behind it are divided.
+    """Return the schedule of a depthwise convolution and the following pointwise convolution.
 
     Args:
         depthwise: The first.
         pointwise: The second, whose bottom is the first one's top.
-        tuning: For what kernels are made, and whether these are taken.
+        tuning: Target of the kernels, and the choice of kernels.
 
     Raises:
         Declined: They are others, or it would not be faster.

@@ -123,14 +123,14 @@ def _note_rows(
         output = noted + (row - first) * line_bytes
         write_strip(k, f, shape, group, row, output, output_bytes, lines, in_blocks=in_blocks)
 
-    with k.loop(behind, first, 2 if pairs else 1) as turn:
-        last = turn.i + 1
+    with k.loop(behind, first, 2 if pairs else 1) as step:
+        last = step.i + 1
         if pairs:
-            both = (turn.i + 1 < behind) & (turn.i % f.y.rows + 1 < f.y.rows)
+            both = (step.i + 1 < behind) & (step.i % f.y.rows + 1 < f.y.rows)
             with k.when(both):
-                rows(turn.i, [0, line_bytes])
-            last = choose(both, turn.i, minimum(turn.i + 2, behind))
-        with k.loop(last, turn.i) as row:
+                rows(step.i, [0, line_bytes])
+            last = choose(both, step.i, minimum(step.i + 2, behind))
+        with k.loop(last, step.i) as row:
             rows(row.i, [0])
 
 
@@ -153,15 +153,15 @@ def _later(
     begin = f.x.at + image * f.x.image_stride * FLOAT + top * row_bytes
     part = minimum(rows, end - row) * f.step_down * row_bytes
     times = (s.panels - s.quiet) * (rows * f.y.columns // s.most + 1)
-    turns = times * (s.channels // UNROLLED)
+    steps = times * (s.channels // UNROLLED)
     whole = choose(f.groups > 1, next_group(k, f) * FLOAT, part)
-    return Later(begin, begin + part, part * f.groups // turns, part, whole)
+    return Later(begin, begin + part, part * f.groups // steps, part, whole)
 
 
-def _rests(products: Products, blocks: SeparableSchedule) -> np.ndarray:
+def _remainders(products: Products, blocks: SeparableSchedule) -> np.ndarray:
     """Return the kernels of the few pixels that blocks leave, by how many these are."""
     table = np.zeros(blocks.pixels, np.int64)
-    for few in blocks.rests:
+    for few in blocks.remainders:
         table[few] = multiplying_few(products, few)
     return table
 
@@ -231,7 +231,7 @@ class SeparableConvolution:
                 rectifier=then[1].numbers(),
                 most=products.most,
                 multiply=multiplying(products),
-                rests=_rests(products, blocks),
+                remainders=_remainders(products, blocks),
                 scratch_bytes=blocks.scratch * FLOAT,
                 parts=strips.tuning.threads,
                 blocks=blocks.count,
@@ -288,7 +288,7 @@ class SeparableConvolution:
 
 
 AHEAD = 8
-"""Channels before its turn a row of filters is fetched."""
+"""Prefetch distance, in channels, of a row of filters."""
 
 
 class Products(NamedTuple):
@@ -324,7 +324,7 @@ class Later(NamedTuple):
     Attributes:
         at: Address of the next line.
         edge: Where the rows of one group of channels end.
-        step: Bytes that are fetched in a turn.
+        step: Bytes that a step prefetches.
         part: Bytes of the rows of a group.
         whole: Bytes from one group to the next.
     """
@@ -393,7 +393,7 @@ def _write_all(
     """
     s, most = SeparableFields.read(k), of.most
     rest = pixels % most
-    whole, of_rest = pixels - rest, k.load_word(s.rests + rest * INT)
+    whole, of_rest = pixels - rest, k.load_word(s.remainders + rest * INT)
     with k.loop(s.panels, words=[later.at, later.edge]) as panel:
         with k.loop(whole, 0, most, words=panel.words) as few:
             output = target + few.i * s.y_stride * FLOAT
@@ -440,7 +440,7 @@ def _multiply(
     following = choose(panel + 1 < s.panels, end, s.filters)  # the first will be the next
     next_panel = following - begin
 
-    def turns(
+    def steps(
         sums: list[Vector], words: list[Word], start: Word, stop: Word, unrolled: int
     ) -> tuple[list[Vector], list[Word]]:
         with k.loop(stop, start, panel_bytes * unrolled, vectors=sums, words=words) as loop:
@@ -448,22 +448,22 @@ def _multiply(
             for one in ahead:
                 for line in range(LINES):
                     k.prefetch(one + LINE * FLOAT * line, cache=2)
-            for turn in range(unrolled):
-                filters = loop.i + panel_bytes * turn
+            for step in range(unrolled):
+                filters = loop.i + panel_bytes * step
                 places = [filters + k.vector_bytes * j for j in range(of.vectors)]
                 for one in places:
                     k.prefetch(one + panel_bytes * AHEAD)
                     k.prefetch(one + next_panel, cache=2)
                 columns = [k.load(one) for one in places]
-                numbers = [here + (of.pixel_bytes * i + FLOAT * turn) for i in range(count)]
+                numbers = [here + (of.pixel_bytes * i + FLOAT * step) for i in range(count)]
                 multiply(k, totals, numbers, columns)
             moved = [one + later.step for one in ahead] if later else []
             loop.words = [here + FLOAT * unrolled, *moved]
         return loop.vectors, loop.words
 
     none, words = [k.constant(0.0)] * (count * of.vectors), [pixels, *([later.at] if later else [])]
-    sums, words = turns(none, words, begin, middle, UNROLLED)
-    sums, words = turns(sums, words, middle, end, 1)
+    sums, words = steps(none, words, begin, middle, UNROLLED)
+    sums, words = steps(sums, words, middle, end, 1)
     then = rectifying(k, s.rectifier, None, limited=of.limited)
     offsets = [k.load(s.offsets + (first + s.next_vector * j) * FLOAT) for j in range(of.vectors)]
     added = s.other - s.y  # both lie alike
@@ -512,7 +512,7 @@ class SeparableFields(Struct):
     """Pixels that are multiplied at a time."""
     multiply: Code
     """Address of the kernel that multiplies the pixels of a block with all filters."""
-    rests: Address
+    remainders: Address
     """Address of a table: for each number of pixels that a block leaves, the address of the kernel
     that multiplies so few with a panel."""
     scratch_bytes: Word

@@ -22,14 +22,14 @@ WIDTHS = 256, 1024
 """For how many channels pixels are noted at a distance."""
 
 LINE = 16
-"""Floats of a line of the cache. By one more than a power of two lie pixels apart that are noted,
-so that the same channels of all do not compete for the same lines of the cache."""
+"""Floats of a cache line. Stored pixels are a power of two plus one line apart, so that equal
+channels of all pixels do not compete for the same cache lines."""
 
 UNROLLED = 2
-"""Channels that the innermost loop of the products takes in a turn."""
+"""Channels of a step of the products' innermost loop."""
 
 LINES = 2
-"""Lines of the cache that are fetched for the next block in a turn."""
+"""Cache lines that a step prefetches for the next block."""
 
 LAST = 4
 """With one part in so many of the panels, the last, the next block is fetched."""
@@ -52,10 +52,10 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class SeparableSchedule:
-    """A depthwise convolution and a pointwise one behind it. A block is some rows of outputs.
+    """A depthwise and the following pointwise convolution. A block is some rows of outputs.
 
     Attributes:
-        strips: The depthwise one.
+        strips: The depthwise convolution.
         y: The outputs' shape, (N, M, OH, OW).
     """
 
@@ -130,7 +130,7 @@ class SeparableSchedule:
         return y.is_rows
 
     @property
-    def rests(self) -> set[int]:
+    def remainders(self) -> set[int]:
         """Numbers of pixels that blocks leave, less than are computed at a time."""
         rows, columns = self.strips.y[0] * self.strips.y[2], self.y[3]
         parts = self.strips.tuning.threads

@@ -1,13 +1,11 @@
-"""A team of threads for operations on the host that never waits for one that has not begun.
+"""Thread team that replaces GCC's OpenMP runtime and never waits for a thread without a core.
 
-oneDNN's primitives, and kernels of our own, divide their work into parts, one for each thread, and
-end when all are done. GCC's OpenMP runtime gives each part to a thread of its own. Where other
-programs keep the cores busy, the others then wait for the one that gets no core, many milliseconds
-in an operation that takes microseconds.
+oneDNN's primitives and demitasse's kernels divide their work into one part per thread and end after
+the last part. GCC's OpenMP runtime assigns each part to a fixed thread. On busy cores, all threads
+then wait for the thread without a core: milliseconds in an operation that takes microseconds.
 
-Here a part belongs to whoever takes it first. A thread that is through with its own takes the next
-one that nobody has begun, so that a pass waits for nothing but parts that are being computed. The
-parts are what they would be in OpenMP; so are their results, bit for bit.
+In this team, threads take parts dynamically: a thread that ends a part takes the next free part. A
+region waits only for running parts. The parts and their results are OpenMP's, bit for bit.
 """
 
 from demitasse.backends.kernels.team.installation import install

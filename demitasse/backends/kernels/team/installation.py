@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 __all__ = ["Imports", "Team", "install", "obstacle", "own_team"]
 
 
-CHOSEN = ("GOMP_CPU_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND", *team.WAITING)
-"""Variables by which a user says what the OpenMP runtime's own threads do."""
+OPENMP_VARIABLES = ("GOMP_CPU_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND", *team.WAITING)
+"""Environment variables that configure the OpenMP runtime's threads."""
 
 
 def install(library: Any) -> str:
-    """Have a library's regions run on our team, and kernels of our own, too.
+    """Run the parallel regions of a library and of demitasse's kernels on the team.
 
     Args:
-        library: oneDNN's, loaded by ctypes.
+        library: oneDNN's library, loaded by ctypes.
 
     Returns:
-        Why they go on running on the OpenMP runtime's threads; nothing where they do not.
+        Reason for keeping the OpenMP runtime's threads; "" if the team is installed.
     """
     reason = obstacle()
     if reason:
@@ -56,12 +56,12 @@ def install(library: Any) -> str:
 
 
 def obstacle() -> str:
-    """Say why there can be no team of our own here; nothing where there can."""
+    """Return the reason against the team on this system; "" if it can be used."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return "it is written for Linux on x86-64"
-    chosen = [name for name in CHOSEN if name in os.environ]
-    if chosen:
-        return f"{', '.join(chosen)} says how OpenMP's threads behave"
+    variables = [name for name in OPENMP_VARIABLES if name in os.environ]
+    if variables:
+        return f"{', '.join(variables)} configures OpenMP's threads"
     if not compiler.status().ready:
         return str(compiler.status())
     if team.functions.cache_info().currsize:
@@ -70,11 +70,11 @@ def obstacle() -> str:
 
 
 class Team(NamedTuple):
-    """Our team.
+    """The thread team.
 
     Attributes:
-        functions: Addresses, by the names of the functions that these take the place of.
-        state: What its threads share.
+        functions: Addresses of the team's functions, by the names of the replaced functions.
+        state: Memory that the team's threads share.
     """
 
     functions: dict[str, int]
@@ -83,7 +83,7 @@ class Team(NamedTuple):
 
 @cache
 def own_team() -> Team:
-    """Return our team, which is made when it is first asked for."""
+    """Return the process's team, created by the first call."""
     from demitasse.backends.kernels.team.runtime import OURS, SYSTEM, State, original
 
     runtime, system = team.openmp(), ctypes.CDLL(None)
@@ -121,16 +121,16 @@ class _LinkMap(ctypes.Structure):
 
 
 class Imports:
-    """The functions that a library takes from others.
+    """Functions that a library imports.
 
     Args:
-        library: It, loaded by ctypes, on Linux for x86-64.
+        library: The library, loaded by ctypes, on Linux for x86-64.
 
     Attributes:
-        places: Where the addresses of each function are kept, by its name.
+        places: Addresses of the table entries of each function, by name.
 
     Raises:
-        OSError: The loader does not say.
+        OSError: The loader does not return the library's link map.
     """
 
     def __init__(self, library: Any) -> None:
@@ -162,13 +162,13 @@ class Imports:
             self.places.setdefault(name, []).append(self._base + int(row["offset"]))
 
     def replace(self, functions: Mapping[str, int]) -> None:
-        """Let the library call others instead.
+        """Replace imported functions.
 
         Args:
-            functions: Their addresses, by the names of those that it calls now.
+            functions: Addresses of the new functions, by the names of the replaced functions.
 
         Raises:
-            OSError: The system does not let a page be written; nothing has changed then.
+            OSError: A page cannot be made writable; no entry is changed.
         """
         new = {at: functions[name] for name in functions for at in self.places.get(name, ())}
         pages = {at & -mmap.PAGESIZE for at in new}
@@ -191,7 +191,7 @@ def _pairs(at: int) -> Iterator[tuple[int, int]]:
 
 
 def _writable(pages: set[int]) -> set[int]:
-    """Return those pages that can be written to."""
+    """Return the writable pages."""
     found = set()
     with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
         for line in maps:

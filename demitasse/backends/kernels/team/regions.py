@@ -1,8 +1,8 @@
-"""Regions: functions that every member of a team calls, each with a part of its own.
+"""Parallel regions: functions that every member of a team calls with its part.
 
 Source: the interface of GCC's ``libgomp`` (``GOMP_parallel_start`` and its neighbours), which
-compiled OpenMP programs call. A region that begins while another thread leads one, and what is
-asked by threads that are in none, go to that library.
+compiled OpenMP programs call. Calls from threads outside a region, and regions that begin while
+another thread leads a region, go to ``libgomp``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOST_PARTS = 1024
 
 
 def write_regions(module: ir.Module) -> None:
-    """Write how regions begin and end, and what helpers do."""
+    """Write the functions that begin and end regions, and the helpers' loop."""
     _write_start(Function(module, "start", 3))
     _write_end(Function(module, "end", 0))
     _write_parallel(Function(module, "parallel", 4))
@@ -54,7 +54,7 @@ def _parts(ticket: Word) -> Word:
 
 
 def _open(ticket: Word) -> Condition:
-    """Return whether there is a part that nobody has taken."""
+    """Return whether a part is free."""
     return _taken(ticket) < _parts(ticket)
 
 
@@ -107,7 +107,7 @@ def _write_start(f: Function) -> None:
     with f.when(alone < 2):
         f.set(Field.CALLED, 1)
     f.set(Field.TICKET, ((f.get(Field.TICKET) >> 32) + 1) * REGION + parts * PARTS + 1)
-    # after the ticket: whoever goes to sleep now says so first, and then looks at the ticket
+    # after the ticket: a helper first counts itself as asleep, and then reads the ticket
     with f.when((alone < 2) & (f.get(Field.ASLEEP) > 0)):
         f.ring(parts - 1)
     with f.when((alone > 1) & (f.get(Field.RESTING) > 0)):
@@ -135,29 +135,29 @@ def _write_end(f: Function) -> None:
             f.call_at(f.get(Field.WORK), f.get(Field.ARGUMENT))
             f.store(f.load(mine) + 1, mine)
     helped = f.load(me, Member.PARTS) - f.load(mine)
-    begun = f.now()
+    end = f.now()
     with f.when(helped > 0):
         f.wait_until(
             Field.DONE, lambda done: f.equal(done, helped), Field.WAITING, _patience(f, WAIT)
         )
         with f.when(f.get(Field.CALLED) > 0):
-            _learn(f, begun)
+            _learn(f, end)
     take_member(f, 0)
     f.set(Field.BUSY, 0)
     f.give()
 
 
 def _patience(f: Function, ticks: int) -> Word:
-    """Return for how long to look before one sleeps."""
+    """Return the number of ticks to spin before sleeping."""
     patience = f.local(ticks)
     with f.when(f.get(Field.LEVEL) > 0):
         f.store(ticks >> BUSY_SHIFT, patience)
     return f.load(patience)
 
 
-def _learn(f: Function, begun: Word) -> None:
-    """Leave helpers that were late asleep for a while, the longer the more often they were late."""
-    waited, own = f.now() - begun, begun - f.get(Field.BEGUN)
+def _learn(f: Function, end: Word) -> None:
+    """Let late helpers sleep over some regions, the more regions the more often they were late."""
+    waited, own = f.now() - end, end - f.get(Field.BEGUN)
     level = f.get(Field.LEVEL)
     on_time = f.local(1)
     with f.when((waited > LATE) & (waited > own)):
@@ -193,10 +193,10 @@ def _write_helper(f: Function) -> None:
                     with f.when(f.replace(Field.TICKET, ticket, ticket + 1)):
                         _help(f, me, ticket)
                         f.store(f.now() + _patience(f, SPIN), awake_until)
-                    loop.again()
+                    loop.repeat()
         with f.when(f.equal(alone, 0) & (f.now() < f.load(awake_until))):
             f.pause()
-            loop.again()
+            loop.repeat()
         _rest(f, unfinished, rounds)
         f.store(f.now() + _patience(f, SPIN), awake_until)
     f.give()  # never
@@ -213,10 +213,10 @@ def _help(f: Function, me: Word, ticket: Word) -> None:
 
 
 def _rest(f: Function, unfinished: Word, rounds: Word) -> None:
-    """Sleep until there may be something to do.
+    """Sleep until a region may have begun.
 
-    Whoever opens a region writes the ticket first, and then looks who sleeps. So a helper says that
-    it does, and then looks at the ticket.
+    A leader writes the ticket first and then reads the number of sleepers. A helper therefore
+    counts itself as asleep first and then reads the ticket.
     """
     bell = f.get(Field.BELL)
     f.add(Field.ASLEEP, 1)

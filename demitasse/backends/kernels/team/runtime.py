@@ -46,64 +46,64 @@ FUTEX, WAIT, WAKE = 202, 128, 129
 
 
 class Loop:
-    """An endless loop while it is written."""
+    """Endless loop under construction."""
 
     def __init__(self, builder: Any, head: Any, after: Any) -> None:
         self._b, self._head, self._after = builder, head, after
 
-    def again(self) -> None:
+    def repeat(self) -> None:
         """Begin the next iteration."""
         self._b.branch(self._head)
 
     def leave(self) -> None:
-        """Go on behind the loop."""
+        """Jump behind the loop."""
         self._b.branch(self._after)
 
 
 class Function(Routine):
-    """A function of words with a word as its result, as it is being written.
+    """Function of words with a word as its result, under construction.
 
     Args:
-        module: What it belongs to.
-        name: Of the function.
-        count: How many arguments it has.
+        module: The function's module.
+        name: Name of the function.
+        count: Number of arguments.
     """
 
     def __init__(self, module: ir.Module, name: str, count: int) -> None:
         super().__init__(module, declared(module, name, ir.FunctionType(WORD, [WORD] * count)))
 
-    # -- what the team shares ------------------------------------------------------------------
+    # -- memory that the team shares -----------------------------------------------------------
 
     def get(self, field: Field) -> Word:
-        """Return what the threads share there."""
+        """Load a shared field atomically."""
         return Word(self._b, self._b.load_atomic(self._shared(field), ORDER, INT))
 
     def set(self, field: Field, value: Word | int) -> None:
-        """Write what all threads see there from now on."""
+        """Store a shared field atomically."""
         self._b.store_atomic(self.word(value).llvm, self._shared(field), ORDER, INT)
 
     def add(self, field: Field, value: int) -> Word:
-        """Add to what is there; return what it was."""
+        """Add to a shared field atomically; return the old value."""
         constant = self.word(value).llvm
         return Word(self._b, self._b.atomic_rmw("add", self._shared(field), constant, ORDER))
 
     def replace(self, field: Field, old: Word | int, new: Word | int) -> Condition:
-        """Write a value if another one is still there; return whether it was."""
+        """Compare and swap a shared field; return whether its value was ``old``."""
         place = self._shared(field)
         found = self._b.cmpxchg(place, self.word(old).llvm, self.word(new).llvm, ORDER, ORDER)
         return Condition(self._b, self._b.extract_value(found, 1))
 
     def shared(self, field: Field) -> Word:
-        """Return the address of what the threads share."""
+        """Return the address of a shared field."""
         return Word(self._b, self._b.ptrtoint(self._state(), WORD)) + int(field)
 
     def sleep(self, field: Field, value: Word, nanoseconds: int = 0) -> None:
-        """Sleep until the field is rung, while the lower half of it has a value.
+        """Sleep until the field's sleepers are woken, if the field's lower half is ``value``.
 
         Args:
-            field: Which one.
-            value: What it was.
-            nanoseconds: How long at most, below a second; 0 for ever.
+            field: The field.
+            value: Value that the caller read.
+            nanoseconds: Timeout below a second; 0 for none.
         """
         until: Word | int = 0
         if nanoseconds:
@@ -111,36 +111,36 @@ class Function(Routine):
         self.call("syscall", FUTEX, self.shared(field), WAIT, value, until, 0, 0)
 
     def wake(self, field: Field, count: Word | int) -> None:
-        """Wake threads that sleep until a field is rung."""
+        """Wake up to ``count`` threads that sleep on a field."""
         self.call("syscall", FUTEX, self.shared(field), WAKE, count, 0, 0, 0)
 
     def ring(self, count: Word | int) -> None:
-        """Wake helpers that sleep."""
+        """Wake up to ``count`` sleeping helpers."""
         self.add(Field.BELL, 1)
         self.wake(Field.BELL, count)
 
     def wait_until(
         self, field: Field, over: Callable[[Word], Condition], sleepers: Field, patience: Word | int
     ) -> None:
-        """Wait until a condition holds of what is shared; sleep where that takes long.
+        """Wait until a field meets a condition: spin first, then sleep.
 
-        Who changes it looks then whether somebody sleeps; and who has looked at something else than
-        what is there by now is not put to sleep.
+        A thread that changes the field must then wake the sleepers. The futex refuses to sleep if
+        the field has changed since the last read.
 
         Args:
-            field: What is looked at.
+            field: The field.
             over: The condition.
-            sleepers: Counts those who sleep.
-            patience: Ticks before one does.
+            sleepers: Field that counts the sleepers.
+            patience: Ticks to spin before sleeping.
         """
-        begun = self.now()
+        start = self.now()
         with self.forever() as loop:
             value = self.get(field)
             with self.when(over(value)):
                 loop.leave()
-            with self.when(self.now() - begun < patience):
+            with self.when(self.now() - start < patience):
                 self.pause()
-                loop.again()
+                loop.repeat()
             self.add(sleepers, 1)
             self.sleep(field, value)
             self.add(sleepers, -1)
@@ -152,10 +152,10 @@ class Function(Routine):
         known = self.module.globals.get("state")
         return ir.GlobalVariable(self.module, WORD, "state") if known is None else known
 
-    # -- what is the thread's own --------------------------------------------------------------
+    # -- memory of the thread ------------------------------------------------------------------
 
     def local(self, *values: int) -> Word:
-        """Return the address of words of the thread's own, with values that they have at first."""
+        """Return the address of words on the thread's stack, with initial values."""
         kind = ir.ArrayType(WORD, len(values))
         with self._b.goto_entry_block():
             place = Word(self._b, self._b.ptrtoint(self._b.alloca(kind), WORD))
@@ -164,21 +164,21 @@ class Function(Routine):
         return place
 
     def load(self, place: Word, offset: Member | int = 0) -> Word:
-        """Return a word of the thread's own."""
+        """Load a word of the thread."""
         return self.load_word(place + int(offset))
 
     def store(self, value: Word | int, place: Word, offset: Member | int = 0) -> None:
-        """Write a word of the thread's own."""
+        """Store a word of the thread."""
         self.store_word(self.word(value), place + int(offset))
 
     # -- values --------------------------------------------------------------------------------
 
     def equal(self, a: Word, b: Word | int) -> Condition:
-        """Return whether two words are the same."""
+        """Return whether two words are equal."""
         return Condition(self._b, self._b.icmp_signed("==", a.llvm, self.word(b).llvm))
 
     def unequal(self, a: Word, b: Word | int) -> Condition:
-        """Return whether two words are not the same."""
+        """Return whether two words differ."""
         return Condition(self._b, self._b.icmp_signed("!=", a.llvm, self.word(b).llvm))
 
     def quotient(self, a: Word, b: Word) -> Word:
@@ -186,7 +186,7 @@ class Function(Routine):
         return Word(self._b, self._b.sdiv(a.llvm, b.llvm))
 
     def doubled(self, value: int, times: Word) -> Word:
-        """Return an integer that was doubled so often."""
+        """Return value * 2 ** times."""
         return Word(self._b, self._b.shl(self.word(value).llvm, times.llvm))
 
     def now(self) -> Word:
@@ -214,13 +214,13 @@ class Function(Routine):
         self._b.ret(self.word(result).llvm)
 
     def pause(self) -> None:
-        """Let a moment pass."""
+        """Write the processor's spin-wait hint."""
         kind = ir.FunctionType(ir.VoidType(), [])
         self._b.call(declared(self.module, "llvm.x86.sse2.pause", kind), [])
 
     @contextmanager
     def forever(self) -> Iterator[Loop]:
-        """Write a loop that is left in its body."""
+        """Write an endless loop, which its body leaves."""
         head, after = (self.function.append_basic_block(name) for name in ("again", "after"))
         self._b.branch(head)
         self._b.position_at_end(head)
@@ -231,12 +231,12 @@ class Function(Routine):
 
 
 def member(f: Function) -> Word:
-    """Return the address of this thread's :class:`Member`; 0 for a thread that is in no region."""
+    """Return the address of this thread's :class:`Member`; 0 outside a region."""
     return f.call("pthread_getspecific", f.get(Field.KEY))
 
 
 def take_member(f: Function, place: Word | int) -> None:
-    """Say what is this thread's :class:`Member` from now on; 0 for none."""
+    """Set the address of this thread's :class:`Member`; 0 for none."""
     f.call("pthread_setspecific", f.get(Field.KEY), place)
 
 
@@ -252,7 +252,7 @@ def write_members(module: ir.Module) -> None:
 
 
 def _outside(f: Function, name: str) -> Word:
-    """Hand threads that are in no region on to the OpenMP runtime; return the Member of others."""
+    """Forward threads outside a region to the OpenMP runtime; return the others' Member."""
     me = member(f)
     with f.when(f.equal(me, 0)):
         f.give(f.call(original(name), *f.arguments))
@@ -260,7 +260,7 @@ def _outside(f: Function, name: str) -> Word:
 
 
 def _part_and_parts(f: Function, me: Word) -> tuple[Word, Word]:
-    """Return which part is computed, and of how many; regions within a region have one."""
+    """Return the part's number and the number of parts; nested regions have one part."""
     part, parts = f.local(0), f.local(1)
     with f.when(f.equal(f.load(me, Member.DEPTH), 0)):
         f.store(f.load(me, Member.PART), part)
@@ -286,7 +286,7 @@ def _write_barrier(f: Function) -> None:
     with f.when(f.load(me, Member.DEPTH) > 0):
         f.give()
     parts = f.load(me, Member.PARTS)
-    with f.when(f.get(Field.ALONE) > 0):  # all of them are needed, and at once
+    with f.when(f.get(Field.ALONE) > 0):  # a barrier needs all helpers now
         f.set(Field.ALONE, 0)
         f.ring(parts)
     phase = f.get(Field.PHASE)
@@ -312,7 +312,7 @@ def _write_loop_start(f: Function) -> None:
 
 
 def _write_loop_next(f: Function) -> None:
-    """Write which iterations a member computes next: a block, or chunks in turn."""
+    """Write the assignment of a member's next iterations: a block, or round-robin chunks."""
     first, last = f.arguments
     me = _outside(f, "GOMP_loop_static_next")
     part, parts = _part_and_parts(f, me)
@@ -358,16 +358,16 @@ def _write_loop_end(f: Function) -> None:
 
 
 class Field(IntEnum):
-    """Places in bytes, of words; what different threads write at the same time is 64 bytes apart.
+    """Byte offsets of shared words; words that threads write concurrently are 64 bytes apart.
 
-    A region is a function that each member of the team calls with its part. ``TICKET`` says which
-    region, of how many parts, and how many of those somebody has taken: 32, 16 and 16 bits.
+    A region is a function that each member of the team calls with its part. ``TICKET`` has the
+    region's number, its number of parts, and the number of taken parts: 32, 16 and 16 bits.
     """
 
     BUSY = 0
     """True if some thread leads a region."""
     KEY = 8
-    """By which each thread finds its :class:`Member`."""
+    """Key of the thread-specific pointer to a :class:`Member`."""
     TICKET = 64
     WORK = 128
     """The region's function."""
@@ -376,16 +376,16 @@ class Field(IntEnum):
     DONE = 192
     """Number of parts that helpers have finished."""
     WAITING = 200
-    """Number of leaders that sleep until ``DONE`` changes: 1 or 0."""
+    """Number of leaders that sleep until ``DONE`` changes: 0 or 1."""
     BELL = 256
-    """Is another number each time that sleeping helpers are woken."""
+    """Counter of wake-ups of sleeping helpers."""
     ASLEEP = 264
     """Number of helpers that sleep."""
     RESTING = 272
     """Number of helpers that sleep without a timeout."""
     HELPERS = 320
     ALONE = 328
-    """For how many regions more the helpers are not woken, and come by themselves or not at all."""
+    """Number of further regions that do not wake helpers."""
     LEVEL = 336
     """Recent hits of the timed sleep; each one doubles the number of regions."""
     GOOD = 344
@@ -393,29 +393,29 @@ class Field(IntEnum):
     BEGUN = 352
     """Start time of the region."""
     CALLED = 360
-    """True if helpers were to come at once, so that one may be late."""
+    """True if the region woke helpers, so that a helper may be late."""
     LEADER = 384
     """The leader's :class:`Member`."""
     ARRIVED = 448
     """Number of members at the barrier."""
     PHASE = 456
-    """Is another number after each barrier."""
+    """Counter of barriers."""
     AT_BARRIER = 464
     """Number of members that sleep until ``PHASE`` changes."""
     END = 512
 
 
 class Member(IntEnum):
-    """Places in what a thread knows while it computes a part."""
+    """Byte offsets of a thread's words while the thread computes a part."""
 
     PART = 0
     """Thread number."""
     PARTS = 8
     """Number of threads."""
     DEPTH = 16
-    """In how many regions within the region; those have one part each."""
+    """Depth of nested regions, which have one part each."""
     TRIPS = 24
-    """Number of loop blocks assigned to it."""
+    """Number of loop blocks assigned to the thread."""
     START = 32
     STOP = 40
     STEP = 48
@@ -427,37 +427,37 @@ REGION, PARTS = 1 << 32, 1 << 16
 """Increments of ``TICKET`` for a region and for a part."""
 
 SPIN = 800_000
-"""Ticks for which a helper looks for more to do before it sleeps; a pass seldom pauses longer."""
+"""Ticks that a helper spins before it sleeps; a pass seldom pauses longer."""
 
 STATE_WAIT = 400_000
-"""Ticks for which the leader looks whether helpers are done before it sleeps."""
+"""Ticks that the leader spins before it sleeps."""
 
 BUSY_SHIFT = 4
-"""Both are shorter, by so many halvings, while helpers have been late: others need the cores."""
+"""Halvings of both after helpers were late, because other programs need the cores."""
 
 LATE = 1_500_000
-"""Ticks that a leader waits at least for a helper that is called late. If that was longer than it
-took to do its own part, the helper had no core."""
+"""Least wait, in ticks, that counts as a late helper. The helper had no core if the wait also
+exceeds the leader's own work."""
 
 ALONE_AT_FIRST, LEVELS = 16, 5
-"""For how many regions the helpers are not woken after one was late, and how often that doubles."""
+"""Regions without wake-ups after a late helper, and how often this number doubles."""
 
 LONG_ROUNDS = 50
-"""Polls of a helper after a timed sleep, before it sleeps until it is woken."""
+"""Timed sleeps of a helper before it sleeps without a timeout."""
 
 GOOD_ENOUGH = 8
-"""Regions that must go well for the number to be halved."""
+"""Consecutive regions without a late helper that halve the number."""
 
 NAP = 100_000
-"""Nanoseconds after which a helper that nobody wakes looks whether a region is still not done. It
-then takes part in that: so long ones are shared, and a part can wait for another."""
+"""Nanoseconds of a helper's timed sleep. A helper then joins a region that is still running: long
+regions are shared, and a part can wait for another part."""
 
 
 class State:
-    """The memory. It is never given back: helpers look at it until the process has ended.
+    """The team's shared memory. It is never freed: helpers read it until the process ends.
 
     Attributes:
-        address: Where it is.
+        address: Address of the memory.
     """
 
     def __init__(self) -> None:
@@ -473,7 +473,7 @@ class State:
         self[Field.KEY] = key.value
 
     def clear(self) -> None:
-        """Let there be no helpers and no region, as in a process that has just been forked."""
+        """Reset to no helpers and no region, in a forked child."""
         key = self[Field.KEY]
         ctypes.memset(self.address, 0, Field.END)
         self[Field.KEY] = key
@@ -497,14 +497,14 @@ OURS = {
     "omp_get_num_threads": "parts",
     "omp_in_parallel": "in_parallel",
 }
-"""The functions of the OpenMP runtime that ours take the place of."""
+"""Replaced functions of the OpenMP runtime -> functions of the team."""
 
 HARMLESS = {
     "GOMP_atomic_end", "GOMP_atomic_start", "GOMP_critical_end", "GOMP_critical_name_end",
     "GOMP_critical_name_start", "GOMP_critical_start", "omp_get_max_threads",
     "omp_get_num_procs", "omp_get_wtime", "omp_set_num_threads",
 }  # fmt: skip
-"""Those that do the same for threads that are not its own."""
+"""Functions of the OpenMP runtime that also work on the team's threads."""
 
 SYSTEM = (
     "pthread_create", "pthread_detach", "pthread_getspecific", "pthread_setspecific", "syscall",
@@ -513,5 +513,5 @@ SYSTEM = (
 
 
 def original(name: str) -> str:
-    """Return by which name a function of the OpenMP runtime is called by ours."""
+    """Return the team's symbol for a function of the OpenMP runtime."""
     return f"libgomp_{name}"

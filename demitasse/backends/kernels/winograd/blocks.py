@@ -1,9 +1,9 @@
 """Blocks of strips of tiles, their division among threads, and scratch memory.
 
-A block of strips goes through stages. A thread that has a chunk of its own takes each of its blocks
-through all of them. Where all threads work on the same block, each of its stages is a call of the
-kernel: a stage reads what others have written in the one before, and between calls a team's threads
-wait for what has been begun, where at a barrier they would wait for one that has no core.
+A block of strips goes through stages. A thread with a chunk of its own runs all stages of each of
+the chunk's blocks. If all threads work on the same block, each stage is a call of the kernel, since
+a stage reads the other threads' results of the stage before. Between calls the team waits only for
+running parts; at a barrier it would wait for a thread without a core.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StripFields(Struct):
     """Into how many chunks they are divided."""
     shared: Word
     """True if there is but one chunk for all threads: 1 or 0."""
-    turn: Word
+    block_index: Word
     """Index of the block."""
     first_stage: Word
     """The first stage of a block that is run, counted from 0."""
@@ -113,12 +113,12 @@ def each_block(k: Kernel, f: StripFields) -> Iterator[Block]:
     with k.loop(chunks, choose(shared, 0, thread), choose(shared, 1, threads)) as mine:
         first, last = chunk(f.strips, mine.i, chunks)
         blocks = (last - first + f.strips_per_block - 1) // f.strips_per_block
-        begin, end = choose(shared, f.turn, 0), choose(shared, f.turn + 1, blocks)
-        with k.loop(end, begin) as turn:
-            start = first + turn.i * f.strips_per_block
+        begin, end = choose(shared, f.block_index, 0), choose(shared, f.block_index + 1, blocks)
+        with k.loop(end, begin) as block_index:
+            start = first + block_index.i * f.strips_per_block
             yield Block(
                 k, f, first=start, strips=minimum(f.strips_per_block, last - start), chunk=mine.i,
-                again=minimum(turn.i, 1), thread=thread, threads=threads,
+                again=minimum(block_index.i, 1), thread=thread, threads=threads,
             )  # fmt: skip
 
 
@@ -179,19 +179,19 @@ class ScratchLayout:
             return [self._values(0, range(stages))]
         blocks = -(-tiling.strips // tiling.strips_per_block)
         return [
-            self._values(turn, range(stage, stage + 1))
-            for turn in range(blocks)
+            self._values(block_index, range(stage, stage + 1))
+            for block_index in range(blocks)
             for stage in range(stages)
         ]
 
-    def _values(self, turn: int, stages: range) -> Values:
+    def _values(self, block_index: int, stages: range) -> Values:
         tiling = self._tiling
         return StripFields.values(
             strips=tiling.strips,
             strips_per_block=tiling.strips_per_block,
             chunks=tiling.chunks,
             shared=int(tiling.shared),
-            turn=turn,
+            block_index=block_index,
             first_stage=stages.start,
             end_stage=stages.stop,
             tile_rows=tiling.grid[0],
@@ -219,7 +219,7 @@ class ScratchLayout:
 
 def _of_part(tiling: WinogradSchedule) -> tuple[int, int]:
     """Return elements of filters, and of their values, that a thread takes to the points."""
-    if not (tiling.unpacked or tiling.stride > 1):
+    if not (tiling.on_the_fly or tiling.stride > 1):
         return 0, 0
     part = tiling.part
     taps = part.channels * tiling.filtering.taps * tiling.stride**2 * tiling.width

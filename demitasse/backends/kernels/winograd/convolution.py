@@ -1,7 +1,7 @@
 """A convolution over tiles: to the points, products there, and back.
 
 The same is the gradient of a convolution's input, which is a convolution of the output's gradient
-with the filters turned round.
+with flipped filters.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class StridedConvolutionFields(ConvolutionFields):
 class OnTheFlyConvolutionFields(ConvolutionFields):
     """The same with filters that are taken to the points where they are used."""
 
-    unpacked: OnTheFlyFields
+    on_the_fly: OnTheFlyFields
     """The filters."""
 
 
@@ -89,7 +89,7 @@ def _kernel(
     *,
     pool: bool,
     limited: bool,
-    unpacked: bool,
+    on_the_fly: bool,
     strided: Strided | None,
 ) -> int:
     """Return the address of the kernel.
@@ -99,15 +99,15 @@ def _kernel(
         width: Floats of a vector.
         pool: Whether there is pooling.
         limited: Whether outputs have limits.
-        unpacked: Whether filters are taken to the points where they are used.
+        on_the_fly: Whether filters are transformed to the points where they are used.
         strided: What windows of stride 2 are multiplied with; None for stride 1.
     """
-    options = {"pooled": pool, "_limited": limited, "_unpacked": unpacked}
+    options = {"pooled": pool, "_limited": limited, "_on_the_fly": on_the_fly}
     name = f"convolve{of.name}x{width}" + "".join(one for one, taken in options.items() if taken)
     name += strided.name if strided else ""
 
     def write(module: Any) -> None:
-        options: dict[str, Any] = {"pool": pool, "limited": limited, "unpacked": unpacked}
+        options: dict[str, Any] = {"pool": pool, "limited": limited, "on_the_fly": on_the_fly}
         _write(module, name, of, width, **options, strided=strided)
 
     return compiled(name, write, name)[name]
@@ -121,13 +121,13 @@ def _write(
     *,
     pool: bool,
     limited: bool,
-    unpacked: bool,
+    on_the_fly: bool,
     strided: Strided | None,
 ) -> None:
     forth = transform(module, "forth", (of.down.input, of.across.input), width)
     way_back = back(module, of, width, pool=pool, limited=limited)
     k = Kernel(module, name, 1, width, exported=True)
-    kind = OnTheFlyConvolutionFields if unpacked else ConvolutionFields
+    kind = OnTheFlyConvolutionFields if on_the_fly else ConvolutionFields
     f = (StridedConvolutionFields if strided else kind).read(k)
     p = f.products
     tile_bytes, tile_point_bytes = p.tile_stride * FLOAT, p.tile_point_stride * FLOAT
@@ -137,7 +137,7 @@ def _write(
             cut(k, f.strips, f.x, block, forth, Piece.of_input(of), tiles)
         with block.stage(1):
             if isinstance(f, OnTheFlyConvolutionFields):
-                multiply_on_the_fly(k, p, f.unpacked, block, of)
+                multiply_on_the_fly(k, p, f.on_the_fly, block, of)
             elif isinstance(f, StridedConvolutionFields) and strided:
                 multiply_strided(k, p, f.strided, block, of.down, strided)
             else:
@@ -156,7 +156,7 @@ def _multiply(k: Kernel, f: ProductFields, block: Block, points: int) -> None:
         k.call_at(
             panel.product, panel.tiles, f.tile_stride * FLOAT, FLOAT, panel.filters,
             panel.row_bytes, panel.sums, f.sum_stride * FLOAT, block.tiles, f.channels, 0,
-            panel.rests,
+            panel.remainders,
         )  # fmt: skip
 
 
@@ -196,14 +196,14 @@ class WinogradConvolution:
             width,
             pool=pool,
             limited=then.limited,
-            unpacked=tiling.unpacked,
+            on_the_fly=tiling.on_the_fly,
             strided=strided_of(tiling),
         )
         self._scratch = ScratchLayout(tiling)
         self.scratch_size = self._scratch.size
         self._offsets = aligned(tiling.sum_stride)
         self._rectifier = then.numbers(tiling.sum_stride)
-        self._factors = np.ones(tiling.filters if tiling.unpacked else 0, np.float32)
+        self._factors = np.ones(tiling.filters if tiling.on_the_fly else 0, np.float32)
         fields: dict[str, Values | np.ndarray] = {
             "products": self._products(),
             "x": image_values(x, tiling.size, width, tiling.sources),
@@ -215,9 +215,9 @@ class WinogradConvolution:
         }
         of: type[ConvolutionFields] = ConvolutionFields
         self._filters = "products.filters"
-        if tiling.unpacked:
-            fields["unpacked"] = on_the_fly_values(tiling, self._scratch, self._factors)
-            of, self._filters = OnTheFlyConvolutionFields, "unpacked.weights"
+        if tiling.on_the_fly:
+            fields["on_the_fly"] = on_the_fly_values(tiling, self._scratch, self._factors)
+            of, self._filters = OnTheFlyConvolutionFields, "on_the_fly.weights"
         elif tiling.stride > 1:
             fields["strided"] = strided_values(tiling, self._scratch)
             of, self._filters = StridedConvolutionFields, "strided.weights"
@@ -239,7 +239,7 @@ class WinogradConvolution:
     def _products(self) -> Values:
         """Return the values of their fields; filters that are not kept have no table of panels."""
         tiling = self.tiling
-        kept = not tiling.unpacked and tiling.stride == 1
+        kept = not tiling.on_the_fly and tiling.stride == 1
         return product_values(
             tiling,
             matrix_products(tiling.width, packed=True) if kept else None,
@@ -273,7 +273,7 @@ class WinogradConvolution:
             source: The input, in the memory that ``x`` describes.
             target: The output, in that of ``y``.
             filters: At the points, as :class:`Filters` makes them; as the parameter has them where
-                the tiling says that it is unpacked.
+                the schedule is ``on_the_fly``.
             scratch: At least :attr:`scratch_size` elements.
         """
         each: dict[str, np.ndarray] = {

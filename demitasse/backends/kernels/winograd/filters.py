@@ -73,20 +73,20 @@ class FilterFields(Struct):
 
 @cache
 def _kernel(
-    of: Filtering, width: int, *, turned: bool = False, back: bool = False, past: bool = False
+    of: Filtering, width: int, *, flipped: bool = False, back: bool = False, past: bool = False
 ) -> int:
     """Return the address of a kernel for filters of so many taps.
 
     Args:
         of: Their matrices.
         width: Filters of a vector.
-        turned: Whether they are turned round.
+        flipped: Whether they are flipped.
         back: Whether points are taken to taps.
         past: Whether values at the points are written past the caches; a vector is a line then.
     """
-    options = f"{'turned' if turned else ''}{'past' if past else ''}"
+    options = f"{'flipped' if flipped else ''}{'past' if past else ''}"
     name = f"{'taps' if back else 'filters'}{of.name}x{width}{options}"
-    down, across = (one.filter[:, ::-1] if turned else one.filter for one in of)
+    down, across = (one.filter[:, ::-1] if flipped else one.filter for one in of)
 
     def write(module: Any) -> None:
         if back:
@@ -203,7 +203,7 @@ def _values(tiling: WinogradSchedule, *, chunks: int = 1) -> Values:
         chunks: Of how many chunks values are summed.
     """
     groups, area = tiling.groups, tiling.filtering.taps
-    turned = tiling.computes == "input"
+    flipped = tiling.computes == "input"
     inputs, outputs = tiling.channels // groups, tiling.filters // groups
     table = np.array(tiling.panels, np.int64)
     return FilterFields.values(
@@ -215,8 +215,8 @@ def _values(tiling: WinogradSchedule, *, chunks: int = 1) -> Values:
         inputs=inputs,
         outputs=outputs,
         weight_group_stride=inputs * outputs * area,
-        weight_input_stride=outputs * area if turned else area,
-        weight_output_stride=area if turned else inputs * area,
+        weight_input_stride=outputs * area if flipped else area,
+        weight_output_stride=area if flipped else inputs * area,
         panel_table=table,
         panels=len(table),
         chunks=chunks,
@@ -233,8 +233,8 @@ class Filters:
 
     def __init__(self, tiling: WinogradSchedule) -> None:
         self._threads = tiling.threads
-        turned = tiling.computes == "input"
-        self._kernel = partial(_kernel, tiling.filtering, tiling.width, turned=turned)
+        flipped = tiling.computes == "input"
+        self._kernel = partial(_kernel, tiling.filtering, tiling.width, flipped=flipped)
         lines = tiling.width * FLOAT == LINE_BYTES  # halves of lines would be written twice
         self._past = lines and tiling.filter_size * FLOAT > LARGE
         self._arguments = Arguments(_values(tiling))

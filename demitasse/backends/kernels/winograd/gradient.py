@@ -19,7 +19,7 @@ from demitasse.backends.kernels.language.structs import (
     Struct,
     Values,
 )
-from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, choose, turned
+from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, choose, transposed
 from demitasse.backends.kernels.products import matrix_products
 from demitasse.backends.kernels.winograd.blocks import Block, ScratchLayout, StripFields, each_block
 from demitasse.backends.kernels.winograd.filters import FilterGradient
@@ -77,7 +77,8 @@ def _kernel(of: Filtering, width: int) -> int:
 def _write(module: Any, name: str, of: Filtering, width: int) -> None:
     down, across = of
     forth = transform(module, "forth", (down.input, across.input), width)
-    turn = transform(module, "turn", (down.output.T, across.output.T), width)
+    matrices = down.output.T, across.output.T
+    transposed_output = transform(module, "transposed_output", matrices, width)
     k = Kernel(module, name, 1, width, exported=True)
     f = GradientFields.read(k)
     p = f.products
@@ -88,13 +89,13 @@ def _write(module: Any, name: str, of: Filtering, width: int) -> None:
         dy = Points(block.stack + p.sums_bytes, sum_bytes, sum_point_bytes)
         with block.stage(0):
             cut(k, f.strips, f.x, block, forth, Piece.of_input(of), tiles)
-            cut(k, f.strips, f.y, block, turn, Piece.of_output(of), dy)
+            cut(k, f.strips, f.y, block, transposed_output, Piece.of_output(of), dy)
         with block.stage(1):
             with each_panel(k, p, block, of.points) as panel:
                 k.call_at(
                     panel.product, panel.tiles, FLOAT, tiles.tile_bytes, panel.sums,
                     dy.tile_bytes, panel.filters, panel.row_bytes, p.channels, block.tiles,
-                    block.again, panel.rests,
+                    block.again, panel.remainders,
                 )  # fmt: skip
             last = dy.at + dy.point_bytes * (of.points - 1)
             sum_last(k, p, block, last, f.offsets)
@@ -244,8 +245,8 @@ class StridedGradientFields(Struct):
     """Address of the gradient of the bias."""
     product: Code
     """Address of the product."""
-    rests: Address
-    """Address of the table of those for its rests."""
+    remainders: Address
+    """Address of the table of the remainders' kernels."""
 
 
 @cache
@@ -264,7 +265,8 @@ def _strided_gradient_write(
 ) -> None:
     down, across = of
     forth = transform(module, "forth", (down.input, across.input), width)
-    turn = transform(module, "turn", (down.output.T, across.output.T), width)
+    matrices = down.output.T, across.output.T
+    transposed_output = transform(module, "transposed_output", matrices, width)
     k = Kernel(module, name, 1, width, exported=True)
     f = StridedGradientFields.read(k)
     p = f.products
@@ -274,7 +276,7 @@ def _strided_gradient_write(
         dy = Points(at, p.sum_stride * FLOAT, p.sum_point_stride * FLOAT)
         with block.stage(0):
             cut(k, f.strips, f.x, block, forth, Piece.of_input(of), tiles)
-            cut(k, f.strips, f.y, block, turn, Piece.of_output(of), dy)
+            cut(k, f.strips, f.y, block, transposed_output, Piece.of_output(of), dy)
         with block.stage(1):
             _multiply(k, f, block, down, tiles, dy, (panel, window))
             last = dy.at + dy.point_bytes * (of.points - 1)
@@ -296,7 +298,7 @@ def _multiply(
                     f.product, tiles.at + point.i * tiles.point_bytes + first * FLOAT, FLOAT,
                     tiles.tile_bytes, dy.at + point.i * dy.point_bytes + part.filter * FLOAT,
                     dy.tile_bytes, part.values + point.i * f.part.point_bytes,
-                    panel * vector_bytes, part.channels, block.tiles, 0, f.rests,
+                    panel * vector_bytes, part.channels, block.tiles, 0, f.remainders,
                 )  # fmt: skip
             own = part.taps + phase_taps(phase.i, of) * vector_bytes
             with k.loop(panel) as vector, k.loop(part.channels) as channel:
@@ -331,8 +333,8 @@ def _add_rows(k: Kernel, taps: Word, places: list[int], rows: list[Word], adds: 
         here = places[first : first + k.width]
         vectors = [k.load(taps + place * k.vector_bytes) for place in here]
         vectors += [none] * (k.width - len(here))
-        some = k.first(k.word(len(here)))
-        for vector, row in zip(turned(vectors), rows, strict=True):
+        some = k.lane_mask(k.word(len(here)))
+        for vector, row in zip(transposed(vectors), rows, strict=True):
             target = row + first * FLOAT
             before = choose(adds > 0, k.masked_load(target, some), none)
             k.masked_store(before + vector, target, some)
@@ -364,7 +366,7 @@ class StridedGradient(TiledGradient):
                 "part": part_values(tiling, self._scratch),
                 "weights": RUNTIME,
                 "product": product.address,
-                "rests": product.rests,
+                "remainders": product.remainders,
             },
         )
 

@@ -24,8 +24,8 @@ EIGHT = (0.0, -1.0, 2.0, -2.0, 0.5, -0.5, 1.0)
 TEN = (0.0, -1.0, 2.0, -2.0, 0.5, -0.5, 1.25, -1.25, 1.0)
 """Five, six, eight and ten points, but for infinity.
 
-Of those that float32 holds exactly, these round best: errors are two to five times those of the
-definition. The value 1 comes last: an offset of all outputs is one of the product there alone.
+Among points that are exact in float32, these round best: errors are two to five times the direct
+convolution's. The value 1 comes last: an offset of all outputs changes only the product there.
 """
 
 FINITE: dict[int, tuple[float, ...]] = {1: (), 2: FIVE, 3: SIX, 5: EIGHT, 7: EIGHT}

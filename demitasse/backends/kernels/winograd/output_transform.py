@@ -11,8 +11,8 @@ from demitasse.backends.kernels.language.words import (
     Vector,
     Word,
     choose,
+    clamp_min,
     minimum,
-    raised,
 )
 from demitasse.backends.kernels.winograd.blocks import Block, StripFields, each_strip
 from demitasse.backends.kernels.winograd.matrices import Filtering
@@ -35,9 +35,9 @@ POOLED = 2
 def back(module: object, of: Filtering, width: int, *, pool: bool, limited: bool = False) -> Kernel:
     """Return the kernel that takes one tile's sums at the points to its outputs.
 
-    Its arguments are the first point's address and the bytes to the next one, the address of the
-    first that comes out, the bytes to the next row and column, how many rows and columns of outputs
-    there are, and the addresses of the offsets and of the rectifier's numbers.
+    The kernel's arguments are the address of the first position and the bytes to the next; the
+    address of the first output and the bytes to the next row and column; the rows and columns of
+    outputs. The last are the addresses of the offsets and of the rectifier's numbers.
 
     Args:
         module: What it belongs to.
@@ -65,7 +65,7 @@ def back(module: object, of: Filtering, width: int, *, pool: bool, limited: bool
             under = times_vectors(k, across.output, under)
             # NaN is never the largest, as in Caffe, nor is what a rectifier makes NaN of
             values = [
-                raised(raised(none, value), other)
+                clamp_min(clamp_min(none, value), other)
                 for value, other in zip(values, under, strict=True)
             ]
         first = target + row_bytes * (row // step)
@@ -73,7 +73,7 @@ def back(module: object, of: Filtering, width: int, *, pool: bool, limited: bool
             with k.when(columns > place):
                 value = values[place]
                 if pool:
-                    value = raised(value, choose(columns > place + 1, values[place + 1], value))
+                    value = clamp_min(value, choose(columns > place + 1, values[place + 1], value))
                 output = value + offset
                 result = then(output)
                 if pool:

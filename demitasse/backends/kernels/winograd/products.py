@@ -24,7 +24,7 @@ from demitasse.backends.kernels.language.words import (
     Word,
     choose,
     minimum,
-    turned,
+    transposed,
 )
 from demitasse.backends.kernels.products import Panels, matrix_products
 from demitasse.backends.kernels.winograd.blocks import Block, ScratchLayout
@@ -71,9 +71,9 @@ class ProductFields(Struct):
     panels: Word
     """Number of panels of all groups' filters."""
     panel_table: OptionalAddress
-    """Address of their table: for each, the address of its product and of those for rests; elements
-    from where a point's tiles, filters and sums begin to its own; elements of a row of its
-    filters."""
+    """Address of the panels' table. Columns: addresses of product and remainders; elements
+    from the beginning of a point's tiles, filters and sums to the panel's; elements of a row of the
+    panel's filters."""
 
 
 class Panel(NamedTuple):
@@ -81,7 +81,7 @@ class Panel(NamedTuple):
 
     Attributes:
         product: Address of the product.
-        rests: Address of the table of those for rests.
+        remainders: Address of the table of the remainders' kernels.
         tiles: Address of its group's channels of the first tile.
         filters: Address of the filters.
         sums: Address of their sums of the first tile.
@@ -89,7 +89,7 @@ class Panel(NamedTuple):
     """
 
     product: Word
-    rests: Word
+    remainders: Word
     tiles: Word
     filters: Word
     sums: Word
@@ -103,10 +103,10 @@ def each_panel(k: Kernel, f: ProductFields, block: Block, points: int) -> Iterat
     begin, end = block.bounds(k.word(points))
     with k.loop(end, begin) as point, k.loop(f.panels) as panel:
         entry = f.panel_table + panel.i * (COLUMNS * INT)
-        product, rests, tile, filter_, total, row = k.load_words(entry, COLUMNS)
+        product, remainders, tile, filter_, total, row = k.load_words(entry, COLUMNS)
         yield Panel(
             product,
-            rests,
+            remainders,
             block.stack + point.i * f.tile_point_stride * FLOAT + tile * FLOAT,
             filters + point.i * f.filter_point_stride * FLOAT + filter_ * FLOAT,
             block.stack + f.sums_bytes + point.i * f.sum_point_stride * FLOAT + total * FLOAT,
@@ -179,12 +179,12 @@ class OnTheFlyFields(Struct):
     """Bytes from one point's values to the next's."""
     first: Code
     """Address of the product that begins sums."""
-    first_rests: Address
-    """Address of the table of those for its rests."""
+    first_remainders: Address
+    """Address of the table of the remainders' kernels."""
     next: Code
-    """Address of the product that goes on with them."""
-    next_rests: Address
-    """Address of the table of those for its rests."""
+    """Address of the product that adds to existing sums."""
+    next_remainders: Address
+    """Address of the table of the remainders' kernels."""
 
 
 def multiply_on_the_fly(
@@ -214,20 +214,22 @@ def multiply_on_the_fly(
                 number = first + vector.i * k.width
                 taps = u.weights + (number * f.channels + part.i) * (area * FLOAT)
                 own = block.scratch
-                turned = channels * area // k.width
-                _turn(k, taps, f.channels * (area * FLOAT), turned, u.factors + number * FLOAT, own)
+                lines = channels * area // k.width
+                factors = u.factors + number * FLOAT
+                _transpose(k, taps, f.channels * (area * FLOAT), lines, factors, own)
                 with k.loop(channels) as one:
                     target = values + (one.i * PANEL + vector.i) * k.vector_bytes
                     _to_points(k, of, own + one.i * (area * k.vector_bytes), target, u.point_bytes)
             product = choose(part.i > 0, u.next, u.first)
-            rests = choose(part.i > 0, u.next_rests, u.first_rests)
+            remainders = choose(part.i > 0, u.next_remainders, u.first_remainders)
             with k.loop(points) as point:
                 tiles = block.stack + (point.i * f.tile_point_stride + channel + part.i) * FLOAT
                 sums = block.stack + f.sums_bytes + point.i * f.sum_point_stride * FLOAT
                 k.call_at(
                     product, tiles, f.tile_stride * FLOAT, FLOAT,
                     values + point.i * u.point_bytes, PANEL * k.vector_bytes,
-                    sums + first * FLOAT, f.sum_stride * FLOAT, block.tiles, channels, 0, rests,
+                    sums + first * FLOAT, f.sum_stride * FLOAT, block.tiles, channels, 0,
+                    remainders,
                 )  # fmt: skip
 
 
@@ -244,22 +246,24 @@ def _to_points(k: Kernel, of: Filtering, taps: Word, target: Word, point_bytes: 
     times_both(k, (down.filter, across.filter), tap, put)
 
 
-def _turn(k: Kernel, taps: Word, row_bytes: Word, count: Word, factors: Word, target: Word) -> None:
-    """Write what lies in rows of vectors as vectors of one element of each row, times factors.
+def _transpose(
+    k: Kernel, taps: Word, row_bytes: Word, count: Word, factors: Word, target: Word
+) -> None:
+    """Write the transpose of rows of vectors, times a factor for each row.
 
     Args:
         k: The kernel.
         taps: Address of the first row, of as many as a vector has elements.
-        row_bytes: From one row to the next.
+        row_bytes: Bytes from one row to the next.
         count: Vectors of a row.
         factors: Address of a factor for each row.
-        target: Where they go, one behind the other.
+        target: Address of the contiguous results.
     """
     factor = k.load(factors)
     with k.loop(count) as line:
         first = taps + line.i * k.vector_bytes
         rows = [first + row_bytes * row for row in range(k.width)]
-        for place, vector in enumerate(turned([k.load(row) for row in rows])):
+        for place, vector in enumerate(transposed([k.load(row) for row in rows])):
             k.store(vector * factor, target + (line.i * k.width + place) * k.vector_bytes)
 
 
@@ -274,8 +278,8 @@ def on_the_fly_values(
         factors: One for each filter.
     """
     first, following = (
-        matrix_products(tiling.width, packed=True, begun=begun)(PANEL, tiling.block_tiles)
-        for begun in (False, True)
+        matrix_products(tiling.width, packed=True, accumulate=accumulate)(PANEL, tiling.block_tiles)
+        for accumulate in (False, True)
     )
     part = tiling.part
     return OnTheFlyFields.values(
@@ -287,7 +291,7 @@ def on_the_fly_values(
         points_bytes=scratch.points_bytes,
         point_bytes=part.point_stride * FLOAT,
         first=first.address,
-        first_rests=first.rests,
+        first_remainders=first.remainders,
         next=following.address,
-        next_rests=following.rests,
+        next_remainders=following.remainders,
     )

@@ -12,7 +12,7 @@ from demitasse.backends.kernels.products import split_columns
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd.matrices import Filtering
 
-__all__ = ["PANEL", "STEP", "Part", "Phase", "WinogradSchedule", "odd_lines", "pays", "phases_of"]
+__all__ = ["PANEL", "STEP", "Part", "Phase", "WinogradSchedule", "odd_lines", "pays", "polyphase"]
 
 
 FLOAT_BYTES = 4
@@ -62,8 +62,8 @@ class WinogradSchedule:
         pad: Zeros above and left of the input.
         output: Rows and columns of the output.
         tuning: The kernels' vectors and threads, and how much they work on at a time.
-        computes: What is computed: the output; the gradient of an input, by filters that are turned
-            round; or that of the filters.
+        computes: The result: the output; the input's gradient, by flipped filters; or the filters'
+            gradient.
         stride: 1; or 2 for windows of twice the taps, whose images have their four phases as
             channels; those are the channels here.
         window: Of stride 2, rows and columns of the parameter's filters: twice the taps, or one
@@ -147,7 +147,7 @@ class WinogradSchedule:
         """Phases of the input images that become tiles."""
         if self.stride == 1:
             return [Phase(pad=self.pad)]
-        phases = phases_of(self.pad)
+        phases = polyphase(self.pad)
         if self.computes != "input":
             return phases
         rest = self.filtering.down.taps - 1
@@ -156,7 +156,7 @@ class WinogradSchedule:
     @cached_property
     def targets(self) -> list[Phase]:
         """Phases of the output images that tiles are written to."""
-        return phases_of(self.pad) if self.stride > 1 and self.computes == "input" else [Phase()]
+        return polyphase(self.pad) if self.stride > 1 and self.computes == "input" else [Phase()]
 
     # -- filters -------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class WinogradSchedule:
     def shared(self) -> bool:
         """True if all threads work on the same tiles."""
         large = self.filter_size * FLOAT_BYTES > self.tuning.shared_filter_bytes
-        return large or self.unpacked or self.stride > 1 or self._uneven
+        return large or self.on_the_fly or self.stride > 1 or self._uneven
 
     @cached_property
     def _uneven(self) -> bool:
@@ -204,7 +204,7 @@ class WinogradSchedule:
         return most > MOST_UNEVEN * self.strips and products > FEWEST_SHARED * self.groups
 
     @cached_property
-    def unpacked(self) -> bool:
+    def on_the_fly(self) -> bool:
         """True if filters are taken to the points where they are used, and not kept there."""
         channels, filters = (count // self.groups for count in (self.channels, self.filters))
         panels, rest = divmod(filters, PANEL * self.width)
@@ -327,7 +327,7 @@ class Phase(NamedTuple):
         return high, wide
 
 
-def phases_of(pad: tuple[int, int]) -> list[Phase]:
+def polyphase(pad: tuple[int, int]) -> list[Phase]:
     """Return the four phases of an image, as the taps of a window meet them.
 
     Args:

@@ -2,7 +2,7 @@
 
 A thread takes a few filters of a few channels to the points, one phase of their taps after the
 other, and multiplies the tiles of that phase with them. In the output the phases are summed; in the
-gradient of the input each is a sum of its own, of filters that are turned round.
+gradient of the input each is a sum of its own, of flipped filters.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from demitasse.backends.kernels.language.words import (
     choose,
     chunk,
     minimum,
-    turned,
+    transposed,
 )
 from demitasse.backends.kernels.products import matrix_products
 from demitasse.backends.kernels.winograd.blocks import Block, ScratchLayout
@@ -60,18 +60,18 @@ class Strided(NamedTuple):
 
     Attributes:
         panel: Vectors of a panel of filters.
-        turned: Whether filters are turned round.
+        flipped: Whether filters are flipped.
         window: Their rows and columns.
     """
 
     panel: int
-    turned: bool
+    flipped: bool
     window: int
 
     @property
     def name(self) -> str:
         """A part of the kernel's name."""
-        return f"_strided{self.window}of{self.panel}{'_turned' if self.turned else ''}"
+        return f"_strided{self.window}of{self.panel}{'_flipped' if self.flipped else ''}"
 
 
 def strided_of(tiling: WinogradSchedule) -> Strided | None:
@@ -117,12 +117,12 @@ class StridedFields(Struct):
     """Elements from one phase's sums to the next's; 0 where they are summed."""
     first: Code
     """Address of the product that begins sums."""
-    first_rests: Address
-    """Address of the table of those for its rests."""
+    first_remainders: Address
+    """Address of the table of the remainders' kernels."""
     next: Code
-    """Address of the product that goes on with them."""
-    next_rests: Address
-    """Address of the table of those for its rests."""
+    """Address of the product that adds to existing sums."""
+    next_remainders: Address
+    """Address of the table of the remainders' kernels."""
 
 
 class PartOfPanel(NamedTuple):
@@ -190,13 +190,13 @@ def multiply_strided(
         strided: What is known of the filters.
     """
     panel, area, vector_bytes = strided.panel, (STEP * of.taps) ** 2, k.vector_bytes
-    matrix = np.ascontiguousarray(of.filter[:, ::-1]) if strided.turned else of.filter
+    matrix = np.ascontiguousarray(of.filter[:, ::-1]) if strided.flipped else of.filter
     with each_part(k, s.part, block, panel, apart=False) as part:
         weights = s.weights + part.weights * FLOAT
         with k.loop(panel) as vector, k.loop(part.channels) as channel:
             target = part.taps + (vector.i * part.channels + channel.i) * (area * vector_bytes)
             first = weights + channel.i * s.part.channel_stride * FLOAT
-            _turn(k, rows_of_taps(k, first, vector.i, s.part), strided.window, of, target)
+            _transpose(k, rows_of_taps(k, first, vector.i, s.part), strided.window, of, target)
         begin, end = chunk(block.tiles, part.share, s.part.shares)
         with k.loop(PHASES) as phase:
             own = part.taps + phase_taps(phase.i, of) * vector_bytes
@@ -204,9 +204,9 @@ def multiply_strided(
                 taps = own + (vector.i * part.channels + channel.i) * (area * vector_bytes)
                 target = part.values + (channel.i * panel + vector.i) * vector_bytes
                 _to_points(k, of, matrix, taps, target, s.part.point_bytes)
-            begun = part.channel + phase.i * s.joined > 0
-            product = choose(begun, s.next, s.first)
-            rests = choose(begun, s.next_rests, s.first_rests)
+            accumulate = part.channel + phase.i * s.joined > 0
+            product = choose(accumulate, s.next, s.first)
+            remainders = choose(accumulate, s.next_remainders, s.first_remainders)
             tiles = begin * f.tile_stride + phase.i * s.part.channels + part.channel
             sums = begin * f.sum_stride + phase.i * s.sum_phase_stride + part.filter
             with k.loop(of.side**2) as point:
@@ -215,7 +215,7 @@ def multiply_strided(
                     f.tile_stride * FLOAT, FLOAT, part.values + point.i * s.part.point_bytes,
                     panel * vector_bytes,
                     block.stack + f.sums_bytes + (point.i * f.sum_point_stride + sums) * FLOAT,
-                    f.sum_stride * FLOAT, end - begin, part.channels, 0, rests,
+                    f.sum_stride * FLOAT, end - begin, part.channels, 0, remainders,
                 )  # fmt: skip
 
 
@@ -237,16 +237,16 @@ def rows_of_taps(k: Kernel, first: Word, vector: Word, f: PartFields) -> list[Wo
     return [first + (vector * k.width + row) * stride for row in range(k.width)]
 
 
-def _turn(k: Kernel, rows: list[Word], window: int, of: Matrices, target: Word) -> None:
+def _transpose(k: Kernel, rows: list[Word], window: int, of: Matrices, target: Word) -> None:
     """Write rows of taps, one row for each filter, as one vector of filters for each tap.
 
     Taps that the filters lack, beyond their last row and column, are zeros.
     """
     places = tap_places(window, of)
     for first in range(0, len(places), k.width):
-        some = k.first(k.word(len(places) - first))
+        some = k.lane_mask(k.word(len(places) - first))
         vectors = [k.masked_load(row + first * FLOAT, some) for row in rows]
-        for place, vector in zip(places[first:], turned(vectors), strict=False):
+        for place, vector in zip(places[first:], transposed(vectors), strict=False):
             k.store(vector, target + place * k.vector_bytes)
     for place in sorted({*range((STEP * of.taps) ** 2)} - {*places}):
         k.store(k.constant(0.0), target + place * k.vector_bytes)
@@ -281,14 +281,14 @@ def part_values(tiling: WinogradSchedule, scratch: ScratchLayout) -> Values:
     """
     filters, channels = tiling.filters // tiling.groups, tiling.part_channels
     area, part = tiling.window**2, tiling.part
-    turned = tiling.computes == "input"
+    flipped = tiling.computes == "input"
     return PartFields.values(
         panels=filters // (tiling.panel * tiling.width),
         shares=_shares(tiling),
         channels=channels,
         channels_at_once=part.channels,
-        filter_stride=area if turned else channels * area,
-        channel_stride=filters * area if turned else area,
+        filter_stride=area if flipped else channels * area,
+        channel_stride=filters * area if flipped else area,
         points_bytes=scratch.points_bytes,
         point_bytes=part.point_stride * FLOAT,
     )
@@ -314,8 +314,8 @@ def strided_values(tiling: WinogradSchedule, scratch: ScratchLayout) -> Values:
         for share in range(shares)
     } - {0}
     first, following = (
-        matrix_products(tiling.width, packed=True, begun=begun)(tiling.panel, counts)
-        for begun in (False, True)
+        matrix_products(tiling.width, packed=True, accumulate=accumulate)(tiling.panel, counts)
+        for accumulate in (False, True)
     )
     joined = tiling.computes == "output"
     return StridedFields.values(
@@ -324,7 +324,7 @@ def strided_values(tiling: WinogradSchedule, scratch: ScratchLayout) -> Values:
         joined=int(joined),
         sum_phase_stride=0 if joined else tiling.filters // tiling.groups,
         first=first.address,
-        first_rests=first.rests,
+        first_remainders=first.remainders,
         next=following.address,
-        next_rests=following.rests,
+        next_remainders=following.remainders,
     )

@@ -44,8 +44,8 @@ class GroupedKernels(ConvKernels):
         return None if pool else self._grouped(self.groups, operands)
 
     def data(self, operands: ConvOperands) -> GroupedCall | None:
-        turned = self.groups.turned
-        return self._grouped(turned, operands, backward=True) if turned else None
+        gradient = self.groups.input_gradient
+        return self._grouped(gradient, operands, backward=True) if gradient else None
 
     def weights(self, operands: GradientOperands) -> GroupedGradientCall | None:
         groups = self.groups

@@ -81,7 +81,7 @@ class WinogradKernels(ConvKernels):
         self, tiling: WinogradSchedule, *, kept: bool
     ) -> TransformedFilters | OnTheFlyFilters:
 
-        if tiling.unpacked or tiling.stride > 1:
+        if tiling.on_the_fly or tiling.stride > 1:
             return OnTheFlyFilters()
         return TransformedFilters(self.engine, tiling, kept=kept)
 
@@ -202,7 +202,7 @@ class WinogradCall(ConvCall):
 
     @property
     def scale(self) -> Callable[[np.ndarray], None] | None:
-        return self._scale if self.tiling.unpacked else None
+        return self._scale if self.tiling.on_the_fly else None
 
     def _scale(self, factors: np.ndarray) -> None:
         self._kernel.take_factors(factors)
