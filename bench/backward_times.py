@@ -25,7 +25,7 @@ OUT = Path(__file__).parent / "results/backward_times.json"
 def measured(name: str, batch: int, passes: int) -> dict[str, object]:
     """Return what is known of a net: seconds forward, and of each layer backward, and its bytes."""
     message = parse_text(NETS[name](batch, True), NetParameter)
-    with Net(message, "TRAIN", device="cpu", seed=1, keep="outputs") as net:
+    with Net(message, "TRAIN", device="cpu", seed=1, keep_blobs="outputs") as net:
         forward, backward = [], []
         for number in range(passes + 2):
             watch = Stopwatch(net.plan, net.synchronize)

@@ -49,10 +49,10 @@ class Profile:
         if case.train:
             param = parse_text(SOLVER, SolverParameter)
             param.net_param.CopyFrom(message)
-            solver = Solver(param, device="cpu", seed=1, keep="outputs")
+            solver = Solver(param, device="cpu", seed=1, keep_blobs="outputs")
             self.net, self.work = solver.net, lambda: solver.step(1)
         else:
-            self.net = Net(message, "TEST", device="cpu", seed=1, keep="outputs")
+            self.net = Net(message, "TEST", device="cpu", seed=1, keep_blobs="outputs")
             self.work = self.net.forward
         rng = np.random.default_rng(0)
         self.inputs = [self.net.blobs[name] for name in self.net.inputs]

@@ -31,12 +31,12 @@ class Measured:
             from peers.training import solver_of  # who only runs a net does not load it
 
             rate = json.loads((folder / "about.json").read_text())["rate"]
-            self.solver = solver_of(message, rate, device=device, seed=1, keep=keep)
+            self.solver = solver_of(message, rate, device=device, seed=1, keep_blobs=keep)
             self.net = self.solver.net
             self.net.load(folder / "weights.caffemodel")
         else:
             weights = folder / "weights.caffemodel"
-            self.net = Net(message, "TEST", weights=weights, device=device, keep=keep)
+            self.net = Net(message, "TEST", weights=weights, device=device, keep_blobs=keep)
         self.inputs = [self.net.blobs[name] for name in self.net.inputs]
         with np.load(folder / "batch.npz") as batch:
             for blob in self.inputs:

@@ -84,14 +84,14 @@ class LargestBatch:
     solver: str
 
 
-@renamed_arguments(at_most="max_batch", tell="on_trial")
+@renamed_arguments(at_most="max_batch", tell="on_trial", keep="keep_blobs")
 def largest_batch(
     net: str | os.PathLike[str],
     *,
     device: str | Device | None = None,
     phase: str = "TRAIN",
     limit: int | str | None = None,
-    keep: Keep = "outputs",
+    keep_blobs: Keep = "outputs",
     solver: str | os.PathLike[str] | None = None,
     confirm: bool = True,
     max_batch: int = MAX_BATCH,
@@ -108,7 +108,7 @@ def largest_batch(
         device: The device; None for that of the settings.
         phase: "TRAIN" runs forward and backward, "TEST" forward only.
         limit: Memory limit, in bytes or as ``"8GiB"``; None for nine tenths of the free memory.
-        keep: Blobs to keep in addition to inputs and outputs, as in ``Net``; None for all.
+        keep_blobs: Blobs to keep in addition to inputs and outputs, as in ``Net``; None for all.
         solver: Type of a solver, such as "SGD", or a solver's prototxt: also update parameters.
         confirm: Run the computed batch, and batches around it.
         max_batch: Limit of the batch size.
@@ -126,7 +126,7 @@ def largest_batch(
         grows=_batch_inputs(path, phase),
         phase=phase,
         device=where.name,
-        keep=keep if keep is None or isinstance(keep, str) else tuple(keep),
+        keep=keep_blobs if keep_blobs is None or isinstance(keep_blobs, str) else tuple(keep_blobs),
         solver=_solver_type(solver),
         base_dir=str(path.parent.absolute()),
     )
@@ -491,7 +491,12 @@ class _TrialRun:
         ask = self.ask
         param = NetParameter.FromString(b64decode(ask["net"]))
         keep = ask["keep"]
-        options = {"device": ask["device"], "base_dir": ask["base_dir"], "seed": 1, "keep": keep}
+        options = {
+            "device": ask["device"],
+            "base_dir": ask["base_dir"],
+            "seed": 1,
+            "keep_blobs": keep,
+        }
         if ask["solver"]:
             # a learning rate that leaves weights unchanged but runs the whole update
             fields = SolverParameter(

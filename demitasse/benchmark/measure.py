@@ -104,7 +104,7 @@ def _make_net(param: NetParameter, case: Case) -> tuple[Net, Solver | None]:
         NetError: The net has no loss.
     """
     if case.phase != "TRAIN":
-        return Net(param, "TEST", device=case.device, seed=1, keep="outputs"), None
+        return Net(param, "TEST", device=case.device, seed=1, keep_blobs="outputs"), None
     # a learning rate that leaves weights unchanged but runs the whole update
     fields = SolverParameter(
         base_lr=1e-12, lr_policy="fixed", momentum=0.9, snapshot_after_train=False

@@ -95,14 +95,15 @@ def handle_errors() -> Iterator[None]:
 
 
 def _as_flags(message: str) -> str:
-    """Replace names of Python arguments, as ``keep=``, by the command's flags."""
+    """Replace names of Python arguments, as ``keep_blobs=``, by the command's flags."""
     context = click.get_current_context(silent=True)
-    for name in context.params if context is not None else ():
-        message = re.sub(rf"(?<![\w-]){name}= ", f"--{name} ", message)
-        message = re.sub(rf"(?<![\w-]){name}='(\w+)'", rf"--{name} \1", message)
+    for param in context.command.params if context is not None else ():
+        name, flag = param.name or "", param.opts[0]
+        message = re.sub(rf"(?<![\w-]){name}= ", f"{flag} ", message)
+        message = re.sub(rf"(?<![\w-]){name}='(\w+)'", rf"{flag} \1", message)
         for found in re.finditer(rf"(?<![\w-]){name}=\[([^\]]*)\]", message):
             values = found[1].replace("'", "").replace(" ", "")
-            message = message.replace(found[0], f"--{name} {values}")
+            message = message.replace(found[0], f"{flag} {values}")
     return message
 
 

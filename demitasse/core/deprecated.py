@@ -179,6 +179,9 @@ MOVED = {
 """Deprecated names of packages, and the present ones."""
 
 RENAMED = {
+    "demitasse.memory.guard": "demitasse.memory.transfers",
+    "demitasse.net.memory_use": "demitasse.net.memory_usage",
+    "demitasse.plan.stopwatch": "demitasse.plan.report",
     "demitasse.data.databases.annotated": "demitasse.io.data.databases.datum",
     "demitasse.data.images.decode": "demitasse.io.data.images.codecs",
     "demitasse.data.images.encode": "demitasse.io.data.images.codecs",

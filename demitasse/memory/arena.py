@@ -131,8 +131,8 @@ class Assignment:
         """
         if not self.arena.open:
             message = (
-                f"blob {self.name!r} was not kept: its memory is shared with other blobs; name it "
-                f"in keep=[{self.name!r}, ...] when the net is made, or leave keep out to keep all"
+                f"blob {self.name!r} was not kept: its memory is shared with other blobs; make the "
+                f"net with keep_blobs=[{self.name!r}, ...], or without keep_blobs to keep all"
             )
             raise NetError(message, code=ErrorCode.BAD_STATE, blob=self.name)
 

@@ -263,10 +263,10 @@ class Passes:
         """
         if self._allocator is not None and not self._allocator.backward:
             message = (
-                "a net in phase TEST made with keep=... only runs forward; leave keep out to run "
-                "backward"
+                "a net in phase TEST made with keep_blobs=... only runs forward; make it without "
+                "keep_blobs to run backward"
             )
-            raise NetError(message, code=ErrorCode.UNSUPPORTED, field="keep")
+            raise NetError(message, code=ErrorCode.UNSUPPORTED, field="keep_blobs")
         if self._storage != "float":
             message = f"a net with storage {self._storage!r} only runs forward"
             raise NetError(message, code=ErrorCode.UNSUPPORTED, field="storage", got=self._storage)

@@ -61,13 +61,13 @@ class Net:
         level: Level of the net's state, when ``phase`` is given.
         stages: Stages added to the file's state, when ``phase`` is given.
         dtype: "float32", or "float64" for gradient checks.
-        lowered: Whether backends may replace a layer's portable code by Steps of their own. None
+        optimize: Whether backends may replace a layer's portable code by Steps of their own. None
             asks the setting ``optimize``.
         seed: Key of all random numbers of the net; None asks the configuration.
         base_dir: Folder for relative file names, besides the working directory; by default that of
             ``source``.
-        keep: Names of the blobs to keep besides inputs and outputs, or "outputs" for inputs and
-            outputs alone; None keeps all. In phase TEST the net then only runs forward: other
+        keep_blobs: Names of the blobs to keep besides inputs and outputs, or "outputs" for inputs
+            and outputs alone; None keeps all. In phase TEST the net then only runs forward: other
             blobs share buffers, are computed in part or not at all, and cannot be read. In phase
             TRAIN all data is kept, and the gradients of other blobs share buffers.
         ignore_unknown_fields: Skip unknown fields with a warning instead of raising an error.
@@ -96,7 +96,9 @@ class Net:
     time: a call from a second thread raises NetError.
     """
 
-    @renamed_arguments(lenient="ignore_unknown_fields", ranks="world_size")
+    @renamed_arguments(
+        lenient="ignore_unknown_fields", ranks="world_size", lowered="optimize", keep="keep_blobs"
+    )
     def __init__(
         self,
         source: str | os.PathLike[str] | NetParameter,
@@ -107,10 +109,10 @@ class Net:
         level: int = 0,
         stages: Sequence[str] = (),
         dtype: str = "float32",
-        lowered: bool | None = None,
+        optimize: bool | None = None,
         seed: int | None = None,
         base_dir: str | os.PathLike[str] | None = None,
-        keep: Keep = None,
+        keep_blobs: Keep = None,
         ignore_unknown_fields: bool = False,
         rank: int = 0,
         world_size: int = 1,
@@ -141,16 +143,16 @@ class Net:
             pass_counter=PassCounter(),
         )
         origins = [read.origin(i) for i in range(len(param.layer))]
-        lowered = settings.get("optimize") if lowered is None else lowered
-        keep = names_in(keep)
-        moves = lowered and Phase.Name(param.state.phase) == "TEST"
+        optimize = settings.get("optimize") if optimize is None else optimize
+        keep_blobs = names_in(keep_blobs)
+        moves = optimize and Phase.Name(param.state.phase) == "TEST"
         with chosen.backend.enter():
-            self.structure = assemble(param, self._context, origins, keep if moves else None)
+            self.structure = assemble(param, self._context, origins, keep_blobs if moves else None)
         check_storage(self._context.storage, self.phase)
         self._source = param
         self._declared = {name: self.blobs[name].shape for name in self.inputs}
-        self._kept = kept_names(keep, self.blob_names)
-        self.execution = Execution(self.structure, self._context, self._kept, optimize=lowered)
+        self._kept = kept_names(keep_blobs, self.blob_names)
+        self.execution = Execution(self.structure, self._context, self._kept, optimize=optimize)
         self.debug_info = param.debug_info
         self.verify = verify
         for one in as_sequence(weights):
@@ -363,8 +365,8 @@ class Net:
         """Run layers from ``start`` down to ``end``, both included; by default all.
 
         Raises:
-            NetError: The net is in phase TEST and was made with ``keep``; or the last forward pass
-                was interrupted.
+            NetError: The net is in phase TEST and was made with ``keep_blobs``; or the last
+                forward pass was interrupted.
         """
         first = len(self.structure.layers) - 1 if start is None else self.layer_number(start)
         last = 0 if end is None else self.layer_number(end)
@@ -537,10 +539,10 @@ class Net:
             self._source,
             device=self.device if device is None else device,
             dtype=self.dtype,
-            lowered=self.plan.optimize,
+            optimize=self.plan.optimize,
             seed=self.seed,
             base_dir=self.base_dir,
-            keep=self._kept,
+            keep_blobs=self._kept,
             rank=self._context.rank if rank is None else rank,
             world_size=self._context.world_size,
             verify=self.verify,
@@ -567,20 +569,21 @@ class Net:
 
     # -- inputs --------------------------------------------------------------------------------
 
+    @renamed_arguments(batch="batch_size", whole="unbatched")
     def predict(
         self,
         inputs: dict[str, Any] | Any,
-        batch: int | None = None,
-        whole: Collection[str] | None = None,
+        batch_size: int | None = None,
+        unbatched: Collection[str] | None = None,
     ) -> dict[str, Any]:
         """Run the net on arrays; any batch size.
 
         Args:
             inputs: An array for each net input, or one array for a net with one input. Arrays are
                 on the host, or on the net's device, where they stay.
-            batch: Largest number of items of one pass; None runs all at once. Items are on the
+            batch_size: Largest number of items of one pass; None runs all at once. Items are on the
                 first axis and independent of each other.
-            whole: Names of the inputs that are not split into batches. None: those with fewer
+            unbatched: Names of the inputs that are not split into batches. None: those with fewer
                 items than others and the shape that the net declares.
 
         Returns:
@@ -593,7 +596,7 @@ class Net:
             DeviceError: An array is on another device.
         """
         with self.lock:
-            return predict(self, inputs, batch, whole, self._declared)
+            return predict(self, inputs, batch_size, unbatched, self._declared)
 
     def __call__(self, inputs: Any = None, /, **named: Any) -> Any:
         """Run the net forward on arrays: ``net(x)``, ``net(data=x, label=y)``, ``net({"x-1": x})``.

@@ -26,18 +26,18 @@ Shapes = dict[str, tuple[int, ...]]
 def predict(
     net: Net,
     given: dict[str, Any] | Any,
-    batch: int | None,
-    whole: Collection[str] | None,
+    batch_size: int | None,
+    unbatched: Collection[str] | None,
     declared: Shapes,
 ) -> Arrays:
-    """Run arrays through a net, at most ``batch`` items at a time, and concatenate the outputs.
+    """Run arrays through a net, ``batch_size`` items at a time, and concatenate the outputs.
 
     Args:
         net: The net.
         given: Arrays or lists by the names of the inputs, or one array for one input; the items on
             the first axis.
-        batch: Largest number of items of one pass; None runs all at once.
-        whole: Names of the inputs that are not split into batches; None infers them.
+        batch_size: Largest number of items of one pass; None runs all at once.
+        unbatched: Names of the inputs that are not split into batches; None infers them.
         declared: The shapes of the inputs when the net was made.
 
     Returns:
@@ -47,19 +47,19 @@ def predict(
         NetError: Inputs are missing or unknown; which inputs or outputs have a batch axis is
             ambiguous; or an output without a batch axis changes from batch to batch.
     """
-    if batch is not None and batch < 1:
-        message = f"got batch {batch}, expected at least 1, or None for all items at once"
-        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="batch", got=batch)
+    if batch_size is not None and batch_size < 1:
+        message = f"got batch_size {batch_size}, expected at least 1, or None for all items at once"
+        raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="batch_size", got=batch_size)
     inputs = _as_arrays(given, net)
-    if batch is None:
+    if batch_size is None:
         return _run(net, inputs)
-    cut = _cut(inputs, declared, whole)
+    cut = _cut(inputs, declared, unbatched)
     total = max((inputs[name].shape[0] for name in cut), default=0)
-    if total <= batch:
+    if total <= batch_size:
         return _run(net, inputs)
-    parts = _parts(inputs, cut, total, batch)
+    parts = _parts(inputs, cut, total, batch_size)
     outputs = {name: [array] for name, array in _run(net, next(parts)).items()}
-    concatenated = _concatenated(net, inputs, cut, batch, total % batch)
+    concatenated = _concatenated(net, inputs, cut, batch_size, total % batch_size)
     for part in parts:
         for name, array in _run(net, part).items():
             if name in concatenated:
@@ -116,21 +116,21 @@ def _output_shapes(net: Net, inputs: Shapes) -> Shapes:
 
 
 def _cut(
-    inputs: Arrays, declared: Mapping[str, tuple[int, ...]], whole: Collection[str] | None
+    inputs: Arrays, declared: Mapping[str, tuple[int, ...]], unbatched: Collection[str] | None
 ) -> list[str]:
     """Return the names of the inputs that are split into batches: the longest ones.
 
     Each other input must have the shape that the net declares for it, as ``im_info`` has.
     """
-    unknown = sorted(set(whole or ()) - set(inputs))
+    unknown = sorted(set(unbatched or ()) - set(inputs))
     if unknown:
-        message = f"got whole={unknown}, expected names of inputs: {', '.join(inputs)}"
-        raise NetError(message, code=ErrorCode.UNKNOWN, field="whole", got=unknown)
-    free = [name for name, a in inputs.items() if a.ndim and name not in (whole or ())]
+        message = f"got unbatched={unknown}, expected names of inputs: {', '.join(inputs)}"
+        raise NetError(message, code=ErrorCode.UNKNOWN, field="unbatched", got=unknown)
+    free = [name for name, a in inputs.items() if a.ndim and name not in (unbatched or ())]
     longest = max((inputs[name].shape[0] for name in free), default=0)
     cut = [name for name in free if inputs[name].shape[0] == longest]
     odd, by_chance = [name for name in free if name not in cut], False
-    if whole is None:
+    if unbatched is None:
         odd = [name for name in odd if inputs[name].shape != declared[name]]
         # equal lengths by chance, as of three images and three values that describe each image
         by_chance = len({declared[name][0] for name in cut if declared[name]}) > 1
@@ -139,9 +139,9 @@ def _cut(
         known = ", ".join(f"{name!r} {declared[name]}" for name in inputs)
         message = (
             f"ambiguous which inputs have a batch axis of {longest}: got {given}, the net declares "
-            f"{known}; name the inputs that are not split into batches in whole=[...]"
+            f"{known}; name the inputs that are not split into batches in unbatched=[...]"
         )
-        raise NetError(message, code=ErrorCode.CONFLICT, field="whole")
+        raise NetError(message, code=ErrorCode.CONFLICT, field="unbatched")
     return cut
 
 
@@ -183,7 +183,7 @@ def _concatenated(
         if rows[0] * other != others[0] * batch:
             message = (
                 f"output {name!r} is {few[name]} for {other} items and {shape} for {batch}, and "
-                "cannot be concatenated; predict without batch=, or batch by batch"
+                "cannot be concatenated; predict without batch_size=, or batch by batch"
             )
             raise NetError(message, code=ErrorCode.SHAPE_MISMATCH, blob=name)
         concatenated.add(name)
@@ -195,6 +195,6 @@ def _check_same(name: str, first: np.ndarray, array: np.ndarray) -> None:
     if not np.array_equal(first, array, equal_nan=True):
         message = (
             f"output {name!r} {array.shape} has no batch axis, and its values change from batch "
-            "to batch; predict without batch=, or batch by batch"
+            "to batch; predict without batch_size=, or batch by batch"
         )
         raise NetError(message, code=ErrorCode.CONFLICT, blob=name)

@@ -53,10 +53,10 @@ def kept_names(keep: Keep, known: Sequence[str]) -> frozenset[str] | None:
     unknown = sorted(names - set(known))
     if unknown:
         message = (
-            f"got keep={unknown}, expected names of blobs{suggestion(unknown[0], known)}; the net "
-            f"has {', '.join(known)}"
+            f"got keep_blobs={unknown}, expected names of blobs"
+            f"{suggestion(unknown[0], known)}; the net has {', '.join(known)}"
         )
-        raise NetError(message, code=ErrorCode.UNKNOWN, field="keep", got=unknown)
+        raise NetError(message, code=ErrorCode.UNKNOWN, field="keep_blobs", got=unknown)
     return names
 
 
@@ -277,7 +277,7 @@ class Allocator:
                 if memory.serial in self._assigned and memory.serial not in written:
                     message = (
                         f"{access.label} reads blob {name!r}, which was not kept between "
-                        f"passes; start further up, or name it in keep=[{name!r}, ...]"
+                        f"passes; start further up, or name it in keep_blobs=[{name!r}, ...]"
                     )
                     raise NetError(message, code=ErrorCode.BAD_STATE, blob=name)
             written |= {memory.serial for _, memory in access.writes}

@@ -255,7 +255,7 @@ class Plan:
         if not whole or members[0].group is not group:
             message = (
                 "its last forward pass ran as one with its neighbours, so its gradient cannot be "
-                "computed alone; run forward over the same range of layers, or with lowered=False"
+                "computed alone; run forward over the same range of layers, or with optimize=False"
             )
             raise NetError(message, code=ErrorCode.BAD_STATE)
 

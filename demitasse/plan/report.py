@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Self
 
 from demitasse.blob import Blob
+from demitasse.core.deprecated import deprecated_attribute
 from demitasse.plan.plan import Plan
 from demitasse.plan.planned_layer import PlannedLayer
 
@@ -50,6 +51,8 @@ class LayerReport:
     bytes: int
     backward_bytes: int
     workspace: int
+
+    why_alone = deprecated_attribute("LayerReport", "why_alone", "why_not_fused")
 
 
 def report(plan: Plan) -> list[LayerReport]:

@@ -110,7 +110,7 @@ def make_nets(
             ``test_iter`` and ``test_state`` differ; ``test_interval`` is missing; or a net without
             a whole epoch has ``test_iter: 0``.
     """
-    net = _make_train_net(param, base, {**options, "seed": seed, "keep": keep}, on_mismatch)
+    net = _make_train_net(param, base, {**options, "seed": seed, "keep_blobs": keep}, on_mismatch)
     options = {**options, "device": net.device, "seed": net.seed}
     tests = _make_test_nets(param, base, options, on_mismatch)
     for test in tests:

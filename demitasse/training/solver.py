@@ -66,7 +66,7 @@ class Solver:
             "LAMB"; None uses the type of ``source``.
         device: Device of the nets; None uses the configuration.
         dtype: "float32" or "float64".
-        lowered: Whether backends may lower operations; None uses the setting ``optimize``.
+        optimize: Whether backends may lower operations; None uses the setting ``optimize``.
         seed: Key of all random numbers; None uses ``random_seed``, then the configuration.
         base_dir: Folder to search for named files besides the working directory; by default the
             folder of ``source``.
@@ -80,9 +80,9 @@ class Solver:
             weights are written as ``<snapshot_prefix>_best.caffemodel``. Outputs that are neither
             accuracies nor losses need "name:max" or "name:min".
         early_stopping: Condition to end training before ``max_iter``, or None.
-        keep: Names of blobs of the training net whose gradients are kept besides those of inputs
-            and outputs, or "outputs" for those alone, as in ``Net``; the others share buffers. None
-            keeps all.
+        keep_blobs: Names of blobs of the training net whose gradients are kept besides those of
+            inputs and outputs, or "outputs" for those alone, as in ``Net``; the others share
+            buffers. None keeps all.
         ignore_unknown_fields: Skip unknown fields of solver and nets with a warning.
         rank: Number of this solver among ``world_size`` data-parallel solvers whose gradients the
             caller adds up in ``on_gradients_ready``. Only rank 0 tests and writes snapshots.
@@ -130,6 +130,8 @@ class Solver:
         processes="communicator",
         reduce="allreduce",
         lenient="ignore_unknown_fields",
+        lowered="optimize",
+        keep="keep_blobs",
     )
     def __init__(
         self,
@@ -138,7 +140,7 @@ class Solver:
         type: str | None = None,
         device: str | Device | None = None,
         dtype: str = "float32",
-        lowered: bool | None = None,
+        optimize: bool | None = None,
         seed: int | None = None,
         base_dir: str | os.PathLike[str] | None = None,
         on_nonfinite: OnNonfinite = "warn",
@@ -146,7 +148,7 @@ class Solver:
         keep_last: int | None = None,
         keep_best: str | None = None,
         early_stopping: EarlyStopping | None = None,
-        keep: Keep = None,
+        keep_blobs: Keep = None,
         ignore_unknown_fields: bool = False,
         rank: int = 0,
         world_size: int = 1,
@@ -174,13 +176,13 @@ class Solver:
         options: dict[str, Any] = {
             "device": device,
             "dtype": dtype,
-            "lowered": lowered,
+            "optimize": optimize,
             "rank": rank,
             "world_size": world_size,
             "ignore_unknown_fields": ignore_unknown_fields,
         }
         self.net, self.test_nets = make_nets(
-            self.param, base, options, seed=seed, keep=keep, on_mismatch=on_mismatch
+            self.param, base, options, seed=seed, keep=keep_blobs, on_mismatch=on_mismatch
         )
         self.iter = self.current_step = 0
         self.lr = math.nan

@@ -50,7 +50,7 @@ def features(given: Arguments, weights: Path, images: np.ndarray) -> np.ndarray:
     deploy = given.out / "features.prototxt"
     deploy.write_text(headless((given.out / "train_test.prototxt").read_text()))
     with Net(deploy, "TEST", weights=weights, device=given.device) as net:
-        return net.predict(images / np.float32(256), batch=100)["ip1"]
+        return net.predict(images / np.float32(256), batch_size=100)["ip1"]
 
 
 def headless(text: str) -> str:

@@ -30,7 +30,7 @@ def run(given: Arguments) -> Mapping[str, float]:
     weights, _ = solver.snapshot()
     with Net(given.out / "deploy.prototxt", "TEST", weights=weights, device=given.device) as net:
         images, labels = (part[:1000] for part in singles.test)
-        points = net.predict(images / np.float32(256), batch=100)["feature"]
+        points = net.predict(images / np.float32(256), batch_size=100)["feature"]
     return {"loss": float(solver.test()["loss"]), "nearest is the same": nearest(points, labels)}
 
 

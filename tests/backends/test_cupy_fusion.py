@@ -130,7 +130,7 @@ def test_in_a_net_that_only_predicts_tops_may_differ():
     after = AFTER.replace('"y"', '"u"')
     text = "\n".join([INPUT % "dim: 3 dim: 2 dim: 4", BEFORE, NORM % "", scale, relu, after])
     nets = [
-        Net(parse_text(text, NetParameter), "TEST", device=device, seed=1, keep="outputs")
+        Net(parse_text(text, NetParameter), "TEST", device=device, seed=1, keep_blobs="outputs")
         for device in ("readonly", host_cuda())
     ]
 

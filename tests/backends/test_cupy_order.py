@@ -130,7 +130,7 @@ layer { name: "ip" type: "InnerProduct" bottom: "exp" top: "ip"
 
 
 def net_on(device, keep=None):
-    net = Net(parse_text(NET, NetParameter), "TRAIN", device=device, seed=1, keep=keep)
+    net = Net(parse_text(NET, NetParameter), "TRAIN", device=device, seed=1, keep_blobs=keep)
     net.blobs["x"].data[...] = np.random.default_rng(1).normal(size=net.blobs["x"].shape)
     return net
 

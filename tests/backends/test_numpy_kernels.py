@@ -15,7 +15,7 @@ from demitasse.backends.numpy import columns
 from demitasse.io.proto import NetParameter, parse_text
 
 
-def build(layer, shapes, *, lowered, dtype="float32", tops=1, backward=True, in_place=False):
+def build(layer, shapes, *, optimize, dtype="float32", tops=1, backward=True, in_place=False):
     """A net of one layer: bottoms x0, x1, ... are inputs, tops are y0, y1, ... or the bottoms."""
     inputs = "".join(
         f'layer {{ name: "x{i}" type: "Input" top: "x{i}" input_param {{ shape {{ '
@@ -26,7 +26,7 @@ def build(layer, shapes, *, lowered, dtype="float32", tops=1, backward=True, in_
     names += " " + " ".join(f'top: "{"x" if in_place else "y"}{i}"' for i in range(tops))
     text = f'force_backward: {int(backward)} {inputs} layer {{ name: "layer" {names} {layer} }}'
     param = parse_text(text, NetParameter)
-    return Net(param, "TRAIN", device="numpy", lowered=lowered, dtype=dtype, seed=1)
+    return Net(param, "TRAIN", device="numpy", optimize=optimize, dtype=dtype, seed=1)
 
 
 def run(net, values, top_diffs):
@@ -51,7 +51,7 @@ def expect_equal_to_portable(
 ):
     """Run the layer both ways; ``kernel`` names the Step, or several, that must have run it."""
     rng = np.random.default_rng(0)
-    fast, slow = (build(layer, shapes, lowered=on, **options) for on in (True, False))
+    fast, slow = (build(layer, shapes, optimize=on, **options) for on in (True, False))
     if values is None:
         values = {f"x{i}": rng.standard_normal(shape) for i, shape in enumerate(shapes)}
     diffs = {name: rng.standard_normal(fast.blobs[name].shape) for name in fast.outputs}
@@ -185,7 +185,7 @@ def test_batch_norm_by_statistics_that_were_never_filled(shape, in_place):
 
 def test_a_bottom_of_another_shape_gets_a_kernel_of_its_own():
     layer = 'type: "Pooling" pooling_param { kernel_size: 2 stride: 2 }'
-    fast, slow = (build(layer, [(2, 3, 8, 8)], lowered=on) for on in (True, False))
+    fast, slow = (build(layer, [(2, 3, 8, 8)], optimize=on) for on in (True, False))
     rng = np.random.default_rng(0)
 
     for shape in [(2, 3, 8, 8), (1, 3, 5, 6), (2, 3, 8, 8)]:

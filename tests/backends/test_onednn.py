@@ -199,7 +199,7 @@ def test_poison_shows_a_stale_host_side_and_spoils_no_result(layout, values):
         host[...] = values
         memory.mutable_private_data(layout)[...] = 1
         poisoned = bool(np.isnan(host).all())
-        planned, portable = net(), net(lowered=False)
+        planned, portable = net(), net(optimize=False)
 
     for each in (planned, portable):
         each.forward()
@@ -232,7 +232,7 @@ def test_data_stays_private_between_layers():
 
 @here
 def test_a_live_view_shows_every_pass_and_what_is_written_into_it_counts():
-    one, other = net(), net(lowered=False)
+    one, other = net(), net(optimize=False)
     for each in (one, other):
         each.forward()
     view = one.blobs["c1"].data
@@ -255,7 +255,7 @@ def test_a_live_view_shows_every_pass_and_what_is_written_into_it_counts():
 
 @here
 def test_changed_weights_are_packed_again():
-    one, other = net(), net(lowered=False)
+    one, other = net(), net(optimize=False)
     for each in (one, other):
         each.forward()
         each.params["c2"][0].data[...] *= 2
@@ -281,7 +281,7 @@ def test_gradients_add_up_over_passes():
 
 @here
 def test_a_blob_with_more_memory_than_it_needs():
-    one, other = net(), net(lowered=False)
+    one, other = net(), net(optimize=False)
     for each in (one, other):
         each.forward()
         each.blobs["x"].reshape(1, 3, 9, 8)
@@ -293,7 +293,7 @@ def test_a_blob_with_more_memory_than_it_needs():
 
 @here
 def test_layers_that_may_run_as_one_run_apart_when_a_range_ends_between_them():
-    one, other = net(), net(lowered=False)
+    one, other = net(), net(optimize=False)
     assert one.forward() == 0
     assert one.plan.entries[1].group is not None
 
@@ -332,7 +332,7 @@ def test_the_gradient_of_a_part_of_what_ran_as_one_is_refused_with_a_way_out():
 
 @here
 def test_callbacks_around_backward_see_every_layer():
-    one, other, seen = net(BATCH_NORM), net(BATCH_NORM, lowered=False), []
+    one, other, seen = net(BATCH_NORM), net(BATCH_NORM, optimize=False), []
     one.after_backward.append(seen.append)
     for each in (one, other):
         each.clear_param_diffs()
@@ -398,7 +398,7 @@ def test_blas_has_its_threads_back_after_a_pass():
 def test_a_blob_shared_with_another_shape_goes_through_the_host():
     shaped, flat = Blob((2, 20, 3, 4), device="cpu"), Blob((480,), device="cpu")
     flat.share_data(shaped)
-    one, other = net(), net(lowered=False)
+    one, other = net(), net(optimize=False)
 
     for each in (one, other):
         each.forward()
@@ -488,9 +488,9 @@ def test_updates_in_private_layouts_are_those_in_c_order(kind):
     from demitasse import Solver
     from demitasse.io.proto import SolverParameter
 
-    def trained(lowered):
+    def trained(optimize):
         param = parse_text(f'{TRAINED} type: "{kind}" display: 0', SolverParameter)
-        solver = Solver(param, device="cpu", lowered=lowered)
+        solver = Solver(param, device="cpu", optimize=optimize)
         rng = np.random.default_rng(6)
         solver.net.blobs["x"].mutable_cpu_data()[...] = rng.normal(size=(8, 30))
         solver.net.blobs["label"].mutable_cpu_data()[...] = rng.integers(0, 5, 8)
@@ -498,7 +498,7 @@ def test_updates_in_private_layouts_are_those_in_c_order(kind):
             solver.step(1)
         return solver
 
-    mine, theirs = trained(lowered=True), trained(lowered=False)
+    mine, theirs = trained(optimize=True), trained(optimize=False)
 
     history = mine.history
     for blob, layout in zip(mine.net.learnable_params, history.layouts, strict=True):

@@ -27,7 +27,7 @@ def make_pair(channels, training="false", maps=8, size=4):
     text = DECONVOLUTION.format(channels=channels, training=training, maps=maps, **window)
     message = parse_text(text, NetParameter)
     return [
-        Net(message, "TEST", device="cpu", seed=1, lowered=lowered) for lowered in (True, False)
+        Net(message, "TEST", device="cpu", seed=1, optimize=lowered) for lowered in (True, False)
     ]
 
 
@@ -102,7 +102,7 @@ def planes(monkeypatch, training="false", bias="false"):
     monkeypatch.setattr(deconvolutions, "LARGE", 0)
     message = parse_text(PLANES.format(training=training, bias=bias), NetParameter)
     return [
-        Net(message, "TEST", device="cpu", seed=1, lowered=lowered) for lowered in (True, False)
+        Net(message, "TEST", device="cpu", seed=1, optimize=lowered) for lowered in (True, False)
     ]
 
 

@@ -61,8 +61,8 @@ def pool(rest="kernel_size: 2 stride: 2", bottom="c", name="p"):
 
 def expect_same_outputs(text, *, rtol=ROUNDING, passes=1):
     """Expect what a net that keeps its outputs alone computes without a plan."""
-    fast = build(text, "TEST", keep="outputs")
-    plain = build(text, "TEST", lowered=False)
+    fast = build(text, "TEST", keep_blobs="outputs")
+    plain = build(text, "TEST", optimize=False)
     for number in range(passes):
         image = np.random.default_rng(number).normal(size=fast.blobs["x"].shape)
         for each in (fast, plain):
@@ -187,7 +187,7 @@ def test_a_gradient_that_is_no_number_reaches_the_windows_it_belongs_to(value, l
     text = net(conv(2), shape=(2, 32, 6, 7))
     found = []
     for lowered in (True, False):
-        each = build(text, lowered=lowered)
+        each = build(text, optimize=lowered)
         each.clear_param_diffs()
         each.forward()
         each.blobs["c"].diff[...] = 1.0
@@ -296,8 +296,8 @@ def test_a_blob_that_is_kept_is_computed():
     text = net(conv(32, "kernel_size: 5 pad: 2"), pool(), shape=(1, 3, 16, 16))
     text = text.replace("force_backward: true", "")
 
-    kept = build(text, "TEST", keep=["c"])
-    plain = build(text, "TEST", lowered=False)
+    kept = build(text, "TEST", keep_blobs=["c"])
+    plain = build(text, "TEST", optimize=False)
     for each in (kept, plain):
         each.forward()
 
@@ -309,7 +309,7 @@ def test_a_blob_that_is_kept_is_computed():
 def test_what_is_not_a_number_is_passed_over_by_pooling_as_in_caffe():
     text = net(conv(32, "kernel_size: 1 kernel_size: 3 pad: 0 pad: 1"), pool(), shape=(1, 3, 8, 8))
     text = text.replace("force_backward: true", "")
-    fast, plain = build(text, "TEST", keep="outputs"), build(text, "TEST", lowered=False)
+    fast, plain = build(text, "TEST", keep_blobs="outputs"), build(text, "TEST", optimize=False)
 
     for each in (fast, plain):
         each.blobs["x"].data[...] = 1.0

@@ -46,7 +46,7 @@ def test_dropout_behind_a_convolution(ratio, channels, phase, in_place):
 def test_dropout_of_any_shape_is_the_portable_one_bit_for_bit(shape, in_place):
     top = "x" if in_place else "y"
     text = net(layer("drop", "Dropout", "x", top, RATIO), shape=shape)
-    planned, portable = build(text), build(text, lowered=False)
+    planned, portable = build(text), build(text, optimize=False)
     rng = np.random.default_rng(1)
 
     for _ in range(3):  # each pass has its own mask

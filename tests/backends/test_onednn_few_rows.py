@@ -25,7 +25,7 @@ def pair(rows, after="", bias="true"):
       bias_filler {{ type: "uniform" min: -1 max: 1 }} }} }} {after}"""
     message = parse_text(text, NetParameter)
     return [
-        Net(message, "TEST", device="cpu", seed=1, lowered=lowered) for lowered in (True, False)
+        Net(message, "TEST", device="cpu", seed=1, optimize=lowered) for lowered in (True, False)
     ]
 
 

@@ -122,7 +122,7 @@ def test_normalisations_hand_their_gradients_on(name, monkeypatch):
     text, count = NORMED[name]
     one_by_one = []
     monkeypatch.setattr(HandedGradientCall, "_one_by_one", one_by_one.append)
-    with our_kernels(16, "blocks"), build(text, keep="outputs") as net:
+    with our_kernels(16, "blocks"), build(text, keep_blobs="outputs") as net:
         net.forward()
         net.backward()
         codes = [layer.backward_code for layer in report(net.plan)]
@@ -135,7 +135,7 @@ def test_normalisations_hand_their_gradients_on(name, monkeypatch):
 @pytest.mark.parametrize("name", ["sum, relu, split", "concat, split", *NORMED])
 def test_parameters_have_them_where_gradients_share_memory(name, apart):
     def gradients():
-        with build(NETS[name][0], keep="outputs") as net:
+        with build(NETS[name][0], keep_blobs="outputs") as net:
             for _ in range(5):  # from the third on, calls are made again
                 net.clear_param_diffs()
                 net.forward()
@@ -213,7 +213,7 @@ def test_a_rectifier_elsewhere_is_left_to_its_own():
 
 
 def test_gradients_are_those_of_portable_code():
-    with build(RESIDUAL) as net, build(RESIDUAL, lowered=False) as portable:
+    with build(RESIDUAL) as net, build(RESIDUAL, optimize=False) as portable:
         ours, wanted = run(net), run(portable)
 
     for key, array in wanted.items():

@@ -140,7 +140,7 @@ BOTTLENECK = f"""
 
 
 def made(text, **options):
-    net = Net(parse_text(text, NetParameter), "TEST", seed=3, keep="outputs", **options)
+    net = Net(parse_text(text, NetParameter), "TEST", seed=3, keep_blobs="outputs", **options)
     rng = np.random.default_rng(1)
     for name, blobs in net.params.items():
         if net.layer_by_name(name).type == "BatchNorm":
@@ -181,7 +181,7 @@ def test_what_is_pooled_is_written_as_the_next_convolution_reads_it(monkeypatch)
 
 @WIDE
 def test_channels_are_shuffled_in_the_layout_they_are_in(monkeypatch):
-    net, portable = made(SHUFFLED, device="cpu"), made(SHUFFLED, device="cpu", lowered=False)
+    net, portable = made(SHUFFLED, device="cpu"), made(SHUFFLED, device="cpu", optimize=False)
 
     assert reorders(net, monkeypatch) == []
     portable.forward()
@@ -192,7 +192,7 @@ def test_channels_are_shuffled_in_the_layout_they_are_in(monkeypatch):
 @WIDE
 @pytest.mark.parametrize("text", [EXCITED, SCALED], ids=["axpy", "scale"])
 def test_channels_are_weighed_in_the_layout_they_are_in(monkeypatch, text):
-    net, portable = made(text, device="cpu"), made(text, device="cpu", lowered=False)
+    net, portable = made(text, device="cpu"), made(text, device="cpu", optimize=False)
 
     assert reorders(net, monkeypatch) == []
     portable.forward()
@@ -223,7 +223,7 @@ def test_a_depthwise_convolution_reads_what_a_first_one_writes(monkeypatch):
 def test_depthwise_convolutions_of_few_channels_run_in_vectors_that_fit(channels):
     text = MOBILE.replace("num_output: 32 group: 32", f"num_output: {channels} group: {channels}")
     text = text.replace("num_output: 32", f"num_output: {channels}")
-    net, portable = made(text, device="cpu"), made(text, device="cpu", lowered=False)
+    net, portable = made(text, device="cpu"), made(text, device="cpu", optimize=False)
 
     net.forward()
     portable.forward()
@@ -251,7 +251,7 @@ def test_convolutions_of_small_groups_and_to_few_channels_read_what_others_write
 
 
 def test_what_is_added_to_few_channels_is_added_behind_our_kernel():
-    fast, portable = made(ADDED, device="cpu"), made(ADDED, device="numpy", lowered=False)
+    fast, portable = made(ADDED, device="cpu"), made(ADDED, device="numpy", optimize=False)
     for net in (fast, portable):
         net.forward()
 
@@ -279,7 +279,7 @@ def test_large_images_lie_in_blocks_for_the_convolution_of_pixels_that_reads_the
     if "rectified" in text:
         text = text.replace('bottom: "each" top: "y"', 'bottom: "rectified" top: "y"')
     monkeypatch.setattr(depthwise, "LARGE", 1)
-    fast, portable = made(text, device="cpu"), made(text, device="numpy", lowered=False)
+    fast, portable = made(text, device="cpu"), made(text, device="numpy", optimize=False)
     portable.forward()
 
     assert reorders(fast, monkeypatch) == []
@@ -310,7 +310,7 @@ def test_images_that_have_become_small_lie_as_they_would_have(monkeypatch):
     ids=["squeeze", "dense", "mobile", "residual", "normed", "bottleneck", "grouped", "narrow"],
 )
 def test_results_are_those_of_portable_code(text):
-    fast, portable = made(text, device="cpu"), made(text, device="numpy", lowered=False)
+    fast, portable = made(text, device="cpu"), made(text, device="numpy", optimize=False)
 
     for net in (fast, portable):
         for _ in range(2):
@@ -355,7 +355,10 @@ def test_fixed_statistics_run_inside_the_convolution_of_pixels_after_them(text, 
 
 
 def test_what_they_compute_follows_the_parameters_of_all_layers():
-    fast, portable = made(BOTTLENECK, device="cpu"), made(BOTTLENECK, device="numpy", lowered=False)
+    fast, portable = (
+        made(BOTTLENECK, device="cpu"),
+        made(BOTTLENECK, device="numpy", optimize=False),
+    )
     for net in (fast, portable):
         net.forward()
 
@@ -371,7 +374,9 @@ def test_what_they_compute_follows_the_parameters_of_all_layers():
 
 
 def test_a_normalised_blob_that_is_kept_is_computed():
-    net = Net(parse_text(BOTTLENECK, NetParameter), "TEST", keep=["normed", "y"], device="cpu")
+    net = Net(
+        parse_text(BOTTLENECK, NetParameter), "TEST", keep_blobs=["normed", "y"], device="cpu"
+    )
     net.forward()
 
     [entry] = [entry for entry in net.plan.entries if entry.layer.name == "norm"]
@@ -383,7 +388,7 @@ def test_a_normalised_blob_that_is_kept_is_computed():
 def test_a_rectifier_with_a_slope_keeps_them_apart():
     slope = 'bottom: "normed" top: "normed" relu_param { negative_slope: 0.1 }'
     text = NORMED.replace('bottom: "normed" top: "normed" }', slope + " }", 1)
-    fast, portable = made(text, device="cpu"), made(text, device="numpy", lowered=False)
+    fast, portable = made(text, device="cpu"), made(text, device="numpy", optimize=False)
     for net in (fast, portable):
         net.forward()
 

@@ -19,7 +19,7 @@ HALF = 2
 
 def conversions(text, keep):
     """Return how often a pass with new inputs brings a blob into another layout."""
-    net = Net(parse_text(text, NetParameter), "TEST", device="cpu", seed=1, keep=keep)
+    net = Net(parse_text(text, NetParameter), "TEST", device="cpu", seed=1, keep_blobs=keep)
     for _ in range(3):  # parameters have their layouts then
         before = transfers.reorders
         for name in net.inputs:

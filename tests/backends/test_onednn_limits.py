@@ -73,7 +73,7 @@ def text(fields, limits, *, normed=True, channels=32, in_place=True):
 
 def made(net_text, device="cpu", *, keep="outputs", phase="TEST", **options):
     net = Net(
-        parse_text(net_text, NetParameter), phase, device=device, seed=3, keep=keep, **options
+        parse_text(net_text, NetParameter), phase, device=device, seed=3, keep_blobs=keep, **options
     )
     rng = np.random.default_rng(1)
     for name, blobs in net.params.items():
@@ -86,7 +86,7 @@ def made(net_text, device="cpu", *, keep="outputs", phase="TEST", **options):
 
 def pair(net_text, change=lambda net: None):
     """The outputs of a net on the device, by what runs its layers, and those of portable code."""
-    fast, portable = made(net_text), made(net_text, "numpy", lowered=False)
+    fast, portable = made(net_text), made(net_text, "numpy", optimize=False)
     outputs = []
     for net in (fast, portable):
         change(net)
@@ -203,7 +203,7 @@ def test_gradients_are_those_of_portable_code(limits, fields):
     loss = layer("loss", 'type: "Reduction"', "c", "loss_weight: 1 reduction_param { axis: 0 }")
     net_text = "force_backward: true\n" + text(fields, limits, normed=False) + loss
     options = {"keep": None, "phase": "TRAIN"}
-    fast, portable = made(net_text, **options), made(net_text, "numpy", lowered=False, **options)
+    fast, portable = made(net_text, **options), made(net_text, "numpy", optimize=False, **options)
 
     for net in (fast, portable):
         net.forward()
@@ -259,7 +259,7 @@ def test_a_sum_into_a_part_of_a_larger_image_has_the_result_of_each_layer():
 
 
 def test_new_weights_and_another_batch_are_taken():
-    fast, portable = made(block()), made(block(), "numpy", lowered=False)
+    fast, portable = made(block()), made(block(), "numpy", optimize=False)
     fast.forward()
 
     for net in (fast, portable):

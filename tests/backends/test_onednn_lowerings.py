@@ -92,7 +92,10 @@ def test_what_runs_in_kernels_where_no_gradient_is_wanted(parts, value, channels
         *parts,
         conv("next", "y", "z", 4, "kernel_size: 1"),
     ).replace("force_backward: true\n", "")
-    planned, portable = build(text, "TEST", keep="outputs"), build(text, "TEST", lowered=False)
+    planned, portable = (
+        build(text, "TEST", keep_blobs="outputs"),
+        build(text, "TEST", optimize=False),
+    )
     image = np.random.default_rng(1).normal(size=planned.blobs["x"].shape)
     image[1, 2, 3, 3] = value
 
@@ -115,7 +118,10 @@ def test_filters_as_wide_as_an_image_of_one_channel_take_its_columns_for_channel
         conv("next", "c", "z", 4, "kernel_size: 1"),
         shape=(2, 1, 9, 24),
     ).replace("force_backward: true\n", "")
-    planned, portable = build(text, "TEST", keep="outputs"), build(text, "TEST", lowered=False)
+    planned, portable = (
+        build(text, "TEST", keep_blobs="outputs"),
+        build(text, "TEST", optimize=False),
+    )
     image = np.random.default_rng(1).normal(size=(2, 1, 9, 24))
     image[1, 0, 5, 7] = value
 
@@ -187,7 +193,7 @@ def test_a_convolution_leaves_gelu_in_place_to_a_step_of_its_own(phase, channels
     if phase == "TEST":
         text = text.replace("force_backward: true\n", "")
 
-    planned, portable = build(text, phase), build(text, phase, lowered=False)
+    planned, portable = build(text, phase), build(text, phase, optimize=False)
     planned.forward()
     portable.forward()
 
@@ -267,7 +273,7 @@ def test_normalisation_is_folded_into_a_convolution_that_needs_no_gradient():
         layer("relu", "ReLU", "c", "c"),
         conv("next", "c", "z", 4, "kernel_size: 3"),
     ).replace("force_backward: true\n", "")
-    planned, portable = build(text, "TEST"), build(text, "TEST", lowered=False)
+    planned, portable = build(text, "TEST"), build(text, "TEST", optimize=False)
 
     for weight in (1.0, 2.0):  # changed parameters are folded in again
         for each in (planned, portable):
@@ -292,7 +298,10 @@ def test_factors_offsets_and_relu_run_as_one_where_no_gradient_is_wanted(channel
         layer("relu", "ReLU", kinds[-1], "y"),
         shape=(2, channels, 5, 4),
     ).replace("force_backward: true\n", "")
-    planned, portable = build(text, "TEST", keep="outputs"), build(text, "TEST", lowered=False)
+    planned, portable = (
+        build(text, "TEST", keep_blobs="outputs"),
+        build(text, "TEST", optimize=False),
+    )
     image = np.random.default_rng(1).normal(size=(2, channels, 5, 4))
     image[1, 2, 3, 3] = value
 
@@ -317,7 +326,10 @@ def test_each_channel_of_images_of_one_pixel_has_its_own_factor(channels, kind):
         layer("relu", "ReLU", "n", "y"),
         shape=(3, channels, 1, 1),
     ).replace("force_backward: true\n", "")
-    planned, portable = build(text, "TEST", keep="outputs"), build(text, "TEST", lowered=False)
+    planned, portable = (
+        build(text, "TEST", keep_blobs="outputs"),
+        build(text, "TEST", optimize=False),
+    )
 
     for each in (planned, portable):
         each.params[kind][0].data[...] = np.arange(channels) - 2.5
@@ -350,7 +362,7 @@ def test_softmax_hides_no_value_that_is_not_a_number(shape, value):
     text = net(
         layer("softmax", "Softmax", "x", "y"), layer("again", "Softmax", "y", "z"), shape=shape
     )
-    planned, portable = build(text), build(text, lowered=False)
+    planned, portable = build(text), build(text, optimize=False)
 
     for each in (planned, portable):
         each.blobs["x"].data[1, 4] = value

@@ -37,7 +37,7 @@ def solver(middle, last, device, *, batches=1, keep=None, channels=(3, 32)):
         'base_lr: 0.05 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.001 display: 0 '
         f"iter_size: {batches} snapshot_after_train: false net_param {{ {' '.join(layers)} }}"
     )
-    return Solver(parse_text(text, SolverParameter), device=device, seed=2, keep=keep)
+    return Solver(parse_text(text, SolverParameter), device=device, seed=2, keep_blobs=keep)
 
 
 def chain(top, *, scale=True, bias="true", relu=True, frozen=False):

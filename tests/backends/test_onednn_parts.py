@@ -37,7 +37,7 @@ def test_parts_are_those_of_the_portable_code_in_any_layout(kind, batch, channel
     x = np.random.default_rng(2).normal(size=(batch, 3, 9, 8)).astype(np.float32)
     message = parse_text(text, NetParameter)
     nets = [
-        Net(message, "TEST", device="cpu", seed=1, lowered=lowered) for lowered in (True, False)
+        Net(message, "TEST", device="cpu", seed=1, optimize=lowered) for lowered in (True, False)
     ]
 
     for net in nets:

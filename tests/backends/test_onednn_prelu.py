@@ -83,7 +83,9 @@ INSIDE = {
 def passes(text, device):
     """Return what comes out of two passes, of other input and with other slopes."""
     rng, found = np.random.default_rng(1), []
-    with Net(parse_text(text, NetParameter), "TEST", device=device, seed=3, keep="outputs") as net:
+    with Net(
+        parse_text(text, NetParameter), "TEST", device=device, seed=3, keep_blobs="outputs"
+    ) as net:
         if net.has_layer("norm"):
             for blob, value in zip(net.params["norm"], (0.2, 3.0, 1.5), strict=True):
                 blob.data[...] = value
@@ -141,7 +143,7 @@ def test_no_slope_beyond_the_last_is_read():
     slopes = np.frombuffer(memory, np.float32, 28, page - 28 * 4)
     slopes[...] = 0.25
     text = "".join(CASES["padded"])
-    with Net(parse_text(text, NetParameter), "TEST", device="cpu", keep="outputs") as net:
+    with Net(parse_text(text, NetParameter), "TEST", device="cpu", keep_blobs="outputs") as net:
         net.params["p"][0].set_cpu_data(slopes)
 
         net.forward()

@@ -113,7 +113,7 @@ def test_a_net_rectifies_behind_a_convolution_and_a_sum():
     x[1, 2, 3, 4] = np.nan
     message = parse_text(text, NetParameter)
     planned, portable = (
-        Net(message, "TEST", device="cpu", seed=1, lowered=lowered, keep="outputs")
+        Net(message, "TEST", device="cpu", seed=1, optimize=lowered, keep_blobs="outputs")
         for lowered in (True, False)
     )
 

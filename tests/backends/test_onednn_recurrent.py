@@ -81,7 +81,7 @@ def run(net, passes=2):
 
 
 def expect_same(source):
-    planned, portable = build(source), build(source, lowered=False)
+    planned, portable = build(source), build(source, optimize=False)
 
     got, want = run(planned), run(portable)
 
@@ -142,7 +142,7 @@ def test_passes_without_gradients_are_calls_that_are_made_again(
     source = text(kind, 4, 3, (5,), 21, static, exposed, gradients=False)
     played, play = [], Notes.play
     monkeypatch.setattr(Notes, "play", lambda notes: (played.append(notes), play(notes)))
-    want = passes(build(source, "TEST", lowered=False))
+    want = passes(build(source, "TEST", optimize=False))
 
     with tuned(width=width):
         net = build(source, "TEST")
@@ -202,7 +202,7 @@ def test_what_is_no_number_goes_where_portable_code_sends_it(value, kind, width)
         return found + passes(net, 2)  # what was lost is carried on
 
     source = text(kind, 4, 3, (5,), 19, gradients=False)
-    want = of(build(source, "TEST", lowered=False))
+    want = of(build(source, "TEST", optimize=False))
 
     with tuned(width=width):
         got = of(build(source, "TEST"))
@@ -224,7 +224,7 @@ def test_what_is_no_number_goes_where_portable_code_sends_it(value, kind, width)
 )
 def test_parameters_that_are_not_learned(kind, more):
     source = text(kind, 3, 2, (4,), 5, more=more).replace("force_backward: true", "")
-    planned, portable = build(source), build(source, lowered=False)
+    planned, portable = build(source), build(source, optimize=False)
 
     got, want = run(planned), run(portable)
 
@@ -241,7 +241,7 @@ def test_the_output_may_be_overwritten(kind):
 def test_states_go_on_where_the_number_of_sequences_stays(kind):
     """What is carried belongs to the layer, not to the way it runs."""
     source = text(kind, 2, 3, (4,), 5)
-    whole, portable = build(source), build(source, lowered=False)
+    whole, portable = build(source), build(source, optimize=False)
     rng = np.random.default_rng(0)
 
     for number in range(4):
@@ -259,7 +259,7 @@ def test_states_go_on_where_the_number_of_sequences_stays(kind):
 @pytest.mark.parametrize("exposed", [False, True])
 def test_fewer_sequences_lie_in_memory_for_more(exposed, kind):
     source = text(kind, 3, 5, (4,), 6, 3, exposed, gradients=False)
-    planned, portable = build(source, "TEST"), build(source, "TEST", lowered=False)
+    planned, portable = build(source, "TEST"), build(source, "TEST", optimize=False)
 
     def of(net):
         found = passes(net, 4)
@@ -279,7 +279,7 @@ def test_fewer_sequences_lie_in_memory_for_more(exposed, kind):
 @pytest.mark.parametrize("kind", STATES)
 def test_a_changed_weight_is_packed_anew(kind, phase):
     source = text(kind, 3, 2, (4,), 5, gradients=phase == "TRAIN")
-    planned, portable = build(source, phase), build(source, phase, lowered=False)
+    planned, portable = build(source, phase), build(source, phase, optimize=False)
     passes(planned), passes(portable)
 
     for net in (planned, portable):

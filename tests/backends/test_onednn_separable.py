@@ -65,7 +65,9 @@ NET = (
 
 
 def made(text=NET, device="cpu", keep="outputs", phase="TEST", **options):
-    net = Net(parse_text(text, NetParameter), phase, device=device, seed=3, keep=keep, **options)
+    net = Net(
+        parse_text(text, NetParameter), phase, device=device, seed=3, keep_blobs=keep, **options
+    )
     rng = np.random.default_rng(1)
     for blobs in net.params.values():
         for blob in blobs:
@@ -113,7 +115,7 @@ def test_each_pair_is_one_step():
 @pytest.mark.parametrize("last", ["a", "c"])
 def test_results_are_those_of_portable_code(last):
     text = NET if last == "c" else FIRST + norm("first") + pair("a", "first", 64)
-    fast, portable = made(text), made(text, "numpy", lowered=False)
+    fast, portable = made(text), made(text, "numpy", optimize=False)
 
     for net in (fast, portable):
         for _ in range(4):
@@ -130,7 +132,7 @@ def test_convolutions_alone_run_as_one_too():
         + conv("a_each", "first", "num_output: 32 group: 32 kernel_size: 3 pad: 1 bias_term: false")
         + conv("a_pixels", "a_each", "num_output: 64 kernel_size: 1")
     )
-    fast, portable = made(text), made(text, "numpy", lowered=False)
+    fast, portable = made(text), made(text, "numpy", optimize=False)
 
     portable.forward()
 
@@ -139,7 +141,7 @@ def test_convolutions_alone_run_as_one_too():
 
 
 def test_new_weights_are_taken():
-    fast, portable = made(), made(NET, "numpy", lowered=False)
+    fast, portable = made(), made(NET, "numpy", optimize=False)
     fast.forward()
 
     for net in (fast, portable):
@@ -152,7 +154,7 @@ def test_new_weights_are_taken():
 
 
 def test_a_batch_of_another_size_is_taken():
-    fast, portable = made(), made(NET, "numpy", lowered=False)
+    fast, portable = made(), made(NET, "numpy", optimize=False)
     fast.forward()
 
     for net in (fast, portable):
@@ -175,7 +177,7 @@ def test_what_lies_between_is_computed_where_it_is_kept():
 @WIDE
 def test_one_image_lies_in_blocks_between_two_pairs():
     text = NET.replace("dim: 2", "dim: 1", 1)
-    fast, portable = made(text), made(text, "numpy", lowered=False)
+    fast, portable = made(text), made(text, "numpy", optimize=False)
 
     for net in (fast, portable):
         for _ in range(4):
@@ -202,7 +204,7 @@ def test_an_image_that_another_layer_reads_too_has_its_channels_side_by_side(fir
     begin, rest = text.split('layer { name: "b_each"')
     rest = 'layer { name: "b_each"' + rest
     text = begin + (head + rest if first else rest + head)
-    fast, portable = made(text), made(text, "numpy", lowered=False)
+    fast, portable = made(text), made(text, "numpy", optimize=False)
 
     for net in (fast, portable):
         for _ in range(4):
@@ -233,7 +235,7 @@ def test_it_is_written_right_into_what_a_concat_joins(images):
         + layer("c", "Concat", "a_pixels", "c", 'bottom: "b_pixels"')
         + conv("last", "c", "num_output: 16 kernel_size: 1")
     )
-    fast, portable = made(text), made(text, "numpy", lowered=False)
+    fast, portable = made(text), made(text, "numpy", optimize=False)
     for net in (fast, portable):
         net.forward()
 
@@ -261,7 +263,7 @@ def test_gradients_have_the_result_of_each_layer():
 @pytest.mark.parametrize("kind", ["PReLU", "TanH"])
 def test_other_activations_keep_them_apart(kind):
     text = FIRST + norm("first") + pair("a", "first", 64, kind=kind)
-    fast, portable = made(text), made(text, "numpy", lowered=False)
+    fast, portable = made(text), made(text, "numpy", optimize=False)
 
     portable.forward()
 

@@ -27,7 +27,9 @@ def test_it_computes_what_the_portable_code_does(convolved, batch, phase):
     x = np.random.default_rng(2).normal(size=(batch, 5, 9, 8)).astype(np.float32)
     x[0, 1, 2, 3] = np.nan
     message = parse_text(text, NetParameter)
-    nets = [Net(message, phase, device="cpu", seed=1, lowered=lowered) for lowered in (True, False)]
+    nets = [
+        Net(message, phase, device="cpu", seed=1, optimize=lowered) for lowered in (True, False)
+    ]
 
     for net in nets:
         for _ in range(4):
@@ -62,7 +64,7 @@ def test_the_loss_of_few_classes_takes_the_kernel_of_short_rows(value):
     if value is not None:
         x[0, 1, 2, 3] = value
     message = parse_text(LOSS, NetParameter)
-    nets = [Net(message, "TRAIN", device="cpu", lowered=lowered) for lowered in (True, False)]
+    nets = [Net(message, "TRAIN", device="cpu", optimize=lowered) for lowered in (True, False)]
 
     for net in nets:
         net.blobs["x"].mutable_cpu_data()[...] = x

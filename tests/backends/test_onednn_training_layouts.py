@@ -60,7 +60,7 @@ layer { name: "y" type: "Convolution" bottom: "groups" top: "y" convolution_para
 def test_small_groups_train_in_kernels_of_our_own_as_in_portable_code(window):
     text = GROUPS.replace("WINDOW", window)
     results, codes = [], {}
-    for options in ({"device": "cpu"}, {"device": "numpy", "lowered": False}):
+    for options in ({"device": "cpu"}, {"device": "numpy", "optimize": False}):
         with Net(parse_text(text, NetParameter), "TRAIN", seed=1, **options) as net:
             rng = np.random.default_rng(2)
             for _ in range(2):  # weights are taken again where they have changed
@@ -97,7 +97,7 @@ layer { name: "y" type: "Eltwise" bottom: "z" bottom: "two" top: "y" }
 
 def test_what_joins_images_with_their_channels_last_and_others_in_c_order_has_them_last():
     results, last = [], []
-    for options in ({"device": "cpu"}, {"device": "numpy", "lowered": False}):
+    for options in ({"device": "cpu"}, {"device": "numpy", "optimize": False}):
         with Net(parse_text(SHUFFLED, NetParameter), "TRAIN", seed=1, **options) as net:
             rng = np.random.default_rng(2)
             for name in net.inputs:

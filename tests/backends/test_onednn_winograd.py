@@ -206,7 +206,7 @@ def test_stored_statistics_and_factors_are_folded_into_the_filters():
         layer("r", "ReLU", "c", "c"),
         shape=(2, 16, 9, 9),
     ).replace("force_backward: true", "")
-    planned, portable = build(text, "TEST"), build(text, "TEST", lowered=False)
+    planned, portable = build(text, "TEST"), build(text, "TEST", optimize=False)
 
     for factor in (1.0, 0.5):  # the second time, the filters are made again
         for each in (planned, portable):

@@ -358,7 +358,7 @@ def test_other_nets_keep_the_weights_as_they_are(kind):
 
 def test_buffers_may_be_shared(kind):
     device = cuda_at("cuda:0")
-    plain, few = (images(made(device, kind, keep=keep)) for keep in (None, "outputs"))
+    plain, few = (images(made(device, kind, keep_blobs=keep)) for keep in (None, "outputs"))
 
     for net in (plain, few):
         net.forward()

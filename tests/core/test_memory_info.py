@@ -135,7 +135,7 @@ class TestLimit:
                 dm.Net(param, "TEST", device=device).forward()
             gc.collect()
 
-            dm.Net(param, "TEST", device=device, keep="outputs").forward()
+            dm.Net(param, "TEST", device=device, keep_blobs="outputs").forward()
 
     def test_host_sides_of_a_device_with_its_own_memory_are_not_under_it(self):
         strict = Device("strict:device1")

@@ -228,16 +228,16 @@ def test_stored_parameters_must_be_what_the_layer_has():
     np.testing.assert_allclose(one.forward()[0], 9.0)
 
 
-@pytest.mark.parametrize("lowered", [True, False])
+@pytest.mark.parametrize("optimize", [True, False])
 @pytest.mark.parametrize("kind", ["Convolution", "Deconvolution"])
-def test_in_place_it_computes_but_has_no_gradient(kind, lowered):
+def test_in_place_it_computes_but_has_no_gradient(kind, optimize):
     text = f"""
         force_backward: true
         layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ dim: 2 dim: 3 dim: 4
             dim: 4 }} }} }}
         layer {{ name: "c" type: "{kind}" bottom: "x" top: "x"
             convolution_param {{ num_output: 3 kernel_size: 1 {GAUSSIAN} }} }}"""
-    net = Net(parse_text(text, NetParameter), "TRAIN", device="numpy", lowered=lowered, seed=1)
+    net = Net(parse_text(text, NetParameter), "TRAIN", device="numpy", optimize=optimize, seed=1)
     x = RNG.standard_normal((2, 3, 4, 4))
     net.blobs["x"].data = x
 

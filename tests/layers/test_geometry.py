@@ -59,7 +59,7 @@ class Case:
         Returns:
             The net, and its tops.
         """
-        net = Net(parse_text(self.text, NetParameter), "TRAIN", device=backend, lowered=plan)
+        net = Net(parse_text(self.text, NetParameter), "TRAIN", device=backend, optimize=plan)
         announced = [net.blobs[name].shape for name in self.names]
         for name, value in self.inputs.items():
             net.blobs[name].data[...] = value

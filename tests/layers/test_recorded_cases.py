@@ -19,7 +19,7 @@ def test_layer_matches_caffe(case, dtype, backend):
 @PRECISIONS
 @pytest.mark.parametrize("case", golden_layers(), ids=str)
 def test_portable_code_matches_caffe(case, dtype):
-    net = case.net(device="numpy", dtype=dtype, lowered=False)
+    net = case.net(device="numpy", dtype=dtype, optimize=False)
 
     case.run(net)
 

@@ -247,7 +247,7 @@ def test_gradients_are_wrong_where_lint_says_so(first, second, same):
         {layer("Reduction", "cubes", "sum", "loss_weight: 1")}
         """
         param = parse_text(text, NetParameter)
-        with Net(param, "TRAIN", device="numpy", seed=1, lowered=False) as one:
+        with Net(param, "TRAIN", device="numpy", seed=1, optimize=False) as one:
             random = np.random.default_rng(2)
             one.blobs["x"].data[...] = 3 * random.normal(size=(3, 4, 2, 2)) + 1
             one.forward()

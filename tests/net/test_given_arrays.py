@@ -45,7 +45,7 @@ def test_an_array_of_the_nets_device_does_not_leave_it():
 def test_batches_of_an_array_of_the_nets_device():
     given = strict(np.arange(15, dtype=np.float32).reshape(5, 3), "device1")
 
-    found = net_on("strict:device1").predict(given, batch=2)["y"]
+    found = net_on("strict:device1").predict(given, batch_size=2)["y"]
 
     np.testing.assert_array_equal(found, 2 * np.arange(15).reshape(5, 3))
 

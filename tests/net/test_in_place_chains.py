@@ -41,9 +41,9 @@ def parsed(text):
     return parse_text(text, NetParameter)
 
 
-def run(text, phase, device, *, lowered):
+def run(text, phase, device, *, optimize):
     """Return the output of a pass and, in phase TRAIN, all gradients."""
-    net = Net(parsed(text), phase, device=device, lowered=lowered, seed=3)
+    net = Net(parsed(text), phase, device=device, optimize=optimize, seed=3)
     rng = np.random.default_rng(5)
     for name, blobs in net.params.items():
         if net.layer_by_name(name).type == "BatchNorm":
@@ -62,7 +62,7 @@ def run(text, phase, device, *, lowered):
 
 @lru_cache(maxsize=1024)
 def one_by_one(text, phase):
-    return run(text, phase, "numpy", lowered=False)
+    return run(text, phase, "numpy", optimize=False)
 
 
 @pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
@@ -98,7 +98,7 @@ def expect_two_layers(first, second, apart, start, phase, device):
         ]
     )
 
-    got = run(text, phase, device, lowered=True)
+    got = run(text, phase, device, optimize=True)
 
     for mine, other in zip(got, one_by_one(text, phase), strict=True):
         # a scale before a normalisation has a gradient of nearly 0, a difference of large sums

@@ -245,7 +245,7 @@ def test_work_that_is_cut_short_is_done_again(backend_with_steps, work, keep, er
     stages = ["plain", "steady"] if work is predicted else ["plain"]
 
     def begun():
-        net = made(backend_with_steps, stages=stages, keep=keep)
+        net = made(backend_with_steps, stages=stages, keep_blobs=keep)
         net.forward_backward()
         net.clear_param_diffs()
         net.passes = 0

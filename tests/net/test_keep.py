@@ -56,7 +56,7 @@ NET = (
 
 
 def made(device, keep=None, text=NET):
-    net = Net(parse_text(text, NetParameter), "TEST", device=device, seed=3, keep=keep)
+    net = Net(parse_text(text, NetParameter), "TEST", device=device, seed=3, keep_blobs=keep)
     rng = np.random.default_rng(1)
     for blobs in net.params.values():
         for blob in blobs:
@@ -84,7 +84,7 @@ def test_a_blob_that_was_not_kept_is_refused_by_name(backend):
     left = net.blobs["left"]
     for read in (lambda: left.data, left.cpu_data, left.mutable_cpu_data, left.gpu_data):
         with expect_error(
-            NetError, ErrorCode.BAD_STATE, mentions="keep=['left', ...]", blob="left"
+            NetError, ErrorCode.BAD_STATE, mentions="keep_blobs=['left', ...]", blob="left"
         ):
             read()
     assert left.shape == (2, 16, 8, 8)
@@ -133,7 +133,7 @@ def test_a_pass_that_begins_behind_what_it_reads_is_refused(backend):
     net = made(backend, ["sum_relu"])
     net.forward()
 
-    with expect_error(NetError, ErrorCode.BAD_STATE, mentions="keep=", blob="both"):
+    with expect_error(NetError, ErrorCode.BAD_STATE, mentions="keep_blobs=", blob="both"):
         net.forward("flat")
     net.forward("sum_relu_sum_relu_0_split")  # what it reads was kept
 
@@ -145,7 +145,7 @@ def test_what_a_pass_reads_is_looked_at_again_where_shapes_have_changed(backend)
         net.predict(rng.normal(size=(items, 16, 8, 8)))
         net.forward()
         for _ in range(2):
-            with expect_error(NetError, ErrorCode.BAD_STATE, mentions="keep=", blob="both"):
+            with expect_error(NetError, ErrorCode.BAD_STATE, mentions="keep_blobs=", blob="both"):
                 net.forward("flat")
 
 
@@ -153,12 +153,12 @@ def test_only_forward_passes_in_phase_test():
     net = made("numpy", "outputs")
     net.forward()
 
-    with expect_error(NetError, ErrorCode.UNSUPPORTED, field="keep"):
+    with expect_error(NetError, ErrorCode.UNSUPPORTED, field="keep_blobs"):
         net.backward()
 
 
 def test_names_that_the_net_has_not_are_refused():
-    with expect_error(NetError, ErrorCode.UNKNOWN, field="keep", got=["nothing"]):
+    with expect_error(NetError, ErrorCode.UNKNOWN, field="keep_blobs", got=["nothing"]):
         made("numpy", ["nothing"])
 
 
@@ -244,7 +244,7 @@ TRAIN = NET.replace(layer("prob", "Softmax", "ip", "prob"), "") + LOSS
 
 
 def trained(device, keep=None):
-    net = Net(parse_text(TRAIN, NetParameter), "TRAIN", device=device, seed=3, keep=keep)
+    net = Net(parse_text(TRAIN, NetParameter), "TRAIN", device=device, seed=3, keep_blobs=keep)
     rng = np.random.default_rng(1)
     for blob in net.learnable_params:
         blob.data[...] = rng.uniform(-0.3, 0.3, blob.shape)
@@ -301,7 +301,7 @@ def test_the_first_backward_pass_makes_each_buffer_once(monkeypatch):
         + conv("d", "pool2")
         + layer("flat", "Flatten", "d", "flat"),
     )
-    net = Net(parse_text(text, NetParameter), "TRAIN", device="cpu", seed=3, keep="outputs")
+    net = Net(parse_text(text, NetParameter), "TRAIN", device="cpu", seed=3, keep_blobs="outputs")
 
     net.forward_backward()
 
@@ -314,7 +314,9 @@ def test_a_gradient_that_was_not_kept_is_refused_by_name(backend):
     net = trained(backend, "outputs")
     net.forward_backward()
 
-    with expect_error(NetError, ErrorCode.BAD_STATE, mentions="keep=['left', ...]", blob="left"):
+    with expect_error(
+        NetError, ErrorCode.BAD_STATE, mentions="keep_blobs=['left', ...]", blob="left"
+    ):
         net.blobs["left"].cpu_diff()
     assert net.blobs["left"].data.any()
 
@@ -333,7 +335,7 @@ def test_a_backward_pass_that_begins_behind_what_it_reads_is_refused(backend):
     net = trained(backend, ["sum_relu"])
     net.forward_backward()
 
-    with expect_error(NetError, ErrorCode.BAD_STATE, mentions="keep=", blob="flat"):
+    with expect_error(NetError, ErrorCode.BAD_STATE, mentions="keep_blobs=", blob="flat"):
         net.backward("flat")
     net.backward("sum_relu")  # what it reads was kept
 
@@ -364,7 +366,7 @@ def test_a_solver_trains_alike_whatever_is_kept(backend):
             SolverParameter,
         )
         param.net_param.CopyFrom(parse_text(TRAIN, NetParameter))
-        with Solver(param, device=backend, keep=keep) as solver:
+        with Solver(param, device=backend, keep_blobs=keep) as solver:
             rng = np.random.default_rng(1)
             for name in ("x", "label"):
                 blob = solver.net.blobs[name]

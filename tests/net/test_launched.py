@@ -226,7 +226,7 @@ def test_arrays_of_the_device_stay_there(make):
 
 
 def test_batches_of_one_prediction(make):
-    check(make, lambda net: [net.predict(images(11), batch=2)["prob"]], times=2)
+    check(make, lambda net: [net.predict(images(11), batch_size=2)["prob"]], times=2)
 
 
 def test_what_the_host_writes_counts(make):
@@ -269,9 +269,9 @@ def test_buffers_that_blobs_share(make):
     def run(net):
         return [net(images(2, seed)) for seed in range(5)]
 
-    got = run(make(keep="outputs"))
+    got = run(make(keep_blobs="outputs"))
     with settings.override(cuda_graphs="off"):
-        wanted = run(make(keep="outputs"))
+        wanted = run(make(keep_blobs="outputs"))
 
     assert len(check.played) == 3
     for a, b in zip(got, wanted, strict=True):
@@ -287,16 +287,16 @@ def test_gradients_that_share_buffers(make):
             found += [blob.cpu_diff().copy() for blob in net.learnable_params]
         return found
 
-    check(make, run, MADE, "TRAIN", times=3, keep="outputs")
+    check(make, run, MADE, "TRAIN", times=3, keep_blobs="outputs")
 
 
 def test_another_size_of_batch_in_buffers_that_blobs_share(make):
     def run(net):
         return [net(images(count)) for count in (2,) * 4 + (5,) * 5 + (2,) * 4]
 
-    sharing = run(make(keep="outputs"))
+    sharing = run(make(keep_blobs="outputs"))
     with settings.override(cuda_graphs="off"):
-        wanted = run(make(keep="outputs"))
+        wanted = run(make(keep_blobs="outputs"))
 
     assert len(check.played) == 2 + 2 + 1
     for a, b in zip(sharing, wanted, strict=True):

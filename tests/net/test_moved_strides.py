@@ -44,7 +44,7 @@ def outputs(net, x):
 def test_the_outputs_are_the_same(size, backend):
     x = np.random.default_rng(0).normal(size=(2, 4, *size)).astype(np.float32)
 
-    thin, whole = outputs(make(backend, keep="outputs"), x), outputs(make(backend), x)
+    thin, whole = outputs(make(backend, keep_blobs="outputs"), x), outputs(make(backend), x)
 
     for name, values in whole.items():
         np.testing.assert_allclose(thin[name], values, rtol=1e-4, atol=1e-5)
@@ -54,13 +54,15 @@ def test_nan_stays(backend):
     x = np.random.default_rng(0).normal(size=(2, 4, 9, 8)).astype(np.float32)
     x[0, 1, 4, 4] = np.nan
 
-    thin, whole = outputs(make(backend, keep="outputs"), x), outputs(make(backend), x)
+    thin, whole = outputs(make(backend, keep_blobs="outputs"), x), outputs(make(backend), x)
 
     assert np.isnan(thin["c"][0, :, 2, 2]).all()
     assert (np.isnan(thin["c"]) <= np.isnan(whole["c"])).all()
 
 
-@pytest.mark.parametrize("options", [{}, {"keep": "sum"}, {"keep": "outputs", "lowered": False}])
+@pytest.mark.parametrize(
+    "options", [{}, {"keep_blobs": "sum"}, {"keep_blobs": "outputs", "optimize": False}]
+)
 def test_blobs_that_can_be_read_and_portable_code_are_as_the_net_says(options):
     net = make(**options)
 
@@ -69,7 +71,7 @@ def test_blobs_that_can_be_read_and_portable_code_are_as_the_net_says(options):
 
 
 def test_the_parameters_are_those_of_the_net():
-    whole, thin = make(), make(keep="outputs")
+    whole, thin = make(), make(keep_blobs="outputs")
 
     assert list(thin.params) == list(whole.params)
     assert thin.blobs["sum"].shape == (2, 16, 5, 4)
@@ -83,4 +85,4 @@ def test_a_fault_is_told_with_its_line(tmp_path):
     line = next(n for n, one in enumerate(text.splitlines(), 1) if 'name: "d"' in one)
 
     with expect_error(ConfigError, mentions=["'d'", f"net.prototxt:{line}]"]):
-        Net(tmp_path / "net.prototxt", "TEST", keep="outputs")
+        Net(tmp_path / "net.prototxt", "TEST", keep_blobs="outputs")

@@ -268,7 +268,7 @@ def test_predict_takes_any_batch_and_gives_numpy(backend):
     items = np.random.default_rng(1).standard_normal((11, 6)).astype(np.float32)
 
     whole = net.predict({"x": items})["prob"]
-    parts = net.predict(items, batch=4)["prob"]
+    parts = net.predict(items, batch_size=4)["prob"]
 
     assert whole.shape == (11, 3)
     np.testing.assert_allclose(parts, whole, rtol=1e-6)
@@ -351,7 +351,7 @@ def test_a_net_moves_and_its_blobs_follow(backend):
 
 
 def test_plan_and_portable_code_agree(backend):
-    fast, portable = small(device=backend), small(device=backend, lowered=False)
+    fast, portable = small(device=backend), small(device=backend, optimize=False)
 
     losses = [(fast.forward_backward(), portable.forward_backward()) for _ in range(3)]
 
@@ -512,3 +512,19 @@ def test_old_names_work_and_warn_once(monkeypatch, old, new):
 
     assert found == getattr(net, new)
     assert getattr(net, old) == found
+
+
+def test_old_names_of_arguments_work_and_warn_once(monkeypatch):
+    monkeypatch.setattr("demitasse.core.deprecated._warned", set())
+
+    with expect_warning(DeprecationWarning, mentions=["lowered", "optimize"]):
+        net = small(lowered=False)
+    with expect_warning(DeprecationWarning, mentions=["keep", "keep_blobs"]):
+        small(keep="outputs")
+    with expect_warning(DeprecationWarning, mentions=["batch", "batch_size"]):
+        found = net.predict({"x": np.ones((2, 6)), "t": np.ones(2)}, batch=1)
+
+    assert net.plan.optimize is False
+    assert found
+    with expect_error(TypeError, mentions=["keep", "keep_blobs"]):
+        small(keep="outputs", keep_blobs="outputs")

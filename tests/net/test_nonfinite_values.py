@@ -82,8 +82,8 @@ def parsed(text):
     return parse_text(text, NetParameter)
 
 
-def make(text, phase, device, *, lowered=True):
-    net = Net(parsed(text), phase, device=device, lowered=lowered, seed=3)
+def make(text, phase, device, *, optimize=True):
+    net = Net(parsed(text), phase, device=device, optimize=optimize, seed=3)
     for name, blobs in net.params.items():
         if net.layer_by_name(name).type == "BatchNorm":
             for blob, value in zip(blobs, (0.3, 3.0, 1.5), strict=True):
@@ -91,9 +91,9 @@ def make(text, phase, device, *, lowered=True):
     return net
 
 
-def run(text, phase, device, place, value, *, lowered=True):
+def run(text, phase, device, place, value, *, optimize=True):
     """Return what a net computes where one element of its input or a parameter is ``value``."""
-    net = make(text, phase, device, lowered=lowered)
+    net = make(text, phase, device, optimize=optimize)
     rng = np.random.default_rng(5)
     net.blobs["x"].data[...] = rng.normal(size=net.blobs["x"].shape)
     blobs = [net.blobs["x"], *(blob for params in net.params.values() for blob in params)]
@@ -116,7 +116,7 @@ def run(text, phase, device, place, value, *, lowered=True):
 
 @lru_cache(maxsize=1024)
 def portable(text, phase, place, value):
-    return run(text, phase, "numpy", place, value, lowered=False)
+    return run(text, phase, "numpy", place, value, optimize=False)
 
 
 def kinds(array):
@@ -152,13 +152,13 @@ def largest(window):
     return best
 
 
-@pytest.mark.parametrize("lowered", [True, False], ids=["steps", "portable"])
+@pytest.mark.parametrize("optimize", [True, False], ids=["steps", "portable"])
 @pytest.mark.parametrize("slope", [0.0, 0.5])
 @pytest.mark.parametrize("top", ["x", "y"], ids=["in_place", "apart"])
-def test_relu_follows_the_rule_for_every_number(top, slope, lowered, backend):
+def test_relu_follows_the_rule_for_every_number(top, slope, optimize, backend):
     param = f"relu_param {{ negative_slope: {slope} }}"
     text = f"force_backward: true {source((len(VALUES), 2))} {layer('ReLU', param, 'x', top)}"
-    net = Net(parse_text(text, NetParameter), "TRAIN", device=backend, lowered=lowered)
+    net = Net(parse_text(text, NetParameter), "TRAIN", device=backend, optimize=optimize)
     values, slopes = np.array(VALUES, np.float32), np.array([NAN, 3.0], np.float32)
     net.blobs["x"].data[...] = values[:, np.newaxis]
 

@@ -44,14 +44,14 @@ def test_batches_of_any_size_give_what_all_at_once_gives(backend, batch):
     x = items(6, 3)
 
     for _ in range(2):
-        np.testing.assert_array_equal(net.predict(x, batch=batch)["y"], 2 * x)
+        np.testing.assert_array_equal(net.predict(x, batch_size=batch)["y"], 2 * x)
 
 
 def test_an_input_of_another_length_goes_into_every_batch(backend):
     net = net_of(SCALED, backend, x=(1, 3), info=(3,))
     x, info = items(5, 3), items(3)
 
-    found = net.predict({"x": x, "info": info}, batch=2)
+    found = net.predict({"x": x, "info": info}, batch_size=2)
 
     np.testing.assert_allclose(found["y"], x * info, rtol=1e-6)
 
@@ -61,7 +61,7 @@ def test_an_output_without_a_batch_axis_comes_once(backend, count):
     net = net_of(PRIORS, backend, x=(1, 3, 4, 4))
     x = items(count, 3, 4, 4)
 
-    found = net.predict(x, batch=2)
+    found = net.predict(x, batch_size=2)
 
     assert found["y"].shape == x.shape
     assert found["boxes"].shape == (1, 2, 64)
@@ -71,52 +71,54 @@ def test_an_output_without_a_batch_axis_comes_once(backend, count):
 def test_an_output_that_each_batch_changes_and_none_grows_is_refused(backend):
     net = net_of(COUNTED, backend, x=(1, 3))
 
-    assert net.predict(items(2, 3), batch=2)["sum"].shape == ()
+    assert net.predict(items(2, 3), batch_size=2)["sum"].shape == ()
     with expect_error(NetError, ErrorCode.CONFLICT, blob="sum"):
-        net.predict(items(4, 3), batch=2)
+        net.predict(items(4, 3), batch_size=2)
 
 
 def test_several_rows_for_each_item_are_joined_in_order():
     net = net_of(RESHAPED.format("dim: -1 dim: 2"), x=(1, 6))
     x = items(5, 6)
 
-    np.testing.assert_array_equal(net.predict(x, batch=2)["y"], x.reshape(15, 2))
+    np.testing.assert_array_equal(net.predict(x, batch_size=2)["y"], x.reshape(15, 2))
 
 
 def test_an_output_whose_rows_do_not_follow_the_items_is_refused():
     net = net_of(ONE_MORE, x=(1, 3))
 
     with expect_error(NetError, ErrorCode.SHAPE_MISMATCH, mentions=["(2, 3)", "(3, 3)"], blob="y"):
-        net.predict(items(4, 3), batch=2)
+        net.predict(items(4, 3), batch_size=2)
 
 
 def test_inputs_of_lengths_that_say_nothing_are_refused():
     net = net_of(SCALED, x=(1, 3), info=(3,))
 
     with expect_error(
-        NetError, ErrorCode.CONFLICT, mentions="'x' (3, 3), 'info' (3,)", field="whole"
+        NetError, ErrorCode.CONFLICT, mentions="'x' (3, 3), 'info' (3,)", field="unbatched"
     ):
-        net.predict({"x": items(3, 3), "info": items(3)}, batch=2)
-    with expect_error(NetError, ErrorCode.CONFLICT, mentions="5", field="whole"):
-        net.predict({"x": items(5, 3), "info": items(4)}, batch=2)
+        net.predict({"x": items(3, 3), "info": items(3)}, batch_size=2)
+    with expect_error(NetError, ErrorCode.CONFLICT, mentions="5", field="unbatched"):
+        net.predict({"x": items(5, 3), "info": items(4)}, batch_size=2)
 
 
 def test_the_caller_may_say_which_inputs_are_whole():
     net = net_of(SCALED, x=(1, 3), info=(3,))
     x, info = items(3, 3), items(3)
 
-    found = net.predict({"x": x, "info": info}, batch=2, whole=["info"])
+    found = net.predict({"x": x, "info": info}, batch_size=2, unbatched=["info"])
 
     np.testing.assert_allclose(found["y"], x * info, rtol=1e-6)
-    with expect_error(NetError, ErrorCode.UNKNOWN, mentions="x, info", field="whole", got=["z"]):
-        net.predict({"x": x, "info": info}, batch=2, whole=["z"])
+    with expect_error(
+        NetError, ErrorCode.UNKNOWN, mentions="x, info", field="unbatched", got=["z"]
+    ):
+        net.predict({"x": x, "info": info}, batch_size=2, unbatched=["z"])
 
 
 def test_a_net_that_takes_one_size_alone_says_so():
     net = net_of(RESHAPED.format("dim: 2 dim: 3"), x=(2, 3))
 
     with expect_error(ShapeError, place="a batch of 1 after one of 2"):
-        net.predict(items(4, 3), batch=2)
+        net.predict(items(4, 3), batch_size=2)
 
 
 # -- called like a function --------------------------------------------------------------------
@@ -169,5 +171,5 @@ def test_a_net_without_inputs_is_called_without():
 
 @pytest.mark.parametrize("batch", [0, -1])
 def test_a_batch_has_items(batch):
-    with expect_error(ConfigError, ErrorCode.OUT_OF_RANGE, field="batch", got=batch):
-        net_of(POWER, x=(4, 3)).predict(items(6, 3), batch=batch)
+    with expect_error(ConfigError, ErrorCode.OUT_OF_RANGE, field="batch_size", got=batch):
+        net_of(POWER, x=(4, 3)).predict(items(6, 3), batch_size=batch)

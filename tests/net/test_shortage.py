@@ -50,7 +50,7 @@ def fail(*args, **more):
 
 @pytest.mark.parametrize("method", ["forward", "backward", "reshape"])
 def test_the_layer_and_its_pass_are_named(backend, monkeypatch, method):
-    net = trained(backend, lowered=False)
+    net = trained(backend, optimize=False)
     net.forward()
     net.blobs["x"].reshape(4, 1024)
     net.blobs["label"].reshape(4)
@@ -116,7 +116,7 @@ def test_the_largest_batch_that_fits_is_told(backend):
         gc.collect()
         room += dm.Device(backend).backend.working
         working = MIB  # it grows with the batch
-    net = trained(backend, lowered=lowered)
+    net = trained(backend, optimize=lowered)
 
     with room_for(backend, room):
         net.forward_backward()
@@ -128,7 +128,7 @@ def test_the_largest_batch_that_fits_is_told(backend):
     batch = caught.value.details["largest_batch"]
     assert 8 < batch < 512
     assert f"a batch of {batch}" in str(caught.value)
-    net = trained(backend, lowered=lowered)
+    net = trained(backend, optimize=lowered)
     net.blobs["x"].reshape(batch, 1024)
     net.blobs["label"].reshape(batch)
     with room_for(backend, room + working):
@@ -147,7 +147,7 @@ def test_where_not_even_one_fits_it_is_said(backend):
 
 
 def test_a_net_goes_on_with_a_smaller_batch(backend):
-    net = trained(backend, lowered=False)
+    net = trained(backend, optimize=False)
     with room_for(backend, 12 * MIB):
         net.blobs["x"].reshape(2048, 1024)
         net.blobs["label"].reshape(2048)
@@ -158,7 +158,7 @@ def test_a_net_goes_on_with_a_smaller_batch(backend):
     net.blobs["label"].reshape(8)
     net.blobs["x"].data[...] = 0.1
 
-    assert net.forward_backward() == trained(backend, lowered=False).forward_backward()
+    assert net.forward_backward() == trained(backend, optimize=False).forward_backward()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are kept on Linux")
@@ -189,7 +189,7 @@ def test_a_memory_says_what_it_is_called():
 
 
 def test_a_buffer_that_cannot_be_made_names_its_blob(backend, monkeypatch):
-    net = trained(backend, lowered=False)
+    net = trained(backend, optimize=False)
     name = "empty_host" if net.device.shares_host else "zeros"
     net.forward()
     net.blobs["x"].reshape(16, 1024)

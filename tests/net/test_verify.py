@@ -71,7 +71,7 @@ def spoil(monkeypatch, step, method, blob, *, diff=False):
 @pytest.mark.parametrize("keep", [None, "outputs"])
 @pytest.mark.parametrize("text", [TEXT, CELLS])
 def test_right_steps_pass(backend, text, keep):
-    net = verified(backend, text=text, keep=keep)
+    net = verified(backend, text=text, keep_blobs=keep)
 
     for _ in range(4):
         net.clear_param_diffs()
@@ -81,7 +81,7 @@ def test_right_steps_pass(backend, text, keep):
 
 @pytest.mark.parametrize("keep", [None, "outputs"])
 def test_right_steps_pass_in_phase_test(backend, keep):
-    net = verified(backend, "TEST", keep=keep)
+    net = verified(backend, "TEST", keep_blobs=keep)
 
     assert [net.forward() for _ in range(3)][-1] > 0
 

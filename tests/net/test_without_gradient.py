@@ -102,7 +102,7 @@ def test_other_readers_of_the_regions_pass_their_gradient_on(keep, propose, back
       inner_product_param { num_output: 2 weight_filler { type: "gaussian" } } }
     """
     text = INPUT + CONV + PROPOSE + pool() + reader + sum_of("bins", "y")
-    net = build(text, backend, keep=keep)
+    net = build(text, backend, keep_blobs=keep)
 
     first = gradients(net)
     second = gradients(net)

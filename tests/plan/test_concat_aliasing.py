@@ -142,7 +142,7 @@ NETS = {
 
 def made(text, *, keep="outputs", batch=2, **options):
     message = parse_text(given(batch=batch) + text, NetParameter)
-    net = Net(message, "TEST", device="cpu", seed=3, keep=keep, **options)
+    net = Net(message, "TEST", device="cpu", seed=3, keep_blobs=keep, **options)
     rng = np.random.default_rng(5)
     for one in net.layers:
         if one.type == "BatchNorm":
@@ -177,7 +177,7 @@ def lies_in(net, bottom, top, channel):
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.usefixtures("own_kernels")
 def test_values_are_those_of_the_portable_plan(name, batch):
-    net, portable = made(NETS[name], batch=batch), made(NETS[name], batch=batch, lowered=False)
+    net, portable = made(NETS[name], batch=batch), made(NETS[name], batch=batch, optimize=False)
 
     check_equal(net, portable)
 
@@ -190,7 +190,7 @@ def test_values_are_the_same_when_blobs_are_kept(name):
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.usefixtures("always")
 def test_values_are_the_same_when_stale_memory_is_poisoned(name):
-    portable = made(NETS[name], lowered=False)
+    portable = made(NETS[name], optimize=False)
     with settings.override(debug_fill_stale=True):
         net = made(NETS[name])
 
@@ -202,7 +202,7 @@ def test_values_are_the_same_when_stale_memory_is_poisoned(name):
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.usefixtures("always")
 def test_values_are_the_same_layer_by_layer(name):
-    net, portable = made(NETS[name]), made(NETS[name], lowered=False)
+    net, portable = made(NETS[name]), made(NETS[name], optimize=False)
     net.before_forward.append(lambda index: None)
 
     check_equal(net, portable)
@@ -211,7 +211,7 @@ def test_values_are_the_same_layer_by_layer(name):
 @pytest.mark.parametrize("name", ["two fires", "a chain"])
 @pytest.mark.usefixtures("own_kernels")
 def test_values_are_right_after_other_sizes(name):
-    net, portable = made(NETS[name]), made(NETS[name], lowered=False)
+    net, portable = made(NETS[name]), made(NETS[name], optimize=False)
     for batch, size in [(1, 12), (4, 20), (2, 9), (1, 12)]:
         for one in (net, portable):
             one.blobs["x"].reshape(batch, 16, size, size)
@@ -222,7 +222,7 @@ def test_values_are_right_after_other_sizes(name):
 @pytest.mark.parametrize("bottom", ["f_1", "f_3", "f", "y_3"])
 def test_a_bottom_that_somebody_wants_is_kept(bottom):
     net, portable = (
-        made(NETS["two fires"], keep=[bottom, "end"], lowered=lowered) for lowered in (True, False)
+        made(NETS["two fires"], keep=[bottom, "end"], optimize=lowered) for lowered in (True, False)
     )
 
     check_equal(net, portable)
@@ -232,7 +232,7 @@ def test_a_bottom_that_somebody_wants_is_kept(bottom):
 
 
 def test_new_weights_count_where_pixels_are_multiplied_into_the_top():
-    net, portable = made(NETS["two fires"]), made(NETS["two fires"], lowered=False)
+    net, portable = made(NETS["two fires"]), made(NETS["two fires"], optimize=False)
     check_equal(net, portable)
     for one in (net, portable):
         for blob in one.params["f_1"]:

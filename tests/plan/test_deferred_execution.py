@@ -86,7 +86,7 @@ def test_a_pass_gives_the_bits_of_one_that_computes_at_once(made, monkeypatch):
 
 
 def test_calls_of_several_layers_follow_each_other(made, settled):
-    net = made(keep="outputs")
+    net = made(keep_blobs="outputs")
     net.forward()
     settled.clear()
 

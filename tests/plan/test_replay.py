@@ -41,7 +41,7 @@ RNG = np.random.default_rng(7)
 
 
 def made(keep=None):
-    net = Net(parse_text(NET, NetParameter), "TEST", device="cpu", seed=3, keep=keep)
+    net = Net(parse_text(NET, NetParameter), "TEST", device="cpu", seed=3, keep_blobs=keep)
     if net.device.backend.capture_key() is None:
         pytest.skip("oneDNN is not here")
     rng = np.random.default_rng(1)

@@ -128,7 +128,7 @@ def check(monkeypatch, played, *given, **options):
 @pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("keep", [None, "outputs"], ids=["all", "outputs"])
 def test_training(monkeypatch, played, net, keep):
-    check(monkeypatch, played, NETS[net], keep=keep)
+    check(monkeypatch, played, NETS[net], keep_blobs=keep)
 
 
 def test_gradients_and_values_are_noted_and_made_again(played):

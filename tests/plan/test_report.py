@@ -85,7 +85,7 @@ def test_every_layer_is_reported_on_every_device(backend):
 
 
 def test_without_plans_all_is_portable(backend):
-    layers = reported(net_on(backend, lowered=False))
+    layers = reported(net_on(backend, optimize=False))
 
     assert {layer.code for layer in layers.values()} == {"portable"}
     assert layers["conv"].why == "plans are off"

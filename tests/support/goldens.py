@@ -123,7 +123,7 @@ class LayerCase:
         return WeakKeyDictionary()
 
     def net(self, **options: Any) -> Any:
-        """The net, made with ``options`` (``device=``, ``dtype=``, ``lowered=``, ...)."""
+        """The net, made with ``options`` (``device=``, ``dtype=``, ``optimize=``, ...)."""
         from demitasse import Net
 
         return Net(self.path, self.phase, **options)

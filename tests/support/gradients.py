@@ -126,12 +126,12 @@ def _expect_differences(case: _Case) -> None:
 
 @lru_cache(maxsize=2048)
 def _portable(case: _Case, dtype: str) -> Arrays:
-    return _results(case, "numpy", dtype, lowered=False)
+    return _results(case, "numpy", dtype, optimize=False)
 
 
-def _results(case: _Case, device: str | Device, dtype: str, *, lowered: bool = True) -> Arrays:
+def _results(case: _Case, device: str | Device, dtype: str, *, optimize: bool = True) -> Arrays:
     """Return what one pass in both directions computes, by name."""
-    one = case.made(device, dtype, propagate_down=_wanted(case), optimize=lowered)
+    one = case.made(device, dtype, propagate_down=_wanted(case), optimize=optimize)
     found = {f"top {i}": y for i, y in enumerate(one.forward(*case.bottoms))}
     if not any(one.propagate_down) and not one.params:  # a layer without a gradient
         return found

@@ -117,12 +117,12 @@ def run(net, passes=2):
     return data | diff | grads | params
 
 
-def expect_same(text, lowered=(), phase="TRAIN", rtol=2e-5):
+def expect_same(text, optimize=(), phase="TRAIN", rtol=2e-5):
     """Return the planned net, which gives what the portable one gives.
 
     The named layers are lowered.
     """
-    planned, portable = build(text, phase), build(text, phase, lowered=False)
+    planned, portable = build(text, phase), build(text, phase, optimize=False)
 
     got, want = run(planned), run(portable)
 
@@ -132,7 +132,7 @@ def expect_same(text, lowered=(), phase="TRAIN", rtol=2e-5):
         scale = max(1e-3, np.abs(value[known]).max(initial=0))
         assert np.abs(got[key] - value)[known].max(initial=0) <= rtol * scale, key
     steps = dict(zip(planned.layer_names, planned.plan.steps(), strict=True))
-    for name in lowered:
+    for name in optimize:
         assert "onednn" in type(steps[name]).__module__, f"{name} is not lowered"
     return planned
 
@@ -183,7 +183,7 @@ def outputs_with(value, place, text):
         text: The net.
     """
     both = []
-    for options in ({"keep": "outputs"}, {"lowered": False}):
+    for options in ({"keep_blobs": "outputs"}, {"optimize": False}):
         net = build(text, "TEST", **options)
         blob = net.blobs["x"] if place == "x" else net.params["c"][place]
         blob.data.reshape(-1)[blob.count // 2] = value

@@ -123,7 +123,7 @@ class _Runs:
             self.other_path.write_text(case.other.prototxt())
 
     def portable(self, dtype: str, change: float = 0, seed: int = 0, like: _Log | None = None):
-        options = {"device": "numpy", "lowered": False, "dtype": dtype}
+        options = {"device": "numpy", "optimize": False, "dtype": dtype}
         return self._run(options, like, _Change(change, seed), fast=False)
 
     def fast(self, like: _Log) -> _Log:
@@ -195,7 +195,7 @@ class _Run:
         self.options = options
         keep = list(scenario.keep) if isinstance(scenario.keep, tuple) else scenario.keep
         self.keep = keep if fast else None
-        self.net = dm.Net(runs.path, phase=scenario.phase, keep=self.keep, seed=1, **options)
+        self.net = dm.Net(runs.path, phase=scenario.phase, keep_blobs=self.keep, seed=1, **options)
         self.solver = None
         self.folder = runs.folder
         self.memo: dict[tuple, Arrays] = {}
@@ -206,7 +206,11 @@ class _Run:
         self.other = None
         if self.case.other is not None:
             self.other = dm.Net(
-                runs.other_path, phase="TEST", keep="outputs" if fast else None, seed=1, **options
+                runs.other_path,
+                phase="TEST",
+                keep_blobs="outputs" if fast else None,
+                seed=1,
+                **options,
             )
             self._set_parameters(self.other)
             self._disturb(self.other)
@@ -442,7 +446,7 @@ class _Run:
             lines.append("momentum: 0.5 weight_decay: 0.0005")
         path = self.folder / "solver.prototxt"
         path.write_text("\n".join(lines))
-        self.solver = dm.Solver(path, keep=self.keep, seed=1, **self.options)
+        self.solver = dm.Solver(path, keep_blobs=self.keep, seed=1, **self.options)
         self.net = self.solver.net
         self._set_parameters(self.net)
         self._disturb(self.net)

@@ -186,7 +186,7 @@ def _shapes(net: NetSpec) -> Mapping[str, tuple[int, ...]]:
         path = Path(folder) / "net.prototxt"
         path.write_text(net.prototxt())
         try:
-            made = dm.Net(path, phase="TEST", device="numpy", lowered=False)
+            made = dm.Net(path, phase="TEST", device="numpy", optimize=False)
         except dm.DemitasseError:
             return {}
         return {name: made.blobs[name].shape for name in made.blobs}

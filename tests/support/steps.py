@@ -69,7 +69,7 @@ class Way:
     params: tuple[bool, ...] = ()
 
 
-def made(case: Case, way: Way, device: str | Device, *, lowered: bool = True) -> SingleLayer:
+def made(case: Case, way: Way, device: str | Device, *, optimize: bool = True) -> SingleLayer:
     """Return the layer on a device, with the values of its parameters."""
     rng = np.random.default_rng(SEED)
     tops = ["x0" if way.in_place and i == 0 else f"y{i}" for i in range(case.tops)]
@@ -86,7 +86,7 @@ def made(case: Case, way: Way, device: str | Device, *, lowered: bool = True) ->
                 _as_many(way.bottoms, len(case.shapes)), case.kinds, strict=True
             )
         ],
-        optimize=lowered,
+        optimize=optimize,
     )
     for index, blob in enumerate(one.params):
         blob.data = values(case.params, blob.shape, rng)
@@ -152,7 +152,7 @@ def run(one: SingleLayer, case: Case) -> Arrays:
 @lru_cache(maxsize=4096)
 def portable(case: Case, way: Way) -> Arrays:
     """Return what the layer's own code computes; every device is held against it."""
-    return run(made(case, way, "numpy", lowered=False), case)
+    return run(made(case, way, "numpy", optimize=False), case)
 
 
 def expect_portable(

@@ -338,7 +338,7 @@ class TestObstacles:
         assert not view.any()
 
     def test_buffers_that_blobs_share_do_not(self, make):
-        check(make, lambda solver: solver.step(5), times=3, keep="outputs")
+        check(make, lambda solver: solver.step(5), times=3, keep_blobs="outputs")
 
     @pytest.mark.parametrize("error", [NotRecorded("no"), DeviceError("no room")])
     def test_a_device_that_cannot_goes_on_without(self, make, caplog, monkeypatch, error):

@@ -84,7 +84,9 @@ def test_command(
 
     log = get_logger(__name__)
     scores = Scores()
-    with Net(model, "TEST", device=device, level=level or 0, stages=stages, keep="outputs") as net:
+    with Net(
+        model, "TEST", device=device, level=level or 0, stages=stages, keep_blobs="outputs"
+    ) as net:
         log.info("Use %s.", net.device)
         load_weights_into(net, files, on_mismatch)
         if iterations is None:
@@ -309,6 +311,7 @@ def _cases(nets: Sequence[Path], devices: Sequence[str], batches: str, phases: s
 )
 @click.option(
     "--keep",
+    "keep_blobs",
     default="outputs",
     show_default=True,
     metavar="BLOB[,BLOB]|outputs|all",
@@ -339,7 +342,7 @@ def largest_batch_command(
     net: Path,
     phase: str,
     limit: str | None,
-    keep: str,
+    keep_blobs: str,
     solver: str | None,
     confirm: bool,
     max_batch: int,
@@ -358,7 +361,7 @@ def largest_batch_command(
         device=device,
         phase=phase,
         limit=limit,
-        keep={"all": None, "outputs": "outputs"}.get(keep, split_names((keep,))),
+        keep_blobs={"all": None, "outputs": "outputs"}.get(keep_blobs, split_names((keep_blobs,))),
         solver=solver,
         confirm=confirm,
         max_batch=max_batch,

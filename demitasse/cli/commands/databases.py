@@ -401,7 +401,7 @@ def extract_features_command(
     from demitasse.core.log import get_logger
     from demitasse.net import Net
 
-    with Net(model, "TEST", device=device or _caffe_device(mode, gpu), keep=names) as net:
+    with Net(model, "TEST", device=device or _caffe_device(mode, gpu), keep_blobs=names) as net:
         get_logger(__name__).info("Use %s.", net.device)
         load_weights_into(net, [weights])
         outputs = dict(zip(names, paths, strict=True))

@@ -455,7 +455,7 @@ def train_command(
                 keep_last=keep_last,
                 keep_best=keep_best,
                 early_stopping=early,
-                keep="outputs",
+                keep_blobs="outputs",
                 num_shards=workers.shards or (tolerant_run.initial_size if tolerant_run else None),
                 communicator=connected,
                 allreduce=workers.allreduce,

@@ -200,7 +200,7 @@ class LoadedModel:
             self.predictor = Predictor(card, device=device)
             self.net, self.outputs = self.predictor.net, list(self.predictor.outputs)
         else:
-            self.net = Net(files.net, "TEST", device=device, keep=list(outputs) or "outputs")
+            self.net = Net(files.net, "TEST", device=device, keep_blobs=list(outputs) or "outputs")
             self.outputs = list(outputs) or list(self.net.outputs)
             load_weights(self.net, files.weights)
 

@@ -77,7 +77,7 @@ class Predictor:
         self._arguments = (None if device is None else str(device), threshold)
         detect = card.detect
         wanted = card.outputs or ((detect.boxes, detect.scores) if detect.boxes else ())
-        self.net = Net(card.net, "TEST", device=device, keep=list(wanted) or "outputs")
+        self.net = Net(card.net, "TEST", device=device, keep_blobs=list(wanted) or "outputs")
         self.outputs = list(wanted) or self.net.outputs
         self.input = _input(self.net, card.input)
         shape = self.net.blob_by_name(self.input).shape

@@ -40,7 +40,7 @@ def run_on_both(
     Raises:
         AssertionError: Arrays differ; names layer, blob and difference.
     """
-    want = run(param, REFERENCE, dtype, inputs, phase, prepare, lowered=False)
+    want = run(param, REFERENCE, dtype, inputs, phase, prepare, optimize=False)
     got = run(param, device, dtype, inputs, phase, prepare)
     expect_same(got, want, dtype, device)
 
@@ -53,7 +53,7 @@ def run(
     phase: str = "TRAIN",
     prepare: Prepare | None = None,
     *,
-    lowered: bool = True,
+    optimize: bool = True,
 ) -> Arrays:
     """Run a net forward and backward; return every array in the order of computation.
 
@@ -64,9 +64,9 @@ def run(
         inputs: A value for each input.
         phase: "TRAIN" or "TEST".
         prepare: Function to call with the net before its first pass.
-        lowered: Allow the backend to lower operations.
+        optimize: Allow the backend to lower operations.
     """
-    with Net(param, phase, device=device, dtype=dtype, lowered=lowered, seed=SEED) as net:
+    with Net(param, phase, device=device, dtype=dtype, optimize=optimize, seed=SEED) as net:
         if prepare is not None:
             prepare(net)
         net.clear_param_diffs()

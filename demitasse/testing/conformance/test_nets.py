@@ -157,7 +157,7 @@ def test_a_net_runs_in_another_thread(device):
 def test_nets_that_keep_only_their_outputs_compute_the_same(device, dtype):
     param = parse_text(LENET, NetParameter)
     whole = run(param, device, dtype, INPUTS)
-    with small(device, dtype, keep="outputs") as net:
+    with small(device, dtype, keep_blobs="outputs") as net:
         for turn in range(2):
             net.forward()
             net.backward()
