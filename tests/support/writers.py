@@ -184,7 +184,7 @@ WRITING = {
     "io/proto/zero_copy.py": "train",
     "compat/pycaffe/draw.py": "drawing as svg",
     "compat/pycaffe/graphs/dot.py": "graph by pydot's names",
-    "training/snapshot.py": "train",
+    "training/checkpoint/snapshot.py": "train",
     "training/tracking/json_lines.py": "numbers of a run",
     "io/weights/hdf5.py": "weights to h5",
     "io/weights/npz.py": "weights to npz",
