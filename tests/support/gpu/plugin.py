@@ -20,7 +20,7 @@ EVERY_RUN = (
     "layers/test_recorded_cases.py",
     "net/test_keep.py",
     "net/test_net.py",
-    "solvers/test_solver_goldens.py",
+    "training/test_solver_goldens.py",
 )
 """Files whose tests of every device run on the stand-in in every run of the suite."""
 

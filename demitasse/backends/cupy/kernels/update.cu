@@ -7,7 +7,7 @@
 // rate and decay of each parameter. scale: what gradients are multiplied with first. guard: where it
 // is NaN or infinite, nothing is changed.
 //
-// Source: demitasse/training/updates.py, whose formulas these are.
+// Source: demitasse/training/update_rules.py, whose formulas these are.
 
 struct Element {
   Real w, g, h, k;
