@@ -1,14 +1,18 @@
-"""Pure functions on messages: what a net is before there are arrays."""
+"""Pure functions on messages: a net before there are arrays."""
 
-from __future__ import annotations
-
-from demitasse.graph.faults import listed, raise_faults
-from demitasse.graph.filter import filter_net, state_meets_rule
-from demitasse.graph.needs import LayerSetup, Needs, who_needs_backward
-from demitasse.graph.params import Param, append_params
+from demitasse.graph.filter import filter_net, listed, raise_faults, state_meets_rule
 from demitasse.graph.splits import insert_splits, moved_weight, moved_weights
 from demitasse.graph.strides import move_strides
-from demitasse.graph.wire import Graph, Node, wire
+from demitasse.graph.wiring import (
+    Graph,
+    LayerSetup,
+    Needs,
+    Node,
+    Param,
+    append_params,
+    compute_backward_needs,
+    wire,
+)
 
 __all__ = [
     "Graph",
@@ -17,6 +21,7 @@ __all__ = [
     "Node",
     "Param",
     "append_params",
+    "compute_backward_needs",
     "filter_net",
     "insert_splits",
     "listed",
@@ -25,6 +30,5 @@ __all__ = [
     "moved_weights",
     "raise_faults",
     "state_meets_rule",
-    "who_needs_backward",
     "wire",
 ]

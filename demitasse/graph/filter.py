@@ -1,15 +1,45 @@
-"""Filter of a file's layers by phase, level and stages.
+"""Filter: the layers of a file that take part, by phase, level and stages; faults of a net.
 
 Source: Caffe, ``Net::FilterNet`` and ``Net::StateMeetsRule`` in ``src/caffe/net.cpp``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from demitasse.errors import DemitasseError, ErrorCode, NetError
-from demitasse.graph.faults import raise_faults
 from demitasse.io.proto import LayerParameter, NetParameter, NetState, NetStateRule
 
-__all__ = ["filter_net", "state_meets_rule"]
+__all__ = ["filter_net", "listed", "raise_faults", "state_meets_rule"]
+
+MOST = 20
+"""Number of faults that one message lists."""
+
+
+def listed(faults: Sequence[object]) -> str:
+    """Return one line per fault; beyond 20 faults, the last line is the number of the others."""
+    lines = [str(fault) for fault in faults[:MOST]]
+    if len(faults) > MOST:
+        lines.append(f"... and {len(faults) - MOST} more")
+    return "\n".join(lines)
+
+
+def raise_faults(faults: Sequence[DemitasseError]) -> None:
+    """Raise one error for all faults of a net.
+
+    Args:
+        faults: The faults, in order. Their code is the error's where all have the same.
+
+    Raises:
+        DemitasseError: There is one fault: that one.
+        NetError: There are several; its message lists them.
+    """
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        codes = {fault.code for fault in faults}
+        code = codes.pop() if len(codes) == 1 else None
+        raise NetError(listed(faults), code=code, faults=[fault.details for fault in faults])
 
 
 def state_meets_rule(state: NetState, rule: NetStateRule) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from demitasse.core.text import suggestion
 from demitasse.errors import DemitasseError, ErrorCode, NetError
-from demitasse.graph.faults import raise_faults
+from demitasse.graph.filter import raise_faults
 from demitasse.io.proto import LayerParameter, NetParameter
 
 __all__ = [

@@ -26,13 +26,13 @@ from demitasse.graph import (
     Needs,
     Param,
     append_params,
+    compute_backward_needs,
     filter_net,
     insert_splits,
     move_strides,
     moved_weight,
     moved_weights,
     raise_faults,
-    who_needs_backward,
     wire,
 )
 from demitasse.io.proto import LayerParameter, NetParameter, Phase, ReadNet, read_net, upgrade_net
@@ -218,7 +218,7 @@ def assemble(
         params += layer.blobs
         memory_used += sum(blob.count for blob in top) * _itemsize(context.dtype)
     setups = _setups(layers, graph)
-    needs = who_needs_backward(graph, setups, message.force_backward)
+    needs = compute_backward_needs(graph, setups, message.force_backward)
     _log_ended_gradients(graph, setups, needs)
     for layer, wanted in zip(layers, needs.params, strict=True):
         for index, want in enumerate(wanted):

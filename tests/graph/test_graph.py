@@ -8,11 +8,11 @@ from demitasse.graph import (
     LayerSetup,
     Param,
     append_params,
+    compute_backward_needs,
     filter_net,
     insert_splits,
     moved_weights,
     state_meets_rule,
-    who_needs_backward,
     wire,
 )
 from demitasse.io.proto import LayerParameter, NetParameter, NetState, NetStateRule, parse_text
@@ -222,7 +222,7 @@ LOSS = LayerSetup(losses=(True,))
 
 
 def needs(message: NetParameter, facts: list[LayerSetup], *, force: bool = False):
-    return who_needs_backward(wired(message), facts, force)
+    return compute_backward_needs(wired(message), facts, force)
 
 
 def test_layers_between_a_parameter_and_a_loss_take_part():

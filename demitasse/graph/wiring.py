@@ -1,0 +1,343 @@
+"""Wiring: blobs with their writers and readers, parameters with their owners, backward needs.
+
+Source: Caffe, ``Net::Init``, ``AppendTop``, ``AppendBottom`` and ``AppendParam`` in
+``src/caffe/net.cpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from demitasse.core.frozen_struct import FrozenStruct
+from demitasse.errors import DemitasseError, ErrorCode, NetError
+from demitasse.graph.filter import raise_faults
+from demitasse.io.proto import LayerParameter, NetParameter, ParamSpec
+
+__all__ = [
+    "AUTOMATIC",
+    "Graph",
+    "LayerSetup",
+    "Needs",
+    "Node",
+    "Param",
+    "append_params",
+    "compute_backward_needs",
+    "wire",
+]
+
+# -- blobs -------------------------------------------------------------------------------------
+
+AUTOMATIC = "(automatic)"
+"""Name of the automatic tops of loss layers, which no layer can read."""
+
+
+class Node(FrozenStruct):
+    """One layer: its message and the indices of its blobs."""
+
+    param: LayerParameter
+    bottoms: tuple[int, ...]
+    tops: tuple[int, ...]
+
+
+class Graph(FrozenStruct):
+    """Layers and blobs, wired.
+
+    Attributes:
+        nodes: The layers, in order.
+        blobs: Names of the blobs, in order of appearance.
+        inputs: Indices of the blobs that Input layers produce.
+        outputs: Indices of the blobs nobody reads, by name in alphabetical order.
+    """
+
+    nodes: tuple[Node, ...]
+    blobs: tuple[str, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def wire(
+    net: NetParameter, tops_needed: Sequence[int], origin_of: Callable[[int], str] = lambda _: ""
+) -> Graph:
+    """Wire a filtered net whose splits are in place.
+
+    Args:
+        net: The message.
+        tops_needed: For each layer, how many tops it must have; missing ones are made up. 0 for
+            layers that make up none.
+        origin_of: Returns ``file:line`` of a layer of the message, where known.
+
+    Raises:
+        NetError: Bottoms that nobody produced, tops produced twice, or a wrong number of
+            ``propagate_down``; all are named.
+    """
+    names: list[str] = []
+    index: dict[str, int] = {}
+    unread: set[str] = set()
+    nodes: list[Node] = []
+    inputs: list[int] = []
+    faults: list[DemitasseError] = []
+
+    def refuse(number: int, message: str, code: ErrorCode, **details: object) -> None:
+        error = NetError(message, code=code, layer=net.layer[number].name, **details)
+        faults.append(error.from_line(origin_of(number)))
+
+    for number, (param, needed) in enumerate(zip(net.layer, tops_needed, strict=True)):
+        if param.propagate_down and len(param.propagate_down) != len(param.bottom):
+            given, count = len(param.propagate_down), len(param.bottom)
+            message = (
+                f"layer {param.name!r}: got {given} propagate_down for {count} bottoms; give one "
+                "for each bottom, or none"
+            )
+            refuse(
+                number, message, ErrorCode.COUNT_MISMATCH,
+                field="propagate_down", got=given, expected=count,
+            )  # fmt: skip
+        bottoms: list[int] = []
+        for i, blob in enumerate(param.bottom):
+            if blob not in unread:
+                message = f"unknown bottom blob {blob!r} (layer {param.name!r}, bottom index {i})"
+                refuse(number, message, ErrorCode.UNKNOWN, blob=blob)
+                continue
+            unread.remove(blob)
+            bottoms.append(index[blob])
+        tops: list[int] = []
+        for i, blob in enumerate(param.top):
+            in_place = i < len(param.bottom) and param.bottom[i] == blob
+            if in_place and blob in index:
+                tops.append(index[blob])
+            elif blob in index:
+                message = f"top blob {blob!r} of layer {param.name!r} is produced twice"
+                refuse(number, message, ErrorCode.DUPLICATE, blob=blob)
+                continue
+            else:
+                index[blob] = len(names)
+                tops.append(len(names))
+                names.append(blob)
+            unread.add(blob)
+        if param.type == "Input":
+            inputs += tops
+        for _ in range(len(param.top), needed):
+            tops.append(len(names))
+            names.append(AUTOMATIC)
+        nodes.append(Node(param, tuple(bottoms), tuple(tops)))
+    raise_faults(faults)
+    outputs = tuple(index[name] for name in sorted(unread, key=str.encode))
+    return Graph(tuple(nodes), tuple(names), tuple(inputs), outputs)
+
+
+# -- parameters --------------------------------------------------------------------------------
+
+Shape = tuple[int, ...]
+
+FACTORS = ("lr_mult", "decay_mult")
+
+
+@dataclass(eq=False)
+class Param:
+    """One parameter of a layer.
+
+    Attributes:
+        number: Its index among the net's parameters, sharers included.
+        layer: Index of its layer.
+        index: Its index in that layer.
+        shape: Its shape.
+        name: The name it is shared by; empty for none.
+        owner: The parameter whose memory it shares; None when it is its own, and learnable.
+        lr_mult: Its factor of the learning rate; of a sharer, its owner's counts.
+        decay_mult: Its factor of the weight decay, likewise.
+        given: Those of the two factors that were written.
+    """
+
+    number: int
+    layer: int
+    index: int
+    shape: Shape
+    name: str = ""
+    owner: Param | None = None
+    lr_mult: float = 1.0
+    decay_mult: float = 1.0
+    given: set[str] = field(default_factory=set)
+
+    @property
+    def display_name(self) -> str:
+        """Name of the parameter, or its index in the layer."""
+        return self.name or str(self.index)
+
+
+def append_params(
+    params: list[Param], layer: int, message: LayerParameter, shapes: Sequence[Shape]
+) -> None:
+    """Append the parameters of one layer.
+
+    Args:
+        params: Those of the layers before it; extended.
+        layer: Index of the layer.
+        message: Its message, as the layer has it after setup.
+        shapes: Shapes of its parameters.
+
+    Raises:
+        NetError: More specs than parameters, or a shared parameter does not fit its owner.
+    """
+    if len(message.param) > len(shapes):
+        text = f"{len(message.param)} param specs are given for {len(shapes)} parameters"
+        raise NetError(
+            text,
+            code=ErrorCode.COUNT_MISMATCH,
+            field="param",
+            got=len(message.param),
+            expected=len(shapes),
+        )
+    for index, shape in enumerate(shapes):
+        spec = message.param[index] if index < len(message.param) else ParamSpec()
+        param = Param(len(params), layer, index, shape, spec.name)
+        if spec.name:
+            param.owner = next((p for p in params if p.name == spec.name), None)
+        if param.owner is not None:
+            _check_fit(param, param.owner, permissive=spec.share_mode == ParamSpec.PERMISSIVE)
+        _set_factors(param.owner or param, spec)
+        params.append(param)
+
+
+def _check_fit(param: Param, owner: Param, *, permissive: bool) -> None:
+    if permissive:
+        mine, theirs = prod(param.shape), prod(owner.shape)
+        if mine != theirs:
+            message = (
+                f"shared parameter {param.name!r} {param.shape} has {mine} values, its owner "
+                f"{owner.shape} has {theirs}"
+            )
+            raise NetError(
+                message, code=ErrorCode.COUNT_MISMATCH, param=param.name, got=mine, expected=theirs
+            )
+    elif param.shape != owner.shape:
+        message = (
+            f"shared parameter {param.name!r} has shape {param.shape}, its owner has "
+            f"{owner.shape}; share_mode: PERMISSIVE compares counts only"
+        )
+        raise NetError(
+            message,
+            code=ErrorCode.SHAPE_MISMATCH,
+            param=param.name,
+            got=param.shape,
+            expected=owner.shape,
+        )
+
+
+def _set_factors(owner: Param, spec: ParamSpec) -> None:
+    """Set multipliers that a spec gives; a sharer may set a multiplier that is still unset."""
+    for factor in FACTORS:
+        if not spec.HasField(factor):
+            continue
+        value, known = getattr(spec, factor), getattr(owner, factor)
+        if factor in owner.given and value != known:
+            message = f"shared parameter {spec.name!r} has {factor} {value}, its owner has {known}"
+            raise NetError(
+                message,
+                code=ErrorCode.CONFLICT,
+                param=spec.name,
+                field=factor,
+                got=value,
+                expected=known,
+            )
+        setattr(owner, factor, value)
+        owner.given.add(factor)
+
+
+# -- backward ----------------------------------------------------------------------------------
+
+
+class LayerSetup(FrozenStruct):
+    """Facts of a layer that are known after its setup.
+
+    Attributes:
+        params: For each parameter, whether its learning rate is not 0.
+        losses: For each top, whether it has a loss weight.
+        allow_force: For each bottom, whether ``force_backward`` may ask for its gradient.
+        without_gradient: The bottoms that have no gradient, whoever asks: labels, indices, ...
+    """
+
+    params: tuple[bool, ...] = ()
+    losses: tuple[bool, ...] = ()
+    allow_force: tuple[bool, ...] = ()
+    without_gradient: frozenset[int] = frozenset()
+
+
+@dataclass
+class Needs:
+    """Layers and blobs of the backward pass.
+
+    Attributes:
+        layers: For each layer, whether its backward runs.
+        bottoms: For each layer and bottom, whether that gradient is computed.
+        blobs: For each blob, whether its gradient is.
+        params: For each layer and parameter, whether its gradient is computed.
+    """
+
+    layers: list[bool]
+    bottoms: list[list[bool]]
+    blobs: list[bool]
+    params: list[list[bool]]
+
+
+def compute_backward_needs(graph: Graph, facts: Sequence[LayerSetup], force: bool = False) -> Needs:
+    """Find who takes part in the backward pass.
+
+    Forward, a layer does when a bottom or a parameter of it does, and then all its tops do. Then,
+    from the end, layers no loss depends on are pruned. ``force`` brings everything back. Bottoms
+    without a gradient get none; in the original a layer fails that is asked for one.
+    """
+    needs = _from_the_front(graph, facts)
+    _from_the_losses(graph, facts, needs)
+    if force:
+        _force(graph, facts, needs)
+    return needs
+
+
+def _from_the_front(graph: Graph, facts: Sequence[LayerSetup]) -> Needs:
+    blobs = [False] * len(graph.blobs)
+    needs = Needs([], [], blobs, [list(fact.params) for fact in facts])
+    for node, fact in zip(graph.nodes, facts, strict=True):
+        below = [blobs[b] for b in node.bottoms]
+        # the layer's own propagate_down decides for the gradient of the bottom,
+        # not for whether the layer takes part
+        wanted = list(node.param.propagate_down)
+        needs.bottoms.append(
+            [bool(w) and j not in fact.without_gradient for j, w in enumerate(wanted or below)]
+        )
+        needs.layers.append(any(below) or any(fact.params))
+        if needs.layers[-1]:
+            for top in node.tops:
+                blobs[top] = True
+    return needs
+
+
+def _from_the_losses(graph: Graph, facts: Sequence[LayerSetup], needs: Needs) -> None:
+    under_loss: set[int] = set()
+    skippable: set[int] = set()
+    for i in reversed(range(len(graph.nodes))):
+        node, losses = graph.nodes[i], facts[i].losses
+        contributes = any(
+            (j < len(losses) and losses[j]) or top in under_loss for j, top in enumerate(node.tops)
+        )
+        if all(top in skippable for top in node.tops) and needs.layers[i]:
+            needs.layers[i] = False
+            needs.bottoms[i] = [False] * len(node.bottoms)
+        if not contributes:
+            needs.layers[i] = False
+            needs.bottoms[i] = [False] * len(node.bottoms)
+        else:
+            under_loss.update(node.bottoms)
+        skippable.update(
+            b for b, need in zip(node.bottoms, needs.bottoms[i], strict=True) if not need
+        )
+
+
+def _force(graph: Graph, facts: Sequence[LayerSetup], needs: Needs) -> None:
+    for i, (node, fact) in enumerate(zip(graph.nodes, facts, strict=True)):
+        needs.layers[i] = True
+        needs.params[i] = [True] * len(fact.params)
+        for j, blob in enumerate(node.bottoms):
+            needs.bottoms[i][j] = needs.bottoms[i][j] or fact.allow_force[j]
+            needs.blobs[blob] = needs.blobs[blob] or needs.bottoms[i][j]
