@@ -229,7 +229,7 @@ def test_filters_that_are_not_kept_follow_the_parameter_and_take_folded_factors(
     found, held = [], []
     for least in (0, 1 << 40):
         outputs = []
-        with tuned(unpacked_filter_bytes=least):
+        with tuned(on_the_fly_filter_bytes=least):
             planned = build(text, "TEST")
             for factor in (1.0, 0.5):
                 for name in ("c", "s", "d"):

@@ -1,8 +1,7 @@
-"""Gradients that are added up, rectified and handed on, in one pass over memory.
+"""Sum of gradients, ReLU's backward, and scatter to several targets, in one pass over memory.
 
-It is what comes of the gradients of a blob with several readers, where a ReLU, and a sum or a
-joining of channels, are before it: each element is read once, and written once for each of those
-that it is for.
+The gradients of a blob's readers are summed (Split), masked (ReLU), and copied to the inputs of an
+Eltwise or Concat. Each element is read once, and written once per target.
 """
 
 from __future__ import annotations
@@ -37,23 +36,23 @@ from demitasse.core.frozen_struct import FrozenStruct
 __all__ = ["MOST", "AddReluScatter", "PointerArray", "Rows"]
 
 MOST = 4
-"""Gradients that are added up at most, and targets of a sum."""
+"""Greatest number of summed gradients, and of targets."""
 
 PIECE = 4096
-"""Elements of a row that a thread takes at a time."""
+"""Elements of a row per work item."""
 
 ALONE = 1 << 14
 """Elements up to which one thread ends before other threads would start."""
 
 
 class Rows(FrozenStruct):
-    """Elements in rows: those of one bottom.
+    """Elements of one bottom, in rows.
 
     Attributes:
-        rows: How many rows there are.
+        rows: Number of rows.
         length: Elements of a row.
         first: Elements before the first row in what is read.
-        stride: Elements from one row to the next in what is read.
+        stride: Elements from one row of the sources to the next.
         target_stride: The same in what is written.
     """
 
@@ -70,7 +69,7 @@ class Rows(FrozenStruct):
 
     @property
     def are_whole(self) -> bool:
-        """True if they are all elements as one row."""
+        """True if one row has all elements."""
         return self == Rows.whole(self.length)
 
 
@@ -87,7 +86,7 @@ class PointerArray(Struct):
     """The fourth."""
 
     def some(self, count: int) -> Sequence[Word]:
-        """Return so many of them."""
+        """Return the first ``count`` addresses."""
         return [self.one, self.two, self.three, self.four][:count]
 
     @classmethod
@@ -97,7 +96,7 @@ class PointerArray(Struct):
 
     @classmethod
     def names(cls, of: str, count: int) -> list[str]:
-        """Return the names of the first in a struct that has them by a name."""
+        """Return the first ``count`` names in a struct whose field ``of`` is an array."""
         return [f"{of}.{name}" for name in NAMES[:count]]
 
 
@@ -114,12 +113,12 @@ class Numbers(Struct):
     """The fourth."""
 
     def some(self, count: int) -> list[Word]:
-        """Return the first ``count`` of them."""
+        """Return the first ``count`` integers."""
         return [self.one, self.two, self.three, self.four][:count]
 
     @classmethod
     def of(cls, numbers: Sequence[int]) -> Values:
-        """Return values of which the first are these numbers."""
+        """Return values that begin with these numbers."""
         return cls.values(**dict.fromkeys(NAMES, 0) | dict(zip(NAMES, numbers, strict=False)))
 
 
@@ -127,16 +126,16 @@ NAMES = "one", "two", "three", "four"
 
 
 class ScatterFields(Struct):
-    """Gradients, and what they are handed on to."""
+    """Gradients and their targets."""
 
     sources: PointerArray
     """The gradients."""
     targets: PointerArray
     """Outputs; an output may be one of the gradients in the same layout."""
     total: OptionalAddress
-    """Address of their sum, which lies as what is read does; 0 for none."""
+    """Address of the sum, in the sources' layout; 0 for none."""
     y: OptionalAddress
-    """Address of what the rectifier gave; 0 for none."""
+    """Address of ReLU's output; 0 for none."""
     rows: Word
     """Number of rows."""
     pieces: Word
@@ -144,7 +143,7 @@ class ScatterFields(Struct):
     length: Word
     """Elements of a row."""
     stride: Word
-    """Elements from one row to the next in what is read."""
+    """Elements from one row of the sources to the next."""
     target_stride: Word
     """The same in what is written."""
 
@@ -191,7 +190,7 @@ def _write(
 def _summed(
     k: Kernel, gradients: list[Word], y: Word | None, at: Word, some: Condition | None
 ) -> Vector:
-    """Return the sum of gradients, from the first to the last, where the rectifier let it pass."""
+    """Return the sum of gradients, from first to last, masked by ReLU's output."""
 
     def load(first: Word) -> Vector:
         return k.load(first + at) if some is None else k.masked_load(first + at, some)
@@ -204,15 +203,15 @@ def _summed(
 
 
 class AddReluScatter:
-    """The sum of some gradients, 0 where a rectifier gave nothing, in all of its targets.
+    """Sum of gradients, 0 where ReLU's output is 0, written to all targets.
 
     Args:
-        rows: Where its elements lie.
-        sources: How many gradients there are.
-        targets: To how many it is handed on.
+        rows: Layout of the elements.
+        sources: Number of gradients.
+        targets: Number of targets.
         tuning: The kernel's vectors and threads.
-        relu: Whether there is a rectifier.
-        total: Whether the sum itself is written too, as it lies in what is read.
+        relu: True to mask with ReLU's output.
+        total: True to write the sum, too, in the sources' layout.
     """
 
     def __init__(
@@ -252,10 +251,10 @@ class AddReluScatter:
 
         Args:
             sources: The gradients.
-            targets: What is written; each lies beside the sources, or is one of them and its
-                elements lie alike.
-            y: What the rectifier gave, where there is one.
-            total: For the sum itself, where that is wanted.
+            targets: Outputs; a target does not overlap the sources, or is a source in the same
+                layout.
+            y: ReLU's output, if there is a ReLU.
+            total: Output for the sum; None for none.
         """
         arrays = [*sources, *targets, *(one for one in (y, total) if one is not None)]
         places = zip(self._names, arrays, self._firsts, strict=True)

@@ -1,6 +1,6 @@
 """Factors and offsets of channels: y = x * a + b, and channel scales of each image.
 
-It is what fixed statistics of a normalisation come to. The vectors are channels.
+A normalisation with fixed statistics has this form. The vectors are channels.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = ["ChannelFactors", "GateGradient", "Gates", "takes"]
 
 
 class FactorFields(Struct):
-    """Images of which each channel has a factor and an offset."""
+    """Images with a factor and an offset for each channel."""
 
     x: Address
     """Address of the first image."""
     y: Output
-    """Address of the first output; it may be the same, where that lies as the image does."""
+    """Address of the first output, possibly of the image in the same layout."""
     factors: Address
     """Address of one factor for each channel."""
     offsets: Address

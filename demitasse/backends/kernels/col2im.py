@@ -1,8 +1,8 @@
 """col2im: sums of a deconvolution's overlapping windows, one for each pixel.
 
-A row of the output is walked over in groups of a stride's pixels. Each adds up the same number of
-windows, of which it takes as many pixels that lie side by side, all their channels; of the last
-window perhaps fewer, where windows are no whole number of strides.
+A row of the output is processed in groups of a stride's pixels. Each group sums the same number of
+windows: a stride's adjacent pixels of each, with all channels. If windows are no whole number of
+strides, the last window has fewer pixels.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Shape = tuple[int, ...]
 
 
 class Col2ImFields(Struct):
-    """Windows of (rows, columns, channels), and images that lie the same way."""
+    """Windows of (rows, columns, channels), and images in the same layout."""
 
     x: Address
     """Address of the first window; one window for each pixel of the input images."""
     y: Output
     """Address of the first image."""
     offsets: Address
-    """Address of what is added to each channel, once for each pixel of a group."""
+    """Address of the channels' offsets, repeated for each pixel of a group."""
     images: Word
     """Number of images."""
     bottom_rows: Word
@@ -71,7 +71,7 @@ class Col2ImFields(Struct):
 
 @cache
 def _kernel(width: int, whole: bool) -> int:
-    """Return the address of the kernel, which may be for windows of whole strides alone."""
+    """Return the address of the kernel; ``whole``: for windows of whole strides only."""
     name = f"overlaps{width}_{whole:d}"
     return compiled(name, lambda module: _write(module, name, width, whole), name)[name]
 
@@ -114,7 +114,7 @@ def _write(module: Any, name: str, width: int, whole: bool) -> None:
 
 
 def _those(last: Word, count: Word, overlap: Word) -> tuple[Word, Word]:
-    """Return which of the windows that end at the ``last`` there are, counted back from it."""
+    """Return the range of existing windows, counted back from the ``last``."""
     return maximum(last - count + 1, 0), minimum(last + 1, overlap)
 
 
@@ -165,7 +165,7 @@ class Col2Im:
         )
 
     def take_offsets(self, offsets: np.ndarray) -> None:
-        """Add these to the channels from now on. Shape: (C,)."""
+        """Copy new offsets of the channels. Shape: (C,)."""
         self._offsets.reshape(-1, offsets.size)[...] = offsets
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:

@@ -23,14 +23,14 @@ __all__ = ["NOTHING", "RELU", "Rectifier", "rectifying"]
 
 @dataclass(frozen=True)
 class Rectifier:
-    """A slope for what is below 0, or limits in its place. NaN stays NaN.
+    """Epilogue: a slope for negative sums, or limits. NaN stays NaN.
 
-    Slopes are numbers that a kernel reads, limits are other code.
+    A kernel reads slopes as data; limits need other code.
 
     Attributes:
-        slope: What is below 0 is multiplied with it: 0 for ReLU, which makes NaN of minus infinity
-            as Caffe's does; 1 for nothing.
-        limits: The least result and the largest, which infinities become; None for none.
+        slope: Factor of negative sums: 0 for ReLU, which turns minus infinity into NaN as Caffe's
+            does; 1 for no epilogue.
+        limits: Least and largest result, also for infinities; None for none.
     """
 
     slope: float = 1.0
@@ -38,11 +38,11 @@ class Rectifier:
 
     @property
     def limited(self) -> bool:
-        """True if it has limits."""
+        """True if there are limits."""
         return self.limits is not None
 
     def numbers(self, channels: int = 1) -> np.ndarray:
-        """Return what a kernel reads: a slope for each of so many channels, or both limits."""
+        """Return the kernel's data: a slope for each channel, or both limits."""
         numbers = aligned(channels if self.limits is None else len(self.limits))
         numbers[...] = self.slope if self.limits is None else self.limits
         return numbers
@@ -61,9 +61,9 @@ def rectifying(
     Args:
         k: The kernel, which reads the numbers here.
         numbers: Address of what :meth:`Rectifier.numbers` returns.
-        place: Bytes from the first channel's slope to those of these channels; None where one slope
-            is for all.
-        limited: Whether there are limits in place of slopes.
+        place: Bytes from the first channel's slope to these channels' slopes; None for one slope of
+            all channels.
+        limited: True for limits in place of slopes.
     """
     if limited:
         low, high = (k.broadcast(numbers + FLOAT * i) for i in range(2))

@@ -1,7 +1,7 @@
-"""Few rows times a large weight: as fast as the weight comes from the caches.
+"""Few rows times a large weight, bounded by the bandwidth of the caches.
 
-Each panel of the weight, the columns of some outputs, is read once, and all rows are multiplied
-with it as it comes. What becomes of a sum is done before it is written.
+Each panel of the weight, the columns of some outputs, is read once and multiplied with all rows.
+The epilogue runs before sums are written.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ Then = Rectifier | Literal["sigmoid", "tanh"]
 """Epilogue of the sums."""
 
 MOST_ROWS = {4: 8, 8: 4, 16: 8}
-"""By the floats of a vector: of more rows, the sums of two vectors do not fit into registers."""
+"""Floats of a vector -> rows for which the sums of two vectors fit into registers."""
 
 REGISTERS = {4: 32, 8: 16, 16: 32}
 """Vector registers by vector width."""
 
 WRITTEN = 16
-"""Products of a number with a vector that are written out in the innermost loop, about."""
+"""Approximate number of unrolled products in the innermost loop."""
 
 SUMMED = 512
-"""Products that are added up in their order; long sums of such sums are rounded less."""
+"""Products added in order; sums of such sums have smaller rounding errors."""
 
 FEWEST_EACH = 1 << 16
-"""Elements of the weight of a thread at least."""
+"""Least number of the weight's elements per thread."""
 
 
 class RowFields(Struct):
@@ -73,7 +73,7 @@ class RowFields(Struct):
     outputs: Word
     """Elements of a row of results."""
     rectifier: Address
-    """Address of the rectifier's numbers: the slope of what is below 0, or the limits."""
+    """Address of the rectifier's numbers: the slope of negative sums, or the limits."""
 
 
 @cache
@@ -82,9 +82,9 @@ def _kernel(width: int, rows: int, vectors: int, then: str) -> int:
 
     Args:
         width: Floats of a vector.
-        rows: How many rows there are.
+        rows: Number of rows.
         vectors: Of a panel.
-        then: What becomes of the sums: "" for a slope, "limits", or a function.
+        then: Epilogue of the sums: "" for a slope, "limits", or a function.
     """
     name = f"few_rows{width}_{rows}_{vectors}{then and '_'}{then}"
     return compiled(name, lambda module: _write(module, name, width, rows, vectors, then), name)[
@@ -144,22 +144,22 @@ def _finish(k: Kernel, f: RowFields, then: str) -> Callable[[Vector], Vector]:
 
 
 def _vectors_at_once(width: int, rows: int, vectors: int) -> int:
-    """Return how many vectors of a panel fit into registers: their sums, they, and a number."""
+    """Return how many vectors of a panel fit into registers, with their sums and a number."""
     most = max(1, (REGISTERS[width] - 1) // (rows + 1))
     return max(n for n in range(1, most + 1) if vectors % n == 0)
 
 
 class FewRows:
-    """y = x W^T + b, and what becomes of it; NaN stays.
+    """y = x W^T + b, and an epilogue; NaN stays.
 
     Args:
-        rows: How many there are, up to the vectors' ``MOST_ROWS``.
+        rows: Number of rows, up to the vectors' ``MOST_ROWS``.
         length: Elements of a row.
         outputs: Elements of a row of results.
         panel: Outputs whose columns lie side by side in the weight: whole vectors.
         columns: Columns of a panel, ``length`` or more of them.
         tuning: The kernel's vectors and threads.
-        then: What becomes of the sums.
+        then: Epilogue of the sums.
 
     Raises:
         ValueError: There are too many rows, or the panels are no whole vectors.

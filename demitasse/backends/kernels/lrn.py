@@ -225,7 +225,7 @@ class LocalResponse:
         tuning: The kernels' vectors and threads.
 
     Attributes:
-        scratch_size: Elements of scratch memory that a call takes.
+        scratch_size: Elements of scratch memory for a call.
 
     Raises:
         ValueError: Channels fill no whole vectors, or windows are too wide.

@@ -39,7 +39,7 @@ class Rows(NamedTuple):
     """Row counts that a kernel supports.
 
     Attributes:
-        most: How many the registers hold.
+        most: Greatest number of rows in registers.
         few: The only number, less than that; 0 for any.
     """
 
@@ -76,12 +76,12 @@ Only the required kernels are compiled: few nets need every panel, and few layer
 def by_panel(
     kind: str, width: int, count: int, write: Callable[[Kernel, int, Rows], None]
 ) -> Panels:
-    """Return what gives kernels of one kind.
+    """Return the factory of one kind of kernels.
 
     Args:
-        kind: What they are called; no others of the process are.
+        kind: Prefix of the kernels' names, unique in the process.
         width: Floats of a vector.
-        count: How many arguments they have; the last is :attr:`Product.remainders`.
+        count: Number of arguments; the last is :attr:`Product.remainders`.
         write: Writes one, for so many vectors and such numbers of rows.
     """
 
@@ -139,12 +139,12 @@ def a_few_at_a_time(
     row_bytes: Sequence[Word | int],
     body: Callable[[Sequence[Word], int], None],
 ) -> None:
-    """Write what is done to ``count`` rows, ``most`` of them at a time, and then to the rest.
+    """Write a loop over ``count`` rows, ``most`` rows at a time, and then the remainder.
 
     Args:
         k: The kernel.
-        count: How many rows there are.
-        most: How many the registers hold.
+        count: Number of rows.
+        most: Greatest number of rows in registers.
         starts: Addresses that belong to the first row.
         row_bytes: From each of them to the next row's.
         body: Writes it for the addresses of some rows, and how many these are.
@@ -164,11 +164,11 @@ def product_rows(
     row_bytes: Sequence[Word | int],
     body: Callable[[Sequence[Word], int], None],
 ) -> None:
-    """Write the same for a kernel of :func:`by_panel`, which leaves the rest to another.
+    """Write this loop for a kernel of :func:`by_panel`, which calls another for the remainder.
 
     Args:
         k: The kernel.
-        count: How many rows there are.
+        count: Number of rows.
         rows: How many the kernel is for.
         starts: Addresses that belong to the first row; arguments of the kernel.
         row_bytes: From each of them to the next row's.

@@ -11,41 +11,41 @@ from demitasse.core.config import settings
 __all__ = ["Pays", "Tuning"]
 
 Pays = Literal["auto", "always", "never"]
-"""True if a kernel is taken: where a model says that it pays, wherever it can be, or nowhere."""
+"""Choice of a kernel: if a cost model says that it pays, always if supported, or never."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """For which processor kernels are made, and when they are taken.
+    """Target processor of the kernels, and rules for their choice.
 
     Attributes:
-        width: Floats of a vector, 8 or 16; 0 where no kernels can be made.
-        threads: How many work on a convolution.
-        winograd: Whether convolutions go over tiles.
-        direct: Whether those of few channels go by direct convolution.
-        depthwise: Whether those of each channel by itself go by our own depthwise convolution.
-        narrow: Whether those to few channels go by our own.
-        grouped: Whether those of small groups of channels go by our own.
-        pointwise: Whether those of single pixels, behind a normalisation, go by our own.
-        separable: Whether depthwise ones run as one with those of single pixels behind them.
-        stack_bytes: Transformed tiles that a thread works on at a time; they stay in its cache.
-        shared_stack_bytes: The same, for each thread, where all work on the same tiles: for filters
-            that no cache holds, and that are read each time.
-        fewest_tiles: Tiles that are worked on at a time at least.
-        shared_filter_bytes: Transformed filters from which on all threads work on the same tiles.
-        unpacked_filter_bytes: Transformed filters from which on they are not kept.
-        points_bytes: Of filters that are not kept, values at the points that a thread makes at a
-            time; they stay in a core's second cache.
-        copy_bytes: Rows of an image that direct convolution copies at a time; they stay in a
-            core's first cache.
+        width: Floats of a vector, 8 or 16; 0 if no kernel can be compiled.
+        threads: Threads of a convolution.
+        winograd: Choice of Winograd's convolution.
+        direct: Choice of direct convolution of few input channels.
+        depthwise: Choice of depthwise convolution.
+        narrow: Choice of convolution to few output channels.
+        grouped: Choice of convolution of small groups.
+        pointwise: Choice of pointwise convolution after a normalisation.
+        separable: Choice of fusing a depthwise with the following pointwise convolution.
+        stack_bytes: Transformed tiles per block of a thread; they stay in its cache.
+        shared_stack_bytes: The same per thread, if all threads share the tiles: for filters that
+            fit into no cache.
+        fewest_tiles: Least number of tiles of a block.
+        shared_filter_bytes: Size of transformed filters from which on all threads share tiles.
+        on_the_fly_filter_bytes: Size from which on filters are transformed on the fly.
+        on_the_fly_bytes: Filters that a thread transforms on the fly at a time, in a core's second
+            cache.
+        copy_bytes: Rows of an image that direct convolution copies at a time, in a core's first
+            cache.
         pooled_bytes: Outputs of direct convolution that are pooled at a time; they stay in the
             second.
         group_filter_bytes: Filters of small groups that go over rows at a time; they stay in a
             core's second cache.
         pixel_filter_bytes: Filters up to which pixels are normalised on the way; they stay in a
             core's second cache.
-        noted_bytes: Outputs of a depthwise convolution that are noted for those of single pixels
-            behind it; they stay in a core's second cache.
+        noted_bytes: Outputs of a depthwise convolution that are stored for the following pointwise
+            convolution; they stay in a core's second cache.
         cached_bytes: Images and outputs of a depthwise convolution, up to which most of what it
             reads is still in a cache.
     """
@@ -63,8 +63,8 @@ class Tuning:
     shared_stack_bytes: int = 4 << 20
     fewest_tiles: int = 24
     shared_filter_bytes: int = 8 << 20
-    unpacked_filter_bytes: int = 3 << 20
-    points_bytes: int = 320 << 10
+    on_the_fly_filter_bytes: int = 3 << 20
+    on_the_fly_bytes: int = 320 << 10
     copy_bytes: int = 32 << 10
     pooled_bytes: int = 160 << 10
     group_filter_bytes: int = 160 << 10
@@ -74,14 +74,14 @@ class Tuning:
 
     @property
     def instructions(self) -> str:
-        """Name of the processor's instructions that vectors of this width are for."""
+        """Name of the processor's instructions for vectors of this width."""
         return "avx512" if self.width > 8 else "avx2"
 
     def as_set(self, threads: int) -> Tuning:
-        """Return this as the settings ``jit`` and ``winograd`` change it.
+        """Return this tuning, changed by the settings ``jit`` and ``winograd``.
 
         Args:
-            threads: How many the settings say.
+            threads: Number of threads in the settings.
         """
         return replace(
             self,

@@ -59,7 +59,7 @@ class OutputFields(ImageFields):
 
 
 def _image_values(images: Images, of: type[ImageFields] = ImageFields) -> Values:
-    """Return the fields of images; their address is given with each call."""
+    """Return the fields of images, whose address is an argument of each call."""
     _, _, rows, columns = images.shape
     return of.values(
         at=RUNTIME,
@@ -72,11 +72,11 @@ def _image_values(images: Images, of: type[ImageFields] = ImageFields) -> Values
 
 
 class Row(NamedTuple):
-    """An output row and the rows that it is made of, in the kernel.
+    """An output row and its input rows, in the kernel.
 
     Attributes:
         image: Address of the image's first pixel.
-        top: The row that the first row of taps sees; it may lie outside.
+        top: Input row of the first row of taps, possibly outside.
         down: Rows from one row of taps to the next.
         left: Columns that the first window reaches to the left of the image.
         height: Rows of the image.
@@ -86,7 +86,7 @@ class Row(NamedTuple):
         zeros: Address of zeros in place of a pixel outside.
         output: Address of the first output.
         output_bytes: Bytes from one output to the next.
-        columns: How many outputs there are.
+        columns: Number of outputs.
     """
 
     image: Word
@@ -111,7 +111,7 @@ class WindowFields(Struct):
     y: ImageFields
     """The output."""
     step_down: Word
-    """Rows of the input from one window to that below."""
+    """Rows of the input from one window to the window below."""
     down: Word
     """Rows of the input from one row of taps to the next."""
     top: Word
@@ -162,7 +162,7 @@ def window_values(
         y: The output.
         zeros: Zeros in place of a pixel outside.
         before: Number of zeros before that pixel, for vectors that begin early.
-        gradient: Whether the gradient of ``y`` is read, and ``y`` not written.
+        gradient: True to read ``y`` as a gradient instead of writing it.
     """
     return {
         "x": _image_values(x),
@@ -181,7 +181,7 @@ class RegisterTile(NamedTuple):
     """Parameters of a row of windows that the code depends on.
 
     Attributes:
-        pixels: Windows that are summed at a time; a row has as many, or more.
+        pixels: Windows of a tile; a row has at least as many.
         taps: Columns of a window.
         stride: Columns from one window to the next.
         dilation: Columns from one tap to the next.
@@ -222,7 +222,7 @@ def decline_many(tile: RegisterTile, op: ops.Conv) -> None:
     """Decline windows that read too many pixels in a tile.
 
     Raises:
-        Declined: They do, for they are large, or far from each other.
+        Declined: The windows are too large, or too far apart.
     """
     seen = op.kernel[0] * tile.span
     if seen > MOST_SEEN:
@@ -250,15 +250,15 @@ of zeros."""
 def fill_indirection_buffer(
     k: Kernel, rows: int, row: Row, first: Word, seen: Word, span: int
 ) -> None:
-    """Write the addresses of columns of some rows; that of zeros for those outside.
+    """Write the addresses of some rows' columns; outside pixels get the address of zeros.
 
     Args:
         k: The kernel.
-        rows: How many rows of taps there are.
+        rows: Number of rows of taps.
         row: The row of windows.
         first: The first column; it may lie outside.
         seen: Where they are written, row after row.
-        span: How many columns there are.
+        span: Number of columns.
     """
     for i in range(rows):
         y = row.top + row.down * i
@@ -274,17 +274,17 @@ def fill_indirection_buffer(
 def for_each_tile(
     k: Kernel, row: Row, rows: int, tile: RegisterTile, body: Callable[[Word, Word, Seen], None]
 ) -> None:
-    """Write what is done to the windows of a row, a few at a time; the last begin early.
+    """Write a loop over the windows of a row, tile by tile; the last tile begins early.
 
-    Where windows reach over the edges of the image, the addresses of what they see are noted first.
+    At the edges of an image, pixels' addresses are written to an indirection buffer first.
 
     Args:
         k: The kernel.
         row: The row.
-        rows: How many rows of taps there are.
+        rows: Number of rows of taps.
         tile: The register tile.
-        body: Writes it, for the address of the first pixel that is seen, which may lie outside;
-            that of the first output; and what tells where pixels are.
+        body: Writes a tile, given the address of the first pixel, possibly outside; the address of
+            the first output; and the function that returns pixels' addresses.
     """
     noted = k.scratch(math.ceil(rows * tile.span * INT / k.vector_bytes))
     rows_inside = (row.top > -1) & (row.top + row.down * (rows - 1) < row.height)

@@ -19,16 +19,16 @@ def outputs(kernel, width, rows, columns, slope, *, pool):
     down, across = of
     name = f"back {'pooled ' if pool else ''}{of.name}x{width}"
     code = of_stage(name, width, 9, lambda module: back(module, of, width, pool=pool))
-    points, offsets = normal(of.points, width), normal(width, seed=1)
+    positions, offsets = normal(of.positions, width), normal(width, seed=1)
     slope = np.linspace(slope, slope / 2, width, dtype=np.float32)  # one for each filter
     target = np.full((SIZE, SIZE, width), np.nan, np.float32)
 
     vector = width * FLOAT
     called(
-        code, points, vector, target, SIZE * vector, vector, rows, columns, offsets, slope,
+        code, positions, vector, target, SIZE * vector, vector, rows, columns, offsets, slope,
     )  # fmt: skip
 
-    tile = points.reshape(down.side, across.side, width).astype(float)
+    tile = positions.reshape(down.side, across.side, width).astype(float)
     sums = np.einsum("ri,sj,ijv->rsv", down.output, across.output, tile, optimize=True)
     want = sums[:rows, :columns] + offsets
     return target, np.maximum(want, slope * want)

@@ -92,7 +92,7 @@ ROWS = [(taps, points) for table in (FINITE, ALONE) for taps, points in table.it
 
 
 @pytest.mark.parametrize(("taps", "points"), ROWS)
-def test_products_at_the_points_are_the_filtered_row(taps, points):
+def test_products_at_the_positions_are_the_filtered_row(taps, points):
     of, rng = matrices(taps, points), np.random.default_rng(0)
     row, taken = rng.normal(size=len(of.input)), rng.normal(size=taps)
 
@@ -153,7 +153,11 @@ def test_points_are_an_odd_number_of_cache_lines_apart():
 
     assert [
         count % 32
-        for count in (some.tile_point_stride, some.sum_point_stride, some.filter_point_stride)
+        for count in (
+            some.tile_position_stride,
+            some.sum_position_stride,
+            some.filter_position_stride,
+        )
     ] == [16, 16, 16]
 
 
@@ -179,6 +183,6 @@ def test_many_filters_are_kept_in_c_order_alone_where_that_fills_vectors_and_thr
     assert not stack(8, 512, 512, 7, threads=33).on_the_fly
 
 
-def test_gradients_read_filters_at_the_points():
+def test_gradients_read_filters_at_the_positions():
     assert not stack(8, 512, 512, 7).backward.on_the_fly
     assert not stack(8, 512, 512, 7).filter_gradient.on_the_fly

@@ -1,4 +1,4 @@
-"""Strips are cut out of images, copied with zeros around, and taken to the points."""
+"""Input transform: strips of images are padded, cut into tiles and transformed."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from demitasse.backends.kernels.winograd.matrices import filtering
 from demitasse.backends.kernels.winograd.transforms import (
     ImageFields,
     Piece,
-    Points,
+    Positions,
     cut,
     image_values,
     transform,
@@ -29,11 +29,11 @@ class CutFields(Struct):
     x: ImageFields
     """The images."""
     tiles: Address
-    """Address of the tiles, for each point one after the other."""
+    """Address of the tiles, for each position one after the other."""
     tile_stride: Word
     """Elements from one tile to the next."""
-    point_stride: Word
-    """Elements from one point to the next."""
+    position_stride: Word
+    """Elements from one position to the next."""
 
 
 def write(k, of):
@@ -42,7 +42,7 @@ def write(k, of):
     f = CutFields.read(k)
     with each_block(k, f.strips) as block:
         first = f.tiles + block.first * f.strips.tile_columns * f.tile_stride * FLOAT
-        target = Points(first, f.tile_stride * FLOAT, f.point_stride * FLOAT)
+        target = Positions(first, f.tile_stride * FLOAT, f.position_stride * FLOAT)
         cut(k, f.strips, f.x, block, forth, Piece.of_input(of), target)
 
 
@@ -50,7 +50,7 @@ def write(k, of):
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 @pytest.mark.parametrize("pad", [(0, 0), (1, 2), (2, 1)])
 @pytest.mark.parametrize("channels", ["one block", "two blocks", "an odd number"])
-def test_all_tiles_are_at_the_points(channels, pad, kernel, width):
+def test_all_tiles_are_at_the_positions(channels, pad, kernel, width):
     c, block = {
         "one block": (width, width), "two blocks": (2 * width, width),
         "an odd number": (width + 3, width + 3),
@@ -60,14 +60,14 @@ def test_all_tiles_are_at_the_points(channels, pad, kernel, width):
     x, memory = images(shape, block)
     cutting = tiling(shape, c, kernel, width, pad, stack_bytes=1, fewest_tiles=1)
     scratch, (down, right) = ScratchLayout(cutting), cutting.grid
-    tiles = np.zeros((cutting.points, 2 * down * right, c), np.float32)
+    tiles = np.zeros((cutting.positions, 2 * down * right, c), np.float32)
     code = exported(f"cut{of.name}x{width}", width, lambda k: write(k, of))
     fields = CutFields.values(
         strips=scratch.calls(stages=1)[0],
         x=image_values(Images.in_blocks(shape, block), shape[2:], width, cutting.sources),
         tiles=tiles,
         tile_stride=c,
-        point_stride=2 * down * right * c,
+        position_stride=2 * down * right * c,
     )
 
     own = np.zeros(scratch.size, np.float32)

@@ -1,4 +1,4 @@
-"""Filters to the points, and their gradient back."""
+"""Filter transform, and its transpose for the gradient."""
 
 import numpy as np
 import pytest
@@ -10,16 +10,18 @@ from demitasse.backends.kernels.winograd import filters
 from demitasse.backends.kernels.winograd.filters import FilterGradient, Filters
 
 
-def unpacked(points, of):
-    """The filters of a stack of panels. Shape: (points, groups, inputs, outputs)."""
+def unpacked(positions, of):
+    """The filters of a stack of panels. Shape: (positions, groups, inputs, outputs)."""
     inputs, outputs = of.channels // of.groups, of.filters // of.groups
-    by_point = points.reshape(of.points, of.filter_point_stride)
-    by_group = by_point[:, : of.groups * of.filter_group_stride].reshape(of.points, of.groups, -1)
-    found = np.empty((of.points, of.groups, inputs, outputs), points.dtype)
+    by_position = positions.reshape(of.positions, of.filter_position_stride)
+    by_group = by_position[:, : of.groups * of.filter_group_stride].reshape(
+        of.positions, of.groups, -1
+    )
+    found = np.empty((of.positions, of.groups, inputs, outputs), positions.dtype)
     for vectors, first in of.panels:
         columns = vectors * of.width
         part = by_group[..., first * inputs : (first + columns) * inputs]
-        part = part.reshape(of.points, of.groups, inputs, columns)
+        part = part.reshape(of.positions, of.groups, inputs, columns)
         found[..., first : first + columns] = part[..., : outputs - first]
     return found
 
@@ -34,14 +36,14 @@ SIZES = pytest.mark.parametrize(("c", "m", "group"), [(16, 16, 1), (20, 50, 1), 
 def test_filters_are_transformed_from_both_sides(kernel, c, m, group, threads, width):
     of = tiling((1, c, 8, 8), m, kernel, width, group=group, threads=threads)
     weights, of_net = normal(m, c // group, *kernel), Filters(of)
-    points = np.full(of.filter_size, np.nan, np.float32)
+    positions = np.full(of.filter_size, np.nan, np.float32)
 
-    of_net.update(weights, points)
+    of_net.update(weights, positions)
 
     down, across = (each.filter for each in of.filtering)
     parts = weights.reshape(group, -1, *weights.shape[1:])
     want = np.einsum("ri,sj,gmcij->rsgcm", down, across, parts, optimize=True)
-    got = unpacked(points, of)
+    got = unpacked(positions, of)
     np.testing.assert_allclose(got, want.reshape(got.shape), rtol=1e-4, atol=1e-5)
 
 
@@ -51,14 +53,14 @@ def test_filters_are_transformed_from_both_sides(kernel, c, m, group, threads, w
 def test_filters_of_the_gradient_are_turned_round(kernel, c, m, group, width):
     of = tiling((1, c, 8, 8), m, kernel, width, group=group).backward
     weights, of_net = normal(m, c // group, *kernel), Filters(of)
-    points = np.full(of.filter_size, np.nan, np.float32)
+    positions = np.full(of.filter_size, np.nan, np.float32)
 
-    of_net.update(weights, points)
+    of_net.update(weights, positions)
 
     down, across = (each.filter for each in of.filtering)
     flipped = weights[..., ::-1, ::-1].reshape(group, -1, *weights.shape[1:])
     want = np.einsum("ri,sj,gmcij->rsgmc", down, across, flipped, optimize=True)
-    got = unpacked(points, of)
+    got = unpacked(positions, of)
     np.testing.assert_allclose(got, want.reshape(got.shape), rtol=1e-4, atol=1e-5)
 
 
@@ -67,12 +69,12 @@ def test_filters_of_the_gradient_are_turned_round(kernel, c, m, group, width):
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_chunks_are_summed_and_taken_back(kernel, c, m, group, width):
     of, chunks = tiling((1, c, 8, 8), m, kernel, width, group=group), 3
-    points, weights = normal(chunks, of.filter_size), np.zeros((m, c // group, *kernel), "f")
+    positions, weights = normal(chunks, of.filter_size), np.zeros((m, c // group, *kernel), "f")
 
-    FilterGradient(of, chunks)(points, weights)
+    FilterGradient(of, chunks)(positions, weights)
 
     down, across = (each.filter.astype(float) for each in of.filtering)
-    total = unpacked(points.sum(axis=0), of)
+    total = unpacked(positions.sum(axis=0), of)
     total = total.reshape(len(down), len(across), *total.shape[1:])
     want = np.einsum("ri,sj,rsgcm->gmcij", down, across, total, optimize=True)
     np.testing.assert_allclose(weights, want.reshape(weights.shape), rtol=1e-4, atol=2e-4)
@@ -90,9 +92,9 @@ def test_large_filters_are_written_past_the_caches_to_the_same_bits(
     found = []
     for large in (filters.LARGE, 0):
         monkeypatch.setattr(filters, "LARGE", large)
-        points = aligned(of.filter_size + shift)[shift:]
-        points[...] = np.nan
-        Filters(of).update(weights, points)
-        found.append(points)
+        positions = aligned(of.filter_size + shift)[shift:]
+        positions[...] = np.nan
+        Filters(of).update(weights, positions)
+        found.append(positions)
 
     np.testing.assert_array_equal(found[1], found[0])

@@ -85,14 +85,14 @@ def pool_rounding_down(written=None):
     """Run a Winograd convolution of an odd size, and MAX pooling that leaves out a row."""
     shape, filters = (1, 16, 9, 9), 16
     of = tiling(shape, filters, (3, 3), WIDTH)
-    points = np.zeros(of.filter_size, np.float32)
-    Filters(of).update(normal(filters, 16, 3, 3), points)
+    positions = np.zeros(of.filter_size, np.float32)
+    Filters(of).update(normal(filters, 16, 3, 3), positions)
     if written is not None:
         WinogradConvolution._written = written
     target = Images.in_blocks((1, filters, 4, 4), WIDTH)
     convolve = WinogradConvolution(of, Images.in_blocks(shape, WIDTH), target, pool=True)
     out = np.zeros(filters * 16, np.float32)
-    convolve(normal(16 * 81), out, points, np.zeros(convolve.scratch_size, np.float32))
+    convolve(normal(16 * 81), out, positions, np.zeros(convolve.scratch_size, np.float32))
     return out
 
 

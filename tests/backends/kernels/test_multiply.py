@@ -1,4 +1,4 @@
-"""Products at the points, panel by panel, against numpy."""
+"""Products at the positions, panel by panel, against numpy."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from demitasse.backends.kernels.winograd.products import ProductFields, each_pan
 
 
 class MultiplyFields(Struct):
-    """One block of tiles at the points."""
+    """One block of tiles at the positions."""
 
     strips: StripFields
     """The strips."""
@@ -21,10 +21,10 @@ class MultiplyFields(Struct):
     """The products."""
 
 
-def write(k, points):
+def write(k, positions):
     f = MultiplyFields.read(k)
     p = f.products
-    with each_block(k, f.strips) as block, each_panel(k, p, block, points) as panel:
+    with each_block(k, f.strips) as block, each_panel(k, p, block, positions) as panel:
         k.call_at(
             panel.product, panel.tiles, p.tile_stride * FLOAT, FLOAT, panel.filters,
             panel.row_bytes, panel.sums, p.sum_stride * FLOAT, block.tiles, p.channels, 0,
@@ -32,11 +32,11 @@ def write(k, points):
         )  # fmt: skip
 
 
-def by_point(memory, of, stride, row_stride, count):
-    """The rows of each point. Shape: (points, tiles, count)."""
-    rows = memory[: of.points * stride].reshape(of.points, stride)
+def by_position(memory, of, stride, row_stride, count):
+    """The rows of each position. Shape: (positions, tiles, count)."""
+    rows = memory[: of.positions * stride].reshape(of.positions, stride)
     tiles = of.strips_per_block * of.grid[1]
-    return rows[:, : tiles * row_stride].reshape(of.points, tiles, row_stride)[..., :count]
+    return rows[:, : tiles * row_stride].reshape(of.positions, tiles, row_stride)[..., :count]
 
 
 @WIDTH
@@ -52,22 +52,24 @@ def test_tiles_times_filters_are_sums(c, m, group, shared, width):
         products=product_values(of, products, of.block_tiles, scratch.sums_bytes),
     )
     memory = normal(scratch.size, seed=1)
-    kernel = exported(f"multiply{width}", width, lambda k: write(k, of.points))
+    kernel = exported(f"multiply{width}", width, lambda k: write(k, of.positions))
 
     places = scratch.divide(memory)
     Arguments(fields).run(kernel, 1, {**places, "products.filters": filters})
 
     stack = places["strips.stacks"]
-    tiles = by_point(stack, of, of.tile_point_stride, of.tile_stride, c)
-    sums = by_point(stack[scratch.sums_bytes // FLOAT :], of, of.sum_point_stride, of.sum_stride, m)
+    tiles = by_position(stack, of, of.tile_position_stride, of.tile_stride, c)
+    sums = by_position(
+        stack[scratch.sums_bytes // FLOAT :], of, of.sum_position_stride, of.sum_stride, m
+    )
     inputs, outputs = c // group, m // group
     for g in range(group):
         taken = tiles[..., g * inputs : (g + 1) * inputs].astype(float)
-        own = filters.reshape(of.points, -1)[:, g * of.filter_group_stride :]
+        own = filters.reshape(of.positions, -1)[:, g * of.filter_group_stride :]
         for vectors, first in of.panels:
             columns = vectors * width
             part = own[:, first * inputs : (first + columns) * inputs]
-            part = part.reshape(of.points, inputs, columns)[..., : outputs - first]
+            part = part.reshape(of.positions, inputs, columns)[..., : outputs - first]
             start = g * outputs + first
             got = sums[..., start : start + part.shape[-1]]
             np.testing.assert_allclose(got, taken @ part, rtol=1e-4, atol=1e-4)

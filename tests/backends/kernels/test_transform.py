@@ -25,13 +25,13 @@ def test_a_tile_is_multiplied_from_both_sides(which, kernel, width):
     name = f"transform {which}{of.name}x{width}"
     code = of_stage(name, width, 6, lambda module: transform(module, "stage", both, width))
     tile = normal(rows + 2, columns + 1, width)
-    points = np.zeros((high * wide, 3, width), np.float32)
+    positions = np.zeros((high * wide, 3, width), np.float32)
 
     vector = width * FLOAT
-    places = points.reshape(-1)[width:]  # of the second of three tiles
+    places = positions.reshape(-1)[width:]  # of the second of three tiles
     called(code, tile, (columns + 1) * vector, vector, places, 3 * vector, vector)
 
     taken = tile[:rows, :columns].astype(float)
     want = np.einsum("ri,sj,ijv->rsv", down, across, taken, optimize=True)
-    np.testing.assert_allclose(points[:, 1].reshape(want.shape), want, rtol=1e-4, atol=2e-4)
-    assert not points[:, [0, 2]].any()
+    np.testing.assert_allclose(positions[:, 1].reshape(want.shape), want, rtol=1e-4, atol=2e-4)
+    assert not positions[:, [0, 2]].any()

@@ -51,14 +51,14 @@ def test_the_output_is_that_of_the_definition(kernel, c, m, group, threads, tuni
     of = tiling(shape, m, kernel, width, pad, group, threads, **tuning)
     (x, memory), weights, offsets = images(shape), normal(m, c // group, *kernel), normal(m)
     filters, y = Filters(of), np.zeros((3, *of.output, m), np.float32)
-    points = np.full(of.filter_size, np.nan, np.float32)
-    filters.update(weights, points)
+    positions = np.full(of.filter_size, np.nan, np.float32)
+    filters.update(weights, positions)
 
     convolve = WinogradConvolution(
         of, Images.in_blocks(shape, c), Images.of(y.transpose(0, 3, 1, 2))
     )
     convolve.take_offsets(offsets)
-    convolve(memory, y, points, *zeros(convolve.scratch_size))
+    convolve(memory, y, positions, *zeros(convolve.scratch_size))
 
     want = correlated(x, weights, pad, group) + offsets[:, None, None]
     expect_close(y.transpose(0, 3, 1, 2), want)
@@ -74,13 +74,13 @@ def test_a_rectifier_follows(kernel, then, width):
     (x, memory), weights, offsets = images(shape), normal(m, 16, *kernel), normal(m, seed=2)
     offsets[:3] = NOT_NUMBERS
     filters, y = Filters(of), np.zeros((2, *of.output, m), np.float32)
-    points = np.full(of.filter_size, np.nan, np.float32)
-    filters.update(weights, points)
+    positions = np.full(of.filter_size, np.nan, np.float32)
+    filters.update(weights, positions)
 
     target = Images.of(y.transpose(0, 3, 1, 2))
     convolve = WinogradConvolution(of, Images.in_blocks(shape, 16), target, then)
     convolve.take_offsets(offsets)
-    convolve(memory, y, points, *zeros(convolve.scratch_size))
+    convolve(memory, y, positions, *zeros(convolve.scratch_size))
 
     sums, got = correlated(x, weights, pad) + offsets[:, None, None], y.transpose(0, 3, 1, 2)
     want = rectified(then, sums)
@@ -98,12 +98,12 @@ def test_pooling_and_a_rectifier_follow(size, kernel, width):
     (x, memory), weights = images(shape), normal(2 * width, 16, *kernel)
     high, wide = (-(-side // 2) for side in size)
     filters, out = Filters(of), np.zeros((2, 2, high, wide, width), np.float32)
-    points = np.full(of.filter_size, np.nan, np.float32)
-    filters.update(weights, points)
+    positions = np.full(of.filter_size, np.nan, np.float32)
+    filters.update(weights, positions)
 
     target = Images.in_blocks((2, 2 * width, high, wide), width)
     convolve = WinogradConvolution(of, Images.in_blocks(shape, 16), target, RELU, pool=True)
-    convolve(memory, out, points, *zeros(convolve.scratch_size))
+    convolve(memory, out, positions, *zeros(convolve.scratch_size))
 
     y = np.maximum(correlated(x, weights, pad), 0)
     want = pooled(y, (2, 2), (2, 2), (0, 0), (high, wide))
@@ -119,12 +119,12 @@ def test_the_gradient_of_the_input_is_a_convolution(kernel, c, m, group, threads
     weights, turned = normal(m, c // group, *kernel), of.backward
     slopes, memory = images((2, m, *of.output))
     filters, out = Filters(turned), np.zeros((2, 9, 10, c), np.float32)
-    points = np.full(turned.filter_size, np.nan, np.float32)
-    filters.update(weights, points)
+    positions = np.full(turned.filter_size, np.nan, np.float32)
+    filters.update(weights, positions)
 
     x = Images.of(out.transpose(0, 3, 1, 2))
     convolve = WinogradConvolution(turned, Images.in_blocks((2, m, *of.output), m), x)
-    convolve(memory, out, points, *zeros(convolve.scratch_size))
+    convolve(memory, out, positions, *zeros(convolve.scratch_size))
 
     parts = weights.reshape(group, m // group, c // group, *kernel)
     back = parts.transpose(0, 2, 1, 3, 4)[..., ::-1, ::-1].reshape(c, m // group, *kernel)
@@ -158,11 +158,11 @@ def test_the_gradients_of_weights_and_bias(kernel, c, m, group, threads, tuning,
         (48, 96, 1, 2, {}),
         (64, 128, 2, 2, {}),
         (48, 96, 1, 3, {"shared_stack_bytes": 1, "fewest_tiles": 1}),
-        (96, 64, 1, 2, {"points_bytes": 1}),
+        (96, 64, 1, 2, {"on_the_fly_bytes": 1}),
     ],
     ids=["one panel", "odd panels", "groups", "short blocks", "a vector of channels at a time"],
 )
-def test_filters_taken_to_the_points_where_they_are_used_give_the_same_bits(
+def test_filters_taken_to_the_positions_where_they_are_used_give_the_same_bits(
     kernel, c, m, group, threads, tuning, width
 ):
     shape = (3, c, 11, 9)
@@ -172,7 +172,7 @@ def test_filters_taken_to_the_points_where_they_are_used_give_the_same_bits(
     for least in (0, 1 << 40):
         of = tiling(
             shape, m, kernel, width, zeros_around(kernel), group, threads,
-            unpacked_filter_bytes=least, **tuning,
+            on_the_fly_filter_bytes=least, **tuning,
         )  # fmt: skip
         assert of.on_the_fly == (least == 0)
         y = np.zeros((3, *of.output, m), np.float32)
@@ -182,13 +182,13 @@ def test_filters_taken_to_the_points_where_they_are_used_give_the_same_bits(
         convolve.take_offsets(offsets)
         if of.on_the_fly:
             convolve.take_factors(factors)
-            points = weights.ravel()
+            positions = weights.ravel()
         else:
-            points = np.full(of.filter_size, np.nan, np.float32)
+            positions = np.full(of.filter_size, np.nan, np.float32)
             scaled = np.ascontiguousarray(weights * factors[:, None, None, None])
-            Filters(of).update(scaled, points)
+            Filters(of).update(scaled, positions)
         scratch = np.full(convolve.scratch_size, np.nan, np.float32)
-        convolve(memory, y, points, scratch)
+        convolve(memory, y, positions, scratch)
         found.append(y)
 
     assert found[0].any()
@@ -202,12 +202,15 @@ def test_threads_change_no_bits_whether_they_share_tiles_or_not(kernel, width):
     weights, (_, memory), found, shared = normal(m, 96, *kernel), images(shape), [], []
     for threads in (1, 2, 3, 4):
         of = tiling(shape, m, kernel, width, zeros_around(kernel), threads=threads)
-        points, y = np.full(of.filter_size, np.nan, np.float32), np.zeros((1, *of.output, m), "f")
-        Filters(of).update(weights, points)
+        positions, y = (
+            np.full(of.filter_size, np.nan, np.float32),
+            np.zeros((1, *of.output, m), "f"),
+        )
+        Filters(of).update(weights, positions)
         convolve = WinogradConvolution(
             of, Images.in_blocks(shape, 96), Images.of(y.transpose(0, 3, 1, 2))
         )
-        convolve(memory, y, points, *zeros(convolve.scratch_size))
+        convolve(memory, y, positions, *zeros(convolve.scratch_size))
         found.append(y)
         shared.append(of.shared)
 

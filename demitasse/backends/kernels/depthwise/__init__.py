@@ -24,13 +24,13 @@ WIDEST = 16
 
 
 def plan_depthwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> DepthwiseSchedule:
-    """Return how a depthwise convolution is divided.
+    """Return the schedule of a depthwise convolution.
 
     Args:
         op: The convolution.
         x: Its input's shape, (N, C, H, W).
         y: Its output's shape.
-        tuning: For what kernels are made, and whether these are taken.
+        tuning: Target of the kernels, and the choice of kernels.
 
     Raises:
         Declined: It is not depthwise, or has another number of axes, or large windows.

@@ -151,7 +151,7 @@ class DepthwiseOperands:
         strips: The convolution.
         x: The input.
         y: The output.
-        then: What becomes of the sums.
+        then: Epilogue of the sums.
 
     Attributes:
         filters: The filters of each vector, tap after tap. Shape: (vectors, taps, width).
@@ -186,12 +186,12 @@ class DepthwiseOperands:
         )
 
     def update(self, weights: np.ndarray) -> None:
-        """Take new weights, in C order."""
+        """Copy new weights, given in C order."""
         by_channel = weights[: self._strips.x[1] * self._taps].reshape(-1, self._taps)
         self.filters[...] = by_channel[self._order].transpose(0, 2, 1)
 
     def take_slopes(self, slopes: np.ndarray) -> None:
-        """Take new slopes for what is below 0, one for each channel, or one for all."""
+        """Copy new slopes of negative sums: one for each channel, or one for all."""
         self._rectifier[...] = slopes
 
 
@@ -202,7 +202,7 @@ class DepthwiseConvolution:
         strips: The convolution.
         x: The input.
         y: The output.
-        then: What becomes of the sums.
+        then: Epilogue of the sums.
 
     Raises:
         ValueError: Channels are not contiguous.
@@ -223,11 +223,11 @@ class DepthwiseConvolution:
         return self._operands.filters
 
     def update(self, weights: np.ndarray) -> None:
-        """Take new weights, in C order."""
+        """Copy new weights, given in C order."""
         self._operands.update(weights)
 
     def take_slopes(self, slopes: np.ndarray) -> None:
-        """Take new slopes for what is below 0, one for each channel, or one for all."""
+        """Copy new slopes of negative sums: one for each channel, or one for all."""
         self._operands.take_slopes(slopes)
 
     def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
@@ -247,7 +247,7 @@ class DepthwiseConvolution:
 
     @property
     def code(self) -> str:
-        """Name of what runs."""
+        """Name of the code."""
         return self.strips.code
 
 
@@ -260,7 +260,7 @@ AHEAD = 4
 processor itself fetches too little of what it will read, and nothing of what it will write."""
 
 SECOND = 2
-"""The cache into which those are fetched."""
+"""Level of the cache for prefetched pixels."""
 
 
 FRESH = 2
@@ -274,8 +274,8 @@ class Shape(NamedTuple):
         kernel: Rows and columns of a window.
         stride: Columns from one window to the next.
         dilation: Columns from one tap to the next.
-        fetches: Whether pixels are fetched for later.
-        limited: Whether outputs have limits.
+        fetches: True to prefetch pixels.
+        limited: True if outputs are clamped.
     """
 
     kernel: tuple[int, int]
@@ -286,12 +286,12 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, op: ops.Conv, *, fetches: bool = False, limited: bool = False) -> Shape:
-        """Return that of a convolution over two axes."""
+        """Return the shape of a convolution over two axes."""
         high, wide = op.kernel
         return cls((high, wide), op.stride[1], op.dilation[1], fetches, limited)
 
     def span(self, count: int) -> int:
-        """Return the columns from the first to the last that some neighbouring windows see."""
+        """Return the number of columns from the first to the last of adjacent windows."""
         return (count - 1) * self.stride + (self.kernel[1] - 1) * self.dilation + 1
 
     def __str__(self) -> str:
@@ -337,7 +337,7 @@ class Ahead(NamedTuple):
     outputs: int
 
     def fetch(self, k: Kernel, place: Word) -> None:
-        """Have one vector of channels of each brought near."""
+        """Prefetch one vector of channels of each pixel."""
         for row in self.rows:
             for column in range(self.columns):
                 k.prefetch(row + self.step * column + place, SECOND)
@@ -348,7 +348,7 @@ class Ahead(NamedTuple):
 def write_row(k: Kernel, shape: Shape, row: Row, channels: Channels) -> None:
     """Write the outputs of a row, of all channels of a group, a few pixels at a time.
 
-    Where windows reach over the edges of the image, the addresses of what they see are noted first.
+    At the edges of an image, pixels' addresses are written to an indirection buffer first.
     """
     most, (high, _) = PIXELS[k.width], shape.kernel
     seen = k.scratch(-(-high * shape.span(most) * INT // k.vector_bytes))

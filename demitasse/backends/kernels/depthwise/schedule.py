@@ -28,7 +28,7 @@ class Group:
         x: Elements from the beginning of an input pixel to the first of them.
         y: The same for an output pixel.
         vector: The first vector.
-        channels: How many channels there are.
+        channels: Number of channels.
     """
 
     x: int
@@ -69,7 +69,7 @@ class DepthwiseSchedule:
         return first_channels(self.x[1], self.width)
 
     def fetches(self, x: Images, y: Images) -> bool:
-        """Return whether it pays to fetch pixels before they are needed.
+        """Return whether prefetching pixels pays.
 
         No cache holds large images any more, or their outputs. Where blocks of channels become
         pixels with all their channels, each block is written to lines that are not neighbours.

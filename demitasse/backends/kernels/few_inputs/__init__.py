@@ -17,20 +17,20 @@ from demitasse.backends.step import Declined
 __all__ = ["plan_direct"]
 
 FEWEST = 3e6
-"""Operations below which the time to start a kernel is more than it saves."""
+"""Operations below which starting a kernel takes longer than it saves."""
 
 WIDEST = 16
 """Taps of a window's row at most, for the kernels write them out."""
 
 
 def plan_direct(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> DirectSchedule:
-    """Return how a convolution of few channels is divided.
+    """Return the schedule of a convolution with few input channels.
 
     Args:
         op: The convolution.
         x: Its input's shape, (N, C, H, W).
         y: Its output's shape.
-        tuning: For what kernels are made, and whether these are taken.
+        tuning: Target of the kernels, and the choice of kernels.
 
     Raises:
         Declined: It has other channels or windows, or is too small to gain anything.

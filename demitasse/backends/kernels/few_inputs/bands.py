@@ -81,7 +81,7 @@ class BandFields(Struct):
     y: OutputFields
     """The output."""
     step_down: Word
-    """Rows of the image from one window to that below."""
+    """Rows of the image from one window to the window below."""
     step_right: Word
     """Columns of the image from one window to the next."""
     rows_per_band: Word
@@ -91,7 +91,7 @@ class BandFields(Struct):
     bands: Word
     """Bands of all images."""
     chunks: Word
-    """Into how many chunks they are divided."""
+    """Number of chunks."""
     copied_rows: Word
     """Rows that are copied for a band."""
     copied_columns: Word
@@ -124,9 +124,9 @@ class Band(NamedTuple):
         output: Address of the first output.
         row: Its first output row.
         line: The convolution's row that it begins with.
-        rows: How many output rows it has.
+        rows: Number of output rows.
         filters: Address of the chunk's filters.
-        again: Whether the chunk has had some before, 1 or 0.
+        again: 1 after the chunk's first, else 0.
     """
 
     copy: Word
@@ -146,7 +146,7 @@ def each_band(
     ones: bool = False,
     line: Callable[[Word], Word] = lambda row: row,
 ) -> Iterator[Band]:
-    """Write what is done to each band, chunk by chunk.
+    """Write a loop over the bands, chunk by chunk.
 
     Args:
         k: The kernel.
@@ -212,7 +212,7 @@ class Panel(NamedTuple):
 
 @contextmanager
 def each_panel(k: Kernel, f: BandFields, filters: Word) -> Iterator[Panel]:
-    """Write what is done for each panel of the filters that begin at an address."""
+    """Write a loop over the panels of filters at an address."""
     with k.loop(f.panels) as panel:
         entry = f.panel_table + panel.i * (COLUMNS * INT)
         product, remainders, elements, first = k.load_words(entry, 4)
@@ -232,7 +232,7 @@ def band_values(
     filter_chunk_stride: int,
     chunk_scratch: int,
 ) -> Values:
-    """Return the values of those fields.
+    """Return the values of the fields.
 
     Args:
         banding: The convolution.
@@ -311,7 +311,7 @@ def window_products(
         row: Taps of a window's row.
         step: Columns from one of them to the next.
         stride: Columns from one window to the next.
-        limited: Whether results have limits.
+        limited: True if results are clamped.
     """
 
     def write(k: Kernel, vectors: int, of: Rows) -> None:

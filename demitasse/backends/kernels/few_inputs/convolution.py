@@ -42,7 +42,7 @@ class DirectFields(Struct):
     bands: BandFields
     """The bands."""
     rectifier: Address
-    """Address of the rectifier's numbers: the slope of what is below 0, or the limits."""
+    """Address of the rectifier's numbers: the slope of negative sums, or the limits."""
     offsets: Address
     """Address of one offset for each element of all vectors of filters."""
 
@@ -125,10 +125,10 @@ class DirectConvolution:
     Args:
         banding: The convolution, and the pooling after it.
         y: The output.
-        then: What becomes of the sums.
+        then: Epilogue of the sums.
 
     Attributes:
-        scratch_size: Elements of scratch memory that a call takes.
+        scratch_size: Elements of scratch memory for a call.
         filters: The filters of each panel, tap after tap. Shape: (taps * pixel_stride,).
 
     Raises:
@@ -169,7 +169,7 @@ class DirectConvolution:
         )
 
     def update(self, weights: np.ndarray) -> None:
-        """Take new weights, in C order."""
+        """Copy new weights, given in C order."""
         banding = self.banding
         m, taps, width = banding.y[1], banding.taps, banding.width
         by_tap = weights[: m * taps].reshape(m, taps).T
@@ -180,7 +180,7 @@ class DirectConvolution:
             part.reshape(taps, columns)[...] = by_tap[:, some]
 
     def take_offsets(self, offsets: np.ndarray) -> None:
-        """Take new offsets, one for each filter; at first they are zeros."""
+        """Copy new offsets, one for each filter; the initial offsets are zeros."""
         np.take(offsets, self.banding.order, out=self._offsets)
 
     def __call__(
@@ -201,7 +201,7 @@ class DirectConvolution:
 
     @property
     def code(self) -> str:
-        """Name of what runs."""
+        """Name of the code."""
         return self.banding.code
 
 
@@ -235,7 +235,7 @@ class PoolFields(Struct):
 
 
 def pool_values(banding: DirectSchedule, pool: ops.Pool, y: Images) -> Values:
-    """Return the values of those fields."""
+    """Return the values of the fields."""
     table = np.array([FLOAT * place for _, place in y.vectors(banding.width)], np.int64)
     return PoolFields.values(
         lines=banding.y[2],

@@ -58,7 +58,7 @@ def _write(module: Any, name: str, width: int) -> None:
 class DirectGradient:
     """The gradients of a convolution's weights and bias.
 
-    The bias is a tap that is 1 in every window.
+    The bias is the weight of a tap that is 1 in every window.
 
     Args:
         banding: The convolution.
@@ -66,7 +66,7 @@ class DirectGradient:
         bias: Whether there is a bias.
 
     Attributes:
-        scratch_size: Elements of scratch memory that a call takes.
+        scratch_size: Elements of scratch memory for a call.
         sums: What each chunk has summed. Shape: (chunks, taps * pixel_stride).
 
     Raises:
@@ -136,5 +136,5 @@ class DirectGradient:
 
     @property
     def code(self) -> str:
-        """Name of what runs."""
+        """Name of the code."""
         return self.banding.code

@@ -22,13 +22,13 @@ WIDEST = 11
 def plan_few_outputs(
     op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning
 ) -> FewOutputsSchedule:
-    """Return how a convolution to few channels is divided.
+    """Return the schedule of a convolution with few output channels.
 
     Args:
         op: The convolution.
         x: Its input's shape, (N, C, H, W).
         y: Its output's shape.
-        tuning: For what kernels are made, and whether these are taken.
+        tuning: Target of the kernels, and the choice of kernels.
 
     Raises:
         Declined: It has other channels or windows.

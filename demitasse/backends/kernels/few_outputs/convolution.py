@@ -121,7 +121,7 @@ class NarrowConvolution:
     Args:
         lines: The convolution.
         x: The input.
-        then: What becomes of the sums.
+        then: Epilogue of the sums.
 
     Attributes:
         filters: The filters: for each, vector after vector, and tap after tap. Shape:
@@ -154,13 +154,13 @@ class NarrowConvolution:
         )
 
     def update(self, weights: np.ndarray) -> None:
-        """Take new weights, in C order."""
+        """Copy new weights, given in C order."""
         planes, vectors, taps, width = self.filters.shape
         by_channel = weights[: self.filters.size].reshape(planes, vectors, width, taps)
         self.filters[...] = by_channel.transpose(0, 1, 3, 2)
 
     def take_slopes(self, slopes: np.ndarray) -> None:
-        """Take new slopes for what is below 0, one for each channel, or one for all."""
+        """Copy new slopes of negative sums: one for each channel, or one for all."""
         self._rectifier[...] = slopes
 
     def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
@@ -180,5 +180,5 @@ class NarrowConvolution:
 
     @property
     def code(self) -> str:
-        """Name of what runs."""
+        """Name of the code."""
         return self.lines.code

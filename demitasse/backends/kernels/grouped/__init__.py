@@ -22,13 +22,13 @@ WIDEST = 11
 
 
 def plan_grouped(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> GroupedSchedule:
-    """Return how a convolution of small groups is divided.
+    """Return the schedule of a convolution with small groups.
 
     Args:
         op: The convolution.
         x: Its input's shape, (N, C, H, W).
         y: Its output's shape.
-        tuning: For what kernels are made, and whether these are taken.
+        tuning: Target of the kernels, and the choice of kernels.
 
     Raises:
         Declined: It has other groups or windows.

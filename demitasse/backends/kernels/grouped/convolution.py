@@ -42,7 +42,7 @@ AHEAD = 2
 """Prefetch distance, in register tiles."""
 
 SECOND = 2
-"""The cache into which those are fetched."""
+"""Level of the cache for prefetched pixels."""
 
 COLUMNS = 3
 """Integers of an entry of the table of vectors."""
@@ -83,7 +83,7 @@ class Work(NamedTuple):
         shared: Channels of a group, of which several have a vector; 0 for groups of whole vectors.
         fetched: Rows of the input from one row of windows to the next, whose pixels are fetched for
             later; 0 where none are.
-        limited: Whether outputs have limits.
+        limited: True if outputs are clamped.
     """
 
     rows: int
@@ -198,7 +198,7 @@ class GroupedConvolution:
         parts: The convolution.
         x: The input.
         y: The output.
-        then: What becomes of the sums.
+        then: Epilogue of the sums.
 
     Attributes:
         filters: The filters of each vector: row after row, channel after channel, tap after tap.
@@ -242,7 +242,7 @@ class GroupedConvolution:
         )
 
     def update(self, weights: np.ndarray, *, backward: bool = False) -> None:
-        """Take new weights, in C order.
+        """Copy new weights, given in C order.
 
         Args:
             weights: The weights.
@@ -257,7 +257,7 @@ class GroupedConvolution:
         self.filters[...] = by_filter[self._order].transpose(0, 3, 2, 4, 1)
 
     def take_slopes(self, slopes: np.ndarray) -> None:
-        """Take new slopes for what is below 0, one for each channel, or one for all."""
+        """Copy new slopes of negative sums: one for each channel, or one for all."""
         self._rectifier[...] = slopes
 
     def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
@@ -277,5 +277,5 @@ class GroupedConvolution:
 
     @property
     def code(self) -> str:
-        """Name of what runs."""
+        """Name of the code."""
         return self.parts.code

@@ -251,5 +251,5 @@ class GroupedGradient:
 
     @property
     def code(self) -> str:
-        """Name of what runs."""
+        """Name of the code."""
         return self.parts.code

@@ -83,7 +83,7 @@ class GroupedSchedule:
 
     @property
     def beats_tiles(self) -> bool:
-        """True if it is taken before Winograd's, whose filters are four times as large.
+        """True if this kernel is preferred to Winograd's, whose filters are four times as large.
 
         Few products are made of each, so that reading them takes as long as those save; not so in
         windows of 5x5, of which a tile saves more.
@@ -104,7 +104,7 @@ class GroupedSchedule:
 
     @property
     def fetches(self) -> bool:
-        """True if pixels are fetched before they are needed: no cache holds all images any more."""
+        """True if pixels are prefetched, because no cache has room for all images."""
         floats = math.prod(self.x) + math.prod(self.y)
         return floats * FLOAT_BYTES > self.tuning.cached_bytes
 

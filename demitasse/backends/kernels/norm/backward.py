@@ -40,13 +40,13 @@ KEPT = 2
 
 
 class GradientFanout(FrozenStruct):
-    """To whom the gradient of the input is handed on, together with gradients of other readers.
+    """Targets of the input's gradient after adding the gradients of other readers.
 
     Attributes:
         before: How many gradients are added before it.
         after: How many are added after it.
         parts: Where the elements of each part lie, whose channels follow each other.
-        copies: To how many each part is handed.
+        copies: Number of targets of each part.
     """
 
     before: int
@@ -142,7 +142,7 @@ class _Added(FrozenStruct):
 def _kernels(
     width: int, *, relu: bool, rest: bool, behind: bool, added: _Added | None
 ) -> tuple[int, int]:
-    """Return the addresses of what sums up the planes, and of what writes the gradients then."""
+    """Return the addresses of the kernels that sum over planes and that write gradients."""
     relu_and_rest = f"{'_relu' if relu else ''}{'_rest' if rest else ''}"
     sums = f"normalization_gradient_planes{width}{relu_and_rest}"
     write_sums = partial(_write_sums, name=sums, width=width, relu=relu, rest=rest)
@@ -289,7 +289,7 @@ class NormalizationGradient:
     Args:
         forward: The normalisation, whose statistics are read.
         behind: Whether the gradient behind the norm is wanted too, before factors and offsets.
-        handed: To whom the gradient of the input is handed on; None to write it alone.
+        handed: Targets of the input's gradient; None to write only the gradient.
 
     Raises:
         ValueError: What is handed on lies differently.

@@ -1,4 +1,4 @@
-"""Normalisation of channels, and of planes one by one."""
+"""Normalisation of channels, and of separate planes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ForwardFields(Struct):
 
 @cache
 def _kernels(width: int, *, relu: bool, rest: bool) -> tuple[int, int]:
-    """Return the addresses of what measures the planes, and of what normalises them then."""
+    """Return the addresses of the kernels that compute statistics and that normalise."""
     name = f"normalization{width}{'_relu' if relu else ''}{'_rest' if rest else ''}"
     parts = f"{name}_planes", name
     found = compiled(name, partial(_write, names=parts, width=width, relu=relu, rest=rest), *parts)
@@ -100,7 +100,7 @@ def _write(module: Any, names: tuple[str, str], width: int, *, relu: bool, rest:
 
 
 def _measure(k: Kernel, f: ForwardFields, plane: Plane, numbers: Counts, stride: Word) -> None:
-    """Write a plane's mean and the sum of its squared deviations."""
+    """Write a plane's mean and its sum of squared deviations."""
     zero, first = k.constant(0.0), f.x + plane.first
     some = minimum(f.walk.pixels, FIRST_PIXELS)
     [total] = summed(

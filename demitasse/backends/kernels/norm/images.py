@@ -34,7 +34,7 @@ __all__ = [
 
 
 UNROLLED = 4
-"""Pixels that are summed side by side, for an addition takes some cycles."""
+"""Independent sums over pixels, because an addition has a latency of some cycles."""
 
 FIRST_PIXELS = 128
 """First pixels of a plane, whose mean approximates the plane's mean.
@@ -110,7 +110,7 @@ class Plane(NamedTuple):
     some: Condition | None
 
     def load(self, k: Kernel, address: Word) -> Vector:
-        """Return a vector of channels, with zeros for those that there are not."""
+        """Return a vector of channels, with zeros for missing channels."""
         return k.load(address) if self.some is None else k.masked_load(address, self.some)
 
     def store(self, k: Kernel, value: Vector, address: Word) -> None:
@@ -128,7 +128,7 @@ def counts(k: Kernel, f: ImageLoopFields) -> Counts:
 
 @contextmanager
 def each_plane(k: Kernel, f: ImageLoopFields, *, rest: bool = False) -> Iterator[Plane]:
-    """Write a loop over the thread's planes, those of the same channels one after the other.
+    """Write a loop over the thread's planes, grouped by channels.
 
     Args:
         k: The kernel.
@@ -169,7 +169,7 @@ def summed(
 
     Args:
         k: The kernel.
-        count: How many pixels there are.
+        count: Number of pixels.
         stride: Bytes from one to the next.
         start: Zeros, one for each sum.
         step: Returns the sums with those of the pixel so many bytes behind the first.

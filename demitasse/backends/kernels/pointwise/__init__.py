@@ -27,13 +27,13 @@ library computes fewer, but has a pass over memory after them."""
 
 
 def plan_pointwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> PointwiseSchedule:
-    """Return how a pointwise convolution is divided.
+    """Return the schedule of a pointwise convolution.
 
     Args:
         op: The convolution.
         x: Its input's shape, (N, C, H, W).
         y: Its output's shape.
-        tuning: For what kernels are made, and whether these are taken.
+        tuning: Target of the kernels, and the choice of kernels.
 
     Raises:
         Declined: It has other windows, or is too small.

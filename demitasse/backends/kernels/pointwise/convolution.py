@@ -83,7 +83,7 @@ class PointwiseFields(Struct):
     offsets: Address
     """Address of one offset for each channel of the output."""
     rectifier: Address
-    """Address of the rectifier's numbers: the slope of what is below 0, or the limits."""
+    """Address of the rectifier's numbers: the slope of negative sums, or the limits."""
     scratch: Scratch
     """Address of memory for the rows of all parts."""
     pixel_parts: Word
@@ -99,7 +99,7 @@ def _kernel(width: int, *, normed: bool, limited: bool) -> int:
     Args:
         width: Floats of a vector.
         normed: Whether it normalises what it reads.
-        limited: Whether outputs have limits.
+        limited: True if outputs are clamped.
     """
     name = f"pointwise{'' if normed else '_plain'}{'_limited' if limited else ''}{width}"
 
@@ -179,7 +179,7 @@ def _multiply(
         following: Address in the pixels that come next, which are fetched on the way, and where
             the channels of the present one of them end.
         step: Bytes of a step.
-        limited: Whether outputs have limits.
+        limited: True if outputs are clamped.
 
     Returns:
         The same for the next panel.
@@ -234,10 +234,10 @@ class PointwiseConvolution:
         y: The output, too.
         normed: One factor for each channel of the input, and their offsets; read in each call. None
             where pixels are taken as they are. Shapes: (C,).
-        then: What becomes of the sums.
+        then: Epilogue of the sums.
 
     Attributes:
-        scratch_size: Elements of scratch memory that a call takes.
+        scratch_size: Elements of scratch memory for a call.
         filters: The filters of each panel, channel after channel.
             Shape: (panels, C, filters of a panel).
 
@@ -286,7 +286,7 @@ class PointwiseConvolution:
         )
 
     def update(self, weights: np.ndarray) -> None:
-        """Take new weights, in C order."""
+        """Copy new weights, given in C order."""
         fill_panels(self.filters, weights, self.parts.panels)
 
     @property
@@ -310,5 +310,5 @@ class PointwiseConvolution:
 
     @property
     def code(self) -> str:
-        """Name of what runs."""
+        """Name of the code."""
         return self.parts.code

@@ -54,7 +54,7 @@ def _write(module: Any, name: str, width: int, sort: type[CellGradient]) -> None
         groups = (f.rows + f.few - 1) // f.few
         first, end = chunk(f.blocks * groups, *k.thread())
         with k.loop(end, first) as loop:
-            # there and back again: what was read last is still in the nearest cache
+            # alternate directions: the last weights are still in the first cache
             number = choose(step % 2 > 0, first + end - 1 - loop.i, loop.i)
             block, row = number // groups, number % groups * f.few
             rows = minimum(f.few, f.rows - row)
@@ -71,7 +71,7 @@ def _write(module: Any, name: str, width: int, sort: type[CellGradient]) -> None
 def _multiply(
     k: Kernel, cell: CellGradient, at: tuple[Word, Word, Word], rows: int, sums: Word
 ) -> None:
-    """Write what the step after it gives to a block of so many sequences: (rows, VECTORS)."""
+    """Write the next step's gradients of a block of sequences: (rows, VECTORS)."""
     f, (step, row, block) = cell.f, at
     row_bytes = f.size * FLOAT
     wide = row_bytes * cell.gates
@@ -85,19 +85,19 @@ def _multiply(
         line = panel + i * row_bytes
         return [k.masked_load(line + k.vector_bytes * n, part) for n, part in enumerate(some)]
 
-    # nothing comes from behind the last step
+    # the last step has no next step
     count = choose(step < f.steps - 1, f.size * cell.gates, k.word(0))
     for place, total in enumerate(products(k, count, weights, gradients, VECTORS)):
         k.store(total, sums + place * k.vector_bytes)
 
 
 def _some(k: Kernel, size: Word, vector: Word) -> Any:
-    """Return which elements of a vector of hidden values there are."""
+    """Return the mask of a vector's hidden values."""
     return k.lane_mask(minimum(size - vector * k.width, k.width))
 
 
 def _step(k: Kernel, cell: CellGradient, at: tuple[Word, Word, Word], total: Vector) -> None:
-    """Write a vector of a sequence, given what the step after it gives to its hidden state."""
+    """Write a vector of a sequence, given the next step's gradient of its hidden state."""
     f, (step, row, vector) = cell.f, at
     here, row_bytes, number = vector * k.vector_bytes, f.size * FLOAT, step * f.rows + row
     after = minimum(step + 1, f.steps - 1) * f.rows + row
@@ -171,7 +171,7 @@ class RecurrentBackward:
         if self._threads == 1:
             run(self._steps - 1, 0)
             return
-        # all wait for each other between steps; who is late has its part done by others
+        # threads meet between steps; other threads take a late thread's part
         for step in reversed(range(self._steps)):
             run(step, step)
 
@@ -230,7 +230,7 @@ class Spot(NamedTuple):
 
 
 class CellGradient(Protocol):
-    """The gradient of one sort of cell, in the kernel that its piece is written into."""
+    """Gradient of a cell type, in the kernel."""
 
     gates: ClassVar[int]
     """Gates of a hidden value."""
@@ -248,7 +248,7 @@ class CellGradient(Protocol):
 
 
 class LstmBackFields(BackFields):
-    """Those of an LSTM."""
+    """LSTM cell."""
 
     cells: Address
     """Address of the cells that steps began with, (steps, rows, size)."""

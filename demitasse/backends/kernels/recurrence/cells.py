@@ -86,7 +86,7 @@ class Place(NamedTuple):
 
 
 class Cell(Protocol):
-    """One sort of cell, in the kernel that its piece is written into."""
+    """Cell type, in the kernel."""
 
     gates: ClassVar[int]
     """Gates of a hidden value."""
@@ -102,14 +102,14 @@ class Cell(Protocol):
         """Values kept by the forward pass."""
 
     def begin(self, place: Place) -> None:
-        """Write how it begins with the first step."""
+        """Write the state of the first step."""
 
     def step(self, place: Place, inputs: Sequence[Vector]) -> Vector:
         """Write a step; return the hidden state."""
 
 
 class LstmFields(StepFields):
-    """Those of an LSTM."""
+    """LSTM cell."""
 
     first_c: Address
     """Address of the cells at the beginning, (rows, size)."""
@@ -141,7 +141,7 @@ class LstmCell:
 
 
 class LearningLstmFields(LstmFields):
-    """Those of an LSTM that gradients are wanted of."""
+    """LSTM cell that saves values for gradients."""
 
     cells: Address
     """Address of the cells that steps begin with, (steps, rows, size); written."""
@@ -211,7 +211,7 @@ MOST_ROWS = {4: {1: 8, 4: 6}, 8: {1: 8, 4: 2}, 16: {1: 8, 4: 6}}
 """Floats of a vector -> gates -> sequences whose sums fit into the registers."""
 
 CHAINS = 8
-"""Sums side by side at least, for an addition takes some cycles."""
+"""Least number of independent sums, because an addition has a latency of some cycles."""
 
 
 def write(module: Any, name: str, width: int, sort: type[Cell]) -> None:
@@ -233,7 +233,7 @@ def write(module: Any, name: str, width: int, sort: type[Cell]) -> None:
         groups = (f.rows + f.few - 1) // f.few
         first, end = chunk(f.blocks * groups, *k.thread())
         with k.loop(end, first) as loop:
-            # there and back again: what was read last is still in the nearest cache
+            # alternate directions: the last weights are still in the first cache
             number = choose(step.i % 2 > 0, first + end - 1 - loop.i, loop.i)
             block, row = number // groups, number % groups * f.few
             part = _Part(step.i, block, row, minimum(f.few, f.rows - row))
@@ -265,7 +265,7 @@ class _Part(NamedTuple):
 
 
 def _begin(k: Kernel, cell: Cell) -> None:
-    """Write what the first step finds."""
+    """Write the state of the first step."""
     f = cell.f
     with k.loop(f.rows) as row, k.loop(f.blocks) as block:
         place = _place(k, cell, k.word(0), row.i, block.i)
@@ -293,7 +293,7 @@ def _before(f: StepFields, step: Word) -> Word:
 
 
 def _multiply(k: Kernel, cell: Cell, part: _Part, rows: int, sums: Word) -> None:
-    """Write what the hidden states of so many sequences give to the gates: (rows, gates)."""
+    """Write the hidden states' contributions to the gates: (rows, gates)."""
     f = cell.f
     row_bytes, panel_bytes = f.size * FLOAT, f.size * k.vector_bytes
     first = _before(f, part.step) + part.row * row_bytes
@@ -318,10 +318,10 @@ def products(
 
     Args:
         k: The kernel.
-        size: How many are added up.
+        size: Number of addends.
         weights: Writes the vectors of one number, given which it is.
         states: Addresses of the numbers of each sequence.
-        count: How many vectors there are.
+        count: Number of vectors.
     """
     chains = count * len(states)
     unrolled = max(1, CHAINS // chains)
@@ -350,7 +350,7 @@ def products(
 
 
 def _step(k: Kernel, cell: Cell, part: _Part, row: Word, totals: Sequence[Vector]) -> None:
-    """Write the step of a sequence's block, given what the hidden state gives to each gate."""
+    """Write the step of a sequence's block, given the hidden state's contribution to each gate."""
     f = cell.f
     place = _place(k, cell, part.step, row, part.block)
     static, gate_bytes = (

@@ -138,7 +138,7 @@ class Recurrence:
         if self._threads == 1:
             run(-1, self._steps, 1)
             return
-        # all wait for each other between steps; who is late has its part done by others
+        # threads meet between steps; other threads take a late thread's part
         run(-1, 0, 1)
         for step in range(self._steps):
             run(step, step + 1, self._threads)

@@ -177,7 +177,7 @@ class SeparableConvolution:
         adds: Whether another image is added to those of the second before.
 
     Attributes:
-        scratch_size: Elements of scratch memory that a call takes.
+        scratch_size: Elements of scratch memory for a call.
         depthwise: The operands of the first convolution, which take its weights.
         filters: The filters of each panel of the second, channel after channel.
             Shape: (panels, C, filters of a panel).
@@ -283,7 +283,7 @@ class SeparableConvolution:
 
     @property
     def code(self) -> str:
-        """Name of what runs."""
+        """Name of the code."""
         return self.blocks.code
 
 
@@ -298,7 +298,7 @@ class Products(NamedTuple):
         width: Floats of a vector.
         vectors: Vectors of a panel of filters.
         pixel_bytes: From one pixel that is noted to the next.
-        limited: Whether outputs have limits.
+        limited: True if outputs are clamped.
         adds: Whether another image is added to them.
     """
 
@@ -507,7 +507,7 @@ class SeparableFields(Struct):
     """Address of the first pixel of what is added, which lies as the output does; read only where
     there is any."""
     rectifier: Address
-    """Address of its rectifier's numbers: the slope of what is below 0, or the limits."""
+    """Address of its rectifier's numbers: the slope of negative sums, or the limits."""
     most: Word
     """Pixels that are multiplied at a time."""
     multiply: Code

@@ -1,9 +1,9 @@
 """Winograd's convolution: half to a sixth of the multiplications of the definition.
 
-Images are cut into tiles that overlap. A tile's values at some points are multiplied with those
-of the filters, and the products are summed over the channels, which is a product of matrices at
-each point. Kernels made at run time do all of it for a few tiles at a time, whose values stay in a
-core's own cache. Rounding errors are one to five times those of the definition.
+Images are cut into overlapping tiles. Transformed tiles and filters are multiplied and summed over
+the channels: a product of matrices for each transform position. The kernels do all steps for a few
+tiles at a time, whose values stay in a core's own cache. Rounding errors are one to five times
+those of direct convolution.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ POOLED = (2, 2)
 def plan_winograd(
     op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning, *, training: bool
 ) -> WinogradSchedule:
-    """Return how a convolution is tiled.
+    """Return the schedule of a Winograd convolution.
 
     Args:
         op: The convolution.
         x: Its input's shape, (N, C, H, W).
         y: Its output's shape.
-        tuning: For what kernels are made, and whether tiles are taken.
+        tuning: Target of the kernels, and the choice of tiles.
         training: Whether filters change between passes.
 
     Raises:

@@ -30,7 +30,7 @@ class StripFields(Struct):
     strips_per_block: Word
     """Strips of a block."""
     chunks: Word
-    """Into how many chunks they are divided."""
+    """Number of chunks."""
     shared: Word
     """True if there is but one chunk for all threads: 1 or 0."""
     block_index: Word
@@ -54,14 +54,14 @@ class StripFields(Struct):
 
 
 class Block:
-    """Strips that are worked on at a time, as the kernel finds them.
+    """Block of strips, in the kernel.
 
     Attributes:
         first: Index of the first one.
         strips: How many there are.
         tiles: How many tiles.
         chunk: Index of the chunk.
-        again: Whether the chunk has had some before, 1 or 0.
+        again: 1 after the chunk's first, else 0.
         scratch: Address of this thread's scratch.
         stack: Address of the chunk's stack.
     """
@@ -79,19 +79,19 @@ class Block:
         self.stack = f.stacks + f.stack_bytes * chunk
 
     def bounds(self, count: Word) -> tuple[Word, Word]:
-        """Return where this thread's part of so many things of the block begins and ends."""
+        """Return the begin and end of this thread's part of ``count`` items of the block."""
         return chunk(count, self._member, self._members)
 
     @contextmanager
     def stage(self, number: int) -> Iterator[None]:
-        """Write what is done in a stage, counted from 0."""
+        """Write the instructions of a stage, counted from 0."""
         f = self._f
         with self._k.when((f.first_stage <= number) & (f.end_stage > number)):
             yield
 
 
 class Strip(NamedTuple):
-    """A row of tiles, as the kernel finds it.
+    """A row of tiles, in the kernel.
 
     Attributes:
         image: Index of the image.
@@ -106,7 +106,7 @@ class Strip(NamedTuple):
 
 @contextmanager
 def each_block(k: Kernel, f: StripFields) -> Iterator[Block]:
-    """Write what is done to each block of strips, chunk by chunk."""
+    """Write a loop over the blocks of strips, chunk by chunk."""
     thread, threads = k.thread()
     shared = f.shared > 0
     chunks = choose(shared, 1, f.chunks)
@@ -124,7 +124,7 @@ def each_block(k: Kernel, f: StripFields) -> Iterator[Block]:
 
 @contextmanager
 def each_strip(k: Kernel, f: StripFields, block: Block) -> Iterator[Strip]:
-    """Write what is done to each strip of this thread's part of a block."""
+    """Write a loop over the strips of this thread's part of a block."""
     first, last = block.bounds(block.strips)
     with k.loop(last, first) as strip:
         number = block.first + strip.i
@@ -134,9 +134,9 @@ def each_strip(k: Kernel, f: StripFields, block: Block) -> Iterator[Strip]:
 class ScratchLayout:
     """Division of the scratch memory of a kernel over strips.
 
-    Each thread has its own: for the copy of a strip in one stage, and in another for some filters
-    and their values at the points. Behind them each chunk has its stack: the tiles of a block at
-    all points, and their sums.
+    Each thread's part has the copy of a strip in one stage; in another, some filters and their
+    transform. Behind the threads' parts, each chunk has a stack: the transformed tiles of a block,
+    and their sums.
 
     Args:
         tiling: The convolution.
@@ -144,8 +144,8 @@ class ScratchLayout:
     Attributes:
         size: Elements that are needed.
         sums_bytes: Bytes from a stack's beginning to the output.
-        points_bytes: Bytes from the beginning of a thread's, where filters are that it takes to the
-            points, to their values there.
+        positions_bytes: Bytes from the beginning of a thread's part, with filters, to the
+            transformed filters.
     """
 
     def __init__(self, tiling: WinogradSchedule) -> None:
@@ -153,15 +153,16 @@ class ScratchLayout:
         columns = tiling.grid[1] * across.outputs + across.side
         copy = down.side * columns * tiling.width
         tiles, sums = (
-            tiling.points * stride for stride in (tiling.tile_point_stride, tiling.sum_point_stride)
+            tiling.positions * stride
+            for stride in (tiling.tile_position_stride, tiling.sum_position_stride)
         )
-        taps, points = _of_part(tiling)
-        stage = max(copy, taps + points)
+        taps, positions = _of_part(tiling)
+        stage = max(copy, taps + positions)
         private, stack = odd_lines(stage), odd_lines(tiles + sums)
         self._threads = tiling.threads * private
         self.size = self._threads + (1 if tiling.shared else tiling.chunks) * stack
         self.sums_bytes = FLOAT * tiles
-        self.points_bytes = FLOAT * taps
+        self.positions_bytes = FLOAT * taps
         self._tiling = tiling
         self._bytes = {
             "private_bytes": FLOAT * private,
@@ -218,11 +219,11 @@ class ScratchLayout:
 
 
 def _of_part(tiling: WinogradSchedule) -> tuple[int, int]:
-    """Return elements of filters, and of their values, that a thread takes to the points."""
+    """Return the elements of a thread's on-the-fly filters, before and after the transform."""
     if not (tiling.on_the_fly or tiling.stride > 1):
         return 0, 0
     part = tiling.part
     taps = part.channels * tiling.filtering.taps * tiling.stride**2 * tiling.width
     if tiling.stride > 1:  # all vectors of a panel at once, for one phase after the other
         taps *= tiling.panel
-    return odd_lines(taps), tiling.points * part.point_stride
+    return odd_lines(taps), tiling.positions * part.position_stride

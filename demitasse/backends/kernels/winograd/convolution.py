@@ -1,4 +1,4 @@
-"""A convolution over tiles: to the points, products there, and back.
+"""Winograd's convolution: input transform, products, output transform.
 
 The same is the gradient of a convolution's input, which is a convolution of the output's gradient
 with flipped filters.
@@ -42,7 +42,7 @@ from demitasse.backends.kernels.winograd.transforms import (
     ImageFields,
     OutputFields,
     Piece,
-    Points,
+    Positions,
     cut,
     image_values,
     transform,
@@ -57,7 +57,7 @@ class ConvolutionFields(Struct):
     strips: StripFields
     """The strips."""
     products: ProductFields
-    """The products at the points."""
+    """The products."""
     x: ImageFields
     """The input."""
     y: OutputFields
@@ -76,7 +76,7 @@ class StridedConvolutionFields(ConvolutionFields):
 
 
 class OnTheFlyConvolutionFields(ConvolutionFields):
-    """The same with filters that are taken to the points where they are used."""
+    """The same with filters that are transformed on the fly."""
 
     on_the_fly: OnTheFlyFields
     """The filters."""
@@ -98,8 +98,8 @@ def _kernel(
         of: The matrices of the filters.
         width: Floats of a vector.
         pool: Whether there is pooling.
-        limited: Whether outputs have limits.
-        on_the_fly: Whether filters are transformed to the points where they are used.
+        limited: True if outputs are clamped.
+        on_the_fly: True to transform filters on the fly.
         strided: What windows of stride 2 are multiplied with; None for stride 1.
     """
     options = {"pooled": pool, "_limited": limited, "_on_the_fly": on_the_fly}
@@ -130,9 +130,12 @@ def _write(
     kind = OnTheFlyConvolutionFields if on_the_fly else ConvolutionFields
     f = (StridedConvolutionFields if strided else kind).read(k)
     p = f.products
-    tile_bytes, tile_point_bytes = p.tile_stride * FLOAT, p.tile_point_stride * FLOAT
+    tile_bytes, tile_position_bytes = p.tile_stride * FLOAT, p.tile_position_stride * FLOAT
     with each_block(k, f.strips) as block:
-        tiles, sums = Points(block.stack, tile_bytes, tile_point_bytes), block.stack + p.sums_bytes
+        tiles, sums = (
+            Positions(block.stack, tile_bytes, tile_position_bytes),
+            block.stack + p.sums_bytes,
+        )
         with block.stage(0):
             cut(k, f.strips, f.x, block, forth, Piece.of_input(of), tiles)
         with block.stage(1):
@@ -141,7 +144,7 @@ def _write(
             elif isinstance(f, StridedConvolutionFields) and strided:
                 multiply_strided(k, p, f.strided, block, of.down, strided)
             else:
-                _multiply(k, p, block, of.points)
+                _multiply(k, p, block, of.positions)
         with block.stage(2):
             join(
                 k, f.strips, p, f.y, block, way_back, of, sums, f.offsets, f.rectifier,
@@ -150,9 +153,9 @@ def _write(
     k.done()
 
 
-def _multiply(k: Kernel, f: ProductFields, block: Block, points: int) -> None:
-    """Write the products of a block's tiles with filters at the points."""
-    with each_panel(k, f, block, points) as panel:
+def _multiply(k: Kernel, f: ProductFields, block: Block, positions: int) -> None:
+    """Write the products of a block's transformed tiles and filters."""
+    with each_panel(k, f, block, positions) as panel:
         k.call_at(
             panel.product, panel.tiles, f.tile_stride * FLOAT, FLOAT, panel.filters,
             panel.row_bytes, panel.sums, f.sum_stride * FLOAT, block.tiles, f.channels, 0,
@@ -171,11 +174,11 @@ class WinogradConvolution:
         tiling: The convolution.
         x: Its input.
         y: The output, pooled if there is pooling.
-        then: What becomes of the sums.
+        then: Epilogue of the sums.
         pool: Whether MAX pooling of 2 x 2 outputs, side by side, follows.
 
     Attributes:
-        scratch_size: Elements of scratch memory that a call takes.
+        scratch_size: Elements of scratch memory for a call.
 
     Raises:
         ValueError: A vector's channels are not contiguous.
@@ -237,7 +240,7 @@ class WinogradConvolution:
         return min(rows, POOLED * pooled_rows), min(columns, POOLED * pooled_columns)
 
     def _products(self) -> Values:
-        """Return the values of their fields; filters that are not kept have no table of panels."""
+        """Return the values of the fields; filters that are not kept have no table of panels."""
         tiling = self.tiling
         kept = not tiling.on_the_fly and tiling.stride == 1
         return product_values(
@@ -248,16 +251,16 @@ class WinogradConvolution:
         )
 
     def take_offsets(self, offsets: np.ndarray) -> None:
-        """Take new offsets, one for each channel of the images; at first they are zeros."""
+        """Copy new offsets, one for each output channel; the initial offsets are zeros."""
         found = self._offsets[: len(self.tiling.targets) * offsets.shape[0]]
         found.reshape(-1, offsets.shape[0])[...] = offsets
 
     def take_factors(self, factors: np.ndarray) -> None:
-        """Take a new factor for each filter that is not kept at the points; at first they are 1."""
+        """Copy new factors of on-the-fly filters; the initial factors are 1."""
         self._factors[...] = factors
 
     def take_slopes(self, slopes: np.ndarray) -> None:
-        """Take new slopes for what is below 0, one for each output channel, or one for all."""
+        """Copy new slopes of negative sums: one for each output channel, or one for all."""
         self._rectifier[: self.tiling.filters] = slopes
 
     def __call__(
@@ -272,8 +275,8 @@ class WinogradConvolution:
         Args:
             source: The input, in the memory that ``x`` describes.
             target: The output, in that of ``y``.
-            filters: At the points, as :class:`Filters` makes them; as the parameter has them where
-                the schedule is ``on_the_fly``.
+            filters: Transformed filters from :class:`Filters`; the parameter if the schedule is
+                ``on_the_fly``.
             scratch: At least :attr:`scratch_size` elements.
         """
         each: dict[str, np.ndarray] = {
@@ -287,5 +290,5 @@ class WinogradConvolution:
 
     @property
     def code(self) -> str:
-        """Name of what runs."""
+        """Name of the code."""
         return self.tiling.code

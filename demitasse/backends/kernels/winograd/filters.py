@@ -1,4 +1,4 @@
-"""The filter transform: filters at the points; and its transpose, for the gradient."""
+"""Filter transform, and its transpose for the gradient."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ __all__ = ["FilterGradient", "Filters"]
 
 
 LARGE = 16 << 20
-"""Bytes of values at the points from which on no cache keeps them until they are read."""
+"""Bytes of transformed filters that exceed every cache."""
 
 LINE_BYTES = 64
 """Bytes of a cache line."""
 
 AHEAD = 4
-"""Vectors ahead of which values at the points are fetched: there are more points than the processor
-finds out by itself that they are read one after the other."""
+"""Prefetch distance of transformed values, in vectors: the processor's prefetcher follows fewer
+streams than there are positions."""
 
 
 class FilterFields(Struct):
-    """A parameter, and its values at the points."""
+    """A parameter and its transform."""
 
     weights: Address
     """Address of the parameter, in C order."""
-    points: Address
-    """Address of its values at the points."""
+    positions: Address
+    """Address of the transformed parameter."""
     group_stride: Word
-    """Elements from one group's values to the next's, at a point."""
-    point_stride: Word
-    """Elements from one point's values to the next's."""
+    """Elements from one group's values to the next's, at a position."""
+    position_stride: Word
+    """Elements from one position's values to the next's."""
     groups: Word
     """Number of groups."""
     inputs: Word
@@ -75,14 +75,14 @@ class FilterFields(Struct):
 def _kernel(
     of: Filtering, width: int, *, flipped: bool = False, back: bool = False, past: bool = False
 ) -> int:
-    """Return the address of a kernel for filters of so many taps.
+    """Return the address of a kernel for filters of these matrices.
 
     Args:
-        of: Their matrices.
+        of: The matrices.
         width: Filters of a vector.
-        flipped: Whether they are flipped.
-        back: Whether points are taken to taps.
-        past: Whether values at the points are written past the caches; a vector is a line then.
+        flipped: True to flip the filters.
+        back: True for the transpose, from positions to taps.
+        past: True to write with non-temporal stores; a vector is a cache line then.
     """
     options = f"{'flipped' if flipped else ''}{'past' if past else ''}"
     name = f"{'taps' if back else 'filters'}{of.name}x{width}{options}"
@@ -98,22 +98,22 @@ def _kernel(
 
 
 class _Place(NamedTuple):
-    """A vector of filters of one channel, as the kernel finds it.
+    """A vector of filters of one channel, in the kernel.
 
     Attributes:
         output: Number of the first filter.
         taps: Address of its taps.
-        point: Address of the vector at the first point.
+        position: Address of the vector at the first position.
     """
 
     output: Word
     taps: Word
-    point: Word
+    position: Word
 
 
 @contextmanager
 def _each_vector(k: Kernel, f: FilterFields) -> Iterator[_Place]:
-    """Write what is done to each vector of filters of a channel; threads divide the channels."""
+    """Write a loop over vectors of filters of a channel; threads divide the channels."""
     begin, end = chunk(f.inputs, *k.thread())
     with k.loop(f.groups) as group, k.loop(f.panels) as panel:
         vectors, first = k.load_words(f.panel_table + panel.i * (2 * INT), 2)
@@ -128,12 +128,12 @@ def _each_vector(k: Kernel, f: FilterFields) -> Iterator[_Place]:
                 + channel.i * f.weight_input_stride
             )
             yield _Place(
-                output, f.weights + taps * FLOAT, f.points + (values + place * k.width) * FLOAT
+                output, f.weights + taps * FLOAT, f.positions + (values + place * k.width) * FLOAT
             )
 
 
 Both = tuple[np.ndarray, np.ndarray]
-"""The matrices of a filter's columns and of its rows. Shapes: (points, taps)."""
+"""The matrices of a filter's columns and of its rows. Shapes: (positions, taps)."""
 
 
 def _write_filters(module: Any, name: str, of: Both, width: int, *, past: bool) -> None:
@@ -141,7 +141,7 @@ def _write_filters(module: Any, name: str, of: Both, width: int, *, past: bool) 
     k = Kernel(module, name, 1, width, exported=True)
     f, put = FilterFields.read(k), k.store_nontemporal if past else k.store
     last = f.outputs - 1
-    with _each_vector(k, f) as (output, first, point):
+    with _each_vector(k, f) as (output, first, position):
         # beyond the last one, the last one again
         filters = [
             first + (minimum(output + n, last) - output) * f.weight_output_stride * FLOAT
@@ -153,8 +153,8 @@ def _write_filters(module: Any, name: str, of: Both, width: int, *, past: bool) 
             place: int = row * columns + column
             return taps[place]
 
-        def store(row: int, column: int, value: Vector, point: Word = point) -> None:
-            put(value, point + f.point_stride * FLOAT * (row * wide + column))
+        def store(row: int, column: int, value: Vector, position: Word = position) -> None:
+            put(value, position + f.position_stride * FLOAT * (row * wide + column))
 
         times_both(k, of, tap, store)
     if past:
@@ -165,10 +165,10 @@ def _write_filters(module: Any, name: str, of: Both, width: int, *, past: bool) 
 def _write_taps(module: Any, name: str, of: Both, width: int) -> None:
     down, across = of
     (high, _), (wide, columns) = (matrix.shape for matrix in of)
-    points, taps = high * wide, down.shape[1] * columns
+    positions, taps = high * wide, down.shape[1] * columns
     k = Kernel(module, name, 1, width, exported=True)
     f, vector = FilterFields.read(k), k.vector_bytes
-    total, result = k.scratch(points), k.scratch(taps)
+    total, result = k.scratch(positions), k.scratch(taps)
 
     def load(row: int, column: int) -> Vector:
         return k.load(total + (row * wide + column) * vector)
@@ -177,13 +177,13 @@ def _write_taps(module: Any, name: str, of: Both, width: int) -> None:
         k.store(value, result + (row * columns + column) * vector)
 
     with _each_vector(k, f) as (output, first, values):
-        with k.loop(points) as point:
-            here = values + point.i * f.point_stride * FLOAT
+        with k.loop(positions) as position:
+            here = values + position.i * f.position_stride * FLOAT
             k.prefetch(here + AHEAD * vector)
             with k.loop(f.chunks, 1, vectors=[k.load(here)]) as one:
                 more = k.load(here + one.i * f.chunk_stride * FLOAT)
                 one.vectors = [one.vectors[0] + more]
-            k.store(one.vectors[0], total + point.i * vector)
+            k.store(one.vectors[0], total + position.i * vector)
         times_both(k, (down.T, across.T), load, store)
         with k.loop(minimum(width, f.outputs - output)) as filter_:
             target = first + filter_.i * f.weight_output_stride * FLOAT
@@ -208,9 +208,9 @@ def _values(tiling: WinogradSchedule, *, chunks: int = 1) -> Values:
     table = np.array(tiling.panels, np.int64)
     return FilterFields.values(
         weights=RUNTIME,
-        points=RUNTIME,
+        positions=RUNTIME,
         group_stride=tiling.filter_group_stride,
-        point_stride=tiling.filter_point_stride,
+        position_stride=tiling.filter_position_stride,
         groups=groups,
         inputs=inputs,
         outputs=outputs,
@@ -225,10 +225,10 @@ def _values(tiling: WinogradSchedule, *, chunks: int = 1) -> Values:
 
 
 class Filters:
-    """The filters of a convolution at all points, as matrices (points, groups, inputs, outputs).
+    """Transformed filters of a convolution: matrices (positions, groups, inputs, outputs).
 
     Args:
-        tiling: The convolution, or that which is the gradient of its input.
+        tiling: The convolution, or its input's gradient.
     """
 
     def __init__(self, tiling: WinogradSchedule) -> None:
@@ -239,22 +239,22 @@ class Filters:
         self._past = lines and tiling.filter_size * FLOAT > LARGE
         self._arguments = Arguments(_values(tiling))
 
-    def update(self, weights: np.ndarray, points: np.ndarray) -> None:
+    def update(self, weights: np.ndarray, positions: np.ndarray) -> None:
         """Write the transforms of ``weights``, which are in C order.
 
-        Shapes: points (tiling.filter_size,).
+        Shapes: positions (tiling.filter_size,).
         """
-        each = {"weights": weights, "points": points}
-        past = self._past and not address(points) % LINE_BYTES
+        each = {"weights": weights, "positions": positions}
+        past = self._past and not address(positions) % LINE_BYTES
         self._arguments.run(self._kernel(past=past), self._threads, each)
 
 
 class FilterGradient:
-    """From the gradient at the points, of which each chunk has a part, to that of the parameter.
+    """Transform of the chunks' partial gradients, at the positions, to the parameter's gradient.
 
     Args:
         tiling: The convolution.
-        chunks: How many parts there are.
+        chunks: Number of parts.
     """
 
     def __init__(self, tiling: WinogradSchedule, chunks: int) -> None:
@@ -262,11 +262,13 @@ class FilterGradient:
         self._kernel = _kernel(tiling.filtering, tiling.width, back=True)
         self._arguments = Arguments(_values(tiling, chunks=chunks))
 
-    def __call__(self, points: np.ndarray, weights: np.ndarray) -> None:
+    def __call__(self, positions: np.ndarray, weights: np.ndarray) -> None:
         """Write the gradient.
 
         Args:
-            points: The chunks' parts. Shape: (chunks * tiling.filter_size,) at least.
-            weights: For the parameter's gradient, in C order.
+            positions: The chunks' parts. Shape: (chunks * tiling.filter_size,) at least.
+            weights: Output for the parameter's gradient, in C order.
         """
-        self._arguments.run(self._kernel, self._threads, {"weights": weights, "points": points})
+        self._arguments.run(
+            self._kernel, self._threads, {"weights": weights, "positions": positions}
+        )

@@ -38,7 +38,7 @@ from demitasse.backends.kernels.winograd.strided import (
 from demitasse.backends.kernels.winograd.transforms import (
     ImageFields,
     Piece,
-    Points,
+    Positions,
     cut,
     image_values,
     times_both,
@@ -54,7 +54,7 @@ class GradientFields(Struct):
     strips: StripFields
     """The strips."""
     products: ProductFields
-    """The products at the points; the filters are what is summed."""
+    """The products; the filters' gradient is the sum."""
     x: ImageFields
     """The convolution's input."""
     y: ImageFields
@@ -82,22 +82,22 @@ def _write(module: Any, name: str, of: Filtering, width: int) -> None:
     k = Kernel(module, name, 1, width, exported=True)
     f = GradientFields.read(k)
     p = f.products
-    tile_bytes, tile_point_bytes = p.tile_stride * FLOAT, p.tile_point_stride * FLOAT
-    sum_bytes, sum_point_bytes = p.sum_stride * FLOAT, p.sum_point_stride * FLOAT
+    tile_bytes, tile_position_bytes = p.tile_stride * FLOAT, p.tile_position_stride * FLOAT
+    sum_bytes, sum_position_bytes = p.sum_stride * FLOAT, p.sum_position_stride * FLOAT
     with each_block(k, f.strips) as block:
-        tiles = Points(block.stack, tile_bytes, tile_point_bytes)
-        dy = Points(block.stack + p.sums_bytes, sum_bytes, sum_point_bytes)
+        tiles = Positions(block.stack, tile_bytes, tile_position_bytes)
+        dy = Positions(block.stack + p.sums_bytes, sum_bytes, sum_position_bytes)
         with block.stage(0):
             cut(k, f.strips, f.x, block, forth, Piece.of_input(of), tiles)
             cut(k, f.strips, f.y, block, transposed_output, Piece.of_output(of), dy)
         with block.stage(1):
-            with each_panel(k, p, block, of.points) as panel:
+            with each_panel(k, p, block, of.positions) as panel:
                 k.call_at(
                     panel.product, panel.tiles, FLOAT, tiles.tile_bytes, panel.sums,
                     dy.tile_bytes, panel.filters, panel.row_bytes, p.channels, block.tiles,
                     block.again, panel.remainders,
                 )  # fmt: skip
-            last = dy.at + dy.point_bytes * (of.points - 1)
+            last = dy.at + dy.position_bytes * (of.positions - 1)
             sum_last(k, p, block, last, f.offsets)
     k.done()
 
@@ -107,7 +107,7 @@ STAGES = 2
 
 
 def sum_last(k: Kernel, f: ProductFields, block: Block, dy: Word, offsets: Word) -> None:
-    """Write the sum over a block's tiles at the last point, where each sums its outputs."""
+    """Write the sum over a block's tiles at the last position, which sums a tile's outputs."""
     sums = offsets + block.chunk * f.sum_stride * FLOAT
     begin, end = block.bounds(f.sum_stride // k.width)
     with k.loop(end, begin) as vector:
@@ -128,7 +128,7 @@ class TiledGradient:
         kernel: Address of the kernel.
 
     Attributes:
-        scratch_size: Elements of scratch memory that a call takes.
+        scratch_size: Elements of scratch memory for a call.
 
     Raises:
         ValueError: A vector's channels are not contiguous.
@@ -169,7 +169,7 @@ class TiledGradient:
 
     @property
     def code(self) -> str:
-        """Name of what runs."""
+        """Name of the code."""
         return self.tiling.code
 
 
@@ -271,40 +271,40 @@ def _strided_gradient_write(
     f = StridedGradientFields.read(k)
     p = f.products
     with each_block(k, f.strips) as block:
-        tiles = Points(block.stack, p.tile_stride * FLOAT, p.tile_point_stride * FLOAT)
+        tiles = Positions(block.stack, p.tile_stride * FLOAT, p.tile_position_stride * FLOAT)
         at = block.stack + p.sums_bytes
-        dy = Points(at, p.sum_stride * FLOAT, p.sum_point_stride * FLOAT)
+        dy = Positions(at, p.sum_stride * FLOAT, p.sum_position_stride * FLOAT)
         with block.stage(0):
             cut(k, f.strips, f.x, block, forth, Piece.of_input(of), tiles)
             cut(k, f.strips, f.y, block, transposed_output, Piece.of_output(of), dy)
         with block.stage(1):
             _multiply(k, f, block, down, tiles, dy, (panel, window))
-            last = dy.at + dy.point_bytes * (of.points - 1)
+            last = dy.at + dy.position_bytes * (of.positions - 1)
             sum_last(k, p, block, last, f.offsets)
     k.done()
 
 
 def _multiply(
-    k: Kernel, f: StridedGradientFields, block: Block, of: Matrices, tiles: Points, dy: Points,
-    sizes: tuple[int, int],
+    k: Kernel, f: StridedGradientFields, block: Block, of: Matrices, tiles: Positions,
+    dy: Positions, sizes: tuple[int, int],
 ) -> None:  # fmt: skip
     """Write the gradient of all filters by a block's tiles."""
     (panel, window), area, vector_bytes = sizes, (STEP * of.taps) ** 2, k.vector_bytes
     with each_part(k, f.part, block, panel, apart=True) as part:
         with k.loop(PHASES) as phase:
             first = phase.i * f.part.channels + part.channel
-            with k.loop(of.side**2) as point:
+            with k.loop(of.side**2) as position:
                 k.call_at(
-                    f.product, tiles.at + point.i * tiles.point_bytes + first * FLOAT, FLOAT,
-                    tiles.tile_bytes, dy.at + point.i * dy.point_bytes + part.filter * FLOAT,
-                    dy.tile_bytes, part.values + point.i * f.part.point_bytes,
+                    f.product, tiles.at + position.i * tiles.position_bytes + first * FLOAT, FLOAT,
+                    tiles.tile_bytes, dy.at + position.i * dy.position_bytes + part.filter * FLOAT,
+                    dy.tile_bytes, part.values + position.i * f.part.position_bytes,
                     panel * vector_bytes, part.channels, block.tiles, 0, f.remainders,
                 )  # fmt: skip
             own = part.taps + phase_taps(phase.i, of) * vector_bytes
             with k.loop(panel) as vector, k.loop(part.channels) as channel:
                 target = own + (vector.i * part.channels + channel.i) * (area * vector_bytes)
                 source = part.values + (channel.i * panel + vector.i) * vector_bytes
-                _to_taps(k, of, source, f.part.point_bytes, target)
+                _to_taps(k, of, source, f.part.position_bytes, target)
         weights = f.weights + part.weights * FLOAT
         with k.loop(panel) as vector, k.loop(part.channels) as channel:
             taps = part.taps + (vector.i * part.channels + channel.i) * (area * vector_bytes)
@@ -313,17 +313,17 @@ def _multiply(
             _add_rows(k, taps, tap_places(window, of), rows, block.again)
 
 
-def _to_taps(k: Kernel, of: Matrices, points: Word, point_bytes: Word, target: Word) -> None:
-    """Write the taps of a phase that a vector of sums at all points becomes."""
+def _to_taps(k: Kernel, of: Matrices, positions: Word, position_bytes: Word, target: Word) -> None:
+    """Write the taps of a phase from a vector of transformed sums."""
     matrix, wide = of.filter.T, STEP * of.taps
 
-    def point(row: int, column: int) -> Vector:
-        return k.load(points + point_bytes * (row * of.side + column))
+    def position(row: int, column: int) -> Vector:
+        return k.load(positions + position_bytes * (row * of.side + column))
 
     def put(row: int, column: int, tap: Vector) -> None:
         k.store(tap, target + STEP * (row * wide + column) * k.vector_bytes)
 
-    times_both(k, (matrix, matrix), point, put)
+    times_both(k, (matrix, matrix), position, put)
 
 
 def _add_rows(k: Kernel, taps: Word, places: list[int], rows: list[Word], adds: Word) -> None:

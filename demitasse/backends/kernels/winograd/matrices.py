@@ -78,8 +78,8 @@ class Filtering(NamedTuple):
         return self.down.taps * self.across.taps
 
     @property
-    def points(self) -> int:
-        """At how many points tiles are looked at: products for each tile of outputs."""
+    def positions(self) -> int:
+        """Transform positions: products per output tile."""
         return self.down.side * self.across.side
 
     @property

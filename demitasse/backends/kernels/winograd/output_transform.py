@@ -1,4 +1,4 @@
-"""The inverse transform, from sums at the points to outputs, with bias, ReLU and pooling."""
+"""The output transform, with bias, ReLU and pooling."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ POOLED = 2
 
 
 def back(module: object, of: Filtering, width: int, *, pool: bool, limited: bool = False) -> Kernel:
-    """Return the kernel that takes one tile's sums at the points to its outputs.
+    """Return the kernel that transforms one tile's sums to outputs.
 
     The kernel's arguments are the address of the first position and the bytes to the next; the
     address of the first output and the bytes to the next row and column; the rows and columns of
     outputs. The last are the addresses of the offsets and of the rectifier's numbers.
 
     Args:
-        module: What it belongs to.
+        module: The kernel's module.
         of: The matrices of the filter.
         width: Filters of a vector.
         pool: Whether 2 x 2 MAX pooling follows, over those outputs that there are; of NaN alone it
             gives the lowest float32, as of minus infinity.
-        limited: Whether outputs have limits.
+        limited: True if outputs are clamped.
     """
     k = Kernel(module, "back", 9, width)
-    points, point_bytes, target, row_bytes, column_bytes, rows, columns = k.arguments[:7]
+    positions, position_bytes, target, row_bytes, column_bytes, rows, columns = k.arguments[:7]
     offsets, rectifier = k.arguments[7:]
     down, across = of
     side, step = across.side, POOLED if pool else 1
@@ -80,7 +80,9 @@ def back(module: object, of: Filtering, width: int, *, pool: bool, limited: bool
                     result = choose(output > none, result, lowest)
                 k.store(result, first + column_bytes * (place // step))
 
-    product = rows_of_product(k, down.output, side, points, point_bytes * side, point_bytes)
+    product = rows_of_product(
+        k, down.output, side, positions, position_bytes * side, position_bytes
+    )
     for some in some_rows(down.outputs, side, width, step):
         with k.when(rows > some.start):
             found = product(some)
@@ -116,7 +118,7 @@ def join(
         block: The block.
         way: The kernel that :func:`back` returns.
         of: The matrices of the filter.
-        sums: Address of the block's first tile at the first point.
+        sums: Address of the block's first tile at the first position.
         offsets: Address of one for each output channel.
         rectifier: Address of its numbers: a slope for each output channel, or the limits.
         pool: Whether pooling follows.
@@ -132,7 +134,7 @@ def join(
             k.call(
                 way,
                 sums + tiled.channel_bytes + tile_bytes,
-                products.sum_point_stride * FLOAT,
+                products.sum_position_stride * FLOAT,
                 target + number.i * (across // by) * images.column_stride * FLOAT,
                 images.row_stride * FLOAT,
                 images.column_stride * FLOAT,

@@ -48,36 +48,36 @@ COLUMNS = 6
 
 
 class ProductFields(Struct):
-    """Matrices at the points: (tiles, channels), (channels, filters), (tiles, filters)."""
+    """Matrices at each position: (tiles, channels), (channels, filters), (tiles, filters)."""
 
     tile_stride: Word
     """Elements from one tile of the input to the next."""
-    tile_point_stride: Word
-    """Elements from one point's tiles of the input to the next's."""
+    tile_position_stride: Word
+    """Elements from one position's tiles of the input to the next's."""
     filters: OptionalAddress
     """Address of the filters."""
-    filter_point_stride: Word
-    """Elements from one point's filters to the next's."""
+    filter_position_stride: Word
+    """Elements from one position's filters to the next's."""
     filter_chunk_stride: Word
     """Elements from one chunk's filters to the next's where each has its own; else 0."""
     sums_bytes: Word
     """Bytes from the beginning of a stack to the tiles of the output."""
     sum_stride: Word
     """Elements from one tile of the output to the next."""
-    sum_point_stride: Word
-    """Elements from one point's tiles of the output to the next's."""
+    sum_position_stride: Word
+    """Elements from one position's tiles of the output to the next's."""
     channels: Word
     """Channels of a group."""
     panels: Word
     """Number of panels of all groups' filters."""
     panel_table: OptionalAddress
     """Address of the panels' table. Columns: addresses of product and remainders; elements
-    from the beginning of a point's tiles, filters and sums to the panel's; elements of a row of the
-    panel's filters."""
+    from the beginning of a position's tiles, filters and sums to the panel's; elements of a row
+    of the panel's filters."""
 
 
 class Panel(NamedTuple):
-    """Some filters of a group at a point, in the kernel.
+    """Some filters of a group at a position, in the kernel.
 
     Attributes:
         product: Address of the product.
@@ -97,19 +97,19 @@ class Panel(NamedTuple):
 
 
 @contextmanager
-def each_panel(k: Kernel, f: ProductFields, block: Block, points: int) -> Iterator[Panel]:
-    """Write what is done for each panel at each of this thread's points."""
+def each_panel(k: Kernel, f: ProductFields, block: Block, positions: int) -> Iterator[Panel]:
+    """Write a loop over panels and this thread's positions."""
     filters = f.filters + block.chunk * f.filter_chunk_stride * FLOAT
-    begin, end = block.bounds(k.word(points))
-    with k.loop(end, begin) as point, k.loop(f.panels) as panel:
+    begin, end = block.bounds(k.word(positions))
+    with k.loop(end, begin) as position, k.loop(f.panels) as panel:
         entry = f.panel_table + panel.i * (COLUMNS * INT)
         product, remainders, tile, filter_, total, row = k.load_words(entry, COLUMNS)
         yield Panel(
             product,
             remainders,
-            block.stack + point.i * f.tile_point_stride * FLOAT + tile * FLOAT,
-            filters + point.i * f.filter_point_stride * FLOAT + filter_ * FLOAT,
-            block.stack + f.sums_bytes + point.i * f.sum_point_stride * FLOAT + total * FLOAT,
+            block.stack + position.i * f.tile_position_stride * FLOAT + tile * FLOAT,
+            filters + position.i * f.filter_position_stride * FLOAT + filter_ * FLOAT,
+            block.stack + f.sums_bytes + position.i * f.sum_position_stride * FLOAT + total * FLOAT,
             row * FLOAT,
         )
 
@@ -121,7 +121,7 @@ def product_values(
     sums_bytes: int,
     filter_chunk_stride: int = 0,
 ) -> Values:
-    """Return the values of those fields.
+    """Return the values of the fields.
 
     Args:
         tiling: The convolution.
@@ -146,13 +146,13 @@ def product_values(
     table = np.array(rows, np.int64)
     return ProductFields.values(
         tile_stride=tiling.tile_stride,
-        tile_point_stride=tiling.tile_point_stride,
+        tile_position_stride=tiling.tile_position_stride,
         filters=None if products is None else RUNTIME,
-        filter_point_stride=tiling.filter_point_stride,
+        filter_position_stride=tiling.filter_position_stride,
         filter_chunk_stride=filter_chunk_stride,
         sums_bytes=sums_bytes,
         sum_stride=tiling.sum_stride,
-        sum_point_stride=tiling.sum_point_stride,
+        sum_position_stride=tiling.sum_position_stride,
         channels=c,
         panels=len(table),
         panel_table=table if len(table) else None,
@@ -160,23 +160,23 @@ def product_values(
 
 
 class OnTheFlyFields(Struct):
-    """Filters in C order, and where a thread takes some of them to the points."""
+    """Filters in C order, and scratch memory of their on-the-fly transform."""
 
     weights: Address
     """Address of the filters."""
     factors: Address
-    """Address of a factor for each filter, with which it is multiplied first."""
+    """Address of a factor for each filter, applied before the transform."""
     groups: Word
     """Number of groups."""
     panels: Word
     """Number of panels of a group's filters, all of the same number of vectors."""
     channels_at_once: Word
     """Channels of a panel that are transformed at a time."""
-    points_bytes: Word
-    """Bytes from the beginning of a thread's scratch, where filters are that it takes to the
-    points, to their values there."""
-    point_bytes: Word
-    """Bytes from one point's values to the next's."""
+    positions_bytes: Word
+    """Bytes from the beginning of a thread's scratch, with the filters to transform, to the
+    transformed values."""
+    position_bytes: Word
+    """Bytes from one position's values to the next's."""
     first: Code
     """Address of the product that begins sums."""
     first_remainders: Address
@@ -199,7 +199,7 @@ def multiply_on_the_fly(
         block: The block.
         of: The matrices of the transforms.
     """
-    area, points = of.taps, of.points
+    area, positions = of.taps, of.positions
     with k.loop(u.groups) as group:
         channel, filter_ = group.i * f.channels, group.i * u.panels * (PANEL * k.width)
         begin, end = block.bounds(u.panels)
@@ -209,7 +209,7 @@ def multiply_on_the_fly(
         ):
             channels = minimum(u.channels_at_once, f.channels - part.i)
             first = filter_ + panel.i * (PANEL * k.width)
-            values = block.scratch + u.points_bytes
+            values = block.scratch + u.positions_bytes
             with k.loop(PANEL) as vector:
                 number = first + vector.i * k.width
                 taps = u.weights + (number * f.channels + part.i) * (area * FLOAT)
@@ -219,29 +219,33 @@ def multiply_on_the_fly(
                 _transpose(k, taps, f.channels * (area * FLOAT), lines, factors, own)
                 with k.loop(channels) as one:
                     target = values + (one.i * PANEL + vector.i) * k.vector_bytes
-                    _to_points(k, of, own + one.i * (area * k.vector_bytes), target, u.point_bytes)
+                    _to_positions(
+                        k, of, own + one.i * (area * k.vector_bytes), target, u.position_bytes
+                    )
             product = choose(part.i > 0, u.next, u.first)
             remainders = choose(part.i > 0, u.next_remainders, u.first_remainders)
-            with k.loop(points) as point:
-                tiles = block.stack + (point.i * f.tile_point_stride + channel + part.i) * FLOAT
-                sums = block.stack + f.sums_bytes + point.i * f.sum_point_stride * FLOAT
+            with k.loop(positions) as position:
+                tiles = (
+                    block.stack + (position.i * f.tile_position_stride + channel + part.i) * FLOAT
+                )
+                sums = block.stack + f.sums_bytes + position.i * f.sum_position_stride * FLOAT
                 k.call_at(
                     product, tiles, f.tile_stride * FLOAT, FLOAT,
-                    values + point.i * u.point_bytes, PANEL * k.vector_bytes,
+                    values + position.i * u.position_bytes, PANEL * k.vector_bytes,
                     sums + first * FLOAT, f.sum_stride * FLOAT, block.tiles, channels, 0,
                     remainders,
                 )  # fmt: skip
 
 
-def _to_points(k: Kernel, of: Filtering, taps: Word, target: Word, point_bytes: Word) -> None:
-    """Write a vector of filters of one channel at all points."""
+def _to_positions(k: Kernel, of: Filtering, taps: Word, target: Word, position_bytes: Word) -> None:
+    """Write the transform of a vector of filters of one channel."""
     down, across = of
 
     def tap(row: int, column: int) -> Vector:
         return k.load(taps + (row * across.taps + column) * k.vector_bytes)
 
     def put(row: int, column: int, value: Vector) -> None:
-        k.store(value, target + point_bytes * (row * across.side + column))
+        k.store(value, target + position_bytes * (row * across.side + column))
 
     times_both(k, (down.filter, across.filter), tap, put)
 
@@ -270,7 +274,7 @@ def _transpose(
 def on_the_fly_values(
     tiling: WinogradSchedule, scratch: ScratchLayout, factors: np.ndarray
 ) -> Values:
-    """Return the values of those fields.
+    """Return the values of the fields.
 
     Args:
         tiling: The convolution.
@@ -288,8 +292,8 @@ def on_the_fly_values(
         groups=tiling.groups,
         panels=tiling.filters // tiling.groups // (PANEL * tiling.width),
         channels_at_once=part.channels,
-        points_bytes=scratch.points_bytes,
-        point_bytes=part.point_stride * FLOAT,
+        positions_bytes=scratch.positions_bytes,
+        position_bytes=part.position_stride * FLOAT,
         first=first.address,
         first_remainders=first.remainders,
         next=following.address,

@@ -27,19 +27,19 @@ FEWEST_SHARED = 1 << 20
 """Multiplications for which it pays that threads wait for each other twice more."""
 
 PANEL = 2
-"""Vectors of a panel of filters that are taken to the points where they are used."""
+"""Vectors of a panel of on-the-fly filters."""
 
 
 class Part(NamedTuple):
-    """Filters that a thread takes to the points at a time.
+    """Filters that a thread transforms at a time.
 
     Attributes:
         channels: Channels of a panel.
-        point_stride: Elements from one point's values to the next's.
+        position_stride: Elements from one position's values to the next's.
     """
 
     channels: int
-    point_stride: int
+    position_stride: int
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class WinogradSchedule:
     Threads divide the strips: each has its chunk of them, and computes one block after the other
     from input to output. So no core reads what another one wrote, which takes several times as long
     where they do not share a cache. Where the filters are many, all threads share each block: they
-    divide its transforms, and then the points, in one call of the kernel after the other.
+    divide its transforms, and then the positions, in successive calls of the kernel.
 
     Attributes:
         filtering: The matrices of the filter.
-        images: How many images there are.
+        images: Number of images.
         channels: Of the input.
         size: Rows and columns of the input.
         filters: Channels of the output.
@@ -105,9 +105,9 @@ class WinogradSchedule:
         return min(self.threads, self.strips)
 
     @cached_property
-    def points(self) -> int:
+    def positions(self) -> int:
         """Transform positions: products per output tile."""
-        return self.filtering.points
+        return self.filtering.positions
 
     @cached_property
     def grid(self) -> tuple[int, int]:
@@ -171,18 +171,18 @@ class WinogradSchedule:
 
     @cached_property
     def filter_group_stride(self) -> int:
-        """Elements from one group's filters to the next's, at a point."""
+        """Elements from one group's filters to the next's, at a position."""
         return self.channels // self.groups * self._vectors(self.filters // self.groups)
 
     @cached_property
-    def filter_point_stride(self) -> int:
-        """Elements from one point's values of the filters to the next's."""
+    def filter_position_stride(self) -> int:
+        """Elements from one position's values of the filters to the next's."""
         return odd_lines(self.groups * self.filter_group_stride)
 
     @cached_property
     def filter_size(self) -> int:
-        """Elements of the filters at all points."""
-        return self.points * self.filter_point_stride
+        """Elements of the filters at all positions."""
+        return self.positions * self.filter_position_stride
 
     @cached_property
     def shared(self) -> bool:
@@ -194,39 +194,38 @@ class WinogradSchedule:
     def _uneven(self) -> bool:
         """True if a thread would have more strips than others by so much that it costs time.
 
-        It is so for few strips, as of a single image. Then threads divide the points, which are
-        many.
+        This happens for few strips, as of a single image. Threads then divide the positions.
         """
         if self.computes == "filters":
             return False
         most = -(-self.strips // self.threads) * self.threads
-        products = self.points * self.strips * self.grid[1] * self.channels * self.filters
+        products = self.positions * self.strips * self.grid[1] * self.channels * self.filters
         return most > MOST_UNEVEN * self.strips and products > FEWEST_SHARED * self.groups
 
     @cached_property
     def on_the_fly(self) -> bool:
-        """True if filters are taken to the points where they are used, and not kept there."""
+        """True if filters are transformed on the fly and not kept."""
         channels, filters = (count // self.groups for count in (self.channels, self.filters))
         panels, rest = divmod(filters, PANEL * self.width)
         whole = not rest and not channels % self.width and panels >= self.threads
-        large = self.filter_size * FLOAT_BYTES > self.tuning.unpacked_filter_bytes
+        large = self.filter_size * FLOAT_BYTES > self.tuning.on_the_fly_filter_bytes
         return large and whole and self.computes == "output" and self.stride == 1
 
     @cached_property
     def panel(self) -> int:
-        """Vectors of a panel of filters that are taken to the points where they are used."""
+        """Vectors of a panel of on-the-fly filters."""
         return 1 if self.filters // self.groups % (PANEL * self.width) else PANEL
 
     @cached_property
     def part_channels(self) -> int:
-        """Channels of a group, or of a phase, of which a panel is taken to the points."""
+        """Channels of a group, or of a phase, in a panel of on-the-fly filters."""
         return self.channels // (self.stride**2 if self.stride > 1 else self.groups)
 
     @cached_property
     def part(self) -> Part:
         """Filters that a thread transforms at a time, for on-the-fly filter transforms."""
         width, channels = self.panel * self.width, self.part_channels
-        space = self.tuning.points_bytes // (self.points * width * FLOAT_BYTES)
+        space = self.tuning.on_the_fly_bytes // (self.positions * width * FLOAT_BYTES)
         at_once = min(max(space // self.width, 1) * self.width, channels)
         return Part(at_once, odd_lines(at_once * width))
 
@@ -234,19 +233,19 @@ class WinogradSchedule:
 
     @cached_property
     def tile_stride(self) -> int:
-        """Elements from one tile of the input to the next, at a point."""
+        """Elements from one tile of the input to the next, at a position."""
         return _apart(self.channels)
 
     @cached_property
     def sum_stride(self) -> int:
-        """Elements from one tile of the output to the next, at a point; the last panel fits."""
+        """Elements from one tile of the output to the next, at a position; the last panel fits."""
         part = self.filters // self.groups
         return _apart(self._vectors(self.filters - part + self._vectors(part)))
 
     @cached_property
     def strip_bytes(self) -> int:
-        """Bytes of a strip's values at all points, those of the input and of the output."""
-        return self.points * (self.tile_stride + self.sum_stride) * FLOAT_BYTES * self.grid[1]
+        """Bytes of a strip's transformed input and output."""
+        return self.positions * (self.tile_stride + self.sum_stride) * FLOAT_BYTES * self.grid[1]
 
     @cached_property
     def strips_per_block(self) -> int:
@@ -274,13 +273,13 @@ class WinogradSchedule:
         return frozenset(count * self.grid[1] for count in strips if count)
 
     @cached_property
-    def tile_point_stride(self) -> int:
-        """Elements from one point's values of the input to the next's."""
+    def tile_position_stride(self) -> int:
+        """Elements from one position's values of the input to the next's."""
         return odd_lines(self.strips_per_block * self.grid[1] * self.tile_stride)
 
     @cached_property
-    def sum_point_stride(self) -> int:
-        """Elements from one point's values of the output to the next's."""
+    def sum_position_stride(self) -> int:
+        """Elements from one position's values of the output to the next's."""
         return odd_lines(self.strips_per_block * self.grid[1] * self.sum_stride)
 
     def _vectors(self, count: int) -> int:
@@ -291,7 +290,7 @@ class WinogradSchedule:
 def odd_lines(count: int) -> int:
     """Return at least ``count`` elements, an odd number of cache lines.
 
-    Values of one tile at all points are written together. Lines whose distance is a power of two
+    Transformed values of a tile are written together. Lines whose distance is a power of two
     would compete for a few places in the cache.
     """
     return LINE * (-(-count // LINE) | 1)
@@ -346,18 +345,18 @@ def polyphase(pad: tuple[int, int]) -> list[Phase]:
 
 # Costs, in operations of a large product of matrices on vectors of 8 floats.
 PRODUCT_COST = 1.1
-"""An operation of the products at the points."""
+"""Cost of a multiplication of the transformed product."""
 
 TRANSFORM_COST = 37.0
-"""An element of a tile at a point, transformed there or back."""
+"""Cost of transforming an element of a tile."""
 
 FILTER_COST, TRAINED_FILTER_COST = 15.0, 80.0
-"""An element of a filter at a point: where it is only read; where filters change, which are
-transformed for two of the passes and summed in the third. Of the latter the break-even point was
-found at 100 on one processor and at 40 on another."""
+"""Cost of an element of a transformed filter: only read; or changing, so that two passes transform
+the filters and the third sums them. The latter's break-even was measured as 100 on one processor,
+and as 40 on another."""
 
 STRIDED_FILTER_COST = 8.0
-"""The same of filters of stride 2, which are taken to the points for each block of tiles."""
+"""The same for stride 2, whose filters are transformed for each block of tiles."""
 
 START_COST, TRAINING_START_COST = 3e6, 5e6
 """Overhead of a Winograd pass over direct convolution."""
@@ -377,19 +376,19 @@ def pays(tiling: WinogradSchedule, *, training: bool) -> bool:
         training: Whether filters change between passes.
     """
     tiles = tiling.images * math.prod(tiling.grid)
-    filters = tiling.points * tiling.channels * tiling.filters / tiling.groups
+    filters = tiling.positions * tiling.channels * tiling.filters / tiling.groups
     slower = tiling.width / MEASURED_WIDTH
     filter_cost = TRAINED_FILTER_COST if training else FILTER_COST
     if tiling.stride > 1:
         filter_cost = STRIDED_FILTER_COST
     tiled = (
         2 * PRODUCT_COST * tiles * filters
-        + TRANSFORM_COST * tiling.points * tiles * (tiling.channels + tiling.filters)
+        + TRANSFORM_COST * tiling.positions * tiles * (tiling.channels + tiling.filters)
         + slower * filter_cost * filters
         + slower * (TRAINING_START_COST if training else START_COST)
     )
     area = tiling.images * math.prod(tiling.output)
     taps = tiling.filtering.taps if tiling.stride == 1 else (tiling.window / tiling.stride) ** 2
-    weights = filters / tiling.points * taps
+    weights = filters / tiling.positions * taps
     few = min(tiling.channels, tiling.filters) / tiling.groups
     return tiled < (DEFINITION_COST + FEW_CHANNELS_COST / few) * 2 * area * weights

@@ -1,7 +1,7 @@
-"""Products at the points of windows of stride 2, whose filters a parameter holds in C order.
+"""Products for windows of stride 2, with filters transformed on the fly from C order.
 
-A thread takes a few filters of a few channels to the points, one phase of their taps after the
-other, and multiplies the tiles of that phase with them. In the output the phases are summed; in the
+A thread transforms a few filters of a few channels, phase by phase, and multiplies the tiles of
+the same phase with them. In the output the phases are summed; in the
 gradient of the input each is a sum of its own, of flipped filters.
 """
 
@@ -97,11 +97,11 @@ class PartFields(Struct):
     """Elements of the parameter from one filter to the next."""
     channel_stride: Word
     """Elements of it from one channel to the next."""
-    points_bytes: Word
-    """Bytes from the beginning of a thread's scratch, where filters are that it takes to the
-    points, to their values there."""
-    point_bytes: Word
-    """Bytes from one point's values to the next's."""
+    positions_bytes: Word
+    """Bytes from the beginning of a thread's scratch, with the filters to transform, to the
+    transformed values."""
+    position_bytes: Word
+    """Bytes from one position's values to the next's."""
 
 
 class StridedFields(Struct):
@@ -134,7 +134,7 @@ class PartOfPanel(NamedTuple):
         channel: The first channel.
         channels: How many there are.
         taps: Address of their taps in scratch: vector by vector, channel by channel.
-        values: Address of their values at the points.
+        values: Address of their values at the positions.
         weights: Elements of the parameter before them.
     """
 
@@ -171,7 +171,7 @@ def each_part(
                 channel=part.i,
                 channels=minimum(f.channels_at_once, stop - part.i),
                 taps=block.scratch,
-                values=block.scratch + f.points_bytes,
+                values=block.scratch + f.positions_bytes,
                 weights=first * f.filter_stride + part.i * f.channel_stride,
             )
 
@@ -203,18 +203,19 @@ def multiply_strided(
             with k.loop(panel) as vector, k.loop(part.channels) as channel:
                 taps = own + (vector.i * part.channels + channel.i) * (area * vector_bytes)
                 target = part.values + (channel.i * panel + vector.i) * vector_bytes
-                _to_points(k, of, matrix, taps, target, s.part.point_bytes)
+                _to_positions(k, of, matrix, taps, target, s.part.position_bytes)
             accumulate = part.channel + phase.i * s.joined > 0
             product = choose(accumulate, s.next, s.first)
             remainders = choose(accumulate, s.next_remainders, s.first_remainders)
             tiles = begin * f.tile_stride + phase.i * s.part.channels + part.channel
             sums = begin * f.sum_stride + phase.i * s.sum_phase_stride + part.filter
-            with k.loop(of.side**2) as point:
+            with k.loop(of.side**2) as position:
                 k.call_at(
-                    product, block.stack + (point.i * f.tile_point_stride + tiles) * FLOAT,
-                    f.tile_stride * FLOAT, FLOAT, part.values + point.i * s.part.point_bytes,
+                    product, block.stack + (position.i * f.tile_position_stride + tiles) * FLOAT,
+                    f.tile_stride * FLOAT, FLOAT, part.values + position.i * s.part.position_bytes,
                     panel * vector_bytes,
-                    block.stack + f.sums_bytes + (point.i * f.sum_point_stride + sums) * FLOAT,
+                    block.stack + f.sums_bytes
+                    + (position.i * f.sum_position_stride + sums) * FLOAT,
                     f.sum_stride * FLOAT, end - begin, part.channels, 0, remainders,
                 )  # fmt: skip
 
@@ -257,17 +258,17 @@ def tap_places(window: int, of: Matrices) -> list[int]:
     return [row * STEP * of.taps + column for row in range(window) for column in range(window)]
 
 
-def _to_points(
-    k: Kernel, of: Matrices, matrix: np.ndarray, taps: Word, target: Word, point_bytes: Word
+def _to_positions(
+    k: Kernel, of: Matrices, matrix: np.ndarray, taps: Word, target: Word, position_bytes: Word
 ) -> None:
-    """Write a vector of filters of a phase of one channel at all points."""
+    """Write a vector of filters of a phase of one channel at all positions."""
     wide = STEP * of.taps
 
     def tap(row: int, column: int) -> Vector:
         return k.load(taps + STEP * (row * wide + column) * k.vector_bytes)
 
     def put(row: int, column: int, value: Vector) -> None:
-        k.store(value, target + point_bytes * (row * of.side + column))
+        k.store(value, target + position_bytes * (row * of.side + column))
 
     times_both(k, (matrix, matrix), tap, put)
 
@@ -289,8 +290,8 @@ def part_values(tiling: WinogradSchedule, scratch: ScratchLayout) -> Values:
         channels_at_once=part.channels,
         filter_stride=area if flipped else channels * area,
         channel_stride=filters * area if flipped else area,
-        points_bytes=scratch.points_bytes,
-        point_bytes=part.point_stride * FLOAT,
+        positions_bytes=scratch.positions_bytes,
+        position_bytes=part.position_stride * FLOAT,
     )
 
 

@@ -24,7 +24,7 @@ from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.schedule import Phase
 
 __all__ = [
-    "ImageFields", "OutputFields", "Piece", "Points", "cut", "each_vector", "image_values",
+    "ImageFields", "OutputFields", "Piece", "Positions", "cut", "each_vector", "image_values",
     "rows_of_product", "some_rows", "times_both", "times_vectors", "transform",
 ]  # fmt: skip
 
@@ -42,9 +42,9 @@ def times_vectors(
 ) -> list[Vector]:
     """Return ``matrix @ values``, one vector for each row, or for each of some rows.
 
-    Rows of two points that differ in their sign alone are the sum and the difference of an even and
-    an odd part, which are computed once. Columns that are alike but for signs are multiplied with
-    the sum and the difference of their values.
+    Rows of two points of opposite sign are the sum and the difference of an even and an odd part,
+    which are computed once. Columns that are equal except for signs are multiplied with the sum and
+    the difference of their values.
     """
     rows = range(len(matrix)) if rows is None else rows
     matrix, values = _folded(k, matrix, values)
@@ -134,7 +134,7 @@ def some_rows(high: int, wide: int, width: int, step: int = 1) -> Iterator[range
     """Yield the rows of a product whose vectors stay in registers together.
 
     Args:
-        high: How many rows there are.
+        high: Number of rows.
         wide: Vectors of a row.
         width: Floats of a vector.
         step: Of how many rows there are whole numbers.
@@ -237,27 +237,26 @@ def transform(
 ) -> Kernel:
     """Return a kernel: out[r, s] = sum over i, j of down[r, i] * across[s, j] * tile[i, j].
 
-    Its arguments are the tile's address, the bytes from one of its rows to the next and from one of
-    its columns to the next, where the first point goes, the bytes from there to the next one, and
-    to where the next tile's first point goes. The lines of that tile's points are fetched: they lie
-    far apart, and few stores can wait for their lines.
+    The kernel's arguments are the tile's address and the bytes to its next row and column; the
+    address of the first position and the bytes to the next; the bytes to the next tile's first
+    position. The kernel prefetches the next tile's lines, which are far apart.
 
     Args:
-        module: What it becomes a part of.
-        name: Of the kernel.
-        matrices: The two of them, ``down`` and ``across``; of numbers by themselves where the tile
-            is a row or a column.
+        module: The kernel's module.
+        name: Name of the kernel.
+        matrices: The matrices ``down`` and ``across``; a 1x1 matrix if the tile is a row or a
+            column.
         width: Floats of a vector.
     """
     k = Kernel(module, name, 6, width)
-    tile, row_bytes, column_bytes, target, point_bytes, ahead_bytes = k.arguments
+    tile, row_bytes, column_bytes, target, position_bytes, ahead_bytes = k.arguments
     down, across = matrices
     wide = len(across)
     for place in range(len(down) * wide):
-        k.prefetch(target + ahead_bytes + point_bytes * place, writes=True)
+        k.prefetch(target + ahead_bytes + position_bytes * place, writes=True)
 
     def store(row: int, column: int, value: Vector) -> None:
-        k.store(value, target + point_bytes * (row * wide + column))
+        k.store(value, target + position_bytes * (row * wide + column))
 
     product = rows_of_product(k, down, across.shape[1], tile, row_bytes, column_bytes)
     _times_across(k, len(down), across, product, store)
@@ -383,18 +382,18 @@ class Piece(NamedTuple):
         return cls(down.outputs, down.outputs, across.outputs, 0)
 
 
-class Points(NamedTuple):
+class Positions(NamedTuple):
     """Layout of transformed tiles.
 
     Attributes:
-        at: Address of a block's first tile at the first point.
+        at: Address of a block's first tile at the first position.
         tile_bytes: Bytes from one tile to the next.
-        point_bytes: Bytes from one point to the next.
+        position_bytes: Bytes from one position to the next.
     """
 
     at: Word
     tile_bytes: Word
-    point_bytes: Word
+    position_bytes: Word
 
 
 @contextmanager
@@ -412,7 +411,7 @@ def cut(
     block: Block,
     transform: Kernel,
     piece: Piece,
-    target: Points,
+    target: Positions,
 ) -> None:
     """Write the input transform of all tiles of a block's strips.
 
@@ -450,6 +449,6 @@ def cut(
                 row_bytes,
                 vector,
                 target.at + tiled.channel_bytes + (strip.tile + number.i) * target.tile_bytes,
-                target.point_bytes,
+                target.position_bytes,
                 target.tile_bytes,
             )
