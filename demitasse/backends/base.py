@@ -30,15 +30,15 @@ __all__ = ["Backend"]
 _NOTHING = nullcontext()
 
 _OLD_NAMES = {
-    "capture_key": "capture_key",
+    "call_key": "capture_key",
     "conditions": "environment",
     "feed": "uploader",
     "follow": "order_after",
     "here": "device_scope",
     "hold": "begin_batch",
-    "fuse_gradients": "fuse_gradients",
+    "join_gradients": "fuse_gradients",
     "note": "capture",
-    "pack_and_release": "pack_and_release",
+    "pack_away": "pack_and_release",
     "prepared": "after_first_run",
     "settle": "flush",
 }

@@ -456,10 +456,10 @@ class Dropout(Op):
 __getattr__ = deprecated_names(
     __name__,
     {
-        "Constant": "Constant",
-        "L2Normalize": "L2Normalize",
-        "SpatialPyramidPool": "SpatialPyramidPool",
-        "PSROIPool": "PSROIPool",
-        "ROIPool": "ROIPool",
+        "Fixed": "Constant",
+        "Normalize": "L2Normalize",
+        "Pyramid": "SpatialPyramidPool",
+        "RegionMeans": "PSROIPool",
+        "RegionPool": "ROIPool",
     },
 )

@@ -164,9 +164,9 @@ class Operands:
 
 
 _OLD_NAMES = {
-    "deferrable": "deferrable",
+    "may_wait": "deferrable",
     "repeats": "replayable",
-    "backward_replayable": "backward_replayable",
+    "backward_repeats": "backward_replayable",
     "borrows": "uses_shared_scratch",
 }
 """Old names of attributes that Steps of plugins may override."""

@@ -27,5 +27,5 @@ def test_an_attribute_of_a_step_by_an_old_name_is_read():
 
 
 def test_an_operation_has_its_old_name():
-    with expect_warning(DeprecationWarning, mentions=["ROIPool", "ROIPool"]):
-        assert ops.ROIPool is ops.ROIPool
+    with expect_warning(DeprecationWarning, mentions=["RegionPool", "ROIPool"]):
+        assert ops.RegionPool is ops.ROIPool
