@@ -35,7 +35,7 @@ def canonical_name(name: str) -> str:
 
 
 def backend_names() -> list[str]:
-    """Return the names a device may begin with: ours, then users' and those of packages."""
+    """Return the names of built-in backends, then of registered and installed backends."""
     others = _registered.keys() | packages.found().keys()
     return [*BUILT_IN, *sorted(others - BUILT_IN.keys() - ALIASES.keys())]
 
@@ -64,7 +64,7 @@ def register(name: str) -> Callable[[type[Backend]], type[Backend]]:
 def backend_class(name: str) -> type[Backend]:
     """Return the class of the backend called ``name``.
 
-    Users' modules and installed packages are asked only for names that are not ours.
+    Plugins and installed packages are imported only for names that are not built in.
 
     Raises:
         ConfigError: A module that the setting ``plugins`` names cannot be imported.
@@ -86,7 +86,7 @@ def backend_class(name: str) -> type[Backend]:
 
 
 def devices_of(name: str) -> list[str]:
-    """Return the names of the devices of one backend that are there.
+    """Return the names of the present devices of one backend.
 
     Raises:
         DeviceError: There is no such backend, or the package that has it is broken.
@@ -95,7 +95,7 @@ def devices_of(name: str) -> list[str]:
 
 
 def clashes() -> list[str]:
-    """Say which backends of installed packages are not used, since the name is ours."""
+    """Return a warning for each installed backend that has the name of a built-in backend."""
     ours = {*BUILT_IN, *ALIASES}
     return [
         f"the backend {name!r} of {packages.distribution(point)} is not used: Demitasse has one "

@@ -29,7 +29,7 @@ class Event(Protocol):
 class PrivateLayout(Protocol):
     """An order of a shape's elements that only a backend's Steps understand.
 
-    Equal layouts are the same object. One of a range of channels of other images has a home.
+    Equal layouts are the same object. The layout of a range of channels has a ``channel_slice``.
     """
 
     @property
@@ -49,8 +49,7 @@ def address(array: np.ndarray) -> int:
 def aligned(size: int) -> np.ndarray:
     """Return ``size`` float32 zeros that begin at a multiple of 64 bytes. Shape: (size,).
 
-    Large ones lie in large pages where the system has them: steps that read many rows at once then
-    cause fewer misses of the address cache (TLB).
+    Large arrays use huge pages if the system has them, for fewer TLB misses.
     """
     if size * 4 >= LARGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         return _in_large_pages(size)
@@ -72,9 +71,9 @@ def _in_large_pages(size: int) -> np.ndarray:
 
 
 def give_back(array: np.ndarray) -> None:
-    """Let the system have the memory of a large array of ``aligned``, or of a part of it.
+    """Return the memory of a large array of ``aligned``, or of a part of it, to the system.
 
-    It reads as zeros then. Where that cannot be done the memory stays as it is.
+    The memory then reads as zeros. It is unchanged if the system cannot take it back.
     """
     owner: Any = array
     while isinstance(owner, np.ndarray):
@@ -91,11 +90,11 @@ def give_back(array: np.ndarray) -> None:
 
 
 class ChannelSlice(FrozenStruct):
-    """A range of the channels of some images that lie with their channels last.
+    """A range of the channels of channels-last images.
 
     Attributes:
-        shape: The shape of what lies there, (N, C, *spatial).
-        whole: The shape of all of it: the same but for C.
+        shape: The shape of the slice, (N, C, *spatial).
+        whole: The shape of the whole images: the same except for C.
         first: The first of the channels.
     """
 
@@ -114,7 +113,7 @@ class ChannelSlice(FrozenStruct):
         return math.prod(self.whole) - self.whole[1] + self.shape[1]
 
     def part(self, shape: tuple[int, ...], first: int) -> ChannelSlice:
-        """Return the home of some of these channels.
+        """Return the slice of some of these channels.
 
         Args:
             shape: Their shape.

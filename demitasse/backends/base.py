@@ -96,7 +96,7 @@ class Backend(ABC):
 
     @classmethod
     def missing(cls) -> str:
-        """Say why ``devices`` is empty and what to do about it."""
+        """Return the reason why ``devices`` is empty, and what to do."""
         return f"no {cls.name} device was found"
 
     def enter(self) -> AbstractContextManager[None]:
@@ -104,14 +104,14 @@ class Backend(ABC):
         return _NOTHING
 
     def device_scope(self) -> AbstractContextManager[None]:
-        """Make this the current device of its library for work on single arrays, in a pass or not.
+        """Make this the current device of its library for work on single arrays.
 
-        Only of libraries that have a current device it asks for more than nothing.
+        The default does nothing: many libraries have no current device.
         """
         return _NOTHING
 
     def order_after(self, before: object) -> object:
-        """Let work that is queued from now on begin after what was queued before.
+        """Order work that is queued from now on after work that was queued before.
 
         Args:
             before: What this returned when the arrays in question were last used; None at first.
@@ -119,27 +119,27 @@ class Backend(ABC):
         return before
 
     def begin_batch(self) -> None:  # noqa: B027 - most put nothing off
-        """Let what Steps that may wait compute be put off from now on, until ``flush``."""
+        """Queue the calls of deferrable Steps from now on, until ``flush``."""
 
     def flush(self) -> None:  # noqa: B027
-        """Compute what was put off; from now on nothing is."""
+        """Run the queued calls and stop queueing."""
 
     def capture_key(self) -> Hashable:
-        """Return what calls that were noted depend on besides arrays; None where none are noted.
+        """Return the key of the environment of captured calls; None if calls cannot be captured.
 
-        They may be made again as long as it is the same.
+        Captured calls may be replayed while the key is unchanged.
         """
         return None
 
     def capture(self) -> AbstractContextManager[CapturedCalls]:
-        """Note the calls of compiled code that are made in the block, to make them again."""
+        """Capture the calls of compiled code in the block, for replay."""
         raise NotImplementedError
 
     def after_first_run(self) -> None:  # noqa: B027 - most leave nothing behind
-        """All layers of a net have been prepared for the first time, and have run."""
+        """Release memory that only the preparation needed, after a net's first pass."""
 
     def environment(self) -> dict[str, str]:
-        """Return what the last digits of results depend on here: versions, threads, ..."""
+        """Return the versions, threads, ... that the last bits of results depend on."""
         return {}
 
     # -- arrays --------------------------------------------------------------------------------
@@ -183,9 +183,9 @@ class Backend(ABC):
         raise NotImplementedError(layout)
 
     def pack_and_release(self, host: np.ndarray, layout: PrivateLayout, private: Array) -> None:
-        """Do as ``pack``; nobody needs ``host`` any more, whose memory may be given back meanwhile.
+        """Write ``private`` as ``pack`` does, and release the memory of ``host`` if possible.
 
-        It is done whole, or ``host`` is as it was.
+        Either the copy is complete, or ``host`` is unchanged.
         """
         self.pack(host, layout, private)
 
@@ -285,9 +285,9 @@ class Backend(ABC):
         return a + b
 
     def copier(self, pairs: Sequence[tuple[Array, Array]]) -> Callable[[], None]:
-        """Return what copies arrays into others: the first of each pair into the second.
+        """Return a function that copies the first array of each pair into the second.
 
-        It is called again and again, and they stay where they are. Shapes: (n,), both of a pair.
+        It is called repeatedly; the arrays stay at their addresses. Shapes: (n,), both of a pair.
         """
         return partial(_copy_all, pairs)
 
@@ -333,7 +333,7 @@ class Backend(ABC):
         return self.asarray(random.bits(seed, stream, passes, count, first))
 
     def uploader(self) -> Uploader | None:
-        """Return what brings batches of bytes in for a layer; None where numbers are copied."""
+        """Return the uploader of a layer's batches of bytes; None if the host converts them."""
         return None
 
     # -- faster ways -----------------------------------------------------------------------------
@@ -392,8 +392,8 @@ class Backend(ABC):
 
         Args:
             chain: The first operation and those that follow it at once. Each reads the single top
-                of the one before and overwrites it, or writes another blob in its stead: then
-                nobody else reads that top, and it need not be written at all.
+                of the one before. It overwrites that top, or is its only reader and writes another
+                blob; the top then need not be written.
             at: Their blobs.
             steps: What each would run by itself; None for portable code.
 
@@ -406,12 +406,12 @@ class Backend(ABC):
     def fuse_gradients(self, steps: Sequence[AnyStep | None]) -> AnyStep:
         """Return one Step for the gradients of several layers, ready to run backward.
 
-        It leaves what theirs would leave, except in memories that do not last. Where a pass goes
-        over some of them only, their own Steps run.
+        It writes the same values as their own Steps, except in memories that are not persistent.
+        A pass over some of the layers runs their own Steps.
 
         Args:
-            steps: What runs them: each reads the single top of the one before, which nobody else
-                reads. They are prepared.
+            steps: Prepared Steps of the layers; each is the only reader of the single top of the
+                one before.
 
         Raises:
             Declined: There is none; each gradient is computed by itself then.

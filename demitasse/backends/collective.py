@@ -31,58 +31,58 @@ class Collective(Protocol):
         """Overwrite an array with that of member 0."""
 
     def alltoall(self, parts: Sequence[Array], sizes: Sequence[int]) -> list[Array]:
-        """Give each member its part; return what each has for us.
+        """Send a part to each rank; return the parts received.
 
         Args:
-            parts: Arrays by the rank of who gets them.
-            sizes: The sizes of those we get, by the rank of who gives them.
+            parts: Arrays to send, by receiving rank.
+            sizes: Sizes of the received arrays, by sending rank.
         """
 
     def allgather(self, part: Array, whole: Array, bounds: Sequence[int]) -> None:
-        """Put everybody's part into ``whole``: rank r's from ``bounds[r]`` to ``bounds[r + 1]``."""
+        """Write rank r's part to ``whole[bounds[r]:bounds[r + 1]]``, for all ranks."""
 
     def allreduce(self, array: Array) -> None:
-        """Replace an array by the sum of everybody's, added in whatever order is fastest."""
+        """Replace an array by the sum over all ranks, in the library's order."""
 
 
 class DeviceCollective(Collective, Protocol):
     """A group of devices that queue their work."""
 
     def start_allreduce(self, array: Array) -> None:
-        """Queue what ``allreduce`` does; what is queued behind it finds the sum."""
+        """Queue an ``allreduce``; work queued later reads the sum."""
 
     def side_stream(self) -> AbstractContextManager[None]:
-        """Return a block whose work is queued behind all that is queued now, and beside the rest.
+        """Return a context whose work is queued on a side stream, after all work queued before.
 
-        Another thread may enter it, where this device is current. Later work waits for it only
-        where it uses the same memories.
+        Another thread may enter the context if this device is current. Later work waits for it
+        only if both use the same memories.
         """
 
     def synchronize(self) -> None:
-        """Wait until everything that the calling thread has queued where it is now is done."""
+        """Wait for the work that the calling thread has queued on the current stream."""
 
 
 class Connector(Protocol):
     """Connects a device to those of other processes or threads."""
 
     def missing(self) -> str:
-        """Return why it cannot be connected, and what to do; "" where it can."""
+        """Return the reason why it cannot be connected, and what to do; "" if it can."""
 
     def place(self) -> str:
-        """Return what tells this device from all others of its machine."""
+        """Return a key that identifies this device on its machine."""
 
     def new_uid(self) -> bytes:
-        """Return a name for a group that is about to meet; it has at most 128 bytes.
+        """Return an id for a new group, of at most 128 bytes.
 
         Raises:
             ParallelError: The library fails.
         """
 
     def join(self, uid: bytes, rank: int, size: int, timeout: float) -> DeviceCollective:
-        """Return the group of this name, once all its members have come.
+        """Return the group of this id, once all members have joined.
 
         Args:
-            uid: What one of them got of ``new_uid``.
+            uid: Result of ``new_uid`` on one of them.
             rank: The number of this member.
             size: How many there are.
             timeout: Seconds that members wait for each other.

@@ -57,7 +57,7 @@ def read_code(name: str) -> bytes | None:
 
 
 def write_code(name: str, code: bytes) -> None:
-    """Keep machine code under a name, where there is a folder for it and room in it."""
+    """Store machine code under a name, if the cache folder is usable."""
     try:
         place = _own_folder()
         key = _key(place) if place is not None else None
@@ -91,7 +91,7 @@ def _own_folder() -> Path | None:
 
 
 def _doubt(places: Iterable[Path], *, strict: bool = False) -> str:
-    """Say why others may change what is in some folders; else nothing.
+    """Return the reason why other users may change files in some folders; "" for none.
 
     Args:
         places: The folders.

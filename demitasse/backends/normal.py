@@ -1,10 +1,10 @@
 """The standard normal distribution in array functions; the array API standard has no ``erf``.
 
-The tail is 1 - Phi(a) = exp(-a^2 / 2) p(t) / (a + 4) for a >= 0, where t = (a - 4) / (a + 4)
-runs from -1 to 1 and p is smooth, so that one polynomial serves all of it. Errors are relative, in
+The tail is 1 - Phi(a) = exp(-a^2 / 2) p(t) / (a + 4) for a >= 0, with t = (a - 4) / (a + 4) from -1
+to 1. One polynomial approximates the smooth function p. Errors are relative, in
 the tail too: below 1e-15 in float64 and 5e-7 in float32.
 
-What these functions have made they change in place: new arrays would cost more than the sums.
+Temporaries are changed in place: new arrays would cost more than the arithmetic.
 """
 
 from __future__ import annotations

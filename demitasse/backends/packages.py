@@ -19,8 +19,8 @@ GROUP = "demitasse.backends"
 
 
 def found() -> dict[str, list[EntryPoint]]:
-    """Return the entry points by name; more than one where packages do not agree."""
-    from importlib.metadata import entry_points  # takes longer than all else that a device needs
+    """Return the entry points by name; several if packages define one name differently."""
+    from importlib.metadata import entry_points  # a slow import, only needed here
 
     points: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=GROUP):
@@ -31,7 +31,7 @@ def found() -> dict[str, list[EntryPoint]]:
 
 
 def load(name: str, points: Sequence[EntryPoint]) -> type[Backend]:
-    """Return the class that the only entry point of a name stands for.
+    """Return the class of a name's only entry point.
 
     Raises:
         DeviceError: There are several, or it cannot be loaded: names the package.
@@ -54,7 +54,7 @@ def load(name: str, points: Sequence[EntryPoint]) -> type[Backend]:
 
 
 def class_of(entry: object) -> type[Backend]:
-    """Return the class that an entry is, or that it returns when called.
+    """Return an entry that is a class, or the class that it returns.
 
     Raises:
         TypeError: It is neither.

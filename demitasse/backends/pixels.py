@@ -1,6 +1,6 @@
-"""Batches of images as bytes, which a device makes into numbers: a quarter of the copying.
+"""Batches of images as bytes, converted to floats on the device: a quarter of the copying.
 
-A device may bring the next batch in while it works on the one before.
+A device may upload the next batch while it computes the present one.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ __all__ = ["ImageBatch", "Upload", "Uploader"]
 
 
 class ImageBatch(FrozenStruct):
-    """Records that were cut out, and what is still to be done: centre, scale and turn them.
+    """Cropped records, with the mean, scale and mirroring that the device applies.
 
     Attributes:
         bytes: The records. Shape: (N, C, h, w), uint8.
-        places: For each record the first row and the first column of what was cut out, and 1 where
-            it is to be turned left to right. Shape: (N, 3), int32.
-        mean: What is subtracted before they are turned, of the result's dtype. Shape: (C, H, W) for
-            whole records, or (C, 1, 1) or (1, 1, 1); None where there is nothing.
-        scale: What the result is multiplied with.
+        places: For each record the first row and column of the crop, and 1 to mirror it left to
+            right. Shape: (N, 3), int32.
+        mean: Subtracted before mirroring, of the result's dtype. Shape: (C, H, W) for
+            whole records, or (C, 1, 1) or (1, 1, 1); None for no mean.
+        scale: Factor of the result.
     """
 
     bytes: np.ndarray
@@ -47,17 +47,17 @@ class ImageBatch(FrozenStruct):
 
 
 class Upload(Protocol):
-    """A batch on its way to a device, or there."""
+    """A batch that is being uploaded, or is on the device."""
 
     def unpack(self, target: Array) -> None:
-        """Queue what makes numbers of it, once it is there. Shape: (N * C * h * w,)."""
+        """Queue the conversion of the batch to floats. Shape: (N * C * h * w,)."""
 
     def wait(self) -> None:
         """Wait until the host's arrays may be overwritten."""
 
 
 class Uploader(Protocol):
-    """Brings batches of bytes to a device, one while another is used."""
+    """Uploads batches of bytes to a device while it computes."""
 
     def send(self, pixels: ImageBatch, /) -> Upload:
-        """Start copying a batch; the one before the last may not be unpacked any more."""
+        """Start copying a batch; invalidates the batch before the last."""

@@ -46,7 +46,7 @@ def stream_of(name: str) -> int:
 
 
 def block(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Encrypt one counter of four 64-bit words; for tests and for whoever ports it."""
+    """Encrypt one counter of four 64-bit words; a reference for tests and ports."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):

@@ -36,14 +36,14 @@ class Recording(Protocol):
         """Bytes of memory of its own that the work needs on the device."""
 
     def play(self) -> None:
-        """Queue the work, with what numbers of the host are now."""
+        """Queue the work with the present numbers of the host."""
 
 
 class PreparedUpdate(Protocol):
     """An update of arrays that stay where they are."""
 
     def write(self, updates: Sequence[Update], /) -> None:
-        """Bring an iteration's numbers to the device: those of every piece, in order."""
+        """Copy an iteration's numbers to the device, for each piece in order."""
 
     def queue(self) -> None:
         """Queue the update, by the numbers that are on the device when it is done."""
@@ -56,7 +56,7 @@ class RecordedUpdates(UpdateKernels, Protocol):
         """Return the update of these arrays, for numbers that are given later."""
 
     def clip_scale(self, total: Array, limit: float, /) -> Array:
-        """Return what gradients are multiplied with so that their norm is at most ``limit``.
+        """Return the factor that clips the norm of the gradients to ``limit``.
 
         Shapes: ``total``, the sum of their squares, () -> ().
         """
@@ -66,8 +66,8 @@ class Recorder(Protocol):
     """Interface of a backend's recorder.
 
     Work is recorded that the device can do by itself: Steps, clearing memories, prepared updates.
-    Nothing in it may copy between host and device or depend on numbers of the host, but those that
-    Steps and updates say they read anew.
+    The work must not copy between host and device, or read numbers of the host except those that
+    Steps and updates write before each replay.
     """
 
     @property
@@ -75,13 +75,13 @@ class Recorder(Protocol):
         """The backend's updates."""
 
     def aside(self) -> AbstractContextManager[None]:
-        """Let work inside the block be done where it is recorded; it is rehearsed there.
+        """Run work inside the block on the capture stream, as a warm-up.
 
-        It begins after what was queued before, and what is queued later begins after it.
+        The work runs after work queued before, and before work queued later.
         """
 
     def record(self, work: Callable[[], None], /) -> Recording:
-        """Run ``work`` and keep what it queues; the device does none of it yet.
+        """Run ``work`` and capture the queued work; the device computes nothing yet.
 
         Raises:
             NotRecorded: It cannot be recorded.
@@ -89,15 +89,15 @@ class Recorder(Protocol):
 
 
 class CapturedCalls(Protocol):
-    """Calls of compiled code that were noted while they were made."""
+    """Captured calls of compiled code."""
 
     @property
     def whole(self) -> bool:
-        """True if they are all that was done: nothing was computed but by them."""
+        """True if the calls were the whole computation."""
 
     @property
     def compiled(self) -> bool:
-        """True if they have been made again, and need nothing of what surrounds a pass."""
+        """True if the calls have been replayed and can run outside a pass."""
 
     def play(self) -> None:
-        """Make them again, with the same arguments."""
+        """Replay the calls with the same arguments."""

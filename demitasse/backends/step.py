@@ -1,8 +1,8 @@
 """Steps: operations that a backend has prepared to run faster than the layers' portable code.
 
 A Step is made for one operation and the blobs it works on, prepared once, and run in every pass
-until a blob changes its shape or its memory. Who cannot do better than the portable code raises
-:class:`Declined` and says why; the reason is kept and shown.
+until a blob changes its shape or its memory. A Step that cannot beat the portable
+code raises :class:`Declined` with the reason, which is kept and shown.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Declined(Exception):  # noqa: N818 - not an error: something else computes the same
-    """A backend has no better way to run an operation; the message says why.
+    """A backend has no Step for an operation; the message is the reason.
 
     A message names the obstacle and what is supported: "float64; oneDNN takes float32".
     """
@@ -127,9 +127,9 @@ class Operands:
         param_propagate_down: For each parameter, whether its gradient is wanted.
         phase: "TRAIN" or "TEST".
         backward: Whether the layer takes part in the net's backward pass at all.
-        draw: ``draw()`` says which random words these are.
-        storage: How the device is to keep what is computed, and the weights.
-        followers: What the layers after it do that may run as one with it, in their order.
+        draw: ``draw()`` returns the key of these random words.
+        storage: Storage dtype of blobs and weights on the device.
+        followers: Operations of the following layers that may be fused, in their order.
         random_words: ``random_words(shape)`` returns the layer's random 32-bit words of this pass
             for elements of a blob, the same words as in portable code.
     """
@@ -191,15 +191,14 @@ class Step(ABC, Generic[E, O]):
     """
 
     own_backward: bool = False
-    """True if a Step for several operations computes their gradients too; otherwise each
-    operation's own Step does."""
+    """True if a fused Step computes the gradients too; otherwise each operation's own Step does."""
 
     portable_gradient: bool = False
     """True if the layer's own code computes the gradients, which reads blobs alone and nothing that
     its forward code kept."""
 
     uses_shared_scratch: bool = False
-    """True if its workspace is the engine's, which all Steps take turns with."""
+    """True if its workspace is the engine's scratch memory, shared by all Steps."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -221,18 +220,18 @@ class Step(ABC, Generic[E, O]):
 
     @property
     def deferrable(self) -> bool:
-        """True if its forward pass may be computed a little later, with those of Steps after it.
+        """True if its forward calls may be queued and run with those of later Steps.
 
-        It then only makes calls ready, which the backend puts off (``Backend.begin_batch``).
+        The calls are queued after ``Backend.begin_batch``.
         """
         return False
 
     @property
     def replayable(self) -> bool:
-        """True if its forward pass is calls that the backend can note (``Backend.capture``).
+        """True if its forward pass consists of calls that ``Backend.capture`` can capture.
 
-        Which calls these are depends on nothing but its memories: where their values lie, and
-        whether they are those of the pass before. Whatever else it does spoils the notes.
+        The calls depend only on its memories: their addresses, and whether their values have
+        changed since the last pass. Other work aborts the capture.
         """
         return False
 
@@ -243,11 +242,11 @@ class Step(ABC, Generic[E, O]):
 
     @property
     def workspace(self) -> int:
-        """Scratch memory it holds or borrows, in bytes."""
+        """Bytes of its own or shared scratch memory."""
         return 0
 
     def prepare(self) -> None:
-        """Make what the forward pass needs; asked in the order of the layers.
+        """Prepare the forward pass; called in the order of the layers.
 
         Raises:
             Declined: It cannot be made.
@@ -258,7 +257,7 @@ class Step(ABC, Generic[E, O]):
         """Compute the tops."""
 
     def prepare_backward(self) -> None:
-        """Make what the gradient needs; asked in reverse order, when every forward is prepared.
+        """Prepare the backward pass; called in reverse order, after all ``prepare``.
 
         Raises:
             Declined: It cannot be made. The layer then runs its portable code in both directions.
@@ -280,7 +279,7 @@ Lowerings = Mapping[type[Op], Sequence[Lowering]]
 
 
 def decline_gradients(at: Sequence[Operands]) -> None:
-    """Leave layers to others that are to run as one where any of them has a gradient.
+    """Decline to fuse layers if any of them has a gradient.
 
     Args:
         at: Their blobs.
@@ -294,11 +293,11 @@ def decline_gradients(at: Sequence[Operands]) -> None:
 
 
 def decline_in_place(at: Operands, why: str) -> None:
-    """Leave a layer in place to others.
+    """Decline an in-place layer.
 
     Args:
         at: Its blobs.
-        why: What a Step needs the bottom for, for the message.
+        why: Why a Step needs the bottom, for the message.
 
     Raises:
         Declined: It is in place.
@@ -309,7 +308,7 @@ def decline_in_place(at: Operands, why: str) -> None:
 
 
 def share(at: Operands) -> None:
-    """Let the tops hold the bottom's data, as a Split does, where they do not yet."""
+    """Share the bottom's data with the tops, as Split does."""
     memory = at.bottom[0].data_memory
     for top in at.top:
         if top.data_memory is not memory:

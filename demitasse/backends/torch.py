@@ -71,20 +71,20 @@ class TorchBackend(Backend):
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Turn a lack of memory, which PyTorch calls a RuntimeError, into OutOfMemoryError."""
+        """Convert PyTorch's out-of-memory errors to OutOfMemoryError."""
         try:
             yield
         except RuntimeError as error:
             if not _lacks_memory(error):
                 raise
             message = (
-                f"torch:{self.index} has no room. Make the batch smaller, end what else uses the "
-                f"device, or take one with more memory ({error})"
+                f"torch:{self.index} is out of memory ({error}). Reduce the batch size, stop other "
+                f"programs on the device, or use a device with more memory"
             )
             raise OutOfMemoryError(message, device=f"torch:{self.index}") from error
 
     def explained(self, error: Exception) -> Exception:
-        """Return what ``enter`` would make of an error that arises within it."""
+        """Return the error that ``enter`` raises for an error inside its block."""
         try:
             with self._failures():
                 raise error
@@ -97,7 +97,7 @@ class TorchBackend(Backend):
         """Return PyTorch's dtype called ``name``.
 
         Raises:
-            DeviceError: The device has none of that name.
+            DeviceError: The device has no such dtype.
         """
         if name == "float64" and not self.has_float64:
             message = f"torch:{self.index} has no float64; compute in float32, or elsewhere"
@@ -161,7 +161,7 @@ class TorchBackend(Backend):
 
 
 def _library() -> tuple[Any, str]:
-    """Return PyTorch, or None and why it is not there."""
+    """Return PyTorch; or None and the reason why it is missing."""
     try:
         return import_module("torch"), ""
     except Exception as error:  # whatever a broken installation raises

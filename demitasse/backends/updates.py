@@ -52,7 +52,7 @@ class Update:
 
 
 class Piece(FrozenStruct):
-    """One parameter and what its update needs. All arrays are one-dimensional, of one length.
+    """One parameter and the arrays of its update. All arrays are one-dimensional, of one length.
 
     ``history`` is overwritten, ``diff`` becomes what is subtracted from ``data``. ``count`` is the
     number of elements without padding, where there is some.

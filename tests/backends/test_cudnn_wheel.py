@@ -162,7 +162,7 @@ class TestPlans:
         graph, again = plans.graph(convolution, STRICT)
 
         assert again == choice
-        assert plans._again(convolution, STRICT, choice) is not None
+        assert plans._rebuild(convolution, STRICT, choice) is not None
         assert graph.get_workspace_size() <= STRICT.most_workspace
 
     @given(data=st.data())
@@ -201,8 +201,8 @@ class TestPlans:
         _, rounded = plans.graph(convolution, ROUNDED)
 
         assert strict != rounded
-        assert plans._again(convolution, ROUNDED, rounded) is not None
-        assert plans._again(convolution, STRICT, rounded) is None
+        assert plans._rebuild(convolution, ROUNDED, rounded) is not None
+        assert plans._rebuild(convolution, STRICT, rounded) is None
 
     @each_product
     def test_the_workspace_is_bounded(self, plans, result):
@@ -242,7 +242,7 @@ class TestPlans:
     def test_a_choice_that_is_none_of_its_own_is_ignored(self, plans, choice):
         convolution = Convolution("maps", LAYERS["LeNet's second"], "float32")
 
-        assert plans._again(convolution, STRICT, choice) is None
+        assert plans._rebuild(convolution, STRICT, choice) is None
 
     def test_the_fastest_is_taken(self, frontend, properties):
         times = iter(range(100, 0, -1))

@@ -445,8 +445,8 @@ def test_the_only_channel_of_an_image_is_not_padded_to_a_block():
 
     step = made.plan.steps()[1]
 
-    readers = [call.ports[0] for call in (*step.forward_calls, *step.backward_calls)]
-    assert [port.layout.size for port in readers] == [4 * 12 * 12] * 2
+    readers = [call.arguments[0] for call in (*step.forward_calls, *step.backward_calls)]
+    assert [argument.layout.size for argument in readers] == [4 * 12 * 12] * 2
 
 
 @here
@@ -464,7 +464,7 @@ def test_a_weight_that_is_learned_is_not_converted_in_every_step():
 
     weight = made.layer_by_name("y").blobs[0]
     calls = (*step.forward_calls, *step.backward_calls)
-    layouts = {port.layout for call in calls for port in call.ports if port.blob is weight}
+    layouts = {one.layout for call in calls for one in call.arguments if one.blob is weight}
     assert len(layouts) == 1
 
 

@@ -198,7 +198,7 @@ def test_channels_are_weighed_in_the_layout_they_are_in(monkeypatch, text):
     portable.forward()
     found, expected = net.blobs["y"].cpu_data(), portable.blobs["y"].cpu_data()
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-    [step] = [s for s in net.plan.steps() if s is not None and "Gate" in str(s.__class__.__mro__)]
+    [step] = [s for s in net.plan.steps() if "ChannelScale" in str(type(s).__mro__)]
     assert step.replayable
 
 

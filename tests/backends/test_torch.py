@@ -51,7 +51,8 @@ def test_a_lack_of_memory_is_called_one(error):
     said = backend.explained(error)
 
     assert type(said) is OutOfMemoryError
-    assert str(said).startswith("torch:cuda:0 has no room. Make the batch smaller")
+    assert said.code == ErrorCode.OUT_OF_MEMORY
+    assert said.details["device"] == "torch:cuda:0"
     assert said.__cause__ is error
 
 

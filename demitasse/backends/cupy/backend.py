@@ -103,13 +103,13 @@ class CupyBackend(Backend):
         return self.enter()
 
     def order_after(self, before: object) -> object:
-        """Let the current stream wait for the one that was current before, where it is another."""
+        """Let the current stream wait for the stream of the last use, if different."""
         stream = self._cupy.cuda.get_current_stream(self.array_device.id)
         home = self._side_streams.get(stream.ptr, stream)
         if isinstance(before, _Use) and before.gpu is self:
             if before.stream == home:
                 return before
-            # while a stream is recorded it waits for nothing: it runs when the recording is played
+            # no wait during a capture: the work runs at replay
             if home is stream or not stream.is_capturing():
                 with self.array_device, self._failures():
                     event = self._cupy.cuda.Event(disable_timing=True)
@@ -208,7 +208,7 @@ class CupyBackend(Backend):
             return self.pools.idle
 
     def explained(self, error: Exception) -> Exception:
-        """Return what ``enter`` would make of an error that arises within it."""
+        """Return the error that ``enter`` raises for an error inside its block."""
         try:
             with self._failures():
                 raise error

@@ -74,9 +74,9 @@ class HalfBlob(_Narrow):
 class NarrowParameter(_Narrow):
     """A parameter, of which there is a copy in 16 bits on the device.
 
-    The parameter itself stays where it is, so that who shares it, saves it or looks at it has it as
-    it was given. The copy is made anew when the parameter has changed, and stays in its place. What
-    is too large for 16 bits is infinite in the copy, which a warning says once.
+    The parameter itself keeps its float32 values for snapshots, sharing and reading. After a change
+    of the parameter, the copy is written again at the same address. Values too large for 16 bits
+    become infinite in the copy, with one warning.
     """
 
     def __init__(self, engine: Engine, blob: Operand, storage: Stored) -> None:

@@ -141,7 +141,7 @@ class held_to:  # noqa: N801 - is read as what the block is
             raise
 
     def __exit__(self, *error: object) -> None:
-        """Give back what they had, if no other pass goes on."""
+        """Restore the libraries' numbers of threads after the last pass."""
         _passes.discard(self)
         if not _passes:
             for library in blas():

@@ -17,7 +17,7 @@ __all__ = ["Status", "cpu_backend", "status"]
 
 @cache
 def _tell_slow(found: Status) -> None:
-    """Warn once, where the library is not there though nobody has switched it off."""
+    """Warn once if the library is missing and no setting disables it."""
     if found.slow:
         get_logger(__name__).warning("%s", found.slow)
 

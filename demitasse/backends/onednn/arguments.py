@@ -1,7 +1,7 @@
-"""Ports: how a primitive's arguments meet the memories of blobs.
+"""Arguments of primitives: memories of blobs in the layouts of a primitive.
 
-Before a primitive runs, every port makes sure that its memory is there in the layout the primitive
-was made for, and binds it. Reading what is in another layout costs a reorder, which is counted.
+Before a primitive runs, every argument converts its memory to the primitive's layout and binds it.
+Reading from another layout costs a reorder, which is counted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Argument(ABC):
         layout: The layout the primitive was made for.
 
     Attributes:
-        descriptor: What the primitive sees of the memory: by default all of it.
+        descriptor: The part of the memory that the primitive reads or writes; by default all.
     """
 
     __slots__ = ("descriptor", "engine", "layout", "place", "plain", "primitive", "role")
@@ -49,13 +49,13 @@ class Argument(ABC):
         self.descriptor = layout.handle
 
     def attach(self, primitive: Primitive, engine: Engine) -> None:
-        """Belong to this primitive."""
+        """Attach the argument to a primitive."""
         self.engine = engine
         self.primitive, self.place = primitive, primitive.place(self.role)
 
     @abstractmethod
     def array(self) -> np.ndarray:
-        """Return the memory in our layout, as it is needed now. Shape: (layout.size,)."""
+        """Return the memory in the primitive's layout. Shape: (layout.size,)."""
 
     def ready(self) -> None:
         """Bind the memory, before the primitive runs."""
@@ -75,10 +75,10 @@ class BlobArg(Argument):
 
     Args:
         role: Which argument.
-        blob: The blob. Its memory is looked up each time, for layers may share it anew in their
-            forward pass.
+        blob: The blob. Its memory is read in each pass, because layers may share another memory in
+            their forward pass.
         layout: The layout the primitive was made for.
-        diff: Whether the gradient is meant, not the data.
+        diff: True for the gradient, False for the data.
     """
 
     __slots__ = ("blob", "diff")
@@ -115,7 +115,7 @@ class InputArg(BlobArg):
         return self._converted() if side is None else side
 
     def _converted(self) -> np.ndarray:
-        """Return a copy in our layout of what is up to date in another."""
+        """Return a copy in this layout of contents in another layout."""
         return self._copy.of(self.memory, self.engine)
 
     def _convert(self, memory: Memory, target: np.ndarray) -> None:
@@ -127,7 +127,7 @@ class InputArg(BlobArg):
 
 
 class ParamArg(InputArg):
-    """A parameter that is read: it is kept in one layout where that will do."""
+    """A parameter that is read, stored in this layout alone if possible."""
 
     __slots__ = ()
 
@@ -148,9 +148,9 @@ class OutputArg(BlobArg):
         self.set_layout(engine)
 
     def set_layout(self, engine: Engine) -> None:
-        """Let Steps that are prepared later know the layout in which they will find the memory.
+        """Record the layout of the memory for Steps that are prepared later.
 
-        One long row stands for any shape in C order, so it tells them nothing.
+        A one-dimensional layout is skipped: it fits any shape in C order.
         """
         if len(self.layout.shape) > 1:
             engine.set_layout(self.memory, self.layout)
@@ -201,48 +201,50 @@ class GradArg(BlobArg):
         total += part
 
 
-def converted_bytes(ports: Sequence[Argument]) -> int:
-    """Return the bytes of converted copies that ports hold."""
-    return sum(port.copied for port in ports)
+def converted_bytes(arguments: Sequence[Argument]) -> int:
+    """Return the bytes of the arguments' converted copies."""
+    return sum(argument.copied for argument in arguments)
 
 
 class Call:
-    """A primitive with its ports: what a Step runs.
+    """A primitive with its arguments.
 
-    Making one promises the layouts of what it writes to the Steps that are prepared later.
+    The constructor records the layouts of its outputs for Steps that are prepared later.
 
     Args:
         engine: The engine.
         description: The primitive to make.
-        ports: Arguments that change their memory; those that are read come first.
+        arguments: Arguments that change their memory; those that are read come first.
         fixed: Arguments that are buffers of our own, by role, with their descriptors.
     """
 
-    __slots__ = ("_cleaned", "ports", "primitive")
+    __slots__ = ("_cleaned", "arguments", "primitive")
 
     def __init__(
         self,
         engine: Engine,
         description: Description,
-        ports: Sequence[Argument],
+        arguments: Sequence[Argument],
         fixed: Sequence[tuple[int, int, np.ndarray]] = (),
     ) -> None:
-        uses = [(port.role, port.descriptor) for port in ports]
+        uses = [(argument.role, argument.descriptor) for argument in arguments]
         uses += [(role, descriptor) for role, descriptor, _ in fixed]
         self.primitive = Primitive(engine.stream, description, uses)
-        self.ports = tuple(ports)
-        self._cleaned = [port for port in ports if type(port).done is not Argument.done]
-        for port in ports:
-            port.attach(self.primitive, engine)
+        self.arguments = tuple(arguments)
+        self._cleaned = [
+            argument for argument in arguments if type(argument).done is not Argument.done
+        ]
+        for argument in arguments:
+            argument.attach(self.primitive, engine)
         for role, _, buffer in fixed:
             self.primitive.bind(self.primitive.place(role), buffer)
 
     def __call__(self) -> None:
-        for port in self.ports:
-            port.ready()
+        for argument in self.arguments:
+            argument.ready()
         self.primitive.run()
-        for port in self._cleaned:
-            port.done()
+        for argument in self._cleaned:
+            argument.done()
 
     @property
     def implementations(self) -> list[str]:
@@ -252,4 +254,4 @@ class Call:
     @property
     def workspace(self) -> int:
         """Bytes of converted copies it holds."""
-        return converted_bytes(self.ports)
+        return converted_bytes(self.arguments)

@@ -119,9 +119,12 @@ class OnednnBackend(NumpyBackend):
         if not self.engine.tuning.as_set(1).width:
             message = "no kernels of our own here"
             raise Declined(message)
-        from demitasse.backends.onednn.steps.gradient_sum import HandedOnStep, NormHandedOnStep
+        from demitasse.backends.onednn.steps.gradient_sum import (
+            GradientSumStep,
+            NormGradientSumStep,
+        )
         from demitasse.backends.onednn.steps.norm import NormStep
 
         if isinstance(steps[-1], NormStep):
-            return NormHandedOnStep(self.engine, steps)
-        return HandedOnStep(self.engine, steps)
+            return NormGradientSumStep(self.engine, steps)
+        return GradientSumStep(self.engine, steps)

@@ -1,4 +1,4 @@
-"""Copies of what a memory holds, in the form that some code reads."""
+"""Cached copies of memories in another layout."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ NEVER = (-1, -1)
 
 
 class CachedReorder:
-    """A memory's contents in another form, made again when they have changed.
+    """A memory's contents in another form, converted again after a change.
 
-    As long as they have changed whenever it is asked for, like parameters in training, it lies in
-    memory that copies use in turn. Asked for twice between two changes, it gets memory of its own.
+    While every read follows a change, as for parameters in training, the copy is in shared scratch
+    memory. After two reads without a change in between, the copy gets its own memory.
 
     Args:
-        role: Of what argument it is. Copies of one role take each other's place.
+        role: Argument of the copy. Copies of one role overwrite each other.
         size: Elements.
-        make: Writes it: from the memory, to an array of so many elements.
-        kept: Whether it has memory of its own from the beginning.
+        make: Converts the memory to an array of ``size`` elements.
+        kept: True to use its own memory from the first read.
     """
 
     __slots__ = ("_kept", "_make", "_own", "_role", "_size", "_version")
@@ -49,12 +49,12 @@ class CachedReorder:
         return 0 if self._own is None else self._own.nbytes
 
     def of(self, memory: Memory, engine: Engine) -> np.ndarray:
-        """Return it as it is now; until the next one of its role is made. Shape: (size,)."""
+        """Return the present copy, valid until the next copy of this role. Shape: (size,)."""
         version = memory.serial, memory.version
         if self._own is None:
             if version != self._version and not self._kept:
                 lent = engine.scratch_for(self._role, self._size)
-                with later.at_once():  # what was put off may still read what is there
+                with later.at_once():  # queued calls may still read the scratch memory
                     self._make(memory, lent)
                 self._version = version
                 return lent
@@ -62,7 +62,7 @@ class CachedReorder:
             self._own = aligned(self._size)
         if version != self._version:
             self._version = NEVER  # should this be cut short
-            with later.at_once():  # it is done when it is said to be
+            with later.at_once():  # complete before the version is stored
                 self._make(memory, self._own)
             self._version = version
         return self._own

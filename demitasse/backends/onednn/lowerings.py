@@ -6,17 +6,17 @@ from demitasse.backends import ops
 from demitasse.backends.numpy.lowerings import LOWERINGS as NUMPY
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.steps.activation import ActivationStep
+from demitasse.backends.onednn.steps.channel_scale import AxpyStep, ChannelScaleStep
 from demitasse.backends.onednn.steps.concat import ConcatStep
+from demitasse.backends.onednn.steps.constant import ConstantStep
 from demitasse.backends.onednn.steps.convolution import ConvStep, WindowStep
 from demitasse.backends.onednn.steps.deconvolution import DeconvStep
 from demitasse.backends.onednn.steps.dropout import DropoutStep
 from demitasse.backends.onednn.steps.elementwise import CombinationStep, ElementwiseStep
 from demitasse.backends.onednn.steps.eltwise import SumStep
-from demitasse.backends.onednn.steps.fixed import FixedStep
 from demitasse.backends.onednn.steps.fused_convolutions import GroupedPointwiseStep
-from demitasse.backends.onednn.steps.gates import AxpyStep, GatedScaleStep
 from demitasse.backends.onednn.steps.interpolation import InterpolationStep
-from demitasse.backends.onednn.steps.lengths import LengthsStep
+from demitasse.backends.onednn.steps.l2_normalize import L2NormalizeStep
 from demitasse.backends.onednn.steps.lrn import LRNStep
 from demitasse.backends.onednn.steps.norm import BatchNormStep, MVNStep, ScaleStep
 from demitasse.backends.onednn.steps.permute import PermuteStep, ShuffleStep
@@ -59,12 +59,12 @@ LOWERINGS: Lowerings = {
     ops.Deconv: (DeconvStep, *NUMPY[ops.Deconv]),
     ops.Dropout: (DropoutStep,),
     ops.Eltwise: (SumStep, CombinationStep, *NUMPY[ops.Eltwise]),
-    ops.Constant: (FixedStep,),
+    ops.Constant: (ConstantStep,),
     ops.InnerProduct: (InnerProductStep, *NUMPY[ops.InnerProduct]),
     ops.Interpolation: (InterpolationStep,),
     ops.LRN: (LRNStep, *NUMPY[ops.LRN]),
     ops.MVN: (MVNStep,),
-    ops.L2Normalize: (LengthsStep,),
+    ops.L2Normalize: (L2NormalizeStep,),
     ops.Permute: (PermuteStep,),
     ops.Pool: (PoolStep, *NUMPY[ops.Pool]),
     ops.PReLU: (PReLUStep,),
@@ -72,7 +72,7 @@ LOWERINGS: Lowerings = {
     ops.SpatialPyramidPool: (SpatialPyramidPoolStep,),
     ops.PSROIPool: (PSROIPoolStep,),
     ops.ROIPool: (ROIPoolStep,),
-    ops.Scale: (ScaleStep, GatedScaleStep, *NUMPY[ops.Scale]),
+    ops.Scale: (ScaleStep, ChannelScaleStep, *NUMPY[ops.Scale]),
     ops.Shuffle: (ShuffleStep,),
     ops.Slice: (SliceStep,),
     ops.Softmax: (SoftmaxStep,),

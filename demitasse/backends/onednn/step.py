@@ -9,7 +9,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.ops import Activation, Op
 from demitasse.backends.step import Declined, Operands, Step
 
-__all__ = ["NEEDS_BOTTOM", "FusedStep", "OnednnStep", "Runnable", "called"]
+__all__ = ["NEEDS_BOTTOM", "FusedStep", "OnednnStep", "Runnable", "op_title"]
 
 O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
 
@@ -21,7 +21,7 @@ NEEDS_BOTTOM = "oneDNN needs a top of its own"
 
 
 class Runnable(Protocol):
-    """Call of a Step: one primitive with its arguments, or kernels that replace it."""
+    """Call of a Step: a primitive with its arguments, or a kernel."""
 
     def __call__(self) -> None:
         """Compute."""
@@ -39,9 +39,9 @@ class OnednnStep(Step[Engine, O], Generic[O]):
     """Primitives of the library that run in order, forward and backward.
 
     Attributes:
-        forward_calls: What runs forward, once it is prepared.
-        backward_calls: What runs backward, once it is prepared.
-        kept: Bytes that it holds beside those of its calls.
+        forward_calls: Calls of the forward pass, once prepared.
+        backward_calls: Calls of the backward pass, once prepared.
+        kept: Bytes besides those of the calls.
 
     Raises:
         Declined: The data is not float32, or there is none.
@@ -61,7 +61,7 @@ class OnednnStep(Step[Engine, O], Generic[O]):
 
     @property
     def deferrable(self) -> bool:
-        # calls of the library and of kernels alone, whose results nobody looks at in between
+        # only calls of the library and of kernels, without reads of their results
         return type(self).forward is OnednnStep.forward and not self.at.backward
 
     @property
@@ -113,7 +113,7 @@ class FusedStep(OnednnStep[O]):
         return " + ".join([super().code, *self.followers])
 
 
-def called(op: Op) -> str:
+def op_title(op: Op) -> str:
     """Return the name of an operation, as messages say it."""
     if isinstance(op, Activation):
         return TITLES.get(op.function, op.function)

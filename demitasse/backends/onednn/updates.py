@@ -4,10 +4,9 @@ The kernel takes all parameters in one pass over memory, to numpy's bits. oneDNN
 primitives over each parameter, on all threads, for the commonest formulas.
 
 Its formulas are those of ``demitasse.training.update_rules``, with their factors multiplied out
-first, so the results differ in the last bits from the portable ones. They depend on the values and
-on the parameter's number of elements alone, not on the number of threads or on the layout it is in,
-so a run that is resumed continues exactly. Small parameters, and formulas that are rare, are
-numpy's.
+first, so the results differ in the last bits from the portable ones. They depend on
+the values and the number of elements only, not on threads or layout, so a resumed run continues
+exactly. numpy updates small parameters and computes rare formulas.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Convolutions by cuDNN: graphs, plans and their cache.
 
-Every tensor has its number, its shape and its strides given: cuDNN would infer an output whose
-channels come last, and cannot know the size of a gradient.
+Every tensor has an explicit number, shape and strides: cuDNN would infer an output with channels
+last, and cannot infer the size of a gradient.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ class Plans:
         choice = self._choices.get(name)
         if choice is None and (text := read_code(name)) is not None:
             choice = Choice.read(text)
-        if choice is not None and (graph := self._again(convolution, rules, choice)) is not None:
+        if choice is not None and (graph := self._rebuild(convolution, rules, choice)) is not None:
             self._choices[name] = choice
             return graph, choice
         graph, choice = self._chosen(convolution, rules)
@@ -262,12 +262,12 @@ class Plans:
         return graph, choice
 
     def name(self, convolution: Convolution, rules: Rules) -> str:
-        """Return what a choice is kept under: a digest of all that it depends on."""
+        """Return the file name of a choice: a digest of the device, convolution and rules."""
         about = [self._place, asdict(convolution), asdict(rules)]
         return f"cudnn-{hashlib.sha256(json.dumps(about).encode()).hexdigest()}.json"
 
-    def _again(self, convolution: Convolution, rules: Rules, choice: Choice) -> Any | None:
-        """Return a graph with a plan that was chosen before, or None where it can not be built."""
+    def _rebuild(self, convolution: Convolution, rules: Rules, choice: Choice) -> Any | None:
+        """Return a graph with a plan that was chosen before; None if the plan cannot be built."""
         cudnn = self._cudnn
         try:
             graph = graph_of(cudnn, convolution, self._properties)

@@ -83,7 +83,7 @@ def advice(found: Found) -> str:
 
 
 def _count(runtime: Any) -> tuple[int, str]:
-    """Return how many GPUs there are, and the error that stands for none."""
+    """Return the number of GPUs and, if 0, the error."""
     try:
         return int(runtime.getDeviceCount()), ""
     except Exception as error:  # no driver, no GPU, no permission, ...

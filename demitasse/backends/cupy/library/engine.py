@@ -93,7 +93,7 @@ class Engine(ABC):
     """Kernels, matrix products and memory of one device."""
 
     most_blocks: int = 4096
-    """Most blocks of a launch; where elements remain, each block goes on with more of them."""
+    """Most blocks of a launch; each block loops over the remaining elements."""
 
     column_budget: int = 1 << 29
     """Bytes that one convolution may use for columns, unless a single sample needs more, or as the
@@ -316,15 +316,14 @@ class Engine(ABC):
 
 
 def _nothing(*arrays: Array) -> None:
-    """Stand for a kernel that has no elements to work on."""
+    """Do nothing: the kernel for 0 elements."""
 
 
 class DeviceScalars:
-    """A small array on the device that holds numbers of the host.
+    """A small device array of numbers from the host.
 
-    A kernel's own arguments are fixed once it is recorded; what it reads from a cell is what was
-    written there last. While work is recorded nothing is written: the cell is brought up to date
-    before each time that the work is played.
+    A kernel's own arguments are constant after graph capture; numbers that it reads from this array
+    can change. Nothing is written during the capture; the array is written before each replay.
 
     Args:
         engine: Where the array is.

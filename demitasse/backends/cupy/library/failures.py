@@ -18,12 +18,12 @@ BRINGS = 'pip install "cupy-cuda13x[ctk]" (or 12x)'
 
 @contextmanager
 def failures(cupy: Any, pools: Pools, asked: int = 0) -> Iterator[None]:
-    """Turn what cupy raises inside the block into DeviceError.
+    """Convert errors of cupy and CUDA inside the block to DeviceError.
 
     Args:
         cupy: The library.
         pools: The memory of the GPU the block works on.
-        asked: How much memory the block is about to ask for, in bytes; 0 when not known.
+        asked: Bytes that the block allocates; 0 if unknown.
     """
     cuda, name = cupy.cuda, f"cuda:{pools.device.id}"
     try:
@@ -31,8 +31,8 @@ def failures(cupy: Any, pools: Pools, asked: int = 0) -> Iterator[None]:
     except cuda.memory.OutOfMemoryError as error:
         what = f" for {bytes_text(asked)}" if asked else ""
         message = (
-            f"{name} has no room{what}: {pools}. Make the batch smaller, end what else uses the "
-            f"GPU, or take a GPU with more memory ({error})"
+            f"{name} is out of memory{what}: {pools} ({error}). Reduce the batch size, stop "
+            f"other programs on the GPU, or use a GPU with more memory"
         )
         raise OutOfMemoryError(message, device=name, requested=asked) from error
     except cuda.compiler.CompileException as error:
@@ -54,9 +54,9 @@ def failures(cupy: Any, pools: Pools, asked: int = 0) -> Iterator[None]:
 
 
 def _of_a_library(error: RuntimeError, name: str) -> str:
-    """Say what a RuntimeError of one of CUDA's libraries means; "" for an error of something else.
+    """Return a message for a RuntimeError of a CUDA library; "" for other errors.
 
-    They are told by name: to import their classes is to load the libraries, which may be missing.
+    The class is compared by name, because an import of the class would load the library.
     """
     match type(error).__name__:
         case "DynamicLibNotFoundError":  # of cuda.pathfinder

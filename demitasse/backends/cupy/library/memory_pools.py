@@ -14,7 +14,7 @@ __all__ = ["Pools", "properties"]
 
 @dataclass(frozen=True)
 class Pools:
-    """One GPU's memory, asked for anew by every property. All sizes are in bytes."""
+    """Memory of one GPU; every property queries the pools. All sizes are in bytes."""
 
     cupy: Any
     device: Any

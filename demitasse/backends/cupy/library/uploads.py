@@ -1,7 +1,7 @@
 """Copies from host to device that are in flight, and uploads of batches.
 
-cupy gives pinned memory back to its pool as soon as the last array of it is gone, even while a
-copy out of it is under way, and the next owner would write into it.
+cupy returns pinned memory to its pool with the last array, even during a copy out of it. The next
+owner would then overwrite the source of the copy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class InFlightCopies:
         self._held: deque[tuple[Any, object]] = deque()
 
     def add(self, event: Any, arrays: object) -> None:
-        """Hold ``arrays`` until ``event`` has passed."""
+        """Keep ``arrays`` alive until ``event`` is done."""
         with self._lock:
             self._held.append((event, arrays))
         self.release_done()
@@ -51,7 +51,7 @@ class _DeviceBuffer:
 
     Attributes:
         arrays: Bytes and places, as ``ImageBatch`` has them, in one dimension; they may be longer.
-        used: Has passed when what was there last is no longer needed.
+        used: Event after the last read of the buffers.
     """
 
     def __init__(self, nothing: list[Array]) -> None:
@@ -60,14 +60,14 @@ class _DeviceBuffer:
 
 
 @dataclass(frozen=True)
-class _Sent:
-    """A batch in its room.
+class _Upload:
+    """An uploaded batch.
 
     Attributes:
-        feed: What sends.
-        room: Where the batch is.
+        feed: The uploader.
+        room: Buffers of the batch.
         pixels: The batch.
-        there: Has passed when the batch is there.
+        there: Event after the copy of the batch.
     """
 
     feed: GpuUploader
@@ -99,7 +99,7 @@ class GpuUploader:
         self._rooms = [_DeviceBuffer([empty(0, "uint8"), empty(0, "int32")]) for _ in range(2)]
         self._mean: tuple[np.ndarray, Array] | None = None
 
-    def send(self, pixels: ImageBatch) -> _Sent:
+    def send(self, pixels: ImageBatch) -> _Upload:
         self._rooms.reverse()
         room, stream = self._rooms[0], self._stream
         hosts = pixels.bytes.reshape(-1), pixels.places.reshape(-1)
@@ -116,10 +116,10 @@ class GpuUploader:
             there = cuda.Event(disable_timing=True)
             there.record(stream)
         self._in_flight.add(there, (hosts, *room.arrays))
-        return _Sent(self, room, pixels, there)
+        return _Upload(self, room, pixels, there)
 
     def unpack(self, room: _DeviceBuffer, pixels: ImageBatch, there: Event, target: Array) -> None:
-        """Queue what makes numbers of a batch, once it is there."""
+        """Queue the conversion of an uploaded batch to floats."""
         size, mean = pixels.bytes.size, (0, 0, 0) if pixels.mean is None else pixels.mean.shape
         numbers = (*pixels.shape[1:], *mean, float(pixels.scale))
         with self._device:

@@ -46,8 +46,7 @@ class Products(Protocol):
 class WindowStep(GpuStep[O]):
     """An image and a map, one of which is the bottom; several bottoms, one weight, one bias.
 
-    The library that the engine has computes all products, or none: what it lacks for the shapes at
-    hand is said in ``declined``.
+    The engine's library computes all products or none; ``declined`` is the reason for none.
     """
 
     computes: ClassVar[Result]

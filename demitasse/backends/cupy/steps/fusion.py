@@ -106,15 +106,15 @@ def fuse(
     if isinstance(first, ops.Conv):
         return rectified(engine, chain, at, steps[0])
     if not isinstance(first, (ops.BatchNorm, ops.Eltwise)):
-        message = f"{_called(first)} first; {ORDER}"
+        message = f"{_op_title(first)} first; {ORDER}"
         raise Declined(message)
     if None in steps:
-        message = f"{_called(chain[steps.index(None)])} runs portable code"
+        message = f"{_op_title(chain[steps.index(None)])} runs portable code"
         raise Declined(message)
     if isinstance(first, ops.BatchNorm):
         return _norm(engine, first, chain, at)
     if len(chain) > 2 or not isinstance(second, ops.Activation) or second.function != "relu":
-        message = f"{', '.join(map(_called, chain[1:]))} after a sum; kernels fuse one ReLU"
+        message = f"{', '.join(map(_op_title, chain[1:]))} after a sum; kernels fuse one ReLU"
         raise Declined(message)
     if any(one.backward for one in at) and not at[1].in_place:
         message = "a ReLU that is not in place; its gradient needs the sum"
@@ -125,7 +125,7 @@ def fuse(
 def _norm(
     engine: Engine, first: ops.BatchNorm, chain: Sequence[ops.Op], at: Sequence[Operands]
 ) -> NormStep:
-    """Return one Step for a BatchNorm and those that follow it.
+    """Return one Step for a BatchNorm and the operations after it.
 
     Raises:
         Declined: There is none.
@@ -135,7 +135,7 @@ def _norm(
     if any(one.backward for one in at) and not whole.in_place:
         message = "not in place; the gradient of the last top is not that of the first"
         raise Declined(message)
-    parts = NormParts(whole, followers=[_called(op) for op in chain[1:]])
+    parts = NormParts(whole, followers=[_op_title(op) for op in chain[1:]])
     for op, own in zip(chain[1:], at[1:], strict=True):
         parts = _with(parts, op, own, first.bottom)
     return NormStep(engine, first, parts)
@@ -155,11 +155,11 @@ def _with(parts: NormParts, op: ops.Op, at: Operands, shape: ops.Shape) -> NormP
         return replace(parts, scale=(op, at))
     if isinstance(op, ops.Activation) and op.function == "relu" and parts.slope is None:
         return replace(parts, slope=op.parameters[0])
-    message = f"{_called(op)} there; {ORDER}"
+    message = f"{_op_title(op)} there; {ORDER}"
     raise Declined(message)
 
 
-def _called(op: ops.Op) -> str:
+def _op_title(op: ops.Op) -> str:
     """Return the name of an operation, as messages say it."""
     if isinstance(op, ops.Activation):
         return "ReLU" if op.function == "relu" else op.function

@@ -81,7 +81,7 @@ class PoolStep(HostStep[ops.Pool]):
         return canvas
 
     def along(self, axis: int, tap: int) -> tuple[slice, ...]:
-        """Return the index of what one tap along one spatial axis sees."""
+        """Return the index of the inputs of one tap along one spatial axis."""
         return (*(slice(None),) * (axis + 1), self._reach(axis, tap))
 
     def at_tap(self, tap: Shape) -> tuple[slice, ...]:

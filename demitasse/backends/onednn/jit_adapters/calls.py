@@ -43,24 +43,24 @@ class _Follower:
 
 
 class KernelCall:
-    """A kernel with its ports.
+    """A kernel with its arguments.
 
     Those of convolutions are made when they run for the first time, or take weights: of the calls
     that are prepared, some are fused into others, which take their place.
 
     Args:
         engine: The engine.
-        ports: The kernel's.
+        arguments: The kernel's.
         code: Name of what runs.
         held: Bytes that it holds besides its kernel's.
     """
 
     def __init__(
-        self, engine: Engine, ports: tuple[Argument, ...], code: str, held: int = 0
+        self, engine: Engine, arguments: tuple[Argument, ...], code: str, held: int = 0
     ) -> None:
-        self.engine, self.ports, self.code, self._held = engine, ports, code, held
-        for port in ports:
-            port.engine = engine
+        self.engine, self.arguments, self.code, self._held = engine, arguments, code, held
+        for argument in arguments:
+            argument.engine = engine
 
     @property
     def implementations(self) -> list[str]:
@@ -70,7 +70,7 @@ class KernelCall:
     @property
     def workspace(self) -> int:
         """Bytes it holds."""
-        return self._held + self.kept + converted_bytes(self.ports)
+        return self._held + self.kept + converted_bytes(self.arguments)
 
     @property
     def kept(self) -> int:
@@ -93,7 +93,7 @@ class FilterGradientCall(KernelCall):
 
     def __init__(self, engine: Engine, operands: GradientOperands, code: str) -> None:
         self.operands = operands
-        super().__init__(engine, operands.ports, code)
+        super().__init__(engine, operands.arguments, code)
 
     def __call__(self) -> None:
         operands = self.operands
@@ -142,7 +142,7 @@ class ConvCall(KernelCall):
 
     def _follow(self) -> None:
         """Let the kernel take what has changed of the parameters."""
-        if not self.operands.given:
+        if not self.operands.external_weights:
             self._weights.follow(self.operands.weight.data_memory)
         self._follow_channels()
 

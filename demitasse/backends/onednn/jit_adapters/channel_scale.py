@@ -69,19 +69,19 @@ class GateGradientCall(KernelCall):
     Args:
         engine: The engine.
         kernel: The kernel.
-        ports: What it reads and writes.
+        arguments: Its source and target.
     """
 
-    def __init__(self, engine: Engine, kernel: GateGradient, ports: GatePorts) -> None:
-        self._kernel, self._at = kernel, ports
-        there = tuple(port for port in ports if port is not None)
+    def __init__(self, engine: Engine, kernel: GateGradient, arguments: GatePorts) -> None:
+        self._kernel, self._at = kernel, arguments
+        there = tuple(argument for argument in arguments if argument is not None)
         super().__init__(engine, there, kernel.code)
-        for port in there:
-            if isinstance(port, OutputArg):
-                port.set_layout(engine)
+        for argument in there:
+            if isinstance(argument, OutputArg):
+                argument.set_layout(engine)
 
     def __call__(self) -> None:
         at = self._at
-        x, gates, dy = (port.array() for port in (at.x, at.gates, at.dy))
+        x, gates, dy = (argument.array() for argument in (at.x, at.gates, at.dy))
         added = None if at.added is None else at.added.array()
         self._kernel(x, gates, dy, (at.dx.array(), at.gate_gradients.array(), added))

@@ -60,7 +60,10 @@ def overlap_call(engine: Engine, op: ops.Deconv, operands: ConvOperands) -> Over
 
 
 def plane_call(
-    engine: Engine, op: ops.Deconv, plain: Description, ports: tuple[InputArg, ParamArg, OutputArg]
+    engine: Engine,
+    op: ops.Deconv,
+    plain: Description,
+    arguments: tuple[InputArg, ParamArg, OutputArg],
 ) -> PlaneCall | None:
     """Return what computes one channel at a time; None where that does not pay or cannot be made.
 
@@ -68,7 +71,7 @@ def plane_call(
         engine: The engine.
         op: The deconvolution.
         plain: The library's code for it, which may compute all windows before it adds them up.
-        ports: Bottom, weight and top, in C order.
+        arguments: Bottom, weight and top, in C order.
 
     Raises:
         Declined: The library has no product for it.
@@ -83,7 +86,7 @@ def plane_call(
         return None
     from demitasse.backends.onednn.jit_adapters.norms import PlaneCall
 
-    return PlaneCall(engine, op, ports, tuning)
+    return PlaneCall(engine, op, arguments, tuning)
 
 
 class OverlapCall(ConvCall):

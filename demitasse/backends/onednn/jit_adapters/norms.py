@@ -33,8 +33,13 @@ if TYPE_CHECKING:
     from demitasse.backends.kernels.norm.forward import Normalization, PlaneNorm
 
 __all__ = [
-    "HandedGradientCall", "NormCall", "NormGradientCall", "PlaneCall", "gate_kernels",
-    "norm_kernel", "plane_norm_kernel",
+    "NormCall",
+    "NormFanoutCall",
+    "NormGradientCall",
+    "PlaneCall",
+    "gate_kernels",
+    "norm_kernel",
+    "plane_norm_kernel",
 ]  # fmt: skip
 
 
@@ -190,13 +195,16 @@ class NormGradientCall(KernelCall):
         if behind is not None:
             self._both = NormalizationGradient(forward.kernel, behind=True)
         channels, size = forward.kernel.mean.shape[0], dy.layout.size
-        wanted = [port for port in gradients if port is not None]
+        wanted = [argument for argument in gradients if argument is not None]
         self._gradients: tuple[_Source, _Source] = _filled(
             gradients, (_Fixed(channels), _Fixed(channels))
         )
         self._dx: _Source = _Fixed(size) if dx is None else dx
-        self._wanted, ports = wanted, [port for port in (source, dy, dx) if port is not None]
-        everything: list[Argument] = [*ports, *wanted, *([] if behind is None else [behind])]
+        self._wanted, arguments = (
+            wanted,
+            [argument for argument in (source, dy, dx) if argument is not None],
+        )
+        everything: list[Argument] = [*arguments, *wanted, *([] if behind is None else [behind])]
         kept = 0 if dx is not None else 4 * size
         super().__init__(forward.engine, tuple(everything), self._kernel.code, kept)
         if dx is not None:
@@ -226,11 +234,11 @@ class NormGradientCall(KernelCall):
 
     def done(self) -> None:
         """Clean up, after the gradients have been computed."""
-        for port in self._wanted:
-            port.done()
+        for argument in self._wanted:
+            argument.done()
 
 
-class HandedGradientCall(KernelCall):
+class NormFanoutCall(KernelCall):
     """The same, where the gradient of the input is handed on together with other readers'.
 
     Args:
@@ -254,10 +262,10 @@ class HandedGradientCall(KernelCall):
         apart: Sequence[Runnable],
     ) -> None:
         self._norm, self._source, self._handed = norm, source, handed
-        self._others, self._targets = others, targets
+        self._other_gradients, self._targets = others, targets
         self._between, self._apart = between, apart
-        ports = (source, norm.dy, *others, *targets)
-        super().__init__(norm.engine, ports, f"{norm.code} + handed on")
+        arguments = (source, norm.dy, *others, *targets)
+        super().__init__(norm.engine, arguments, f"{norm.code} + handed on")
 
     @cached_property
     def _kernel(self) -> NormalizationGradient:
@@ -268,8 +276,8 @@ class HandedGradientCall(KernelCall):
             self._one_by_one()
             return
         source, dy = self._source.array(), self._norm.dy.array()
-        others = [port.array() for port in self._others]
-        targets = [port.array() for port in self._targets]
+        others = [argument.array() for argument in self._other_gradients]
+        targets = [argument.array() for argument in self._targets]
         alike = len(self._handed.parts) == 1
         if spoils(targets, (dy, *others), alike=alike) or spoils(targets, (source,), alike=False):
             self._one_by_one()
@@ -287,7 +295,7 @@ class HandedGradientCall(KernelCall):
 def _filled(
     given: Sequence[_Source | None], absent: tuple[_Source, _Source]
 ) -> tuple[_Source, _Source]:
-    """Return what is given, and what stands for the rest."""
+    """Return the given sources; absent sources fill the rest."""
     first, second = (one or other for one, other in zip([*given, None, None], absent, strict=False))
     return first, second
 
@@ -298,7 +306,7 @@ class PlaneCall(KernelCall):
     Args:
         engine: The engine.
         op: The deconvolution.
-        ports: Bottom, weight and top, in C order.
+        arguments: Bottom, weight and top, in C order.
         tuning: The kernel's vectors and threads.
 
     Raises:
@@ -309,7 +317,7 @@ class PlaneCall(KernelCall):
         self,
         engine: Engine,
         op: ops.Deconv,
-        ports: tuple[InputArg, ParamArg, OutputArg],
+        arguments: tuple[InputArg, ParamArg, OutputArg],
         tuning: Tuning,
     ) -> None:
         images, channels, *bottom = op.bottom
@@ -325,12 +333,12 @@ class PlaneCall(KernelCall):
         self._counts, self._size = (images, planes), y.size
         self._steps = channels * pixels, window, math.prod(top)
         super().__init__(
-            engine, ports, f"{found.implementation}, overlaps llvm:{tuning.instructions}"
+            engine, arguments, f"{found.implementation}, overlaps llvm:{tuning.instructions}"
         )
-        ports[2].set_layout(engine)
+        arguments[2].set_layout(engine)
 
     def __call__(self) -> None:
-        source, weights, target = (port.array() for port in self.ports)
+        source, weights, target = (argument.array() for argument in self.arguments)
         [windows] = self.engine.workspaces(self._size)
         (images, planes), (image_step, window, plane_step) = self._counts, self._steps
         product = self._product

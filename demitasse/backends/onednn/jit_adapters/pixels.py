@@ -56,7 +56,7 @@ def pointwise_call(
     parts = plan_pointwise(
         op, source.layout.shape, target.layout.shape, engine.tuning.as_set(wanted())
     )
-    x, y = (images_of(port.layout) for port in (source, target))
+    x, y = (images_of(argument.layout) for argument in (source, target))
     from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
     from demitasse.backends.onednn.jit_adapters.unary import OffsetCall
 
@@ -76,7 +76,7 @@ def separable_call(
     then: tuple[Rectifier, Rectifier],
     other: InputArg | None,
 ) -> OffsetCall:
-    """Return what runs a depthwise convolution and a pointwise one behind it.
+    """Return a call of a depthwise convolution fused with a pointwise convolution.
 
     Args:
         engine: The engine.
@@ -188,8 +188,8 @@ class RowsCall(KernelCall):
     ) -> None:
         self._kernel, self._source, self._target = kernel, source, target
         self._weight, self._bias = weight, bias
-        ports: list[Argument] = [source, weight, *([bias] if bias else []), target]
-        super().__init__(engine, tuple(ports), kernel.code)
+        arguments: list[Argument] = [source, weight, *([bias] if bias else []), target]
+        super().__init__(engine, tuple(arguments), kernel.code)
         target.set_layout(engine)
 
     def __call__(self) -> None:

@@ -1,10 +1,10 @@
-"""Activations that our kernels of convolutions apply to what they have computed."""
+"""Activations in the epilogues of our convolution kernels."""
 
 from __future__ import annotations
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
-from demitasse.backends.onednn.step import called
+from demitasse.backends.onednn.step import op_title
 from demitasse.backends.step import Declined
 
 __all__ = ["rectifier_of"]
@@ -31,7 +31,7 @@ def rectifier_of(then: ops.Activation | None) -> Rectifier:
         if slope >= 0:  # so it is monotone, and its gradient known from the result
             return Rectifier(slope=slope)
     message = (
-        f"{called(then)} runs by itself; oneDNN appends ReLU whose slope is 0 or more, our kernels "
-        "also ReLU6 and Clip"
+        f"{op_title(then)} runs by itself; oneDNN appends ReLU with a slope of at least 0, "
+        "our kernels also ReLU6 and Clip"
     )
     raise Declined(message)

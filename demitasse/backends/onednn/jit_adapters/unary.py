@@ -75,7 +75,7 @@ def factors_call(
     tuning = engine.tuning.as_set(wanted())
     if not tuning.width:
         return None
-    x, y = (images_of(port.layout) for port in (source, target))
+    x, y = (images_of(argument.layout) for argument in (source, target))
     if x is None or y is None:
         return None
     from demitasse.backends.kernels.channel_affine import ChannelFactors, takes
@@ -86,12 +86,12 @@ def factors_call(
 
 
 def map_call(engine: Engine, source: InputArg, target: OutputArg, kernel: Maps) -> MapCall:
-    """Return what runs a kernel that makes one blob of another."""
+    """Return a call of a kernel with one input and one output."""
     return MapCall(engine, source, target, kernel)
 
 
 def interpolation_kernel(engine: Engine, op: ops.Interpolation) -> Interpolation | None:
-    """Return what resizes planes, with the channels last; None where no kernels can be made."""
+    """Return a kernel that resizes channels-last images; None if no kernels can be compiled."""
     tuning = engine.tuning.as_set(wanted())
     if not tuning.width:
         return None
@@ -279,8 +279,8 @@ class OffsetCall(KernelCall):
     ) -> None:
         self._source, self._target, self._other = source, target, other
         self._kernel, self._offsets = kernel, offsets
-        ports = (source, target) if other is None else (source, other, target)
-        super().__init__(engine, ports, kernel.code)
+        arguments = (source, target) if other is None else (source, other, target)
+        super().__init__(engine, arguments, kernel.code)
         target.set_layout(engine)
 
     @property

@@ -132,22 +132,22 @@ class Engine(HostEngine):
     def reorder(self, source: np.ndarray, here: Layout, target: np.ndarray, there: Layout) -> None:
         """Copy elements from one layout to another of the same shape; padding becomes 0.
 
-        It is done when this returns, and so is what was put off before.
+        Queued calls run first; the copy is complete on return.
         """
         copy = self._known_copier(here, there)
         with later.at_once():
             _run(copy, source, target)
 
     def move(self, source: np.ndarray, target: np.ndarray, there: Layout) -> None:
-        """Copy elements in C order to a layout; nobody needs ``source`` any more.
+        """Copy elements from C order to a layout, and release ``source``.
 
-        Of large arrays the memory of what has been copied is given back on the way, so that both
-        are never there as a whole.
+        Large arrays are copied slab by slab, and the memory of each copied slab is returned to
+        the system. The two arrays are never complete at the same time.
         """
         parts = slabs(self.library, there, SLAB)
         copies = [(part, self._known_copier(self.plain(part.shape), part)) for part in parts]
         read = written = 0
-        with later.at_once(), Uninterrupted():  # half of it would be neither here nor there
+        with later.at_once(), Uninterrupted():  # an interrupt would leave half of each array
             for part, copy in copies:
                 old = source[read : read + math.prod(part.shape)]
                 _run(copy, _filled(old, part), target[written : written + part.size])
@@ -165,10 +165,10 @@ class Engine(HostEngine):
         return primitive
 
     def copier(self, here: Layout, there: Layout) -> Primitive:
-        """Return what copies from one layout, argument 0, to another of the same shape, 1.
+        """Return a reorder from one layout, argument 0, to another of the same shape, argument 1.
 
         Raises:
-            DeviceError: The library has nothing that does.
+            DeviceError: The library has no such reorder.
         """
         try:
             found = self.describe_reorder(here.handle, there.handle)
@@ -217,7 +217,7 @@ class Engine(HostEngine):
         return found
 
     def whole(self, layout: Layout) -> Layout:
-        """Return a layout of a memory of its own: where this is of a part of one, channels last."""
+        """Return the layout of a separate memory: channels last for a channel slice."""
         channel_slice = layout.channel_slice
         return layout if channel_slice is None else self.innermost_layout(layout.shape, 1)
 
@@ -226,8 +226,8 @@ class Engine(HostEngine):
 
         Args:
             memory: Of a blob's data.
-            layout: One that suits who writes it. Where its channels lie last, and the memory has a
-                place in another, it is that.
+            layout: The layout of the Step that writes. If the channels are last and the memory is a
+                slice of a Concat's top, the layout of that slice is returned.
         """
         channel_slice = memory.concat_slot
         if channel_slice is None or channel_slice.shape != layout.shape or channel_slice.is_whole:
@@ -241,9 +241,9 @@ class Engine(HostEngine):
         self._layouts[memory] = layout
 
     def known_layout(self, memory: Memory, shape: tuple[int, ...]) -> Layout:
-        """Return the layout in which a memory will probably be found; C order if nobody knows.
+        """Return the layout in which a Step will write a memory; C order if unknown.
 
-        It is a hint: what is found in another layout is converted.
+        The layout is a hint: contents in another layout are converted.
 
         Args:
             memory: Of a blob's data, or of its gradient.
@@ -263,15 +263,15 @@ class Engine(HostEngine):
         Args:
             memory: Of a blob's data.
             layout: The layout.
-            reader: The blob. Several may share the memory, and the last layer that reads one of
-                them counts, for those before it are in place.
+            reader: The blob. If several blobs share the memory, the last layer that reads one of
+                the blobs counts: layers before it are in place.
         """
         preferences = self._preferred.setdefault(memory, weakref.WeakKeyDictionary())
         preferences.pop(reader, None)  # the last wish comes last
         preferences[reader] = layout
 
     def preferred_layout(self, memory: Memory, shape: tuple[int, ...]) -> Layout | None:
-        """Return the layout in which a memory will probably be read; None if nobody knows.
+        """Return the layout in which the last prepared Step reads a memory; None if unknown.
 
         Args:
             memory: Of a blob's data.
@@ -285,11 +285,11 @@ class Engine(HostEngine):
         return {*self._preferred.get(memory, {}).values()} == {layout}
 
     def note_blocks(self, memory: Memory) -> None:
-        """Note that a memory is written in blocks of channels for the sake of who reads it."""
+        """Note that a memory is written in blocks of channels because its reader prefers them."""
         self._in_blocks.add(memory)
 
     def has_blocks(self, memory: Memory) -> bool:
-        """Return whether a memory is written in blocks of channels for the sake of who reads it."""
+        """Return whether ``note_blocks`` was called for a memory."""
         return memory in self._in_blocks
 
     # -- memory ----------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ class Engine(HostEngine):
         return self._grown + self.stream.grown
 
     def workspaces(self, *sizes: int) -> list[np.ndarray]:
-        """Return arrays of at least so many elements, the same ones to all Steps of a thread."""
+        """Return arrays of at least these sizes, shared by all Steps of a thread."""
         own = self._own.workspaces
         if own is None:
             own = self._own.workspaces = []
@@ -320,7 +320,7 @@ class Engine(HostEngine):
         return own[: len(sizes)]
 
     def scratch_for(self, role: int, size: int) -> np.ndarray:
-        """Return an array for an argument of some role, the same one to all Steps of a thread.
+        """Return a scratch array for an argument of this role, shared by all Steps of a thread.
 
         Shape: (size,).
         """
@@ -335,7 +335,7 @@ class Engine(HostEngine):
 
 
 def _filled(values: np.ndarray, layout: Layout) -> np.ndarray:
-    """Return values in C order, of which the last rows may lack, with zeros for those that do."""
+    """Return values in C order; missing last rows are zeros."""
     lacking = math.prod(layout.shape) - values.size
     return np.concatenate([values, np.zeros(lacking, values.dtype)]) if lacking > 0 else values
 

@@ -1,8 +1,7 @@
-"""The shared library: where it is, its functions, status codes, and its pages in memory.
+"""The shared library: its file, functions, status codes and code pages.
 
-Looked for in this order: the setting ``onednn_library``, where pip and conda put it beside Python
-or under the user's own folder, and what the system's loader knows. Any version 3 will do whose
-threads are the processor's.
+Search order: the setting ``onednn_library``, the folders of pip and conda, the user's folder, and
+the system's loader. Any version 3 with a CPU runtime is accepted.
 """
 
 from __future__ import annotations
@@ -152,7 +151,7 @@ def load() -> Any:
 
 
 def status() -> Status:
-    """Say whether oneDNN is used on ``Device("cpu")``, and which; or why not."""
+    """Return the library's status on ``Device("cpu")``: its version, or why it is not used."""
     return _found()[1]
 
 
@@ -377,7 +376,7 @@ STATUSES = {
 
 
 def failure(status: int) -> str:
-    """Return what a status other than 0 means."""
+    """Return the text of a status other than 0."""
     return STATUSES.get(status, f"status {status}")
 
 

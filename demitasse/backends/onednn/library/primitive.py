@@ -95,8 +95,7 @@ class Description:
 class Primitive:
     """Prepared code with its arguments, which are bound to buffers before it runs.
 
-    The library writes the code when it runs for the first time: many a primitive is prepared whose
-    place another one takes.
+    The library generates the code at the first run, because many prepared primitives never run.
 
     Args:
         stream: Where it runs.
@@ -125,10 +124,10 @@ class Primitive:
         self._set = library.dnnl_memory_set_data_handle
 
     def forget(self, describe: Callable[[], Description]) -> None:
-        """Let go of the description, which takes some 20 KiB, until the code is written.
+        """Release the description, some 20 KiB, until the code is generated.
 
         Args:
-            describe: Asks for it once more. It does not hold on to whose primitive this is.
+            describe: Returns the description again. It must not reference the primitive's owner.
         """
         self._describe = describe
 
@@ -137,17 +136,17 @@ class Primitive:
         return self._places[role]
 
     def bind(self, place: int, buffer: np.ndarray) -> None:
-        """Let an argument be ``buffer`` from now on."""
+        """Bind an argument to ``buffer``."""
         if self._bound[place] is not buffer:
             self.point(place, address(buffer))
             self._bound[place] = buffer
 
     def point(self, place: int, where: int) -> None:
-        """Let an argument be what is at this address, which the caller keeps alive for the run."""
+        """Bind an argument to an address, which the caller keeps alive for the run."""
         self._bound[place] = None
         if self._addresses[place] != where:
             if later.held() and self._put_off == later.turn():
-                later.flush()  # where it was pointed last is still to be used
+                later.flush()  # a queued call still uses the last address
             self._addresses[place] = 0  # unknown, should this be cut short in between
             check(self._set(self._memories[place], where))
             self._addresses[place] = where
@@ -161,11 +160,11 @@ class Primitive:
         return buffer
 
     def release(self) -> None:
-        """Let go of all buffers, so that somebody's memory does not live as long as this."""
+        """Release all buffers, which would otherwise live as long as this primitive."""
         self._bound = [None] * self._count
 
     def run(self) -> None:
-        """Compute, now or with what is put off.
+        """Compute now, or queue the call while calls are queued.
 
         Raises:
             DeviceError: The library refuses.
@@ -182,7 +181,7 @@ class Primitive:
         return self._handle, self._stream.handle, self._count, uses.arguments
 
     def _fixed(self) -> tuple[tuple[Any, ...], object]:
-        """Return arguments that point where they point now, and what owns them."""
+        """Return copies of the arguments at their present addresses, and their owner."""
         same = [self._stream.like(memory) for memory in self._memories]
         uses = _Uses(self._stream, self._uses.roles, same)
         for memory, where in zip(uses.memories, self._addresses, strict=True):

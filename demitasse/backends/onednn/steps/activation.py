@@ -14,7 +14,7 @@ from demitasse.backends.onednn.library import primitive
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.step import OnednnStep, called
+from demitasse.backends.onednn.step import OnednnStep, op_title
 from demitasse.backends.onednn.steps.rectifier import RECTIFIER, rectified
 from demitasse.backends.step import Declined, Operand, Operands
 
@@ -57,7 +57,7 @@ def post_ops(then: ops.Activation) -> Sequence[primitive.Function]:
         Declined: It is not one of them.
     """
     if then.function != "relu" or any(then.parameters):
-        message = f"{called(then)} runs by itself; oneDNN appends ReLU without a slope"
+        message = f"{op_title(then)} runs by itself; oneDNN appends ReLU without a slope"
         raise Declined(message)
     return RECTIFIER
 
@@ -149,9 +149,9 @@ class ActivationStep(OnednnStep[ops.Activation]):
             self.engine.attributes,
         )
         bottom = at.bottom[0]
-        ports = [
+        arguments = [
             InputArg(self.function.role, self.known, layout),
             InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True),
             OutputArg(Arg.DIFF_SRC, bottom, layout, diff=True),
         ]
-        self.backward_calls = [Call(self.engine, found, ports)]
+        self.backward_calls = [Call(self.engine, found, arguments)]

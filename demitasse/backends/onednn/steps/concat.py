@@ -57,17 +57,19 @@ class ConcatStep(OnednnStep[ops.Concat]):
             general=True,  # made of reorders, which are good
         )
         y = found.layout(Query.DST)
-        ports = zip(at.bottom, layouts, strict=True)
-        reads = [InputArg(Arg.MULTIPLE_SRC + i, m, layout) for i, (m, layout) in enumerate(ports)]
+        arguments = zip(at.bottom, layouts, strict=True)
+        reads = [
+            InputArg(Arg.MULTIPLE_SRC + i, m, layout) for i, (m, layout) in enumerate(arguments)
+        ]
         self.forward_calls = [Call(engine, found, [*reads, OutputArg(Arg.DST, at.top[0], y)])]
         self.layouts, self.y = layouts, y
 
     def _wanted(self, layouts: Sequence[Layout]) -> int | None:
         """Return the descriptor of the top; None leaves it to the library.
 
-        It would follow the first bottom. Where that is in blocks of channels, all that is joined to
-        it later would be too, though convolutions without gradients want the channels last; and
-        where it is in C order, convolutions behind it would convert it in any case.
+        The library takes the first bottom's layout. Blocks of channels would then spread to later
+        Concats, although convolutions without gradients prefer channels last. In C order, later
+        convolutions would convert the top in any case.
         """
         op, shape = self.op, self.at.top[0].shape
         if any(layout is not self.engine.whole(layout) for layout in layouts):

@@ -15,13 +15,13 @@ __all__ = ["ConvOperands", "Folded", "GradientOperands"]
 
 
 class Folded:
-    """Weights and offsets that somebody makes of several layers' parameters.
+    """Weights and offsets folded from several layers' parameters.
 
     Attributes:
         bias: One offset for each channel of the top.
-        update: Takes new weights, in C order; given by what computes with them.
-        scale: Takes new factors, one for each channel of the top, where what computes reads the
-            parameter itself and multiplies it with them; else None.
+        update: Accepts new weights in C order; set by the call that uses them.
+        scale: Accepts new factors, one per channel of the top, if the call multiplies the
+            parameter with them; else None.
     """
 
     update: Callable[[np.ndarray], None]
@@ -39,10 +39,10 @@ class ConvOperands:
         source: What is read.
         target: What is written.
         weight: The parameter.
-        bias: One offset for each channel of the output: a port, or an array; None for none.
-        then: What becomes of the sums.
-        slopes: One slope for each channel of the output, for what is below 0; None for none.
-        given: Whether somebody else gives the filters that are used.
+        bias: One offset per channel of the output, an argument or an array; None for none.
+        then: The activation of the sums.
+        slopes: One slope for each channel of the output, for negative values; None for none.
+        external_weights: True if ``Folded`` supplies the filters.
     """
 
     source: InputArg
@@ -51,7 +51,7 @@ class ConvOperands:
     bias: InputArg | np.ndarray | None = None
     then: Rectifier = NOTHING
     slopes: InputArg | None = None
-    given: bool = False
+    external_weights: bool = False
 
     def offsets(self) -> np.ndarray | None:
         """Return the offsets as they are now."""
@@ -77,7 +77,7 @@ class GradientOperands:
     packed: GradArg
 
     @property
-    def ports(self) -> tuple[Argument, ...]:
+    def arguments(self) -> tuple[Argument, ...]:
         """All of them."""
         return (self.source, self.dy, self.weight, *([self.bias] if self.bias else []))
 

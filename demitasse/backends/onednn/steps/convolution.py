@@ -34,7 +34,7 @@ from demitasse.backends.onednn.library.primitive import (
     channel_blocks,
     lent_attributes,
 )
-from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable, called
+from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable, op_title
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, Folded, GradientOperands
 from demitasse.backends.onednn.steps.pooling import PoolStep
 from demitasse.backends.onednn.steps.rectifier import Fixed, rectifying, sloping
@@ -238,7 +238,7 @@ class ConvStep(WindowStep[ops.Conv]):
             raise Declined(message)
         rectifier = rectifier_of(then)
         if rectifier.limited and then is not None:
-            message = f"{called(then)} behind the library's convolution, which appends ReLU"
+            message = f"{op_title(then)} behind the library's convolution, which appends ReLU"
             raise Declined(message)
         bias = self.engine.plain((self.maps[1],)) if folded else self.bias
         # not those of the layouts: one block of channels lies like channels last, with other code
@@ -289,7 +289,7 @@ class ConvStep(WindowStep[ops.Conv]):
             bias=bias,
             then=rectifier_of(then),
             slopes=InputArg(Arg.SLOPE, slopes, channels) if slopes else None,
-            given=folded is not None,
+            external_weights=folded is not None,
         )
         made = self.kernels.forward(operands, pool.op if pool else None)
         if made is None:
@@ -328,7 +328,7 @@ class ConvStep(WindowStep[ops.Conv]):
         ends: Sequence[Argument] = (),
     ) -> Call:
         at, (x, w, y) = self.at, self.layouts
-        ports: list[Argument] = [InputArg(Arg.SRC, at.bottom[0], x)]
+        arguments: list[Argument] = [InputArg(Arg.SRC, at.bottom[0], x)]
         if folded is not None:
             packed = aligned(w.size)
             folded.update = partial(self._pack, packed=packed)
@@ -336,13 +336,13 @@ class ConvStep(WindowStep[ops.Conv]):
             own = (Arg.WEIGHTS, w.handle, packed), (Arg.BIAS, offsets, folded.bias)
             fixed = [*own, *fixed]
         else:
-            ports.append(ParamArg(Arg.WEIGHTS, at.params[0], w))
+            arguments.append(ParamArg(Arg.WEIGHTS, at.params[0], w))
             if self.bias:
-                ports.append(InputArg(Arg.BIAS, at.params[1], self.bias))
+                arguments.append(InputArg(Arg.BIAS, at.params[1], self.bias))
         if other is not None:
-            ports.append(InputArg(Arg.ADDED, other, y))
-        ports += ends
-        return Call(self.engine, found, [*ports, OutputArg(Arg.DST, target, y)], fixed)
+            arguments.append(InputArg(Arg.ADDED, other, y))
+        arguments += ends
+        return Call(self.engine, found, [*arguments, OutputArg(Arg.DST, target, y)], fixed)
 
     def _pack(self, weights: np.ndarray, packed: np.ndarray) -> None:
         layout = self.layouts[1]
@@ -386,8 +386,8 @@ class ConvStep(WindowStep[ops.Conv]):
         jit_call = (self.turned or self.kernels).weights(operands)
         if jit_call is not None:
             return jit_call
-        ports: list[Argument] = [source, gradient, target, *([offset] if offset else [])]
-        return Call(self.engine, found, ports)
+        arguments: list[Argument] = [source, gradient, target, *([offset] if offset else [])]
+        return Call(self.engine, found, arguments)
 
     def _describe_weights(self, hint: Description, bias: Layout | None) -> Description:
         """Ask for the gradient of the weights that goes with the forward primitive ``hint``."""
@@ -435,8 +435,8 @@ class ConvStep(WindowStep[ops.Conv]):
         if jit_call is not None:
             jit_call.operands.target.set_layout(self.engine)
             return jit_call
-        ports = [source, InputArg(Arg.WEIGHTS, at.params[0], w), target]
-        return Call(self.engine, found, ports)
+        arguments = [source, InputArg(Arg.WEIGHTS, at.params[0], w), target]
+        return Call(self.engine, found, arguments)
 
 
 def _copies_windows(found: Description) -> bool:

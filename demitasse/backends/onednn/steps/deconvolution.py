@@ -1,7 +1,6 @@
-"""Deconvolution: the gradient of the convolution that maps its top to its bottom.
+"""Deconvolution: the data gradient of a convolution from the top to the bottom.
 
-Forward is that convolution's gradient of the data, and the gradient of the bottom is that
-convolution itself.
+The bottom's gradient is that convolution's forward pass.
 """
 
 from __future__ import annotations
@@ -68,12 +67,12 @@ class DeconvStep(WindowStep[ops.Deconv]):
             with suppress(Declined):
                 self.forward_calls = [self._with_bias(found)]
                 return
-        ports = [
+        arguments = [
             InputArg(Arg.DIFF_DST, at.bottom[0], x),
             ParamArg(Arg.WEIGHTS, at.params[0], w),
             OutputArg(Arg.DIFF_SRC, at.top[0], y),
         ]
-        self.forward_calls = [Call(engine, found, ports)]
+        self.forward_calls = [Call(engine, found, arguments)]
         if op.bias:
             self._prepare_bias(y, found.descriptor(Query.DIFF_SRC))
 
@@ -106,13 +105,13 @@ class DeconvStep(WindowStep[ops.Deconv]):
         engine, op, at = self.engine, self.op, self.at
         if at.backward:
             return None
-        ports = (
+        arguments = (
             InputArg(Arg.SRC, at.bottom[0], engine.plain(op.bottom)),
             ParamArg(Arg.WEIGHTS, at.params[0], engine.plain(self.w)),
             OutputArg(Arg.DST, at.top[0], engine.plain(op.top)),
         )
         with suppress(Declined):
-            return plane_call(engine, op, plain, ports)
+            return plane_call(engine, op, plain, arguments)
         return None
 
     def _kernels(self) -> ConvKernels:
@@ -142,7 +141,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
         return call
 
     def _bias(self) -> InputArg | None:
-        """Return a port of the bias, if there is one."""
+        """Return an argument for the bias, if there is one."""
         channels = self.engine.plain((self.image[1],))
         return InputArg(Arg.BIAS, self.at.params[1], channels) if self.op.bias else None
 
@@ -192,13 +191,13 @@ class DeconvStep(WindowStep[ops.Deconv]):
             raise Declined(message)
         weight = ParamArg(Arg.WEIGHTS, at.params[0], w)
         weight.descriptor = found.descriptor(Query.WEIGHTS)
-        ports = [
+        arguments = [
             InputArg(Arg.SRC, at.bottom[0], x),
             weight,
             InputArg(Arg.BIAS, at.params[1], bias),
             OutputArg(Arg.DST, at.top[0], y),
         ]
-        return Call(engine, found, ports)
+        return Call(engine, found, arguments)
 
     def _prepare_bias(self, layout: Layout, images: int) -> None:
         """Add the bias in place, one value for each channel.
@@ -222,8 +221,8 @@ class DeconvStep(WindowStep[ops.Deconv]):
         top = self.at.top[0]
         before, after = InputArg(Arg.SRC, top, layout), OutputArg(Arg.DST, top, layout)
         before.descriptor = after.descriptor = images
-        ports = [before, values, after]
-        self.forward_calls.append(Call(self.engine, found, ports))
+        arguments = [before, values, after]
+        self.forward_calls.append(Call(self.engine, found, arguments))
 
     def _describe_sum(self, images: int, bias: int) -> Description:
         """Ask for the sum of images and one value for each channel."""
@@ -271,8 +270,8 @@ class DeconvStep(WindowStep[ops.Deconv]):
             target.set_layout(self.engine)
             self.backward_calls.append(jit_call)
             return
-        ports = [source, ParamArg(Arg.WEIGHTS, at.params[0], w), target]
-        self.backward_calls.append(Call(self.engine, found, ports))
+        arguments = [source, ParamArg(Arg.WEIGHTS, at.params[0], w), target]
+        self.backward_calls.append(Call(self.engine, found, arguments))
 
     def backward(self) -> None:
         super().backward()

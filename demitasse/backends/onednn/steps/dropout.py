@@ -69,14 +69,14 @@ class DropoutStep(OnednnStep[ops.Dropout]):
         second = row if mask is None else self.engine.plain(mask.shape).handle
         function = Algorithm.MAX if mask is None else Algorithm.MUL
         found = self.engine.describe("binary", function, row, second, row, self.engine.attributes)
-        ports: list[Argument] = [InputArg(Arg.SRC, source, layout, diff=diff)]
+        arguments: list[Argument] = [InputArg(Arg.SRC, source, layout, diff=diff)]
         if mask is None:  # max(x, x), which is a copy
-            ports.append(InputArg(Arg.SECOND_SRC, source, layout, diff=diff))
-        ports.append(OutputArg(Arg.DST, target, layout, diff=diff))
-        for port in ports:
-            port.descriptor = row
+            arguments.append(InputArg(Arg.SECOND_SRC, source, layout, diff=diff))
+        arguments.append(OutputArg(Arg.DST, target, layout, diff=diff))
+        for argument in arguments:
+            argument.descriptor = row
         fixed = [] if mask is None else [(int(Arg.SECOND_SRC), second, mask)]
-        return Call(self.engine, found, ports, fixed)
+        return Call(self.engine, found, arguments, fixed)
 
     def _fill(self, mask: np.ndarray) -> None:
         """Write this pass's mask: the factor, and 0 where an element is dropped."""

@@ -45,7 +45,7 @@ class Function:
     keeps_zero: bool = True
 
 
-def _named(function: str, *numbers: float) -> Function:
+def _function(function: str, *numbers: float) -> Function:
     return Function(function, numbers, f"{function}_slope")
 
 
@@ -78,7 +78,7 @@ def _power(power: float, scale: float, shift: float) -> Function:
 
 
 FUNCTIONS: dict[str, Callable[..., Function]] = {
-    "abs": lambda: _named("abs"),
+    "abs": lambda: _function("abs"),
     "bnll": lambda: Function("bnll", (), "bnll_slope", keeps_zero=False),
     "clip": _clip,
     "elu": _elu,

@@ -42,10 +42,10 @@ class SumStep(OnednnStep[ops.Eltwise]):
         self.forward_calls = [call]
 
     def _layout(self) -> Layout:
-        """Return the first bottom's layout, but rather channels last than C order.
+        """Return the first bottom's layout, or channels last in place of C order.
 
-        Without gradients it is channels last if some have that: whoever writes the others may then
-        write them so, as convolutions with pooling do.
+        Without gradients, one bottom with channels last suffices: Steps that write the other
+        bottoms, such as convolutions with pooling, can then write channels last too.
         """
         at, shape = self.at, self.op.shape
         found = [self.engine.known_layout(blob.data_memory, shape) for blob in at.bottom]
@@ -87,8 +87,8 @@ class SumStep(OnednnStep[ops.Eltwise]):
             0.0,
             self.engine.attributes,
         )
-        ports = [
+        arguments = [
             InputArg(Arg.SRC, self.at.top[0], layout, diff=True),
             OutputArg(Arg.DST, target, layout, diff=True),
         ]
-        return Call(self.engine, found, ports)
+        return Call(self.engine, found, arguments)

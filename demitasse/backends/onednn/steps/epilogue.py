@@ -22,7 +22,7 @@ from demitasse.backends.onednn.library.primitive import (
     candidates,
     lent_attributes,
 )
-from demitasse.backends.onednn.step import FusedStep, OnednnStep, Runnable, called
+from demitasse.backends.onednn.step import FusedStep, OnednnStep, Runnable, op_title
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.conv_operands import Folded
 from demitasse.backends.onednn.steps.convolution import ConvStep
@@ -74,7 +74,7 @@ class Epilogue:
         """Return the operations after a convolution as an epilogue.
 
         Raises:
-            Declined: They are others, or in another order.
+            Declined: Other operations, or another order.
         """
         left, result, other = list(rest), conv.at.top[0], None
         links: list[Link] = []
@@ -98,7 +98,7 @@ class Epilogue:
             elif isinstance(step, PoolStep) and step.largest and pool is None and slopes is None:
                 pool = step
             else:
-                message = f"{called(op)} does not run inside this convolution"
+                message = f"{op_title(op)} does not run inside this convolution"
                 raise Declined(message)
             result = at.top[0]
         return cls(links, other, then, slopes, pool, result)
@@ -131,7 +131,7 @@ class FoldedWeights:
         links: The operations after it.
 
     Attributes:
-        folded: Who computes with them gives it ``update``.
+        folded: Folded weights; the call that uses them sets ``update``.
     """
 
     def __init__(self, conv: ConvStep, links: Sequence[Link]) -> None:
@@ -215,7 +215,7 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         shape = at[0].bottom[0].shape
         links = links_of(chain, at, shape)
         super().__init__(engine, links[0][0], at[0])
-        self.shape, self.followers = shape, [called(op) for op in chain[1:]]
+        self.shape, self.followers = shape, [op_title(op) for op in chain[1:]]
         self.factors = FixedFactors(shape[1], links)
         self.kept = self.factors.nbytes
         self.forward_calls = [self._call(at[-1].top[0])]
@@ -258,10 +258,10 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
             found = engine.describe(
                 "binary", Algorithm.MUL, layout.handle, row, layout.handle, attributes
             )
-        ports = [InputArg(Arg.SRC, source, layout), OutputArg(Arg.DST, target, layout)]
+        arguments = [InputArg(Arg.SRC, source, layout), OutputArg(Arg.DST, target, layout)]
         factors = self.factors
         fixed = [(Arg.SECOND_SRC, row, factors.factor), (Arg.ADDED, row, factors.offset)]
-        return Call(engine, found, ports, fixed)
+        return Call(engine, found, arguments, fixed)
 
     def forward(self) -> None:
         self.factors.follow()
@@ -269,7 +269,7 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
 
 
 class FixedFactors:
-    """One factor and one offset for each channel, which follow the parameters.
+    """One factor and one offset per channel, computed from the parameters.
 
     Args:
         channels: How many channels there are.
@@ -310,10 +310,10 @@ def links_of(chain: Sequence[ops.Op], at: Sequence[Operands], shape: ops.Shape) 
         shape: Of what they multiply, (N, C, *spatial).
 
     Raises:
-        Declined: They are others, or the last is no ReLU.
+        Declined: Other operations, or the last is no ReLU.
     """
     if not isinstance(chain[-1], ops.Activation):
-        message = f"{called(chain[-1])} last; fixed factors and offsets go before ReLU"
+        message = f"{op_title(chain[-1])} last; fixed factors and offsets go before ReLU"
         raise Declined(message)
     post_ops(chain[-1])
     links: list[Link] = []
@@ -321,14 +321,14 @@ def links_of(chain: Sequence[ops.Op], at: Sequence[Operands], shape: ops.Shape) 
         if isinstance(op, ops.Scale):
             decline_other_scales(op, own, shape)
         elif not isinstance(op, ops.BatchNorm) or not op.use_global_stats:
-            message = f"{called(op)} there; fixed factors and offsets go before ReLU"
+            message = f"{op_title(op)} there; fixed factors and offsets go before ReLU"
             raise Declined(message)
         links.append((op, own))
     return links
 
 
 def fold(links: Sequence[Link], factor: np.ndarray, offset: np.ndarray) -> None:
-    """Let factors and offsets do what operations after them do, too, channel by channel.
+    """Fold further operations into factors and offsets, channel by channel.
 
     Shapes: factor (C,), offset (C,).
     """
@@ -349,5 +349,5 @@ def values(blob: Operand) -> np.ndarray:
 
 
 def versions_of(blobs: Sequence[Operand]) -> list[tuple[int, int]]:
-    """Return what tells the parameters' values from earlier ones; asked in every pass."""
+    """Return the versions of the parameters' values; called in every pass."""
     return [(memory.serial, memory.version) for memory in [blob.data_memory for blob in blobs]]

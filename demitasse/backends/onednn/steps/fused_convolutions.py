@@ -17,7 +17,7 @@ from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
-from demitasse.backends.onednn.step import OnednnStep, called
+from demitasse.backends.onednn.step import OnednnStep, op_title
 from demitasse.backends.onednn.steps.convolution import ConvStep, WindowStep
 from demitasse.backends.onednn.steps.epilogue import Epilogue, FixedFactors, FoldedWeights, links_of
 from demitasse.backends.step import AnyStep, Declined, Operand, Operands, decline_gradients
@@ -52,14 +52,16 @@ class SeparableStep(OnednnStep[ops.Conv]):
     ) -> None:
         each, pixels = steps[0], steps[place]
         if not (isinstance(each, ConvStep) and isinstance(pixels, ConvStep)):
-            message = f"{called(chain[place])} behind {called(chain[0])}; both are to be oneDNN's"
+            message = (
+                f"{op_title(chain[place])} behind {op_title(chain[0])}; both are to be oneDNN's"
+            )
             raise Declined(message)
         decline_gradients(at)
         super().__init__(engine, each.op, at[0])
         rest = list(zip(chain, at, steps, strict=True))
         epilogues = Epilogue.match(each, rest[1:place]), Epilogue.match(pixels, rest[place + 1 :])
         _check(epilogues)
-        self.followers = [called(op) for op in chain[1:]]
+        self.followers = [op_title(op) for op in chain[1:]]
         self.weights = tuple(
             FoldedWeights(conv, epilogue.links)
             for conv, epilogue in zip((each, pixels), epilogues, strict=True)
@@ -160,7 +162,7 @@ class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
     ) -> None:
         conv, source = steps[place], at[0].bottom[0]
         if not isinstance(conv, ConvStep):
-            message = f"{called(chain[place])} there; a convolution of oneDNN's is normalised for"
+            message = f"{op_title(chain[place])} there; a convolution of oneDNN's is normalised for"
             raise Declined(message)
         decline_gradients(at)
         links = links_of(chain[:place], at[:place], source.shape)
@@ -170,7 +172,7 @@ class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
             message = "a sum or pooling after it; kernels of pixels have factors and ReLU alone"
             raise Declined(message)
         super().__init__(engine, links[0][0], at[0])
-        self.followers = [called(op) for op in chain[1:]]
+        self.followers = [op_title(op) for op in chain[1:]]
         self.factors = FixedFactors(source.shape[1], links)
         self.weights = FoldedWeights(conv, epilogue.links)
         folded, expected = (
@@ -261,13 +263,13 @@ class GroupedPointwiseStep(WindowStep[ops.Conv]):
 
     def _product(self, *matrices: tuple[Argument, int]) -> Call:
         """Return the product of the first two, of which the third is made; each is seen so."""
-        engine, ports = self.engine, []
-        for port, seen in matrices:
-            port.descriptor = seen
-            ports.append(port)
+        engine, arguments = self.engine, []
+        for argument, seen in matrices:
+            argument.descriptor = seen
+            arguments.append(argument)
         (_, one), (_, two), (_, result) = matrices
         found = engine.describe("matmul", one, two, None, result, engine.attributes)
-        return Call(engine, found, ports)
+        return Call(engine, found, arguments)
 
     def _rows(self, channels: int, *, turned: bool = False) -> int:
         """Return how the groups' matrices lie: pixels by channels, or the other way round."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from demitasse.backends import ops
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.step import FusedStep, called
+from demitasse.backends.onednn.step import FusedStep, op_title
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.eltwise import SumStep
@@ -39,17 +39,17 @@ def fuse(
     Raises:
         Declined: There is none.
     """
-    first, names = steps[0], [called(op) for op in chain[1:]]
+    first, names = steps[0], [op_title(op) for op in chain[1:]]
     if isinstance(chain[0], (ops.BatchNorm, ops.Scale)):
         if None in steps:
-            message = f"{called(chain[steps.index(None)])} runs portable code"
+            message = f"{op_title(chain[steps.index(None)])} runs portable code"
             raise Declined(message)
         convolution = next((i for i, step in enumerate(steps) if isinstance(step, ConvStep)), 0)
         if convolution:
             return NormedConvStep(engine, chain, at, steps, convolution)
         return _norm(engine, chain, at, names)
     if not isinstance(first, (ConvStep, FullWidthConvStep, InnerProductStep, SumStep)):
-        message = f"oneDNN appends nothing to this {called(chain[0])}"
+        message = f"oneDNN appends nothing to this {op_title(chain[0])}"
         raise Declined(message)
     second = next((i for i, step in enumerate(steps) if i and isinstance(step, ConvStep)), 0)
     if isinstance(first, ConvStep) and second:
@@ -61,7 +61,7 @@ def fuse(
             decline_gradients(at)
         return FusedStep(first, call, names)
     if not isinstance(first, ConvStep):
-        message = f"{', '.join(names)} after {called(chain[0])}; oneDNN appends one ReLU"
+        message = f"{', '.join(names)} after {op_title(chain[0])}; oneDNN appends one ReLU"
         raise Declined(message)
     decline_gradients(at)
     epilogue = Epilogue.match(first, list(zip(chain[1:], at[1:], steps[1:], strict=True)))
@@ -109,7 +109,7 @@ def _norm(
             _check_relu(op, parts)
             parts = replace(parts, relu=True)
         else:
-            message = f"{called(op)} there; oneDNN takes BatchNorm, Scale, ReLU in this order"
+            message = f"{op_title(op)} there; oneDNN takes BatchNorm, Scale, ReLU in this order"
             raise Declined(message)
     step = NormStep(engine, chain[0], parts, names)
     step.prepare()
@@ -122,9 +122,9 @@ def _norm(
 
 
 def _check_relu(then: ops.Activation, parts: NormParts) -> None:
-    """Decline what the primitive of a normalisation does not do, which knows ReLU alone.
+    """Decline activations that the primitive of a normalisation cannot append: all but ReLU.
 
-    Its ReLU makes 0 of NaN. Where it measures the batch, the statistics tell of NaN.
+    The appended ReLU turns NaN into 0. With batch statistics, the statistics contain the NaN.
 
     Raises:
         Declined: It is another activation, or NaN would be lost.

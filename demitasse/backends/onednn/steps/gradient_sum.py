@@ -14,7 +14,7 @@ from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.calls import KernelCall, spoils
 from demitasse.backends.onednn.jit_adapters.images import images_of
-from demitasse.backends.onednn.jit_adapters.norms import HandedGradientCall
+from demitasse.backends.onednn.jit_adapters.norms import NormFanoutCall
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -27,17 +27,24 @@ from demitasse.backends.onednn.steps.slice import SplitStep
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import AnyStep, Declined, Operand
 
-__all__ = ["Chain", "HandedOnStep", "NormHandedOnStep", "alike", "bottom_layouts", "gradient_calls"]
+__all__ = [
+    "Chain",
+    "GradientSumStep",
+    "NormGradientSumStep",
+    "alike",
+    "bottom_layouts",
+    "gradient_calls",
+]
 
 
 class Chain(NamedTuple):
-    """Steps of layers that follow each other, each None where there is none.
+    """Steps of consecutive layers; None for absent layers.
 
     Attributes:
         head: Of a sum, or of a Concat.
         relu: Of a ReLU in place.
         split: Of a Split.
-        others: Those before them, which are others.
+        others: Steps before these layers.
     """
 
     head: AnyStep | None
@@ -47,7 +54,7 @@ class Chain(NamedTuple):
 
     @classmethod
     def of(cls, steps: Sequence[AnyStep | None]) -> Chain:
-        """Return some Steps, given in the order of their layers, as what they are."""
+        """Classify Steps in the order of their layers."""
         rest = list(steps)
         split = rest.pop() if rest and isinstance(rest[-1], SplitStep) else None
         relu = rest.pop() if rest and _rectifies(rest[-1]) else None
@@ -56,13 +63,13 @@ class Chain(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A part of the elements, and who is handed its gradients."""
+    """A range of elements, and the targets of its gradients."""
 
     rows: Rows
     targets: list[OutputArg]
 
 
-class HandedOnStep(OnednnStep[ops.Op]):
+class GradientSumStep(OnednnStep[ops.Op]):
     """The gradient of a sum or a joining of channels, a ReLU in place and a Split, two at least.
 
     Each of these has its own where only some of them are asked for.
@@ -89,7 +96,7 @@ class HandedOnStep(OnednnStep[ops.Op]):
         head: AnyStep | None,
         relu: AnyStep | None,
         found: Sequence[AnyStep],
-    ) -> _HandedOn:
+    ) -> _GradientSumCall:
         calls = [gradient_calls(step) for step in found]
         sources = list(_readers(calls[-1][0], self.at.top))
         layout = sources[0].layout
@@ -101,7 +108,7 @@ class HandedOnStep(OnednnStep[ops.Op]):
             raise Declined(message)
         y = None
         if relu is not None:
-            known = gradient_calls(relu)[0].ports[0]
+            known = gradient_calls(relu)[0].arguments[0]
             if not isinstance(known, InputArg) or not alike(known.layout, layout):
                 message = "a ReLU in another layout than its gradient"
                 raise Declined(message)
@@ -112,15 +119,15 @@ class HandedOnStep(OnednnStep[ops.Op]):
         parts = list(_parts(head, layout)) if head is not None else []
         apart = [call for own in reversed(calls) for call in own]
         tuning = self.engine.tuning.as_set(wanted())
-        return _HandedOn(self.engine, (sources, y, total), parts, apart, tuning)
+        return _GradientSumCall(self.engine, (sources, y, total), parts, apart, tuning)
 
 
-class _HandedOn(KernelCall):
+class _GradientSumCall(KernelCall):
     """Fused sum of gradients, ReLU gradient and scatter.
 
     Args:
         engine: The engine.
-        ports: The gradients, what the ReLU gave, and where their sum goes.
+        arguments: The gradients, what the ReLU gave, and where their sum goes.
         parts: To whom it is handed on; empty for nobody but whoever reads the sum.
         apart: What computes the same, where memories overlap.
         tuning: The kernel's vectors and threads.
@@ -129,26 +136,26 @@ class _HandedOn(KernelCall):
     def __init__(
         self,
         engine: Engine,
-        ports: tuple[Sequence[InputArg], InputArg | None, OutputArg],
+        arguments: tuple[Sequence[InputArg], InputArg | None, OutputArg],
         parts: Sequence[_Part],
         apart: Sequence[Runnable],
         tuning: Tuning,
     ) -> None:
-        self._sources, self._y, self._total = ports
+        self._sources, self._y, self._total = arguments
         self._parts, self._apart, self._tuning = parts, apart, tuning
         self._made: dict[tuple[int, bool], AddReluScatter] = {}
         if not parts:
             self._parts = [_Part(Rows.whole(self._total.layout.size), [])]
-        targets = [port for part in parts for port in part.targets]
+        targets = [argument for part in parts for argument in part.targets]
         y = [] if self._y is None else [self._y]
         code = f"handed on llvm:{tuning.instructions}"
         super().__init__(engine, (*self._sources, *y, self._total, *targets), code)
         self._only_sum = not parts
 
     def __call__(self) -> None:
-        sources = [port.array() for port in self._sources]
+        sources = [argument.array() for argument in self._sources]
         y = None if self._y is None else self._y.array()
-        targets = [[port.array() for port in part.targets] for part in self._parts]
+        targets = [[argument.array() for argument in part.targets] for part in self._parts]
         pairs = zip(self._parts, targets, strict=True)
         if any(spoils(own, sources, alike=part.rows.are_whole) for part, own in pairs):
             for call in self._apart:
@@ -159,9 +166,9 @@ class _HandedOn(KernelCall):
             total = self._total.array()
         for index, (part, own) in enumerate(zip(self._parts, targets, strict=True)):
             if own or total is not None:
-                self._handing(index, part, total=total is not None)(sources, own, y, total)
+                self._scatter_kernel(index, part, total=total is not None)(sources, own, y, total)
 
-    def _handing(self, index: int, part: _Part, *, total: bool) -> AddReluScatter:
+    def _scatter_kernel(self, index: int, part: _Part, *, total: bool) -> AddReluScatter:
         made = self._made.get((index, total))
         if made is None:
             made = self._made[index, total] = AddReluScatter(
@@ -197,9 +204,13 @@ def gradient_calls(step: AnyStep) -> list[Call]:
 
 def _readers(call: Call, tops: Sequence[Operand]) -> Iterator[InputArg]:
     """Yield what reads the gradients of some blobs."""
-    for port in call.ports:
-        if isinstance(port, InputArg) and port.diff and any(port.blob is top for top in tops):
-            yield port
+    for argument in call.arguments:
+        if (
+            isinstance(argument, InputArg)
+            and argument.diff
+            and any(argument.blob is top for top in tops)
+        ):
+            yield argument
 
 
 def alike(one: Layout, other: Layout) -> bool:
@@ -210,9 +221,9 @@ def alike(one: Layout, other: Layout) -> bool:
 def _lies(call: Call, layout: Layout) -> bool:
     """Return whether a call reads a gradient, or all that it reads of it, in a layout."""
     return all(
-        alike(port.layout, layout)
-        for port in call.ports
-        if isinstance(port, InputArg) and port.diff
+        alike(argument.layout, layout)
+        for argument in call.arguments
+        if isinstance(argument, InputArg) and argument.diff
     )
 
 
@@ -293,7 +304,7 @@ def _dense(images: Images) -> bool:
     return blocks and pixels and images.image_stride == c * h * w
 
 
-class NormHandedOnStep(OnednnStep[ops.Op]):
+class NormGradientSumStep(OnednnStep[ops.Op]):
     """The gradient of a sum or a joining of channels, a Split, and a normalisation behind them.
 
     The normalisation writes where the others would copy to: what it computes is read no more. It is
@@ -324,7 +335,7 @@ class NormHandedOnStep(OnednnStep[ops.Op]):
         others: list[InputArg] = []
         own = 0
         if split is not None:
-            others, own = self._others(split, layout)
+            others, own = self._other_gradients(split, layout)
         parts, targets = self._targets(head, split, layout)
         copies = len(targets) // len(parts)
         handed = GradientFanout(own, len(others) - own, tuple(parts), copies)
@@ -338,22 +349,22 @@ class NormHandedOnStep(OnednnStep[ops.Op]):
         between = [norm.at.bottom[0], norm.at.top[0]]
         if head is not None:
             between.append(head.at.top[0])
-        call = HandedGradientCall(back, back.source, handed, others, targets, between, apart)
+        call = NormFanoutCall(back, back.source, handed, others, targets, between, apart)
         self.backward_calls = [call]
 
-    def _others(self, split: AnyStep, layout: Layout) -> tuple[list[InputArg], int]:
+    def _other_gradients(self, split: AnyStep, layout: Layout) -> tuple[list[InputArg], int]:
         """Return the gradients of other readers of a Split, and the place of ours among them.
 
         Raises:
             Declined: They are in other layouts, or we are no reader of it.
         """
         [call] = gradient_calls(split)
-        readers = [port for port in call.ports if isinstance(port, InputArg)]
-        mine = [i for i, port in enumerate(readers) if port.blob is self.at.bottom[0]]
-        if len(mine) != 1 or not all(alike(port.layout, layout) for port in readers):
+        readers = [argument for argument in call.arguments if isinstance(argument, InputArg)]
+        mine = [i for i, argument in enumerate(readers) if argument.blob is self.at.bottom[0]]
+        if len(mine) != 1 or not all(alike(argument.layout, layout) for argument in readers):
             message = "readers whose gradients are in several layouts"
             raise Declined(message)
-        return [port for i, port in enumerate(readers) if i != mine[0]], mine[0]
+        return [argument for i, argument in enumerate(readers) if i != mine[0]], mine[0]
 
     def _targets(
         self, head: AnyStep | None, split: AnyStep | None, layout: Layout

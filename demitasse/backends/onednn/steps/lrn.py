@@ -99,11 +99,11 @@ class LRNStep(OnednnStep[ops.LRN]):
         buffer = aligned(-(-size // 4))
         self.state = [(Arg.WORKSPACE, found.descriptor(Query.WORKSPACE), buffer)] if size else []
         self.kept = buffer.nbytes
-        ports = [
+        arguments = [
             InputArg(Arg.SRC, self.at.bottom[0], layout),
             OutputArg(Arg.DST, self.at.top[0], layout),
         ]
-        self.forward_calls = [Call(self.engine, found, ports, self.state)]
+        self.forward_calls = [Call(self.engine, found, arguments, self.state)]
 
     def _forward_in_kernels(self, kernel: Response, layout: Layout) -> None:
         from demitasse.backends.onednn.jit_adapters.unary import LRNCall

@@ -180,14 +180,14 @@ class NormStep(OnednnStep[O]):
         self.layout = layout
         self.source = InputArg(Arg.SRC, self.at.bottom[0], layout)
         self.target = OutputArg(Arg.DST, self.at.top[0], layout)
-        ports: list[Argument] = [self.source, *self._factors(), self.target]
+        arguments: list[Argument] = [self.source, *self._factors(), self.target]
         self.state = self._statistics()
         size = found.bytes_of(Query.WORKSPACE)
         if size:
             buffer = aligned(-(-size // 4))
             self.state.append((Arg.WORKSPACE, found.descriptor(Query.WORKSPACE), buffer))
             self.kept += buffer.nbytes
-        self.call = Call(self.engine, found, ports, self.state)
+        self.call = Call(self.engine, found, arguments, self.state)
         if self.wants_gradient:
             self.hint = found
         else:  # other Steps often take its place
@@ -215,14 +215,14 @@ class NormStep(OnednnStep[O]):
         return [(Arg.MEAN, handle, self.mean), (Arg.VARIANCE, handle, self.variance)]
 
     def _factors(self) -> list[InputArg]:
-        """Return the ports of scale and shift."""
+        """Return the arguments of scale and shift."""
         if self.parts.scale is None:
             return []
         op, at = self.parts.scale
-        ports = [InputArg(Arg.SCALE, at.params[0], self.channels)]
+        arguments = [InputArg(Arg.SCALE, at.params[0], self.channels)]
         if op.bias:
-            ports.append(InputArg(Arg.SHIFT, at.params[1], self.channels))
-        return ports
+            arguments.append(InputArg(Arg.SHIFT, at.params[1], self.channels))
+        return arguments
 
     @property
     def workspace(self) -> int:
@@ -270,8 +270,8 @@ class NormStep(OnednnStep[O]):
     def _run_over(self, source: np.ndarray, target: np.ndarray) -> None:
         """Run the primitive with these arrays."""
         primitive = self.call.primitive
-        for port in self.call.ports[1:-1]:
-            port.ready()
+        for argument in self.call.arguments[1:-1]:
+            argument.ready()
         primitive.bind(self.source.place, source)
         primitive.bind(self.target.place, target)
         primitive.run()
@@ -341,28 +341,28 @@ class NormStep(OnednnStep[O]):
         at, layout = self.at, self.layout
         found = self._gradient(self.hint, layout)
         bottom = at.bottom[0]
-        ports: list[Argument] = [InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True)]
+        arguments: list[Argument] = [InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True)]
         if not self.in_place:
-            ports.append(InputArg(Arg.SRC, bottom, layout))
+            arguments.append(InputArg(Arg.SRC, bottom, layout))
         fixed = list(self.state)
         if self.parts.scale is not None:
             op, own = self.parts.scale
-            ports.append(InputArg(Arg.SCALE, own.params[0], self.channels))
+            arguments.append(InputArg(Arg.SCALE, own.params[0], self.channels))
             wanted = own.param_propagate_down
             places = [(Arg.DIFF_SCALE, 0), *([(Arg.DIFF_SHIFT, 1)] if op.bias else [])]
             for role, index in places:
                 if wanted[index]:
-                    port = GradArg(role, own.params[index], self.channels)
-                    ports.append(port)
+                    argument = GradArg(role, own.params[index], self.channels)
+                    arguments.append(argument)
                 else:
                     fixed.append((role, self.channels.handle, aligned(self.channels.size)))
         if at.propagate_down[0]:
-            ports.append(OutputArg(Arg.DIFF_SRC, bottom, layout, diff=True))
+            arguments.append(OutputArg(Arg.DIFF_SRC, bottom, layout, diff=True))
         else:
             fixed.append((Arg.DIFF_SRC, layout.handle, aligned(layout.size)))
         if self.in_place:
             fixed.append((Arg.SRC, layout.handle, aligned(1)))  # bound to the kept input each time
-        self.back = Call(self.engine, found, ports, fixed)
+        self.back = Call(self.engine, found, arguments, fixed)
         self.backward_calls = [self.back]
 
     def _backward_in_kernels(self, forward: NormCall) -> None:

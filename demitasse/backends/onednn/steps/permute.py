@@ -30,18 +30,18 @@ class PermuteStep(OnednnStep[ops.Permute]):
         self.layout = self.engine.known_layout(bottom.data_memory, self.op.bottom)
         source = InputArg(Arg.SRC, bottom, self.layout)
         target = OutputArg(Arg.DST, self.at.top[0], self.engine.plain(self.op.top))
-        target.descriptor = self._turned()
+        target.descriptor = self._transposed()
         self.forward_calls = [self._copy(source, target)]
 
     def prepare_backward(self) -> None:
         if not self.at.propagate_down[0]:
             return
         source = InputArg(Arg.SRC, self.at.top[0], self.engine.plain(self.op.top), diff=True)
-        source.descriptor = self._turned()
+        source.descriptor = self._transposed()
         target = OutputArg(Arg.DST, self.at.bottom[0], self.layout, diff=True)
         self.backward_calls = [self._copy(source, target)]
 
-    def _turned(self) -> int:
+    def _transposed(self) -> int:
         """Return the descriptor of the top's memory as one of the bottom's shape."""
         op = self.op
         strides = [math.prod(op.top[place + 1 :]) for place in range(len(op.top))]

@@ -108,22 +108,22 @@ class PoolStep(OnednnStep[ops.Pool]):
             buffer = aligned(-(-size // 4))
             self.mask = [(Arg.WORKSPACE, found.descriptor(Query.WORKSPACE), buffer)]
             self.kept = buffer.nbytes
-        ports = [
+        arguments = [
             InputArg(Arg.SRC, self.at.bottom[0], x),
             OutputArg(Arg.DST, self.at.top[0], y),
         ]
-        self.forward_calls = [Call(self.engine, found, ports, self.mask)]
+        self.forward_calls = [Call(self.engine, found, arguments, self.mask)]
 
     def prepare_backward(self) -> None:
         at = self.at
         if not at.propagate_down[0]:
             return
         found = self._gradient(self.hint, self.x)
-        ports = [
+        arguments = [
             InputArg(Arg.DIFF_DST, at.top[0], self.y, diff=True),
             OutputArg(Arg.DIFF_SRC, at.bottom[0], self.x, diff=True),
         ]
-        self.backward_calls = [Call(self.engine, found, ports, self.mask)]
+        self.backward_calls = [Call(self.engine, found, arguments, self.mask)]
 
 
 def beyond(op: ops.Pool) -> ops.Shape:

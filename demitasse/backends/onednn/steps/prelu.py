@@ -1,7 +1,7 @@
-"""PReLU: what is below 0 is multiplied with a learned slope of its channel.
+"""PReLU: negative values are multiplied with a learned slope per channel.
 
-The library's gradient takes NaN for a positive number, so that a net that has diverged could go on
-learning its slopes. Where there is any, numpy computes the gradient.
+The library's gradient treats NaN as positive, and a diverged net would continue to learn slopes.
+If the input has a NaN, numpy computes the gradient.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ class PReLUStep(OnednnStep[ops.PReLU]):
         at = self.at
         self.hint, self.layout = found, layout
         source = InputArg(Arg.SRC, at.bottom[0], layout)
-        ports = [
+        arguments = [
             source,
             InputArg(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS)),
             OutputArg(Arg.DST, at.top[0], layout),
         ]
-        call = Call(self.engine, found, ports)
+        call = Call(self.engine, found, arguments)
         keep = [SaveInput(self.engine, source, self.known)] if self.keeps_input else []
         self.forward_calls = [*keep, call]
 
@@ -97,23 +97,23 @@ class PReLUStep(OnednnStep[ops.PReLU]):
         found = self._gradient(self.hint, layout)
         slopes = found.layout(Query.DIFF_WEIGHTS)
         self.source = InputArg(Arg.SRC, self.known, layout)
-        ports: list[Argument] = [
+        arguments: list[Argument] = [
             self.source,
             InputArg(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS)),
             InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True),
         ]
         unwanted: list[Fixed] = []
         if at.param_propagate_down[0]:
-            ports.append(GradArg(Arg.DIFF_WEIGHTS, at.params[0], slopes))
+            arguments.append(GradArg(Arg.DIFF_WEIGHTS, at.params[0], slopes))
         else:
             lent = engine.scratch_for(Arg.DIFF_WEIGHTS, slopes.size)
             unwanted.append((Arg.DIFF_WEIGHTS, slopes.handle, lent))
         if at.propagate_down[0]:
-            ports.append(OutputArg(Arg.DIFF_SRC, at.bottom[0], layout, diff=True))
+            arguments.append(OutputArg(Arg.DIFF_SRC, at.bottom[0], layout, diff=True))
         else:
             lent = engine.scratch_for(Arg.DIFF_SRC, layout.size)
             unwanted.append((Arg.DIFF_SRC, layout.handle, lent))
-        self.backward_calls = [Call(engine, found, ports, unwanted)]
+        self.backward_calls = [Call(engine, found, arguments, unwanted)]
 
     def backward(self) -> None:
         x = self.source.array()[: self.layout.size]

@@ -96,10 +96,10 @@ class Product:
 
     def forward(self, x: Argument, y: Argument) -> Call:
         """Return what computes y."""
-        ports = [x, self._reader(Arg.WEIGHTS, self._weight, self._packed)]
+        arguments = [x, self._reader(Arg.WEIGHTS, self._weight, self._packed)]
         if self._row and self._bias:
-            ports.append(InputArg(Arg.BIAS, self._bias, self._row))
-        return Call(self._engine, self._forward, [*ports, y])
+            arguments.append(InputArg(Arg.BIAS, self._bias, self._row))
+        return Call(self._engine, self._forward, [*arguments, y])
 
     def gradient(self, dy: Argument, dx: Argument) -> Call:
         """Return what computes the gradient of x.
@@ -128,10 +128,10 @@ class Product:
             self._forward.handle,
             self._engine.attributes,
         )
-        ports = [x, dy, GradArg(Arg.DIFF_WEIGHTS, self._weight, self.w)]
+        arguments = [x, dy, GradArg(Arg.DIFF_WEIGHTS, self._weight, self.w)]
         if row and self._bias:
-            ports.append(GradArg(Arg.DIFF_BIAS, self._bias, row))
-        return Call(self._engine, found, ports)
+            arguments.append(GradArg(Arg.DIFF_BIAS, self._bias, row))
+        return Call(self._engine, found, arguments)
 
 
 class InnerProductStep(OnednnStep[ops.InnerProduct]):
@@ -209,8 +209,10 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
         return rows_call(self.engine, source, weight, bias, written, then)
 
     def _call(self, found: Description, target: Operand) -> Call:
-        ports: list[Argument] = [port for port in self._sources() if port is not None]
-        return Call(self.engine, found, [*ports, OutputArg(Arg.DST, target, self.y)])
+        arguments: list[Argument] = [
+            argument for argument in self._sources() if argument is not None
+        ]
+        return Call(self.engine, found, [*arguments, OutputArg(Arg.DST, target, self.y)])
 
     def _sources(self) -> tuple[InputArg, ParamArg, InputArg | None]:
         """Return what is read: rows, weight and bias."""
@@ -247,14 +249,14 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
         at = self.at
         bias = self.bias if self.op.bias and at.param_propagate_down[1] else None
         found = self._describe_weights(self.hint, self.hint.descriptor(Query.WEIGHTS), bias)
-        ports: list[Argument] = [
+        arguments: list[Argument] = [
             InputArg(Arg.SRC, at.bottom[0], self.x),
             InputArg(Arg.DIFF_DST, at.top[0], self.y, diff=True),
             GradArg(Arg.DIFF_WEIGHTS, at.params[0], found.layout(Query.DIFF_WEIGHTS)),
         ]
         if bias:
-            ports.append(GradArg(Arg.DIFF_BIAS, at.params[1], bias))
-        self.backward_calls.append(Call(self.engine, found, ports))
+            arguments.append(GradArg(Arg.DIFF_BIAS, at.params[1], bias))
+        self.backward_calls.append(Call(self.engine, found, arguments))
 
     def _describe_weights(self, hint: Description, w: int, bias: Layout | None) -> Description:
         return self.engine.describe(
@@ -277,9 +279,9 @@ class InnerProductStep(OnednnStep[ops.InnerProduct]):
             self.hint.handle,
             self.engine.attributes,
         )
-        ports = [
+        arguments = [
             InputArg(Arg.DIFF_DST, at.top[0], self.y, diff=True),
             InputArg(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS)),
             OutputArg(Arg.DIFF_SRC, at.bottom[0], self.x, diff=True),
         ]
-        self.backward_calls.append(Call(self.engine, found, ports))
+        self.backward_calls.append(Call(self.engine, found, arguments))

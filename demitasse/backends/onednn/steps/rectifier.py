@@ -1,13 +1,13 @@
 """ReLU, as Caffe computes it: NaN stays NaN.
 
 The library's own ReLU takes the larger of 0 and x, by an instruction that returns 0 for NaN, which
-hides that a net has diverged. Its HardSwish, x * clip(alpha * x + beta, 0, 1), multiplies x with 1
+hides the divergence of a net. Its HardSwish, x * clip(alpha * x + beta, 0, 1), multiplies x with 1
 or 0 if alpha is infinite, and keeps NaN; minus infinity becomes NaN, as in Caffe, where it is
 multiplied with the slope of 0. Adding 0 then makes the negative zeros positive.
 
 Fewer instructions do the same behind a convolution: what is below 0 is multiplied with negative
-zero, which gives zero, or NaN of minus infinity. Where there is a slope, that is what it is
-multiplied with.
+zero, which gives zero, or NaN of minus infinity. With a negative
+slope, such a value is multiplied with the slope.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ def rectifying(
     other: int | None = None,
     slope: float = 0.0,
 ) -> tuple[Description, list[Fixed]]:
-    """Return a primitive with ReLU behind it, and the arguments that this takes.
+    """Return a primitive with an appended ReLU, and the ReLU's arguments.
 
     Args:
         engine: The engine.
-        describe: Asks for it with the attributes that it is given.
-        plain: The same primitive without anything behind it.
+        describe: Returns the primitive with the given attributes.
+        plain: The same primitive without ReLU.
         axes: How many its result has.
         other: Descriptor of an array that is added before; None for none.
         slope: Of what is below 0.
@@ -103,8 +103,8 @@ def sloping(
 
     Args:
         engine: The engine.
-        describe: Asks for it with the attributes that it is given.
-        plain: The same primitive without anything behind it.
+        describe: Returns the primitive with the given attributes.
+        plain: The same primitive without ReLU.
         mask: By which axes the slopes differ; 0 for one slope.
         other: Descriptor of an array that is added before; None for none.
 

@@ -53,8 +53,8 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
         if op.static:
             self.static, self.row = Product(engine, n, weights[2]), _array(n, wide)
             row = BufferArg(Arg.DST, self.static.y, self.row)
-            port = InputArg(Arg.SRC, bottom[2], self.static.x)
-            self.from_static = self.static.forward(port, row)
+            argument = InputArg(Arg.SRC, bottom[2], self.static.x)
+            self.from_static = self.static.forward(argument, row)
             self.forward_calls.append(self.from_static)
         self.hidden: np.ndarray | None = None
         if op.cell == "RNN":
@@ -90,7 +90,7 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
             self.z += self.row
         hidden = at.top[0].buffer() if self.hidden is None else self.hidden
         end = self.sequence.forward(states, cont, hidden)
-        kept: Sequence[Operand] = at.top[1:] if op.exposed else self._carried()
+        kept: Sequence[Operand] = at.top[1:] if op.exposed else self._state_blobs()
         for blob, state in zip(kept, end, strict=True):
             blob.write(state.reshape(blob.shape))
         if self.hidden is not None:
@@ -99,10 +99,10 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
 
     def _begin(self) -> list[np.ndarray]:
         exposed: Sequence[Operand] = self.at.bottom[self.first_state :]
-        blobs = exposed if self.op.exposed else self._carried()
+        blobs = exposed if self.op.exposed else self._state_blobs()
         return [blob.read().reshape(self.op.rows, self.op.m) for blob in blobs]
 
-    def _carried(self) -> list[Operand]:
+    def _state_blobs(self) -> list[Operand]:
         """Return the blobs in which the layer carries its states from pass to pass."""
         shape = (self.op.rows, self.op.m)
         return [self.at.saved(f"state {i}", shape).blob for i in range(self.sequence.states)]
@@ -402,7 +402,7 @@ class Steps(Protocol):
 
     @property
     def code(self) -> str:
-        """Name of the code that runs forward, beside that of its calls."""
+        """Name of the forward code besides the calls."""
 
     @property
     def backward_code(self) -> str:
@@ -427,7 +427,7 @@ class Steps(Protocol):
 
 
 class StepwiseRNN:
-    """Those that run one by one.
+    """The calls that run step by step.
 
     Args:
         engine: The engine.
@@ -448,7 +448,7 @@ class StepwiseRNN:
             again = Product(engine, n, weight, attributes=adding)
         self._h_port, self._z_port = BufferArg(Arg.SRC, again.x), BufferArg(Arg.DST, again.y)
         self._from_hidden = again.forward(self._h_port, self._z_port)
-        self._again, self.calls = again, [self._from_hidden]
+        self._product, self.calls = again, [self._from_hidden]
 
     @property
     def nbytes(self) -> int:
@@ -469,9 +469,9 @@ class StepwiseRNN:
 
     def prepare_backward(self, dz: np.ndarray, known: np.ndarray) -> None:
         del known  # it is what the inputs have become
-        self._dz, self._dz_port = dz, BufferArg(Arg.DIFF_DST, self._again.y)
-        dh = BufferArg(Arg.DIFF_SRC, self._again.x, self._dh)
-        self._from_gates = self._again.gradient(self._dz_port, dh)
+        self._dz, self._dz_argument = dz, BufferArg(Arg.DIFF_DST, self._product.y)
+        dh = BufferArg(Arg.DIFF_SRC, self._product.x, self._dh)
+        self._from_gates = self._product.gradient(self._dz_argument, dh)
 
     def backward(self, cont: np.ndarray, dy: np.ndarray) -> None:
         cell, dh, dz = self._cell, self._dh, self._dz
@@ -481,7 +481,7 @@ class StepwiseRNN:
             np.add(dh, dy[t], out=dh)
             cell.back(t, self._z[t], cont[t], dh, dz[t])
             if t:  # gradients do not cross passes
-                self._dz_port.buffer = dz[t]
+                self._dz_argument.buffer = dz[t]
                 self._from_gates()
                 np.multiply(dh, cont[t], out=dh)
 

@@ -1,9 +1,8 @@
-"""Convolution by filters that are as wide as the image, which has one channel.
+"""Convolution of one-channel images by filters of the full width.
 
-Words in rows, or the frequencies of a sound: a filter moves down only. What the library has for one
-channel is slow for wide filters. The columns of such an image lie as channels do that lie last, so
-it is taken for an image of one row with as many channels, a pixel for each row, and nothing is
-copied.
+Rows are words or the frequencies of a sound; a filter moves down only. The library is slow for wide
+filters of one channel. The memory of such an image equals a channels-last image with one pixel per
+row and one channel per column, so the primitive runs on that view without a copy.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ FEWEST = 16
 """Columns from which on it pays: as many as a vector has numbers."""
 
 
-class _Turned(ParamArg):
-    """Filters whose columns are taken for channels.
+class _TransposedFilters(ParamArg):
+    """Filters with columns as channels.
 
     Args:
         blob: The filters.
@@ -59,7 +58,7 @@ class _Turned(ParamArg):
         self.engine.reorder(memory.cpu_data(), self._here, target, self.layout)
 
 
-class _TurnedGradient(GradArg):
+class _TransposedGradient(GradArg):
     """The gradient of such filters: what the primitive writes is turned back.
 
     Args:
@@ -151,15 +150,15 @@ class FullWidthConvStep(WindowStep[ops.Conv]):
 
     def _call(self, found: Description, target: Operand, fixed: list[Fixed]) -> Call:
         at = self.at
-        ports: list[Argument] = [
+        arguments: list[Argument] = [
             self._images(),
-            _Turned(at.params[0], self._here, found.layout(Query.WEIGHTS)),
+            _TransposedFilters(at.params[0], self._here, found.layout(Query.WEIGHTS)),
         ]
         if self.bias:
-            ports.append(InputArg(Arg.BIAS, at.params[1], self.bias))
+            arguments.append(InputArg(Arg.BIAS, at.params[1], self.bias))
         written = OutputArg(Arg.DST, target, self.engine.innermost_layout(self.maps, 1))
         written.descriptor = self._y
-        return Call(self.engine, found, [*ports, written], fixed)
+        return Call(self.engine, found, [*arguments, written], fixed)
 
     def _images(self) -> InputArg:
         """Return what reads the images, whose columns are taken for channels."""
@@ -194,11 +193,11 @@ class FullWidthConvStep(WindowStep[ops.Conv]):
             self.hint.handle,
             engine.attributes,
         )
-        filters = _TurnedGradient(at.params[0], self._here, found.layout(Query.DIFF_WEIGHTS))
-        ports: list[Argument] = [self._images(), self._slopes(), filters]
+        filters = _TransposedGradient(at.params[0], self._here, found.layout(Query.DIFF_WEIGHTS))
+        arguments: list[Argument] = [self._images(), self._slopes(), filters]
         if bias:
-            ports.append(GradArg(Arg.DIFF_BIAS, at.params[1], bias))
-        return Call(engine, found, ports)
+            arguments.append(GradArg(Arg.DIFF_BIAS, at.params[1], bias))
+        return Call(engine, found, arguments)
 
     def _data_gradient(self) -> Call:
         engine, at = self.engine, self.at
@@ -212,7 +211,7 @@ class FullWidthConvStep(WindowStep[ops.Conv]):
             self.hint.handle,
             engine.attributes,
         )
-        filters = _Turned(at.params[0], self._here, found.layout(Query.WEIGHTS))
+        filters = _TransposedFilters(at.params[0], self._here, found.layout(Query.WEIGHTS))
         target = OutputArg(Arg.DIFF_SRC, at.bottom[0], engine.plain(self.image), diff=True)
         target.descriptor = self._x
         return Call(engine, found, [self._slopes(), filters, target])

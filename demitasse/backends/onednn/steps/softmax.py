@@ -58,7 +58,7 @@ def describe_softmax(
         Declined: None is good.
     """
 
-    def described(layout: Layout) -> tuple[Description, Layout]:
+    def describe_in(layout: Layout) -> tuple[Description, Layout]:
         found = engine.describe(
             "softmax_forward",
             Pass.TRAINING if training else Pass.INFERENCE,
@@ -71,8 +71,8 @@ def describe_softmax(
         return found, layout
 
     with suppress(Declined):
-        return described(engine.plain(shape))
-    return described(engine.innermost_layout(shape, axis))
+        return describe_in(engine.plain(shape))
+    return describe_in(engine.innermost_layout(shape, axis))
 
 
 def few_classes(engine: Engine, shape: tuple[int, ...], axis: int) -> SmallAxisSoftmax | None:
@@ -92,21 +92,21 @@ class _MarkedCall(Call):
     Args:
         engine: The engine.
         description: The softmax.
-        ports: Its source and its target.
+        arguments: Its source and its target.
         lost: The kernel.
     """
 
     __slots__ = ("_lost",)
 
     def __init__(
-        self, engine: Engine, description: Description, ports: Sequence[Argument], lost: NanRows
+        self, engine: Engine, description: Description, arguments: Sequence[Argument], lost: NanRows
     ) -> None:
-        super().__init__(engine, description, ports)
+        super().__init__(engine, description, arguments)
         self._lost = lost
 
     def __call__(self) -> None:
         super().__call__()
-        source, target = (self.primitive.bound(port.place) for port in self.ports)
+        source, target = (self.primitive.bound(argument.place) for argument in self.arguments)
         self._lost(source, target)
 
     @property
@@ -138,19 +138,19 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
         )
         few = self._few_classes()
         self._marks = few is not None
-        ports = (
+        arguments = (
             InputArg(Arg.SRC, at.bottom[0], self.layout),
             OutputArg(Arg.DST, at.top[0], self.layout),
         )
         if few is not None:
-            self.forward_calls = [map_call(self.engine, ports[0], ports[1], few)]
+            self.forward_calls = [map_call(self.engine, arguments[0], arguments[1], few)]
             return
         lost = self._lost_rows()
         self._marks = lost is not None
         if lost is None:
-            self.forward_calls = [Call(self.engine, self.hint, ports)]
+            self.forward_calls = [Call(self.engine, self.hint, arguments)]
         else:
-            self.forward_calls = [_MarkedCall(self.engine, self.hint, ports, lost)]
+            self.forward_calls = [_MarkedCall(self.engine, self.hint, arguments, lost)]
 
     def _few_classes(self) -> SmallAxisSoftmax | None:
         """Return the kernel for many short rows, and change to its layout; perhaps None.
@@ -204,12 +204,12 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
             self.hint.handle,
             self.engine.attributes,
         )
-        ports = [
+        arguments = [
             InputArg(Arg.DST, at.top[0], layout),
             InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True),
             OutputArg(Arg.DIFF_SRC, at.bottom[0], layout, diff=True),
         ]
-        return Call(self.engine, found, ports)
+        return Call(self.engine, found, arguments)
 
     @property
     def backward_code(self) -> str:

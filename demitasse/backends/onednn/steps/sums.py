@@ -53,10 +53,10 @@ def summed(
         engine.attributes,
         general=True,  # made of reorders, which are good
     )
-    ports = [
+    arguments = [
         InputArg(Arg.MULTIPLE_SRC + i, blob, layout, diff=diff) for i, blob in enumerate(sources)
     ]
-    return Call(engine, found, [*ports, OutputArg(Arg.DST, target, layout, diff=diff)])
+    return Call(engine, found, [*arguments, OutputArg(Arg.DST, target, layout, diff=diff)])
 
 
 def added(
@@ -75,9 +75,9 @@ def added(
     """
     one, two = sources
     found = engine.describe("binary", Algorithm.ADD, *[layout.handle] * 3, attributes)
-    ports = [
+    arguments = [
         InputArg(Arg.SRC, one, layout, diff=diff),
         InputArg(Arg.SECOND_SRC, two, layout, diff=diff),
         OutputArg(Arg.DST, target, layout, diff=diff),
     ]
-    return Call(engine, found, ports)
+    return Call(engine, found, arguments)

@@ -48,7 +48,7 @@ class DepthwiseKernels(ConvKernels):
         strips = self.strips
         source = self._as_it_comes(operands.source, strips.width)
         target = self._in_blocks(operands.target)
-        x, y = (fitting(port.layout, strips.width) for port in (source, target))
+        x, y = (fitting(argument.layout, strips.width) for argument in (source, target))
         if x is None or y is None or pool:
             return None
 
@@ -69,24 +69,24 @@ class DepthwiseKernels(ConvKernels):
             if images is not None and strips.reads_blocks(images):
                 self.engine.prefer_layout(source.memory, blocks, source.blob)
 
-    def _in_blocks(self, port: OutputArg) -> OutputArg:
-        """Return a port of the same blob in blocks of channels, if it is large; else this one.
+    def _in_blocks(self, argument: OutputArg) -> OutputArg:
+        """Return an argument for the same blob in blocks of channels, if it is large; else this one.
 
         The convolution of single pixels that follows goes over pixels with all their channels
         several times, each time for other filters, and over blocks once. Where they come from
         memory that takes longer; for the kernel one is like the other.
         """
-        shape = port.layout.shape
+        shape = argument.layout.shape
         if not self.engine.wide or shape[1] % BLOCK or math.prod(shape) < LARGE or self.joined:
-            return port
-        if port.layout.channel_slice is not None:  # it has its place in what a Concat joins
-            return port
+            return argument
+        if argument.layout.channel_slice is not None:  # it has its place in what a Concat joins
+            return argument
         with suppress(Declined):
             blocks = channel_blocks(self.engine, shape, BLOCK)
-            if self.engine.preferred_layout(port.memory, shape) in (None, blocks):
-                self.engine.note_blocks(port.memory)
-                return OutputArg(Arg.DST, port.blob, blocks)
-        return port
+            if self.engine.preferred_layout(argument.memory, shape) in (None, blocks):
+                self.engine.note_blocks(argument.memory)
+                return OutputArg(Arg.DST, argument.blob, blocks)
+        return argument
 
 
 class DepthwiseCall(ChannelCall):

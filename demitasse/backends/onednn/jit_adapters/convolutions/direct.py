@@ -57,12 +57,12 @@ class DirectKernels(ConvKernels):
         operands = replace(operands, source=self._plain(operands.source), target=target)
         return DirectCall(self.engine, banding, operands, y)
 
-    def _as_it_is_read(self, port: OutputArg, width: int) -> OutputArg:
-        """Return a port of the same blob in the layout in which it will be read, if that fits."""
-        wished = self.engine.preferred_layout(port.blob.data_memory, port.layout.shape)
+    def _as_it_is_read(self, argument: OutputArg, width: int) -> OutputArg:
+        """Return an argument for the same blob in the layout in which it will be read, if that fits."""
+        wished = self.engine.preferred_layout(argument.blob.data_memory, argument.layout.shape)
         if wished is None or not fitting(wished, width):
-            return port
-        return OutputArg(Arg.DST, port.blob, wished)
+            return argument
+        return OutputArg(Arg.DST, argument.blob, wished)
 
     def weights(self, operands: GradientOperands) -> DirectGradientCall | None:
         y = fitting(operands.dy.layout, self.banding.width)

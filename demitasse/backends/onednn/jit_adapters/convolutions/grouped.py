@@ -79,18 +79,18 @@ class GroupedKernels(ConvKernels):
         return GroupedCall(self.engine, groups, operands, (x, y), backward=backward)
 
     def _read_groups(
-        self, groups: GroupedSchedule, port: InputArg
+        self, groups: GroupedSchedule, argument: InputArg
     ) -> tuple[InputArg, Images | None]:
-        """Return a port of the same blob that the kernel of groups can read, and its images.
+        """Return an argument for the same blob that the kernel of groups can read, and its images.
 
         The library's may lie in blocks of a group. Then it is the layout in which it is written.
         """
-        images = _of_groups(groups, port.layout)
+        images = _of_groups(groups, argument.layout)
         if images is not None:
-            return port, images
-        expected = self.engine.known_layout(port.memory, port.layout.shape)
+            return argument, images
+        expected = self.engine.known_layout(argument.memory, argument.layout.shape)
         return (
-            InputArg(port.role, port.blob, expected, diff=port.diff),
+            InputArg(argument.role, argument.blob, expected, diff=argument.diff),
             _of_groups(groups, expected),
         )
 

@@ -47,7 +47,7 @@ class ConvKernels:
         self.engine, self.x, self.why = engine, x, why
 
     def within(self, x: Layout, y: Layout) -> ConvKernels:
-        """Return those kernels that read and write images in these layouts."""
+        """Return the kernels that read and write images in these layouts."""
         del x, y
         return self
 
@@ -66,11 +66,11 @@ class ConvKernels:
         del operands
         return None
 
-    def _plain(self, port: InputArg) -> InputArg:
-        """Return a port of the same blob in C order."""
-        return InputArg(Arg.SRC, port.blob, self.engine.plain(self.x))
+    def _plain(self, argument: InputArg) -> InputArg:
+        """Return an argument for the same blob in C order."""
+        return InputArg(Arg.SRC, argument.blob, self.engine.plain(self.x))
 
-    def _as_it_comes(self, port: InputArg, width: int) -> InputArg:
-        """Return a port of the same blob in the layout in which it is written, if that fits."""
-        expected = self.engine.known_layout(port.blob.data_memory, self.x)
-        return InputArg(Arg.SRC, port.blob, expected) if fitting(expected, width) else port
+    def _as_it_comes(self, argument: InputArg, width: int) -> InputArg:
+        """Return an argument for the same blob in the layout in which it is written, if that fits."""
+        expected = self.engine.known_layout(argument.blob.data_memory, self.x)
+        return InputArg(Arg.SRC, argument.blob, expected) if fitting(expected, width) else argument

@@ -45,7 +45,7 @@ class PointwiseKernels(ConvKernels):
 
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> PixelsCall | None:
         channel_slice = operands.target.layout.channel_slice
-        x, y = (images_of(port.layout) for port in (operands.source, operands.target))
+        x, y = (images_of(argument.layout) for argument in (operands.source, operands.target))
         in_part = channel_slice is not None and not channel_slice.is_whole
         gains = in_part or (operands.then.limited and limits_pay(self.parts))
         if not gains or x is None or y is None or pool:

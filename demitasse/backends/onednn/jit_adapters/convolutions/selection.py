@@ -68,7 +68,7 @@ def conv_kernels(
         return PointwiseGradients(engine, x, y, tuning)
     if op.group == x[1] > 1 and not training:
         try:
-            strips = plan_depthwise(op, x, y, _fitting(tuning, x[1]))
+            strips = plan_depthwise(op, x, y, _tuning_for(tuning, x[1]))
             joined = _joins(op, followers, tuning)
             return DepthwiseKernels(engine, x, strips, joined=joined)
         except Declined as declined:
@@ -95,7 +95,7 @@ def conv_kernels(
         return ConvKernels(engine, x, (tiled, str(declined)))
 
 
-def _fitting(tuning: Tuning, channels: int) -> Tuning:
+def _tuning_for(tuning: Tuning, channels: int) -> Tuning:
     """Return a tuning whose vectors are no wider than there are channels, if there is one."""
     return replace(tuning, width=NARROW) if NARROW <= channels < tuning.width else tuning
 

@@ -1,8 +1,8 @@
 """Convolutions with transposed images: kernels of a Step, and their calls.
 
-That has few channels, as photographs have: the gradient of the input is its convolution to many,
-with the filters turned round, and the gradient of the filters is that of those, with the input in
-the place of an output's gradient. The library pads the few channels to a vector.
+For inputs of few channels, such as photographs. The gradient of the input is a convolution with
+rotated filters. The gradient of the filters swaps the input and the output's gradient. The library
+would pad the few channels to a vector.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class TurnedKernels:
         operands = replace(operands, dy=self._plain(operands.dy))
         return TurnedGradientCall(self.engine, self.banding, operands, images)
 
-    def _plain(self, port: InputArg) -> InputArg:
-        """Return a port of the same gradient in C order, which direct convolution reads."""
-        return InputArg(Arg.DIFF_DST, port.blob, self.engine.plain(self.banding.x), diff=True)
+    def _plain(self, argument: InputArg) -> InputArg:
+        """Return an argument for the same gradient in C order, which direct convolution reads."""
+        return InputArg(Arg.DIFF_DST, argument.blob, self.engine.plain(self.banding.x), diff=True)
 
 
 def turned_kernels(
@@ -117,19 +117,19 @@ class TurnedGradientCall(KernelCall):
     ) -> None:
         self.operands, self._banding = operands, banding
         self._kernel = DirectGradient(banding, images, bias=False)
-        self._turned = aligned(banding.y[1] * banding.taps)
-        super().__init__(engine, operands.ports, self._kernel.code)
+        self._transposed = aligned(banding.y[1] * banding.taps)
+        super().__init__(engine, operands.arguments, self._kernel.code)
 
     @property
     def kept(self) -> int:
-        return self._kernel.sums.nbytes + self._turned.nbytes
+        return self._kernel.sums.nbytes + self._transposed.nbytes
 
     def __call__(self) -> None:
         operands = self.operands
         source, dy = operands.source.array(), operands.dy.array()
         weight = operands.weight.array()
         [scratch] = self.engine.workspaces(self._kernel.scratch_size)
-        self._kernel(dy, source, self._turned, None, scratch)
+        self._kernel(dy, source, self._transposed, None, scratch)
         later.put(self._turn, (weight,), None)
         operands.weight.done()
         if operands.bias:
@@ -139,7 +139,7 @@ class TurnedGradientCall(KernelCall):
     def _turn(self, weight: np.ndarray) -> None:
         """Write the gradient of the filters, which are in each other's place and turned round."""
         c, m, *kernel = _shape(self._banding)
-        there = self._turned.reshape(c, m, *kernel)[:, :, ::-1, ::-1].swapaxes(0, 1)
+        there = self._transposed.reshape(c, m, *kernel)[:, :, ::-1, ::-1].swapaxes(0, 1)
         weight[: there.size].reshape(there.shape)[...] = there
 
     def _sum(self, dy: np.ndarray, bias: np.ndarray) -> None:

@@ -67,13 +67,16 @@ class WinogradKernels(ConvKernels):
 
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> WinogradCall | None:
         tiling = self.tiling
-        x, y = (fitting(port.layout, tiling.width) for port in (operands.source, operands.target))
+        x, y = (
+            fitting(argument.layout, tiling.width)
+            for argument in (operands.source, operands.target)
+        )
         if x is None or y is None or (pool and not can_pool_tiles(tiling, pool)):
             return None
         if pool and operands.then.limited:  # minus infinity would not become the least number
             return None
 
-        shared = None if operands.given else self._filters
+        shared = None if operands.external_weights else self._filters
         filters = shared or self._tiled_filters(tiling, kept=not self._training)
         return WinogradCall(self.engine, tiling, operands, (x, y), filters, pool=pool is not None)
 
@@ -86,8 +89,8 @@ class WinogradKernels(ConvKernels):
         return TransformedFilters(self.engine, tiling, kept=kept)
 
     def weights(self, operands: GradientOperands) -> WinogradGradientCall | None:
-        tiling, ports = self.tiling, (operands.source, operands.dy)
-        x, y = (fitting(port.layout, tiling.width) for port in ports)
+        tiling, arguments = self.tiling, (operands.source, operands.dy)
+        x, y = (fitting(argument.layout, tiling.width) for argument in arguments)
         if x is None or y is None:
             return None
 
@@ -96,7 +99,10 @@ class WinogradKernels(ConvKernels):
     def data(self, operands: ConvOperands) -> WinogradCall | None:
         """Return the gradient of the input: a convolution of the output's with turned filters."""
         turned = self.tiling.backward
-        x, y = (fitting(port.layout, turned.width) for port in (operands.source, operands.target))
+        x, y = (
+            fitting(argument.layout, turned.width)
+            for argument in (operands.source, operands.target)
+        )
         if x is None or y is None:
             return None
 
@@ -124,7 +130,7 @@ class TransformedFilters:
 
     def of(self, operands: ConvOperands) -> np.ndarray:
         """Return them as the parameter is now, or as they were given; to be used at once."""
-        if not operands.given:
+        if not operands.external_weights:
             return self._copy.of(operands.weight.data_memory, self._engine)
         if self._given is None:
             message = "filters of a convolution were used before they were given"

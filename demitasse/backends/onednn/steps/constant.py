@@ -15,10 +15,10 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.step import Operands
 
-__all__ = ["FixedStep"]
+__all__ = ["ConstantStep"]
 
 
-class FixedStep(OnednnStep[ops.Constant]):
+class ConstantStep(OnednnStep[ops.Constant]):
     """A copy in C order; bottoms that only lend their shapes have no gradient."""
 
     def __init__(self, engine: Engine, op: ops.Constant, at: Operands) -> None:

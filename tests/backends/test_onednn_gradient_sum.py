@@ -7,7 +7,7 @@ from lowered import LAYOUTS, NEEDS_KERNELS, build, our_kernels, run
 
 from demitasse import Net
 from demitasse.backends.onednn.backend import OnednnBackend
-from demitasse.backends.onednn.jit_adapters.norms import HandedGradientCall
+from demitasse.backends.onednn.jit_adapters.norms import NormFanoutCall
 from demitasse.backends.step import Declined
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.report import report
@@ -121,7 +121,7 @@ def test_all_blobs_have_the_bits_of_layers_apart(name, layout, apart):
 def test_normalisations_hand_their_gradients_on(name, monkeypatch):
     text, count = NORMED[name]
     one_by_one = []
-    monkeypatch.setattr(HandedGradientCall, "_one_by_one", one_by_one.append)
+    monkeypatch.setattr(NormFanoutCall, "_one_by_one", one_by_one.append)
     with our_kernels(16, "blocks"), build(text, keep_blobs="outputs") as net:
         net.forward()
         net.backward()

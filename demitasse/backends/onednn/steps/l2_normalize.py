@@ -18,12 +18,12 @@ from demitasse.backends.step import Declined, Operands
 if TYPE_CHECKING:
     from demitasse.backends.kernels.l2_normalize import L2Normalize
 
-__all__ = ["LengthsStep"]
+__all__ = ["L2NormalizeStep"]
 
 IMAGE_AXES = 4
 
 
-class LengthsStep(OnednnStep[ops.L2Normalize]):
+class L2NormalizeStep(OnednnStep[ops.L2Normalize]):
     """In the layout of the channels that is found, or with the channels last; in place or not."""
 
     deferrable = True  # the scales that it copies are its own

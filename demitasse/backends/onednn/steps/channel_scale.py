@@ -17,10 +17,10 @@ from demitasse.backends.onednn.library.primitive import in_some_layout, lent_att
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.step import Declined, Operand, Operands
 
-__all__ = ["AxpyStep", "GatedScaleStep"]
+__all__ = ["AxpyStep", "ChannelScaleStep"]
 
 
-class _GateStep(OnednnStep[ops.Axpy | ops.Scale]):
+class _ChannelScaleStep(OnednnStep[ops.Axpy | ops.Scale]):
     """y = x * gate + other, in the layout of x.
 
     Args:
@@ -105,7 +105,7 @@ class _GateStep(OnednnStep[ops.Axpy | ops.Scale]):
         added = None
         if self._hands_on and self._other is not None:
             added = OutputArg(Arg.DST, self._other, images, diff=True)
-        ports = GatePorts(
+        arguments = GatePorts(
             x=InputArg(Arg.SRC, self._x, images),
             gates=InputArg(Arg.SECOND_SRC, self._gate, gates),
             dy=InputArg(Arg.DIFF_DST, top, images, diff=True),
@@ -113,10 +113,10 @@ class _GateStep(OnednnStep[ops.Axpy | ops.Scale]):
             gate_gradients=OutputArg(Arg.DST, self._gate, gates, diff=True),
             added=added,
         )
-        self.backward_calls = [GateGradientCall(self.engine, self._back, ports)]
+        self.backward_calls = [GateGradientCall(self.engine, self._back, arguments)]
 
 
-class AxpyStep(_GateStep):
+class AxpyStep(_ChannelScaleStep):
     """The second bottom times the first, and the third."""
 
     def __init__(self, engine: Engine, op: ops.Axpy, at: Operands) -> None:
@@ -124,7 +124,7 @@ class AxpyStep(_GateStep):
         super().__init__(engine, op, at, x=x, gate=gate, other=other)
 
 
-class GatedScaleStep(_GateStep):
+class ChannelScaleStep(_ChannelScaleStep):
     """The first bottom times the second, which has the first one's first two axes."""
 
     def __init__(self, engine: Engine, op: ops.Scale, at: Operands) -> None:
