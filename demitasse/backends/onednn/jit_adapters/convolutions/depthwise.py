@@ -70,7 +70,7 @@ class DepthwiseKernels(ConvKernels):
                 self.engine.prefer_layout(source.memory, blocks, source.blob)
 
     def _in_blocks(self, argument: OutputArg) -> OutputArg:
-        """Return an argument for the same blob in blocks of channels, if it is large; else this one.
+        """Return an argument in blocks of channels, if the blob is large; else this argument.
 
         The convolution of single pixels that follows goes over pixels with all their channels
         several times, each time for other filters, and over blocks once. Where they come from

@@ -58,7 +58,7 @@ class DirectKernels(ConvKernels):
         return DirectCall(self.engine, banding, operands, y)
 
     def _as_it_is_read(self, argument: OutputArg, width: int) -> OutputArg:
-        """Return an argument for the same blob in the layout in which it will be read, if that fits."""
+        """Return an argument in the layout that the blob's reader prefers, if that fits."""
         wished = self.engine.preferred_layout(argument.blob.data_memory, argument.layout.shape)
         if wished is None or not fitting(wished, width):
             return argument

@@ -71,6 +71,6 @@ class ConvKernels:
         return InputArg(Arg.SRC, argument.blob, self.engine.plain(self.x))
 
     def _as_it_comes(self, argument: InputArg, width: int) -> InputArg:
-        """Return an argument for the same blob in the layout in which it is written, if that fits."""
+        """Return an argument in the layout in which the blob is written, if that fits."""
         expected = self.engine.known_layout(argument.blob.data_memory, self.x)
         return InputArg(Arg.SRC, argument.blob, expected) if fitting(expected, width) else argument
