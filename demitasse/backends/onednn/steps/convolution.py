@@ -186,6 +186,17 @@ class ConvStep(WindowStep[ops.Conv]):
         bottom, top = self.images
         return bottom(self.image), top(self.maps)
 
+    @property
+    def _gathers_part_of_a_vector(self) -> bool:
+        """True if the library would gather the pixels of a 1x1 convolution with a stride wrongly.
+
+        Its code for AVX2 copies them in whole vectors of channels. In a layout with the channels
+        last, a last vector that is not full overwrites the copy of another thread.
+        """
+        taps, strides = self.op.kernel, self.op.stride
+        part = self.image[1] % BLOCK != 0 and not self.engine.wide
+        return part and max(taps) == 1 and max(strides) > 1
+
     def _pads_bottom(self, found: Description) -> bool:
         """Return whether the weights' gradient pads most of its bottom, or is not implemented."""
         try:
@@ -392,6 +403,8 @@ class ConvStep(WindowStep[ops.Conv]):
     def _describe_weights(self, hint: Description, bias: Layout | None) -> Description:
         """Ask for the gradient of the weights that goes with the forward primitive ``hint``."""
         x, y = self._sides()
+        if self._gathers_part_of_a_vector:
+            x = channel_blocks(self.engine, self.image, BLOCK).handle
         return self.engine.describe(
             "convolution_backward_weights",
             Algorithm.CONVOLUTION,
