@@ -1,1 +1,1 @@
-"""Kernels made at run time for the host's processor, for any backend that works on the host."""
+"""Kernels that are compiled at run time for the host's processor, for backends on the host."""

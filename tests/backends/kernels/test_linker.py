@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from demitasse.backends.kernels import language as jit
-from demitasse.backends.kernels.language import compiler, recipe, team
+from demitasse.backends.kernels.language import cache_key, compiler, team
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.linker import NotLinkableError, link
 
@@ -102,17 +102,17 @@ def test_no_memory_of_kernels_can_be_written_and_run(code):
     pytest.fail("the kernel is nowhere")
 
 
-def test_a_recipe_names_what_our_own_sources_write():
+def test_cache_keys_name_what_our_own_sources_write():
     def ours(name):
         from demitasse.backends.kernels import products as registers
 
-        return recipe.recipe(name, registers.by_panel)
+        return cache_key.cache_key(name, registers.by_panel)
 
     assert ours("one") == ours("one")
     assert ours("one") != ours("another")
 
 
-def test_what_other_sources_write_has_no_recipe():
+def test_what_other_sources_write_has_no_cache_key():
     from functools import partial
 
     from demitasse.backends.kernels import products as registers
@@ -120,9 +120,9 @@ def test_what_other_sources_write_has_no_recipe():
     def with_closure(module):
         write(module)
 
-    assert recipe.recipe(NAME, write) is None
-    assert recipe.recipe(NAME, partial(registers.by_panel, write)) is None
-    assert recipe.recipe(NAME, with_closure) is None
+    assert cache_key.cache_key(NAME, write) is None
+    assert cache_key.cache_key(NAME, partial(registers.by_panel, write)) is None
+    assert cache_key.cache_key(NAME, with_closure) is None
 
 
 PROGRAM = """

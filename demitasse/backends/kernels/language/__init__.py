@@ -1,9 +1,8 @@
-"""Machine code for the host's processor, made at run time by LLVM.
+"""JIT compiler of kernels for the host's processor: a thin layer over LLVM.
 
-For what neither numpy nor oneDNN has: kernels that keep their values in registers and in a core's
-own cache from beginning to end. They are written with :class:`Kernel` and the operators of
-its values, a thin layer over LLVM's instructions, for vectors of any width; compiled once for each
-processor, and kept on the disk.
+Kernels are fused loops that neither numpy nor oneDNN has; their values stay in registers and in a
+core's own cache. They are written with :class:`Kernel` and the operators of its values, for vectors
+of any width. Each kernel is compiled once for a processor and cached on the disk.
 """
 
 from demitasse.backends.kernel_cache import folder

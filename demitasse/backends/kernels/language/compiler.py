@@ -19,8 +19,8 @@ from typing import Any
 
 from demitasse.backends.kernel_cache import read_code, write_code
 from demitasse.backends.kernels.language import processor, team
+from demitasse.backends.kernels.language.cache_key import cache_key
 from demitasse.backends.kernels.language.linker import NotLinkableError, link
-from demitasse.backends.kernels.language.recipe import recipe
 from demitasse.core.config import settings
 from demitasse.core.hashing import digest
 
@@ -107,7 +107,7 @@ def compiled(name: str, write: Callable[[Any], None], *exports: str) -> dict[str
     """
     with _lock:
         if name not in _known:
-            _known[name] = _linked(_made_or_kept(name, write), exports)
+            _known[name] = _linked(_load_or_compile(name, write), exports)
         return _known[name]
 
 
@@ -125,17 +125,17 @@ def linked(
     Raises:
         NotLinkableError: The module cannot be linked without LLVM.
     """
-    return link(_made_or_kept(name, write), exports, outside)
+    return link(_load_or_compile(name, write), exports, outside)
 
 
-def _made_or_kept(name: str, write: Callable[[Any], None]) -> bytes:
+def _load_or_compile(name: str, write: Callable[[Any], None]) -> bytes:
     """Return a module's machine code, from the cache if it is there."""
-    about = recipe(name, write)
-    if about is None or settings.get("kernel_dump"):
+    key = cache_key(name, write)
+    if key is None or settings.get("kernel_dump"):
         text = _text(name, write)
         _dump(name, text)
         return _object(_digest(text), lambda: text)
-    return _object(_digest(about), lambda: _text(name, write))
+    return _object(_digest(key), lambda: _text(name, write))
 
 
 def _text(name: str, write: Callable[[Any], None]) -> str:
@@ -206,10 +206,10 @@ def _linked(code: bytes, exports: tuple[str, ...]) -> dict[str, int]:
         return {name: engine.get_function_address(name) for name in exports}
 
 
-def _digest(about: str) -> str:
+def _digest(key: str) -> str:
     """Return the cache's digest of a key, this version of LLVM, and this processor."""
     machine = processor.signature() or (_llvm().get_host_cpu_name(), _features())
-    made = (about, status().version, machine, LEVEL)
+    made = (key, status().version, machine, LEVEL)
     return digest(repr(made).encode())
 
 

@@ -1,11 +1,10 @@
-"""Work that is put off, so that many calls of compiled code follow each other directly.
+"""Deferred calls of compiled code, issued back to back.
 
-To look after memories and addresses takes Python a few microseconds for each operation, but ten
-times as long where the operation before has filled the caches with its own data. So a pass makes
-many operations ready while Python's data are in the caches, and then runs them all. Calls may also
-be noted, to be made again without all that.
+Python takes a few microseconds to prepare an operation, but ten times as long after an operation
+that filled the caches. A pass therefore prepares many operations while Python's data are in the
+caches, and then issues all calls. Calls can also be captured for replay without preparation.
 
-Each thread has its own list of what it put off.
+Each thread has its own list of deferred calls.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = [
 Checked = Callable[[int], None]
 
 Fixed = Callable[[], tuple[tuple[Any, ...], object]]
-"""Returns arguments that mean what those of a call mean now, whatever comes, and what they need."""
+"""Returns arguments that stay valid for replay, and the object that owns their memory."""
 
 
 class Call(NamedTuple):
@@ -40,10 +39,10 @@ class Listener(Protocol):
     """Callback for calls that are made."""
 
     whole: bool
-    """Is set to False where something is computed otherwise than by calls."""
+    """Set to False if something is computed without calls."""
 
     def add(self, call: Call) -> None:
-        """Take note of a call that has been made."""
+        """Record an issued call."""
 
 
 class _OfThread(threading.local):
@@ -56,20 +55,20 @@ _own = _OfThread()
 
 
 def hold() -> None:
-    """Put off what is given to :func:`put` from now on, until :func:`settle`.
+    """Defer the calls of :func:`put` until :func:`settle`.
 
-    What an interrupted pass has left behind is forgotten.
+    Deferred calls of an interrupted pass are dropped.
     """
     _own.calls = []
 
 
 def held() -> bool:
-    """Return whether work is put off now."""
+    """Return whether calls are deferred now."""
     return _own.calls is not None
 
 
 def turn() -> int:
-    """Return a number that is another one once everything that is put off now has been done."""
+    """Return the epoch: a number that changes when the deferred calls are issued."""
     return _own.turn
 
 
@@ -80,15 +79,15 @@ def put(
     checked: Checked | None = None,
     fixed: Fixed | None = None,
 ) -> None:
-    """Call a function of compiled code, at once or later.
+    """Call a compiled function, now or with the deferred calls.
 
     Args:
         function: The function.
         arguments: Its arguments.
-        needs: Is kept alive until then.
-        checked: Raises an error for a result other than 0; None where the function has none.
-        fixed: Returns such arguments for later calls, asked when the call is made. None where what
-            the arguments point at never changes.
+        needs: Object to keep alive until the call.
+        checked: Raises an error for a result other than 0; None for functions without a result.
+        fixed: Called with the call; returns arguments for replay. None if the memory that the
+            arguments point at never changes.
     """
     call = Call(function, arguments, needs, checked, fixed)
     if _own.calls is None:
@@ -98,7 +97,7 @@ def put(
 
 
 def flush() -> None:
-    """Do what was put off."""
+    """Issue the deferred calls."""
     calls = _own.calls
     if not calls:
         return
@@ -110,7 +109,7 @@ def flush() -> None:
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """Do what was put off, and everything in the block at once; then go on as before."""
+    """Issue the deferred calls, and do not defer calls in the block."""
     held = _own.calls is not None
     settle()
     try:
@@ -122,7 +121,7 @@ def at_once() -> Iterator[None]:
 
 @contextmanager
 def note(listener: Listener) -> Iterator[None]:
-    """Tell somebody of the calls that are made in the block."""
+    """Record the calls that are issued in the block with a listener."""
     _own.listener = listener
     try:
         yield
@@ -131,7 +130,7 @@ def note(listener: Listener) -> Iterator[None]:
 
 
 def spoil() -> None:
-    """Say that something was computed otherwise than by calls."""
+    """Mark the recorded calls as incomplete: something was computed without calls."""
     if _own.listener is not None:
         _own.listener.whole = False
 
@@ -145,7 +144,7 @@ def _make(call: Call) -> None:
 
 
 def settle() -> None:
-    """Do what was put off; nothing is, from now on."""
+    """Issue the deferred calls, and stop deferring."""
     try:
         flush()
     finally:

@@ -1,8 +1,7 @@
-"""Calls that were noted, to be made again: those of compiled code in a row, without Python between.
+"""Captured calls and their replay: consecutive compiled calls run without Python between them.
 
-Between two operations the caches hold their data and little of Python's, so that even to make a
-call takes some microseconds. A row is a table of functions and arguments; a loop in compiled code
-goes through it.
+After an operation the caches have little of Python's data, so even a call takes some microseconds.
+A call table lists functions and arguments; a compiled loop issues the calls.
 """
 
 from __future__ import annotations
@@ -23,29 +22,29 @@ from demitasse.backends.kernels.language.team import function_address
 __all__ = ["Notes"]
 
 ARGUMENTS = 4
-"""The most arguments of a function in a row, all of them integers or addresses."""
+"""Greatest number of arguments in a call table, all of them integers or addresses."""
 
 COLUMNS = ARGUMENTS + 2
-"""Columns of a call table: the function, its arguments, and a flag for results other than 0,
-which takes the place of that."""
+"""Columns of a call table: function, arguments, and a flag for checked results, which a failed
+call's result overwrites."""
 
 
 class Notes:
-    """Calls in the order in which they were made.
+    """Captured calls, in order.
 
     Attributes:
-        whole: Whether they are all that was done: nothing was computed but by them.
-        compiled: Whether they have been made again, and are compiled code alone, in a row.
+        whole: True if nothing was computed without the captured calls.
+        compiled: True after a replay that needed only call tables.
     """
 
     def __init__(self) -> None:
         self.whole, self.compiled = True, False
         self._calls: list[tuple[Any, tuple[Any, ...], Checked | None]] = []
         self._needs: list[object] = []
-        self._turns: list[Callable[[], None]] | None = None
+        self._segments: list[Callable[[], None]] | None = None
 
     def add(self, call: Call) -> None:
-        """Take note of a call that has been made."""
+        """Record an issued call."""
         arguments, needs = call.arguments, call.needs
         if call.fixed is not None:
             arguments, more = call.fixed()
@@ -54,29 +53,29 @@ class Notes:
         self._needs.append(needs)
 
     def play(self) -> None:
-        """Make the calls again."""
-        if self._turns is None:
-            self._turns = list(self._in_turns())
-            self.compiled = all(isinstance(turn, _Row) for turn in self._turns)
-        for turn in self._turns:
-            turn()
+        """Replay the calls."""
+        if self._segments is None:
+            self._segments = list(self._split())
+            self.compiled = all(isinstance(segment, _CallTable) for segment in self._segments)
+        for segment in self._segments:
+            segment()
 
     def __len__(self) -> int:
         return len(self._calls)
 
-    def _in_turns(self) -> Iterator[Callable[[], None]]:
-        """Yield what makes the calls: rows of compiled code, and what comes between them."""
-        row = _row() if status().ready else None
-        for in_row, calls in groupby(self._calls, lambda call: row is not None and _fits(*call)):
-            if in_row:
-                yield _Row(row, list(calls))
+    def _split(self) -> Iterator[Callable[[], None]]:
+        """Yield the segments of the replay: call tables, and single calls between them."""
+        loop = _table_loop() if status().ready else None
+        for in_table, calls in groupby(self._calls, lambda call: loop is not None and _fits(*call)):
+            if in_table:
+                yield _CallTable(loop, list(calls))
                 continue
             for function, arguments, checked in calls:
-                yield _Single(function, arguments, checked)
+                yield _SingleCall(function, arguments, checked)
 
 
-class _Single:
-    """A call by itself."""
+class _SingleCall:
+    """Replay of a single call."""
 
     def __init__(self, function: Any, arguments: tuple[Any, ...], checked: Checked | None) -> None:
         self._function, self._arguments, self._checked = function, arguments, checked
@@ -87,22 +86,22 @@ class _Single:
             self._checked(found)
 
 
-class _Row:
-    """Calls one right behind the other."""
+class _CallTable:
+    """Table of consecutive calls."""
 
     kind: ClassVar = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
-    def __init__(self, row: Any, calls: list[tuple[Any, tuple[Any, ...], Checked | None]]) -> None:
-        self._row, self._checks = row, [checked for _, _, checked in calls]
+    def __init__(self, loop: Any, calls: list[tuple[Any, tuple[Any, ...], Checked | None]]) -> None:
+        self._loop, self._checks = loop, [checked for _, _, checked in calls]
         self._table = np.zeros((len(calls), COLUMNS), np.int64)
         for line, (function, arguments, checked) in zip(self._table, calls, strict=True):
             line[0] = function_address(function)
-            line[1 : 1 + len(arguments)] = [_word(argument) for argument in arguments]
+            line[1 : 1 + len(arguments)] = [_as_int(argument) for argument in arguments]
             line[-1] = checked is not None
         self._at = address(self._table)
 
     def __call__(self) -> None:
-        made = self._row(self._at, len(self._table))
+        made = self._loop(self._at, len(self._table))
         if made == len(self._table):
             return
         found, self._table[made, -1] = int(self._table[made, -1]), 1
@@ -112,23 +111,23 @@ class _Row:
 
 
 def _fits(function: Any, arguments: tuple[Any, ...], _: Checked | None) -> bool:
-    """Return whether a call fits into a row: a function of ctypes with few arguments."""
+    """Return whether a call fits into a table: a ctypes function with few arguments."""
     return hasattr(function, "restype") and len(arguments) <= ARGUMENTS
 
 
-def _word(argument: Any) -> int:
+def _as_int(argument: Any) -> int:
     return argument if isinstance(argument, int) else ctypes.addressof(argument)
 
 
 @cache
-def _row() -> Any:
-    """Return the loop over a table: it returns how many calls were made before one failed."""
-    name = "row_of_calls"
-    return _Row.kind(compiled(name, lambda module: _write(module, name), name)[name])
+def _table_loop() -> Any:
+    """Return the loop over a table, which returns the number of calls before a failure."""
+    name = "call_table"
+    return _CallTable.kind(compiled(name, lambda module: _write(module, name), name)[name])
 
 
 def _write(module: Any, name: str) -> None:
-    """Write the loop."""
+    """Write the loop over a call table."""
     from llvmlite import ir
 
     word, number = ir.IntType(64), ir.IntType(32)

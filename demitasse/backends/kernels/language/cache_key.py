@@ -16,13 +16,13 @@ import numpy as np
 
 from demitasse.core.hashing import digest
 
-__all__ = ["recipe"]
+__all__ = ["cache_key"]
 
 SOURCES = Path(__file__).parents[1]
 """Sources of the kernel generators."""
 
 
-def recipe(name: str, write: Callable[[Any], None]) -> str | None:
+def cache_key(name: str, write: Callable[[Any], None]) -> str | None:
     """Return the key of a module's contents, or None if the contents cannot be known.
 
     They cannot if a function from outside ``SOURCES`` takes part, as in a test, or if the source
