@@ -1,19 +1,21 @@
-"""Replay check: the memory states that compiled calls require, and the states that they leave.
+"""Replay checks: the memory states that recorded work requires, and the states that it leaves.
 
-The right calls depend on where the contents of a memory are, and on which side is newest. They may
-also depend on unchanged contents, of which Steps cache copies in other layouts.
+``ReplayCheck`` is for calls of the host. The right calls depend on where the contents of a memory
+are, and on which side is newest. They may also depend on unchanged contents, of which Steps cache
+copies in other layouts. ``LaunchCheck`` is for work of a device, which a graph launches: its inputs
+are copied to the device before a launch, and may have any contents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from demitasse.backends.arrays import Array, PrivateLayout
 from demitasse.memory.sides import DeviceSide, HostSide
-from demitasse.memory.synced import Head, SyncedMemory
+from demitasse.memory.synced import DEVICE_HEADS, Head, SyncedMemory
 
-__all__ = ["ReplayCheck"]
+__all__ = ["LaunchCheck", "ReplayCheck"]
 
 
 class Placement(NamedTuple):
@@ -182,3 +184,61 @@ class ReplayCheck:
                 memory.device_side.array = exchanged
         for memory, _, _ in self._inputs:
             versions[memory.serial] = memory.version
+
+
+class LaunchCheck:
+    """Compares memories with their states before a captured launch, and applies its effects.
+
+    Args:
+        memories: All memories that the work may use; those without an array on the device are left
+            out. Contents that are newest on the host are copied to the device.
+    """
+
+    def __init__(self, memories: Sequence[SyncedMemory]) -> None:
+        self._used = [memory for memory in memories if memory.device_array is not None]
+        for memory in self._used:
+            if memory.head is Head.HEAD_AT_CPU:
+                memory.gpu_data()
+        self._before = [(memory.head, memory.version) for memory in self._used]
+        self._inputs = [memory for memory in self._used if memory.head in DEVICE_HEADS]
+        self._pinned: list[tuple[SyncedMemory, Array]] = []
+        self._cleared: list[SyncedMemory] = []
+        self._effects: list[tuple[SyncedMemory, Head]] = []
+
+    def record_effects(self) -> None:
+        """Record the present states, after the work was captured."""
+        self._pinned = [(memory, memory.device_array) for memory in self._used]
+        for memory, (head, version) in zip(self._used, self._before, strict=True):
+            written = memory.version != version
+            if not written and memory.head is head:
+                continue
+            if head is Head.UNINITIALIZED:
+                self._cleared.append(memory)
+            # a memory that was cleared, and is only read, has zeros on the device then
+            self._effects.append((memory, memory.head if written else Head.HEAD_AT_GPU))
+
+    def matches(self) -> bool:
+        """Return whether all arrays are in place, and memories cleared that were cleared."""
+        return all(memory.device_array is array for memory, array in self._pinned) and all(
+            memory.cleared for memory in self._cleared
+        )
+
+    def prepare(self) -> None:
+        """Copy inputs that are newest on the host to the device."""
+        for memory in self._inputs:
+            if memory.head not in DEVICE_HEADS:
+                memory.gpu_data()
+
+    def order_after(self, where: object) -> None:
+        """Order the work after the earlier work on all memories.
+
+        Args:
+            where: The queue of the work, as returned by the backend's ``order_after``.
+        """
+        for memory in self._used:
+            memory.order_after(where)
+
+    def apply_effects(self) -> None:
+        """Set the memories to the states after the work, which has been launched."""
+        for memory, head in self._effects:
+            memory.mark_written(head)

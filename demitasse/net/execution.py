@@ -416,6 +416,9 @@ class Execution:
         layers = structure.layers
         self._draws = structure.phase == "TRAIN" or any(layer.random_in_test for layer in layers)
         self._rolled_back = [layer for layer in layers if layer.has_counters]
+        self._last = len(layers) - 1
+        stateless = not (self._draws or self._rolled_back or self.passes.stateful_blobs.any)
+        self._may_replay = stateless  # otherwise calls alone are not all of a pass
         self._labels = LabelCheck(structure)
         self._captured_forward = CapturablePasses(self, backward=False)
         # The first passes after cleared gradients clear them on the device; the others add to them.
@@ -459,8 +462,7 @@ class Execution:
 
     def forward(self, first: int, last: int) -> float:
         """Run layers ``first`` to ``last``; return their loss; see ``Net.forward``."""
-        whole = (first, last) == (0, self.passes.last)
-        if whole and self._replay():
+        if self._may_replay and first == 0 and last == self._last and self._replay():
             return 0.0
         return self._queue_forward(first, last, wait=True).read()
 
@@ -497,8 +499,6 @@ class Execution:
 
         A layer with a loss, and a check of labels, prevent that.
         """
-        if self._draws or self._rolled_back or self.passes.stateful_blobs.any:
-            return False
         with self.lock:
             try:
                 return self.passes.replay()

@@ -18,19 +18,17 @@ from demitasse.core.log import get_logger
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DeviceError
 from demitasse.layers import Layer
-from demitasse.memory import DEVICE_HEADS, Head, SyncedMemory
+from demitasse.memory import SyncedMemory
+from demitasse.memory.replay_check import LaunchCheck
 from demitasse.memory.transfers import transfer_mode
 from demitasse.net.rollback import BlobCopies, nothing
 from demitasse.plan import Executed, PlannedLayer
+from demitasse.plan.replay import WARMUP_RUNS, WarmUp
 
 if TYPE_CHECKING:
     from demitasse.net.execution import Execution
 
 log = get_logger(__name__)
-
-WARMUP_RUNS = 2
-"""Runs before the capture. The first run prepares Steps and compiles kernels. The second run is on
-the stream of the capture, and leaves all memories where they stay."""
 
 
 # -- obstacles to a capture --------------------------------------------------------------------
@@ -78,10 +76,7 @@ def _capturable(layer: Layer) -> bool:
 
 
 class GraphReplay:
-    """Captured work on memories, and the effects of a launch on the memories' heads.
-
-    A launch requires every memory to be in its capture-time state. Contents that are newest on the
-    host are copied to the device first. A launch leaves the heads as the captured run did.
+    """Captured work on memories, which is launched again and again.
 
     Args:
         memories: All memories that the work may use; the work has run on the device before.
@@ -102,27 +97,11 @@ class GraphReplay:
     ) -> None:
         self._backend = backend
         self._where: object = None
-        used = [memory for memory in memories if memory.device_array is not None]
-        for memory in used:
-            if memory.head is Head.HEAD_AT_CPU:
-                memory.gpu_data()
-        before = [(memory, memory.head, memory.version) for memory in used]
+        self._check = LaunchCheck(memories)
         with recorder.aside():
-            where = backend.order_after(None)
-            for memory in used:
-                memory.order_after(where)
+            self._check.order_after(backend.order_after(None))
         self._recording = recorder.record(work)
-        self._arrays = [(memory, memory.device_array) for memory in used]
-        self._needed = [memory for memory, head, _ in before if head in DEVICE_HEADS]
-        self._cleared = [
-            memory
-            for memory, head, version in before
-            if head is Head.UNINITIALIZED and (memory.head, memory.version) != (head, version)
-        ]
-        self._written = [
-            (memory, memory.head) for memory, _, version in before if memory.version != version
-        ]
-        self._read = [m for m, head, version in before if m.version == version and m.head != head]
+        self._check.record_effects()
 
     @property
     def nbytes(self) -> int:
@@ -132,23 +111,15 @@ class GraphReplay:
 
     def intact(self) -> bool:
         """Return whether all arrays are in place, and memories cleared that were cleared."""
-        return all(memory.device_array is array for memory, array in self._arrays) and all(
-            memory.cleared for memory in self._cleared
-        )
+        return self._check.matches()
 
     def play(self) -> None:
         """Launch the work."""
-        for memory in self._needed:
-            if memory.head not in DEVICE_HEADS:
-                memory.gpu_data()
-        self._where = where = self._backend.order_after(self._where)
-        for memory, _ in self._arrays:
-            memory.order_after(where)
+        self._check.prepare()
+        self._where = self._backend.order_after(self._where)
+        self._check.order_after(self._where)
         self._recording.play()
-        for memory, head in self._written:
-            memory.mark_written(head)
-        for memory in self._read:  # cleared before, and read as zeros
-            memory.mark_written(Head.HEAD_AT_GPU)
+        self._check.apply_effects()
 
 
 @dataclass(frozen=True)
@@ -195,9 +166,8 @@ class GraphCapture:
 
     def __init__(self, execution: Execution, what: str) -> None:
         self._execution, self._what = execution, what
-        self._key: Hashable = None
+        self._warm_up = WarmUp()
         self._changes = -1
-        self._runs = 0
         self._failed = False
         self._captured: _Captured | None = None
         self._logged: set[str] = set()
@@ -217,13 +187,13 @@ class GraphCapture:
             self._reset(None)
             return False
         key = (execution.changes, execution.plan, settings.get_often("tf32"), backend, *more)
-        if key != self._key or not self._intact():
+        if key != self._warm_up.key or not self._intact():
             self._reset(key)
-        elif self._runs and (why := execution.capture_blocker()):
+        elif self._warm_up.runs and (why := execution.capture_blocker()):
             self._log(why)
             self._reset(key)
-        self._runs += 1
-        return self._runs >= WARMUP_RUNS and not self._failed
+        self._warm_up.count()
+        return self._warm_up.done and not self._failed
 
     def run(self, work: CapturableWork) -> None:
         """Run, capture or launch the work."""
@@ -237,8 +207,8 @@ class GraphCapture:
             work.queue()
             return
         try:
-            if self._runs == WARMUP_RUNS:
-                self._warm_up(work, recorder)
+            if self._warm_up.runs == WARMUP_RUNS:
+                self._rehearse(work, recorder)
                 return
             self._captured = self._captured or self._capture(work, recorder)
         except (NotRecorded, DeviceError) as why:
@@ -253,10 +223,12 @@ class GraphCapture:
         return self._captured is None or self._captured.replay.intact()
 
     def _reset(self, key: Hashable) -> None:
-        self._key, self._changes = key, self._execution.changes
-        self._runs, self._failed, self._captured = 0, False, None
+        self._warm_up.restart(key)
+        self._changes = self._execution.changes
+        self._failed, self._captured = False, None
 
-    def _warm_up(self, work: CapturableWork, recorder: Recorder) -> None:
+    def _rehearse(self, work: CapturableWork, recorder: Recorder) -> None:
+        """Run the work on the stream of the capture, which leaves all memories where they stay."""
         roll_back = self._execution.savepoint()
         try:
             with recorder.aside():

@@ -20,17 +20,59 @@ from demitasse.memory import SyncedMemory, transfers
 from demitasse.memory.replay_check import ReplayCheck
 from demitasse.plan.planned_layer import Group, PlannedLayer
 
-__all__ = ["DeferredExecution", "ReplaySegment", "Segment", "Segments"]
+__all__ = [
+    "WARMUP_RUNS",
+    "DeferredExecution",
+    "ReplaySegment",
+    "Segment",
+    "Segments",
+    "WarmUp",
+]
 
 MOST_RECORDED = 2
 """Number of recordings of a segment: in-place layers exchange two arrays from pass to pass."""
 
-MOST_WAITED = 64
-"""Largest number of passes until the next recording, after one that did not match.
+WARMUP_RUNS = 2
+"""Runs before the first recording: the first run prepares Steps and compiles kernels, the second
+leaves all memories where they stay."""
 
-The first recording is of the third pass: the first pass prepares what the calls need."""
+MOST_WARMUP_RUNS = 65
+"""Largest number of runs before another recording, after recordings that did not match."""
 
 Executed = list[tuple[PlannedLayer, AnyStep | None, Group | None]]
+
+
+class WarmUp:
+    """Counts the runs of some work before a recording.
+
+    Attributes:
+        key: Values that the recording depends on.
+        runs: Number of runs since the last restart or recording.
+        needed: Number of runs before the next recording.
+    """
+
+    __slots__ = ("key", "needed", "runs")
+
+    def __init__(self) -> None:
+        self.key: Hashable = None
+        self.runs, self.needed = 0, WARMUP_RUNS
+
+    @property
+    def done(self) -> bool:
+        """True once enough runs are counted."""
+        return self.runs >= self.needed
+
+    def restart(self, key: Hashable) -> None:
+        """Count from zero, for another key."""
+        self.key, self.runs = key, 0
+
+    def count(self) -> None:
+        """Count a run."""
+        self.runs += 1
+
+    def back_off(self) -> None:
+        """Count from zero after a recording; need about twice as many runs before the next."""
+        self.runs, self.needed = 0, min(2 * self.needed - 1, MOST_WARMUP_RUNS)
 
 
 class _Recorded(NamedTuple):
@@ -60,10 +102,9 @@ class ReplaySegment:
     def __init__(self, entries: Sequence[PlannedLayer], *, backward: bool = False) -> None:
         self._entries, self._backward = entries, backward
         self._backend = entries[0].layer.device.backend
-        self._key: Hashable = None
+        self._warm_up = WarmUp()
         self._versions: dict[int, int] = {}
         self._recorded: list[_Recorded] = []
-        self._wait, self._waited = 1, 0
 
     def run(self, run_layers: Callable[[], object]) -> None:
         """Compute the tops, or the gradients.
@@ -71,18 +112,19 @@ class ReplaySegment:
         Args:
             run_layers: Computes them layer by layer.
         """
-        key = self._backend.capture_key()
-        if key != self._key:
-            self._key, self._waited, self._recorded = key, 0, []
+        key, warm_up = self._backend.capture_key(), self._warm_up
+        if key != warm_up.key:
+            warm_up.restart(key)
+            self._recorded = []
         if self._replay():
             return
-        if self._waited > self._wait:
+        if warm_up.done:
             self._record(run_layers)
-            self._wait, self._waited = min(2 * self._wait, MOST_WAITED), 0  # reset by a replay
+            warm_up.back_off()  # until a replay
         else:
             run_layers()
-            self._waited += 1
-        if self._recorded or self._waited > self._wait:
+            warm_up.count()
+        if self._recorded or warm_up.done:
             self._versions = {m.serial: m.version for m in self._memories()}
 
     def try_replay(self) -> bool:
@@ -91,7 +133,7 @@ class ReplaySegment:
         Returns:
             Whether the calls were repeated; False leaves everything as it is.
         """
-        return self._key == self._backend.capture_key() and self._replay(compiled=True)
+        return self._warm_up.key == self._backend.capture_key() and self._replay(compiled=True)
 
     def _replay(self, *, compiled: bool = False) -> bool:
         """Repeat the calls whose check matches; return whether there were any.
@@ -109,7 +151,7 @@ class ReplaySegment:
                     transfers.note(reorders=recorded.reorders)
                 for entry, step, group in recorded.executed:
                     entry.executed_step, entry.executed_group = step, group
-                self._wait = 1
+                self._warm_up.needed = WARMUP_RUNS
                 recorded.calls.play()
                 return True
         return False
