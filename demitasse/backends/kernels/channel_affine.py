@@ -44,7 +44,7 @@ class FactorFields(Struct):
     factors: Address
     """Address of one factor for each channel."""
     offsets: Address
-    """Address of their offsets."""
+    """Address of the channels' offsets."""
     images: Word
     """Number of images."""
     blocks: Word
@@ -174,7 +174,7 @@ class GateFields(Struct):
     """Images and gates, and their product; all images lie alike."""
 
     walk: ImageLoopFields
-    """Their planes."""
+    """The planes."""
     x: Address
     """Address of the first image."""
     gates: Address
@@ -189,7 +189,7 @@ class GradientFields(Struct):
     """Images and gates, and their gradients; all images lie alike."""
 
     walk: ImageLoopFields
-    """Their planes."""
+    """The planes."""
     x: Address
     """Address of the first image."""
     gates: Address

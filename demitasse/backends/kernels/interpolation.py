@@ -154,7 +154,7 @@ class Interpolation:
         self._threads = max(1, min(tuning.threads, n * c * out[0] * out[1] // FEWEST_EACH))
         self._kernel = _kernel(tuning.width, rest=bool(x.block % tuning.width))
         rows, columns = (
-            _places(size, count, before, stride)
+            _neighbours(size, count, before, stride)
             for size, count, before, stride in zip(
                 part, out, cut, (x.row_stride, x.column_stride), strict=True
             )
@@ -191,14 +191,14 @@ class Interpolation:
         return f"interpolation llvm:{self.tuning.instructions}"
 
 
-def _places(size: int, count: int, before: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each pixel along an axis, where its two neighbours are, and their shares.
+def _neighbours(size: int, count: int, before: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return, for each output pixel along an axis, the offsets and weights of its two neighbours.
 
     Args:
-        size: Pixels that there are.
-        count: Pixels to be made of them.
-        before: Pixels that come before those.
-        stride: Elements from one to the next.
+        size: Input pixels.
+        count: Output pixels.
+        before: Padding pixels before the input's.
+        stride: Elements from one input pixel to the next.
 
     Shapes: bytes (count, 2), shares (count, 2).
     """

@@ -243,11 +243,14 @@ class LocalResponse:
         rate = alpha / size
         self._numbers = np.array([rate, k, 2 * rate * BETA], np.float32)
         self._kernels = tuple(_kernel(width, size, backward=way) for way in (False, True))
-        self._arguments = self._given(ForwardFields, "y"), self._given(BackwardFields, "dy", "dx")
+        self._arguments = (
+            self._make_arguments(ForwardFields, "y"),
+            self._make_arguments(BackwardFields, "dy", "dx"),
+        )
         _, channels, _, columns = images.shape
         self.scratch_size = STACKS * tuning.threads * columns * (channels + 2 * width)
 
-    def _given(self, fields: type[RowFields], *more: str) -> Arguments:
+    def _make_arguments(self, fields: type[RowFields], *more: str) -> Arguments:
         images, (n, c, h, w) = self.images, self.images.shape
         values = fields.values(
             x=RUNTIME,

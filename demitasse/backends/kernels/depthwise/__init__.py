@@ -17,10 +17,10 @@ from demitasse.backends.step import Declined
 __all__ = ["plan_depthwise"]
 
 MOST_TAPS = 25
-"""Taps of a window at most, for the kernels write them out."""
+"""Greatest number of taps of a window; kernels are unrolled over taps."""
 
 WIDEST = 16
-"""Columns of a window at most, with those between its taps."""
+"""Greatest number of columns of a window, including dilation."""
 
 
 def plan_depthwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> DepthwiseSchedule:
@@ -33,7 +33,7 @@ def plan_depthwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> 
         tuning: Target of the kernels, and the choice of kernels.
 
     Raises:
-        Declined: It is not depthwise, or has another number of axes, or large windows.
+        Declined: The convolution is not depthwise, not 2-D, or has large windows.
     """
     if not tuning.width or tuning.depthwise == "never":
         message = "our own depthwise convolution is off"

@@ -69,8 +69,8 @@ class DepthwiseFields(WindowFields):
     groups: Word
     """Number of groups of channels."""
     group_table: Address
-    """Address of their table: for each, elements from the beginning of an input pixel and of an
-    output pixel to its first channel; its first vector; and how many channels it has."""
+    """Address of the groups' table. Columns: elements from the beginning of an input and an output
+    pixel to the first channel; first vector; number of channels."""
 
 
 @cache

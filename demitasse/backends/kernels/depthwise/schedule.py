@@ -22,7 +22,7 @@ ROWS_EACH = 8
 
 @dataclass(frozen=True)
 class Group:
-    """Channels side by side that one thread convolves at a time, in whole vectors.
+    """Contiguous channels that a thread convolves at a time, in whole vectors.
 
     Attributes:
         x: Elements from the beginning of an input pixel to the first of them.

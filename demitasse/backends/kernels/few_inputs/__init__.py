@@ -20,7 +20,7 @@ FEWEST = 3e6
 """Operations below which starting a kernel takes longer than it saves."""
 
 WIDEST = 16
-"""Taps of a window's row at most, for the kernels write them out."""
+"""Greatest number of taps of a window's row; kernels are unrolled over taps."""
 
 
 def plan_direct(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> DirectSchedule:
@@ -33,7 +33,7 @@ def plan_direct(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Dir
         tuning: Target of the kernels, and the choice of kernels.
 
     Raises:
-        Declined: It has other channels or windows, or is too small to gain anything.
+        Declined: Channels or windows are unsupported, or the convolution is too small to gain.
     """
     if not tuning.width or tuning.direct == "never":
         message = "direct convolution is off"

@@ -231,7 +231,7 @@ class PoolFields(Struct):
     vectors: Word
     """Vectors of an output."""
     vector_table: Address
-    """Address of their table: bytes from where an output pixel begins."""
+    """Address of the vectors' table: bytes from the beginning of an output pixel."""
 
 
 def pool_values(banding: DirectSchedule, pool: ops.Pool, y: Images) -> Values:

@@ -53,7 +53,7 @@ class DirectSchedule:
 
     @cached_property
     def chunks(self) -> int:
-        """Into how many chunks the bands are divided."""
+        """Number of chunks of bands."""
         return min(self.tuning.threads, self.y[0] * self.rows)
 
     @cached_property
@@ -143,7 +143,7 @@ class DirectSchedule:
 
     @cached_property
     def panels(self) -> list[tuple[int, int]]:
-        """Into what panels the vectors are divided: how many, and the first."""
+        """Panels of vectors: number of vectors, and first vector."""
         found = split_columns(self.y[1], self.width)
         return [(vectors, first // self.width) for vectors, first in found]
 

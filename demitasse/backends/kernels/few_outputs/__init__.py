@@ -16,7 +16,7 @@ from demitasse.backends.step import Declined
 __all__ = ["plan_few_outputs"]
 
 WIDEST = 11
-"""Taps of a window's row at most, for the kernels write them out."""
+"""Greatest number of taps of a window's row; kernels are unrolled over taps."""
 
 
 def plan_few_outputs(
@@ -31,7 +31,7 @@ def plan_few_outputs(
         tuning: Target of the kernels, and the choice of kernels.
 
     Raises:
-        Declined: It has other channels or windows.
+        Declined: Channels or windows are unsupported.
     """
     if not tuning.width or tuning.narrow == "never":
         message = "convolution to few channels is off"

@@ -45,7 +45,7 @@ class NarrowFields(WindowFields):
     vectors: Word
     """Vectors of channels that are read."""
     places: Address
-    """Address of their table: for each, bytes from the beginning of a pixel to it."""
+    """Address of the vectors' table: bytes from the beginning of a pixel to each vector."""
     filters: Address
     """Address of the filters: for each vector, tap after tap; filter after filter."""
     plane_stride: Word

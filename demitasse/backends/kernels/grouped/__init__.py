@@ -18,7 +18,7 @@ from demitasse.backends.step import Declined
 __all__ = ["plan_grouped"]
 
 WIDEST = 11
-"""Taps of a window's row at most, for the kernels write them out."""
+"""Greatest number of taps of a window's row; kernels are unrolled over taps."""
 
 
 def plan_grouped(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> GroupedSchedule:
@@ -31,7 +31,7 @@ def plan_grouped(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> Gr
         tuning: Target of the kernels, and the choice of kernels.
 
     Raises:
-        Declined: It has other groups or windows.
+        Declined: Groups or windows are unsupported.
     """
     width = tuning.width
     if not width or tuning.grouped == "never":

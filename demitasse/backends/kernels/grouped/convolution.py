@@ -68,10 +68,10 @@ class GroupedFields(WindowFields):
     vectors: Word
     """Number of vectors of filters."""
     vector_table: Address
-    """Address of their table: for each, bytes from the beginning of an input pixel to what it
-    reads, and of an output pixel to what it writes; and from the first offset to its own."""
+    """Address of the vectors' table. Columns: bytes from the beginning of an input pixel to the
+    channels read, and of an output pixel to the channels written; bytes from the first offset."""
     parts: Word
-    """Into how many parts they are divided."""
+    """Number of parts."""
 
 
 class Work(NamedTuple):

@@ -92,7 +92,7 @@ class BackwardFields(Struct):
     """The gradients of a normalisation."""
 
     walk: ImageLoopFields
-    """Its planes."""
+    """The planes."""
     x: Address
     """Address of the first image, before the normalisation."""
     dy: Address
@@ -102,15 +102,15 @@ class BackwardFields(Struct):
     factors: Address
     """Address of one factor for each channel."""
     offsets: Address
-    """Address of their offsets."""
+    """Address of the channels' offsets."""
     mean: Address
     """Address of the channels' means."""
     inverse: Address
-    """Address of their inverse deviations."""
+    """Address of the channels' inverse deviations."""
     factor_gradients: Output
     """Address of the gradients of factors, which are written."""
     offset_gradients: Output
-    """Address of those of offsets."""
+    """Address of the gradients of offsets, which are written."""
     behind: OptionalAddress
     """Address of the first gradient behind the norm, before factors and offsets, which is written
     where it is wanted; it may be the output's."""
@@ -222,7 +222,7 @@ def _write(
 
 
 def _targets(k: Kernel, f: BackwardFields, plane: Plane, added: _Added) -> list[Word]:
-    """Return where the first pixel of a plane goes."""
+    """Return the target address of a plane's first pixel."""
     entry = f.part_table + plane.channels // k.vector_bytes * (2 * INT)
     part, first = k.load_words(entry, 2)
     here = first + plane.image * _chosen(f.strides.some(added.parts), part)
@@ -268,7 +268,7 @@ def _sum_up(k: Kernel, plane: Plane, channels: _Channels, pixels: Word, stride: 
 def _join(
     k: Kernel, f: BackwardFields, plane: Plane, channels: _Channels, numbers: Counts, own: Word
 ) -> None:
-    """Write the gradients of factors and offsets; keep what the input's gradient takes of them."""
+    """Write the gradients of factors and offsets; keep the terms for the input's gradient."""
     zero, step = k.constant(0.0), 2 * k.vector_bytes
     with k.loop(f.walk.images, vectors=[zero, zero]) as image:
         at, (total, products) = plane.all_sums + image.i * step, image.vectors

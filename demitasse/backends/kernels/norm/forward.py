@@ -49,7 +49,7 @@ class ForwardFields(Struct):
     """A normalisation."""
 
     walk: ImageLoopFields
-    """Its planes."""
+    """The planes."""
     x: Address
     """Address of the first image."""
     y: Output
@@ -57,13 +57,13 @@ class ForwardFields(Struct):
     factors: Address
     """Address of one factor for each channel."""
     offsets: Address
-    """Address of their offsets."""
+    """Address of the channels' offsets."""
     mean: Output
     """Address of the channels' means, which are written."""
     variance: Output
-    """Address of their variances."""
+    """Address of the channels' variances."""
     inverse: Output
-    """Address of their inverse deviations, 1 / sqrt(variance + eps)."""
+    """Address of the channels' inverse deviations, 1 / sqrt(variance + eps)."""
 
 
 @cache

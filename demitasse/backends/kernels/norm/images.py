@@ -181,13 +181,13 @@ def summed(
             sums = loop.vectors[place * len(start) : (place + 1) * len(start)]
             parts += step((loop.i + place) * stride, sums)
         loop.vectors = parts
-    sums = [_joined(loop.vectors[place :: len(start)]) for place in range(len(start))]
+    sums = [_sum_of_four(loop.vectors[place :: len(start)]) for place in range(len(start))]
     with k.loop(count, several, vectors=sums) as rest:
         rest.vectors = step(rest.i * stride, rest.vectors)
     return rest.vectors
 
 
-def _joined(parts: Sequence[Vector]) -> Vector:
+def _sum_of_four(parts: Sequence[Vector]) -> Vector:
     one, two, three, four = parts
     return (one + two) + (three + four)
 

@@ -36,7 +36,7 @@ def plan_pointwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> 
         tuning: Target of the kernels, and the choice of kernels.
 
     Raises:
-        Declined: It has other windows, or is too small.
+        Declined: The windows are unsupported, or the convolution is too small.
     """
     if not tuning.width or tuning.pointwise == "never":
         message = "our own pointwise convolution is off"

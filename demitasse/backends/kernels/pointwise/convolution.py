@@ -87,9 +87,9 @@ class PointwiseFields(Struct):
     scratch: Scratch
     """Address of memory for the rows of all parts."""
     pixel_parts: Word
-    """In how many parts the pixels are divided."""
+    """Number of parts of the pixels."""
     filter_parts: Word
-    """In how many the panels are."""
+    """Number of parts of the panels."""
 
 
 @cache

@@ -43,7 +43,7 @@ ROWS = {4: 4, 8: 4, 16: 8}
 """Floats of a vector -> channels whose sums are in registers, with those of a panel of filters."""
 
 PIXELS = 128
-"""Over how many pixels sums stay in registers, about."""
+"""Approximate number of pixels over which sums stay in registers."""
 
 COLUMNS = 1 + 2 * WIDEST
 """Integers of an entry of the table of panels."""
@@ -97,8 +97,8 @@ class PointwiseGradientFields(Struct):
     panels: Word
     """Number of panels of filters."""
     panel_table: Address
-    """Address of their table: for each, the address of what sums it; elements from the beginning of
-    a pixel to each vector of its filters, and from that of all filters."""
+    """Address of the panels' table. Columns: address of the function that sums a panel; elements
+    from the beginning of a pixel, and of all filters, to each vector of the panel."""
 
 
 @cache

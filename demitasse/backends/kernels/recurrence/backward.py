@@ -191,14 +191,14 @@ class BackFields(Struct):
     dy: Address
     """Address of the gradients of the hidden states from above, (steps, rows, size)."""
     dz: Address
-    """Address of those of the inputs of the gates, (steps, rows, gates * size); written."""
+    """Address of the gradients of the gates' inputs, (steps, rows, gates * size); written."""
     known: Address
     """Address of what the gates let through, (steps, rows, gates * size); of an RNN the hidden
     states."""
     first: Word
     """The first step."""
     last: Word
-    """The last one that is computed, and the earliest."""
+    """The last computed step, which is the earliest."""
     steps: Word
     """Total number of steps."""
     rows: Word
@@ -206,9 +206,9 @@ class BackFields(Struct):
     few: Word
     """Sequences per register tile."""
     size: Word
-    """Hidden values of each."""
+    """Hidden values of a sequence."""
     blocks: Word
-    """Blocks of some vectors of them."""
+    """Blocks of vectors of hidden values."""
 
 
 class Spot(NamedTuple):

@@ -54,7 +54,7 @@ class StepFields(Struct):
     first: Word
     """The first step; -1 to make ready for it, which one thread does, and then begin."""
     last: Word
-    """The first one that is not computed any more."""
+    """The step after the last computed step."""
     steps: Word
     """Total number of steps."""
     rows: Word
@@ -62,9 +62,9 @@ class StepFields(Struct):
     few: Word
     """Sequences per register tile."""
     size: Word
-    """Hidden values of each."""
+    """Hidden values of a sequence."""
     blocks: Word
-    """Vectors of them."""
+    """Vectors of hidden values of a sequence."""
 
 
 class Place(NamedTuple):
@@ -114,7 +114,7 @@ class LstmFields(StepFields):
     first_c: Address
     """Address of the cells at the beginning, (rows, size)."""
     last_c: Address
-    """Address of those after the last step, which may be the same; written in each step."""
+    """Address of the cells after the last step, possibly the same array; written in each step."""
 
 
 class LstmCell:

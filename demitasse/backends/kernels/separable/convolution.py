@@ -42,7 +42,7 @@ from demitasse.backends.kernels.products import ROWS, fill_panels, multiply
 from demitasse.backends.kernels.separable.schedule import LINE, LINES, UNROLLED, SeparableSchedule
 
 __all__ = [
-    "Later",
+    "Prefetch",
     "Products",
     "SeparableConvolution",
     "SeparableFields",
@@ -85,8 +85,8 @@ def _write(
             _note_rows(k, f, shape, group.i, first, behind, noted, pairs=pairs, in_blocks=in_blocks)
         pixels = (behind - first) * f.y.columns
         target = s.y + first * f.y.columns * s.y_stride * FLOAT
-        later = _later(k, f, s, behind, end, behind - first)
-        k.call_at(s.multiply, k.arguments[0], noted, pixels, target, *later)
+        prefetch = _plan_prefetch(k, f, s, behind, end, behind - first)
+        k.call_at(s.multiply, k.arguments[0], noted, pixels, target, *prefetch)
     k.done()
 
 
@@ -134,9 +134,9 @@ def _note_rows(
             rows(row.i, [0])
 
 
-def _later(
+def _plan_prefetch(
     k: Kernel, f: DepthwiseFields, s: SeparableFields, row: Word, end: Word, rows: Word
-) -> Later:
+) -> Prefetch:
     """Return what is fetched while a block is multiplied.
 
     Args:
@@ -155,7 +155,7 @@ def _later(
     times = (s.panels - s.quiet) * (rows * f.y.columns // s.most + 1)
     steps = times * (s.channels // UNROLLED)
     whole = choose(f.groups > 1, next_group(k, f) * FLOAT, part)
-    return Later(begin, begin + part, part * f.groups // steps, part, whole)
+    return Prefetch(begin, begin + part, part * f.groups // steps, part, whole)
 
 
 def _remainders(products: Products, blocks: SeparableSchedule) -> np.ndarray:
@@ -318,7 +318,7 @@ class Products(NamedTuple):
         return size + "_limited" * self.limited + "_adding" * self.adds
 
 
-class Later(NamedTuple):
+class Prefetch(NamedTuple):
     """Prefetch of the rows that the next block reads first.
 
     Attributes:
@@ -349,12 +349,12 @@ def multiplying(of: Products) -> int:
     Its arguments are those of :func:`_write_all`.
     """
     name = f"separable_pixels{of}"
-    count = 4 + len(Later._fields)
+    count = 4 + len(Prefetch._fields)
 
     def module(one: Any) -> None:
         k = Kernel(one, name, count, of.width, exported=True)
-        _, noted, pixels, target, *later = k.arguments
-        _write_all(k, of, noted, pixels, target, Later(*later))
+        _, noted, pixels, target, *prefetch = k.arguments
+        _write_all(k, of, noted, pixels, target, Prefetch(*prefetch))
         k.done()
 
     return compiled(name, module, name)[name]
@@ -379,7 +379,7 @@ def multiplying_few(of: Products, count: int) -> int:
 
 
 def _write_all(
-    k: Kernel, of: Products, noted: Word, pixels: Word, target: Word, later: Later
+    k: Kernel, of: Products, noted: Word, pixels: Word, target: Word, prefetch: Prefetch
 ) -> None:
     """Write the products of a block and all panels of filters.
 
@@ -389,17 +389,17 @@ def _write_all(
         noted: Address of the first.
         pixels: How many there are.
         target: Address of the first output pixel.
-        later: What is fetched for the next block.
+        prefetch: Pixels to prefetch for the next block.
     """
     s, most = SeparableFields.read(k), of.most
     rest = pixels % most
     whole, of_rest = pixels - rest, k.load_word(s.remainders + rest * INT)
-    with k.loop(s.panels, words=[later.at, later.edge]) as panel:
+    with k.loop(s.panels, words=[prefetch.at, prefetch.edge]) as panel:
         with k.loop(whole, 0, most, words=panel.words) as few:
             output = target + few.i * s.y_stride * FLOAT
             here = noted + few.i * of.pixel_bytes
-            step = choose(panel.i < s.quiet, 0, later.step)
-            now = later._replace(at=few.words[0], edge=few.words[1], step=step)
+            step = choose(panel.i < s.quiet, 0, prefetch.step)
+            now = prefetch._replace(at=few.words[0], edge=few.words[1], step=step)
             few.words = _multiply(k, s, of, panel.i, here, output, most, now)
         with k.when(rest > 0):
             here, output = noted + whole * of.pixel_bytes, target + whole * s.y_stride * FLOAT
@@ -415,7 +415,7 @@ def _multiply(
     pixels: Word,
     output: Word,
     count: int,
-    later: Later | None,
+    prefetch: Prefetch | None,
 ) -> list[Word]:
     """Write the products of some pixels that were noted and one panel of filters.
 
@@ -427,7 +427,7 @@ def _multiply(
         pixels: Address of the pixels.
         output: Address of the first output pixel.
         count: How many pixels.
-        later: What is fetched for the next block; None for nothing.
+        prefetch: Pixels to prefetch for the next block; None for none.
 
     Returns:
         Where the next line of that is, and the edge; nothing where there is none.
@@ -457,11 +457,14 @@ def _multiply(
                 columns = [k.load(one) for one in places]
                 numbers = [here + (of.pixel_bytes * i + FLOAT * step) for i in range(count)]
                 multiply(k, totals, numbers, columns)
-            moved = [one + later.step for one in ahead] if later else []
+            moved = [one + prefetch.step for one in ahead] if prefetch else []
             loop.words = [here + FLOAT * unrolled, *moved]
         return loop.vectors, loop.words
 
-    none, words = [k.constant(0.0)] * (count * of.vectors), [pixels, *([later.at] if later else [])]
+    none, words = (
+        [k.constant(0.0)] * (count * of.vectors),
+        [pixels, *([prefetch.at] if prefetch else [])],
+    )
     sums, words = steps(none, words, begin, middle, UNROLLED)
     sums, words = steps(sums, words, middle, end, 1)
     then = rectifying(k, s.rectifier, None, limited=of.limited)
@@ -472,7 +475,7 @@ def _multiply(
         target = output + (s.y_stride * i + place + s.y_vector_stride * j) * FLOAT
         result = total + offsets[j]
         k.store(then(result + k.load(target + added) if of.adds else result), target)
-    return later.after(words[1]) if later else []
+    return prefetch.after(words[1]) if prefetch else []
 
 
 class SeparableFields(Struct):

@@ -37,7 +37,7 @@ def plan_winograd(
         training: Whether filters change between passes.
 
     Raises:
-        Declined: It cannot be, or the definition costs less.
+        Declined: The convolution is unsupported, or direct convolution costs less.
     """
     if not tuning.width or tuning.winograd == "never":
         message = "winograd is off"

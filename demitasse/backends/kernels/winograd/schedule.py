@@ -101,7 +101,7 @@ class WinogradSchedule:
 
     @cached_property
     def chunks(self) -> int:
-        """Into how many chunks the strips are divided."""
+        """Number of chunks of strips."""
         return min(self.threads, self.strips)
 
     @cached_property
@@ -162,7 +162,7 @@ class WinogradSchedule:
 
     @cached_property
     def panels(self) -> list[tuple[int, int]]:
-        """Into what panels the filters of a group are divided: vectors, and the first filter.
+        """Panels of a group's filters: number of vectors, and first filter.
 
         The filters of a panel lie side by side, channel after channel: products read them from
         beginning to end.
