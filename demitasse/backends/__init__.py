@@ -36,7 +36,7 @@ def canonical_name(name: str) -> str:
 
 def backend_names() -> list[str]:
     """Return the names of built-in backends, then of registered and installed backends."""
-    others = _registered.keys() | packages.found().keys()
+    others = _registered.keys() | packages.entry_points_by_name().keys()
     return [*BUILT_IN, *sorted(others - BUILT_IN.keys() - ALIASES.keys())]
 
 
@@ -79,7 +79,7 @@ def backend_class(name: str) -> type[Backend]:
         return _registered[name]
     for clash in clashes():
         packages.warn_once(clash)
-    points = packages.found().get(name)
+    points = packages.entry_points_by_name().get(name)
     if not points:
         raise DeviceError(_unknown(name), code=ErrorCode.UNKNOWN, backend=name)
     return packages.load(name, points)
@@ -100,7 +100,7 @@ def clashes() -> list[str]:
     return [
         f"the backend {name!r} of {packages.distribution(point)} is not used: Demitasse has one "
         "of that name"
-        for name, points in packages.found().items()
+        for name, points in packages.entry_points_by_name().items()
         if name in ours
         for point in points
     ]

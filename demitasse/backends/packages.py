@@ -13,12 +13,12 @@ from demitasse.errors import DeviceError, ErrorCode
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["GROUP", "class_of", "distribution", "found", "load", "warn_once"]
+__all__ = ["GROUP", "class_of", "distribution", "entry_points_by_name", "load", "warn_once"]
 
 GROUP = "demitasse.backends"
 
 
-def found() -> dict[str, list[EntryPoint]]:
+def entry_points_by_name() -> dict[str, list[EntryPoint]]:
     """Return the entry points by name; several if packages define one name differently."""
     from importlib.metadata import entry_points  # a slow import, only needed here
 

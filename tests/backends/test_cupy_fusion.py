@@ -173,7 +173,8 @@ def test_a_sum_and_another_function_run_apart():
 
     entry = clone.plan.entries[clone.layer_names.index("sum")]
     assert entry.group is None
-    assert entry.why_not_fused == "sigmoid after a sum; kernels fuse one ReLU"
+    assert "sigmoid" in entry.why_not_fused
+    assert "ReLU" in entry.why_not_fused
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_any_beginning_and_any_end(dtype, count, starts, grid):
     out = np.full(count + 2, 7, dtype)
     y = placed(out, starts[2])
 
-    kernel = HostEngine(grid).packs("elementwise", "weighted_sum", dtype, count, 2.0, -0.5)
+    kernel = HostEngine(grid).vectorized("elementwise", "weighted_sum", dtype, count, 2.0, -0.5)
     kernel(placed(a, starts[0]), placed(b, starts[1]), y)
 
     np.testing.assert_allclose(y[:count], 2 * a - b / 2, rtol=1e-6)
@@ -48,7 +48,7 @@ def test_a_factor_for_each_channel(dtype, sizes, start, grid):
     s, b = RNG.normal(size=(2, sizes[1])).astype(dtype)
     y = placed(np.zeros(x.size + 2, dtype), start)
 
-    kernel = HostEngine(grid).packs("elementwise", "scale", dtype, x.size, *sizes[1:], 1)
+    kernel = HostEngine(grid).vectorized("elementwise", "scale", dtype, x.size, *sizes[1:], 1)
     kernel(placed(x, start), s, b, y)
 
     want = x * s[:, None] + b[:, None]
@@ -65,8 +65,8 @@ def test_columns_of_any_width(dtype, width, full, first, start):
     back = placed(np.zeros(x.size, dtype), 0)
     numbers = ("elementwise", "into_columns", dtype, x.size, width, full, first)
 
-    HostEngine(Grid(2, 2)).packs(*numbers)(placed(x, start), y)
-    HostEngine().packs(numbers[0], "from_columns", *numbers[2:])(y, back)
+    HostEngine(Grid(2, 2)).vectorized(*numbers)(placed(x, start), y)
+    HostEngine().vectorized(numbers[0], "from_columns", *numbers[2:])(y, back)
 
     want = np.zeros((3, full), dtype)
     want[:, first : first + width] = x

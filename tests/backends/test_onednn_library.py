@@ -39,7 +39,7 @@ def test_it_is_found_where_installers_put_it(environment, monkeypatch, system, p
     file.touch()
 
     with settings.override(onednn_library=""):
-        assert next(library._places()) == str(file)
+        assert next(library._candidate_files()) == str(file)
 
 
 def test_a_user_s_own_folder_is_looked_at(environment, monkeypatch, tmp_path):
@@ -51,7 +51,7 @@ def test_a_user_s_own_folder_is_looked_at(environment, monkeypatch, tmp_path):
     file.touch()
 
     with settings.override(onednn_library=""):
-        assert str(file) in library._places()
+        assert str(file) in library._candidate_files()
 
 
 def test_a_folder_that_pip_alone_installs_to_is_looked_at(environment, monkeypatch, tmp_path):
@@ -62,12 +62,12 @@ def test_a_folder_that_pip_alone_installs_to_is_looked_at(environment, monkeypat
     file.touch()
 
     with settings.override(onednn_library=""):
-        assert next(library._places()) == str(file)
+        assert next(library._candidate_files()) == str(file)
 
 
 def test_a_setting_is_the_only_place(environment):
     with settings.override(onednn_library="/opt/own/libdnnl.so.3"):
-        assert list(library._places()) == ["/opt/own/libdnnl.so.3"]
+        assert list(library._candidate_files()) == ["/opt/own/libdnnl.so.3"]
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_what_to_install_is_said(environment, nowhere, monkeypatch, system, mach
     monkeypatch.setattr(library.platform, "machine", lambda: machine)
 
     with settings.override(onednn_library=""):
-        _, status = library._found.__wrapped__()
+        _, status = library._load_first.__wrapped__()
 
     assert not status.loaded
     assert "cannot open shared object file" in status.reason
@@ -118,7 +118,7 @@ def test_a_library_without_openmp_is_not_installed_once_more(environment, monkey
     monkeypatch.setattr(library.ctypes, "CDLL", lacking)
 
     with settings.override(onednn_library=""):
-        _, status = library._found.__wrapped__()
+        _, status = library._load_first.__wrapped__()
 
     assert "apt-get install libgomp1" in status.advice
     assert "onednn-cpu-gomp" not in status.slow
@@ -126,7 +126,7 @@ def test_a_library_without_openmp_is_not_installed_once_more(environment, monkey
 
 def test_a_library_that_was_switched_off_is_not_missed(environment):
     with settings.override(onednn_library="none"):
-        _, status = library._found.__wrapped__()
+        _, status = library._load_first.__wrapped__()
 
     assert not status.loaded
     assert not status.slow
@@ -145,7 +145,7 @@ def test_a_library_for_sycl_is_not_used(environment, monkeypatch):
     monkeypatch.setattr(library.ctypes, "CDLL", lambda place: Sycl)
 
     with settings.override(onednn_library="/opt/libdnnl.so.3"):
-        found, status = library._found.__wrapped__()
+        found, status = library._load_first.__wrapped__()
 
     assert found is None
     assert "SYCL" in status.reason

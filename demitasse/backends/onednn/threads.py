@@ -26,10 +26,10 @@ _own = _OfThread()
 
 
 def ready_threads() -> None:
-    """Let oneDNN use as many threads as the setting says; OpenMP keeps that for each thread.
+    """Set the number of oneDNN's threads; OpenMP stores it per calling thread.
 
     Raises:
-        DeviceError: A fork has left this process without threads that OpenMP waits for.
+        DeviceError: The process was forked, and OpenMP waits for threads of the parent.
     """
     check_workers()
     if _own.changes == settings.changes:
@@ -40,20 +40,19 @@ def ready_threads() -> None:
         if runtime is not None:
             runtime.omp_set_num_threads(threads)
         if threads > 1:
-            request_short_slice()  # workers take it over from the thread that starts them
+            request_short_slice()  # workers inherit it
         _own.threads = threads
 
 
 def wanted() -> int:
-    """Return how many threads a pass has."""
+    """Return the number of threads of a pass."""
     return int(settings.get_often("threads")) or _of_openmp() or cores()
 
 
 def _of_openmp() -> int:
-    """Return what ``OMP_NUM_THREADS`` says, 0 for nothing that can be.
+    """Return the number of threads in ``OMP_NUM_THREADS``; 0 if absent or invalid.
 
-    It may be a list, of which the first number is that of the outermost level. As in OpenMP's
-    libraries, what is no number of threads is as if it were not there.
+    Of a list, the first number counts: that of the outermost level.
     """
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     number = int(first) if first.isdecimal() and len(first) < 10 else 0
@@ -61,26 +60,26 @@ def _of_openmp() -> int:
 
 
 SHORT = 300_000
-"""Nanoseconds of a turn. Kernels allow 100,000 to 100,000,000."""
+"""Nanoseconds of a time slice. Kernels allow 100,000 to 100,000,000."""
 
 CALLS = {"x86_64": (315, 314), "aarch64": (275, 274)}
 """Numbers of the system's calls that read and set what a thread asks for, by processor."""
 
 ATTRIBUTES = struct.Struct("=IIQiIQQQ")
-"""Size, policy, flags, nice value, priority, turn, deadline and period."""
+"""Size, policy, flags, nice value, priority, time slice, deadline and period."""
 
 SELF = 0
 SHARING = {getattr(os, name, None) for name in ("SCHED_OTHER", "SCHED_BATCH")}
-"""Policies under which threads share a core in turns; under others the number means no turn."""
+"""Scheduling policies with time slices."""
 
 RESET_ON_FORK = 1
 """The one flag that is kept: whether new threads begin with the system's defaults."""
 
 
 def request_short_slice() -> None:
-    """Ask for short turns for the calling thread, and for those that it will start.
+    """Request a short time slice for the calling thread and threads that it starts.
 
-    Does nothing where the system has no such request, refuses it, or has a shorter one already.
+    Does nothing if the system has no such request, refuses it, or the slice is shorter already.
     """
     found = _attributes()
     if found is None:
@@ -95,13 +94,13 @@ def request_short_slice() -> None:
 
 
 def timeslice() -> int:
-    """Return for how many nanoseconds the calling thread gets a core at a time; 0 for unknown."""
+    """Return the calling thread's time slice in nanoseconds; 0 if unknown."""
     found = _attributes()
     return found[5] if found and found[1] in SHARING else 0
 
 
 def _attributes() -> tuple[int, ...] | None:
-    """Return what the calling thread asks for; None where the system does not say."""
+    """Return the calling thread's scheduling attributes; None if unknown."""
     if sys.platform != "linux" or platform.machine() not in CALLS:
         return None
     answer = _call(CALLS[platform.machine()][0], bytes(ATTRIBUTES.size), ATTRIBUTES.size, SELF)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-__all__ = ["Found", "advice", "look"]
+__all__ = ["Detection", "advice", "look"]
 
 INSTALL = (
     'pip install "demitasse[cuda13]" (needs an NVIDIA driver of version 580 or newer) '
@@ -19,7 +19,7 @@ INSTALL = (
 
 
 @dataclass(frozen=True)
-class Found:
+class Detection:
     """Result of the detection.
 
     Attributes:
@@ -37,16 +37,16 @@ class Found:
     error: str = ""
 
 
-def look() -> Found:
+def look() -> Detection:
     """Look for cupy, a driver and GPUs."""
     try:
         cupy = import_module("cupy")
     except ModuleNotFoundError as error:
         if error.name == "cupy":
-            return Found()
-        return Found(error=_text(error))
+            return Detection()
+        return Detection(error=_text(error))
     except Exception as error:  # a broken installation can raise anything
-        return Found(error=_text(error))
+        return Detection(error=_text(error))
     version = str(getattr(cupy, "__version__", "of unknown version"))
     try:
         runtime = cupy.cuda.runtime
@@ -54,11 +54,11 @@ def look() -> Found:
         driver = _cuda_version(runtime.driverGetVersion())
         devices, problem = _count(runtime)
     except Exception as error:
-        return Found(cupy=version, error=_text(error))
-    return Found(version, built_for, driver, devices, problem)
+        return Detection(cupy=version, error=_text(error))
+    return Detection(version, built_for, driver, devices, problem)
 
 
-def advice(found: Found) -> str:
+def advice(found: Detection) -> str:
     """Say why there is no GPU to use and what to do."""
     if found.cupy is None:
         if found.error:

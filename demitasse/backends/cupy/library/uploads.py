@@ -83,13 +83,13 @@ class _Upload:
 
 
 class GpuUploader:
-    """Sends batches for one layer.
+    """Uploads batches for one layer.
 
     Args:
         cupy: The library.
         device: ``cupy.cuda.Device`` of the GPU, which is current.
         engine: Runs the kernel.
-        in_flight: Holds memory while copies use it.
+        in_flight: Keeps memory alive during copies.
     """
 
     def __init__(self, cupy: Any, device: Any, engine: Engine, in_flight: InFlightCopies) -> None:
@@ -108,7 +108,7 @@ class GpuUploader:
             for index, host in enumerate(hosts):
                 if room.arrays[index].size < host.size:
                     room.arrays[index] = self._cupy.empty(host.size, host.dtype)
-                    # who had its memory before, on the stream that is current, comes first
+                    # after earlier uses of the memory on the current stream
                     room.used = cuda.get_current_stream().record()
             stream.wait_event(room.used)
             for array, host in zip(room.arrays, hosts, strict=True):
@@ -132,7 +132,7 @@ class GpuUploader:
             room.used = stream.record()
 
     def _mean_of(self, pixels: ImageBatch, instead: Array) -> Array:
-        """Return the mean on the GPU, or ``instead`` where there is none."""
+        """Return the mean on the GPU, or ``instead`` for no mean."""
         if pixels.mean is None:
             return instead
         if self._mean is None or self._mean[0] is not pixels.mean:

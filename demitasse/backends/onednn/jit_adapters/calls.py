@@ -23,20 +23,20 @@ __all__ = [
 
 
 class _Follower:
-    """Takes a parameter again when it has changed.
+    """Passes a parameter to a kernel after each change.
 
     Args:
-        take: Takes its values, in C order.
+        take: Accepts the values, in C order.
     """
 
     def __init__(self, take: Callable[[np.ndarray], None]) -> None:
         self._take, self._version = take, (-1, -1)
 
     def follow(self, memory: Memory) -> None:
-        """Take it again if the memory holds something else than the last time."""
+        """Pass the memory's values if they have changed."""
         version = memory.serial, memory.version
         if version != self._version:
-            with later.at_once():  # it is done when it is said to be
+            with later.at_once():  # complete before the version is stored
                 values = memory.cpu_data()
                 later.put(self._take, (values,), values)
             self._version = version
@@ -45,14 +45,14 @@ class _Follower:
 class KernelCall:
     """A kernel with its arguments.
 
-    Those of convolutions are made when they run for the first time, or take weights: of the calls
-    that are prepared, some are fused into others, which take their place.
+    Kernels of convolutions are compiled at the first run or with the first weights, because fused
+    calls replace some of the prepared calls.
 
     Args:
         engine: The engine.
         arguments: The kernel's.
-        code: Name of what runs.
-        held: Bytes that it holds besides its kernel's.
+        code: Name of the code.
+        held: Bytes besides the kernel's.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class KernelCall:
 
     @property
     def kept(self) -> int:
-        """Bytes of what its kernel holds."""
+        """Bytes of its kernel."""
         return 0
 
     @abstractmethod

@@ -9,7 +9,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
 
-__all__ = ["fitting", "images_of", "in_padded_blocks"]
+__all__ = ["images_in_vectors", "images_of", "in_padded_blocks"]
 
 IMAGE_AXES = 4
 
@@ -47,7 +47,7 @@ def in_padded_blocks(engine: Engine, layout: Layout) -> Images | None:
     return Images.in_blocks((n, -(-c // BLOCK) * BLOCK, h, w), BLOCK)
 
 
-def fitting(layout: Layout, width: int) -> Images | None:
+def images_in_vectors(layout: Layout, width: int) -> Images | None:
     """Return the images of a layout; None where it has no vectors of so many channels."""
     images = images_of(layout)
     return images if images is not None and images.fits(width) else None

@@ -11,7 +11,7 @@ from demitasse.backends.kernels.pointwise import plan_pointwise
 from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.onednn.arguments import Argument, InputArg, OutputArg, ParamArg
 from demitasse.backends.onednn.jit_adapters.calls import KernelCall
-from demitasse.backends.onednn.jit_adapters.images import fitting, images_of
+from demitasse.backends.onednn.jit_adapters.images import images_in_vectors, images_of
 from demitasse.backends.onednn.jit_adapters.rectifiers import rectifier_of
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -92,7 +92,7 @@ def separable_call(
         Declined: Our kernels do not take it.
     """
     blocks = plan_separable(*convolutions, engine.tuning.as_set(wanted()))
-    x, y = fitting(source.layout, blocks.strips.width), images_of(target.layout)
+    x, y = images_in_vectors(source.layout, blocks.strips.width), images_of(target.layout)
     from demitasse.backends.kernels.separable.convolution import SeparableConvolution
     from demitasse.backends.onednn.jit_adapters.unary import OffsetCall
 

@@ -147,18 +147,18 @@ class Status:
 
 def load() -> Any:
     """Return the library with its functions declared, or None where there is none."""
-    return _found()[0]
+    return _load_first()[0]
 
 
 def status() -> Status:
     """Return the library's status on ``Device("cpu")``: its version, or why it is not used."""
-    return _found()[1]
+    return _load_first()[1]
 
 
 @cache
-def _found() -> tuple[Any, Status]:
+def _load_first() -> tuple[Any, Status]:
     refused = []
-    for place in _places():
+    for place in _candidate_files():
         try:
             with bounded_spinning():
                 library = ctypes.CDLL(place)
@@ -190,7 +190,7 @@ def _advice(reason: str) -> str:
     return PACKAGES.get((platform.system(), platform.machine().lower()), "")
 
 
-def _places() -> Iterator[str]:
+def _candidate_files() -> Iterator[str]:
     """Yield where the library may be, most wanted first."""
     wanted = settings.get("onednn_library")
     if wanted:

@@ -175,9 +175,15 @@ class Primitive:
             self._write()
         if later.held():
             self._put_off = later.turn()
-        later.put(self._execute, self._given(self._uses), (self, *self._bound), check, self._fixed)
+        later.put(
+            self._execute,
+            self._call_arguments(self._uses),
+            (self, *self._bound),
+            check,
+            self._fixed,
+        )
 
-    def _given(self, uses: _Uses) -> tuple[Any, ...]:
+    def _call_arguments(self, uses: _Uses) -> tuple[Any, ...]:
         return self._handle, self._stream.handle, self._count, uses.arguments
 
     def _fixed(self) -> tuple[tuple[Any, ...], object]:
@@ -186,7 +192,7 @@ class Primitive:
         uses = _Uses(self._stream, self._uses.roles, same)
         for memory, where in zip(uses.memories, self._addresses, strict=True):
             check(self._set(memory, where))
-        return self._given(uses), uses
+        return self._call_arguments(uses), uses
 
     def _write(self) -> None:
         library = self._stream.library

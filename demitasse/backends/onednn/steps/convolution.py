@@ -23,7 +23,7 @@ from demitasse.backends.onednn.arguments import (
 )
 from demitasse.backends.onednn.jit_adapters.convolutions.direct import DirectKernels
 from demitasse.backends.onednn.jit_adapters.convolutions.selection import conv_kernels
-from demitasse.backends.onednn.jit_adapters.convolutions.transposed import turned_kernels
+from demitasse.backends.onednn.jit_adapters.convolutions.transposed import transposed_kernels
 from demitasse.backends.onednn.jit_adapters.rectifiers import rectifier_of
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
@@ -103,7 +103,9 @@ class ConvStep(WindowStep[ops.Conv]):
         self.kernels = conv_kernels(
             engine, op, self.image, self.maps, at.followers, training=at.backward
         )
-        self.turned = turned_kernels(engine, op, self.image, self.maps) if at.backward else None
+        self.transposed = (
+            transposed_kernels(engine, op, self.image, self.maps) if at.backward else None
+        )
 
     def geometry(self) -> ConvGeometry:
         return ConvGeometry.between(self.op, self.op.bottom, self.op.top)
@@ -394,7 +396,7 @@ class ConvStep(WindowStep[ops.Conv]):
         plain = GradArg(Arg.DIFF_WEIGHTS, at.params[0], self.engine.plain(self.w))
         target = GradArg(Arg.DIFF_WEIGHTS, at.params[0], w)
         operands = GradientOperands(source, gradient, plain, offset, target)
-        jit_call = (self.turned or self.kernels).weights(operands)
+        jit_call = (self.transposed or self.kernels).weights(operands)
         if jit_call is not None:
             return jit_call
         arguments: list[Argument] = [source, gradient, target, *([offset] if offset else [])]
@@ -444,7 +446,7 @@ class ConvStep(WindowStep[ops.Conv]):
         source = InputArg(Arg.DIFF_DST, at.top[0], dy, diff=True)
         target = OutputArg(Arg.DIFF_SRC, at.bottom[0], dx, diff=True)
         operands = ConvOperands(source, target, at.params[0])
-        jit_call = (self.turned or self.kernels).data(operands)
+        jit_call = (self.transposed or self.kernels).data(operands)
         if jit_call is not None:
             jit_call.operands.target.set_layout(self.engine)
             return jit_call

@@ -48,7 +48,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Operations after a convolution that run as one with it.
+    """Operations that are fused with the convolution before them.
 
     Attributes:
         links: Factors and offsets of its channels.

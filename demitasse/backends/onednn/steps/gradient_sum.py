@@ -70,16 +70,16 @@ class _Part(NamedTuple):
 
 
 class GradientSumStep(OnednnStep[ops.Op]):
-    """The gradient of a sum or a joining of channels, a ReLU in place and a Split, two at least.
+    """The fused gradient of a sum or Concat, an in-place ReLU and a Split; at least two of them.
 
-    Each of these has its own where only some of them are asked for.
+    A pass over some of these layers runs their own Steps.
 
     Args:
         engine: The engine.
-        steps: What each runs by itself, in the order of the layers.
+        steps: The layers' own Steps, in the order of the layers.
 
     Raises:
-        Declined: They are others, or their gradients lie differently.
+        Declined: Other operations, or gradients in different layouts.
     """
 
     def __init__(self, engine: Engine, steps: Sequence[AnyStep | None]) -> None:
@@ -316,7 +316,7 @@ class NormGradientSumStep(OnednnStep[ops.Op]):
             it with those after it.
 
     Raises:
-        Declined: They are others, or their gradients lie differently.
+        Declined: Other operations, or gradients in different layouts.
     """
 
     def __init__(self, engine: Engine, steps: Sequence[AnyStep | None]) -> None:

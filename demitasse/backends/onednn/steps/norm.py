@@ -1,8 +1,8 @@
 """BatchNorm, Scale and MVN.
 
-One primitive does it all: y = (x - mean) / sqrt(variance + eps) * scale + shift. A Scale by itself
-is a normalisation with mean 0 and variance 1. Where the batch is measured, kernels of our own do it
-if its layout suits them, in fewer passes over memory.
+One primitive computes y = (x - mean) / sqrt(variance + eps) * scale + shift. A Scale alone is a
+normalisation with mean 0 and variance 1. With batch statistics, JIT kernels compute it in fewer
+passes over memory if the layout suits them.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class NormStep(OnednnStep[O]):
         expected = self.engine.known_layout(self.at.bottom[0].data_memory, self.parts.shape)
         kernel = norm_kernel(self.engine, self.parts, expected)
         if kernel is not None:
-            self._forward_ours(kernel, expected)
+            self._forward_in_kernels(kernel, expected)
             return
         fast = None if expected.plain else self._fast_layout(expected)
         if fast is not None:
@@ -195,7 +195,7 @@ class NormStep(OnednnStep[O]):
         self.forward_calls = [self.call]
         self._exchange(layout)
 
-    def _forward_ours(self, kernel: NormKernel, layout: Layout) -> None:
+    def _forward_in_kernels(self, kernel: NormKernel, layout: Layout) -> None:
         """Let kernels of our own normalise."""
         from demitasse.backends.onednn.jit_adapters.norms import NormCall
 
@@ -255,10 +255,10 @@ class NormStep(OnednnStep[O]):
         """Run in place; what was there before is kept."""
         source, memory = self.source.array(), self.target.memory
         if self.swaps and memory.device_array is source:
-            kept, target = source, self._other(source)
+            kept, target = source, self._other_buffer(source)
             memory.exchange_private(self.layout, target)
         else:  # who has lent us what we read uses it again
-            kept = self._other(source)
+            kept = self._other_buffer(source)
             later.put(np.copyto, (kept, source[: self.layout.size]), source)
             target = self.target.array()
         if self.jit_forward is not None:
@@ -276,8 +276,8 @@ class NormStep(OnednnStep[O]):
         primitive.bind(self.target.place, target)
         primitive.run()
 
-    def _other(self, array: np.ndarray) -> np.ndarray:
-        """Return the buffer that takes turns with the blob's, which this one is now."""
+    def _other_buffer(self, array: np.ndarray) -> np.ndarray:
+        """Return the other of the two buffers that the blob alternates between."""
         first, second = self.buffers
         if array is second:
             return first

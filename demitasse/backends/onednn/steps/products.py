@@ -31,10 +31,10 @@ FEW = 8
 
 
 class BufferArg(Argument):
-    """An argument that is a buffer of the Step's own, or a part of one.
+    """An argument that is a buffer of the Step, or a part of a buffer.
 
     Attributes:
-        buffer: What the next run works on, contiguous.
+        buffer: Contiguous array of the next run.
     """
 
     __slots__ = ("buffer",)
@@ -53,8 +53,8 @@ class BufferArg(Argument):
 class Product:
     """y = x W^T + b and its gradients. Shapes: x (rows, k), W (m, k), b (m,), y (rows, m).
 
-    The weight is packed in the primitive's layout whenever it has changed, not in every run; for
-    few rows it stays as it is.
+    The weight is packed in the primitive's layout after each change; for few rows it stays in C
+    order.
 
     Args:
         engine: The engine.

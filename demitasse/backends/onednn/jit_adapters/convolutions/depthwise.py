@@ -14,7 +14,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.arguments import InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.calls import ChannelCall
 from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
-from demitasse.backends.onednn.jit_adapters.images import fitting, images_of
+from demitasse.backends.onednn.jit_adapters.images import images_in_vectors, images_of
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
@@ -48,7 +48,7 @@ class DepthwiseKernels(ConvKernels):
         strips = self.strips
         source = self._as_it_comes(operands.source, strips.width)
         target = self._in_blocks(operands.target)
-        x, y = (fitting(argument.layout, strips.width) for argument in (source, target))
+        x, y = (images_in_vectors(argument.layout, strips.width) for argument in (source, target))
         if x is None or y is None or pool:
             return None
 

@@ -15,7 +15,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.arguments import OutputArg
 from demitasse.backends.onednn.jit_adapters.calls import FilterCall, FilterGradientCall
 from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
-from demitasse.backends.onednn.jit_adapters.images import fitting
+from demitasse.backends.onednn.jit_adapters.images import images_in_vectors
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
@@ -49,7 +49,7 @@ class DirectKernels(ConvKernels):
         target = operands.target
         if pool:  # without gradients; those would read it in the layout of before
             target = self._as_it_is_read(target, self.banding.width)
-        y = fitting(target.layout, self.banding.width)
+        y = images_in_vectors(target.layout, self.banding.width)
         if y is None:
             return None
 
@@ -60,12 +60,12 @@ class DirectKernels(ConvKernels):
     def _as_it_is_read(self, argument: OutputArg, width: int) -> OutputArg:
         """Return an argument in the layout that the blob's reader prefers, if that fits."""
         wished = self.engine.preferred_layout(argument.blob.data_memory, argument.layout.shape)
-        if wished is None or not fitting(wished, width):
+        if wished is None or not images_in_vectors(wished, width):
             return argument
         return OutputArg(Arg.DST, argument.blob, wished)
 
     def weights(self, operands: GradientOperands) -> DirectGradientCall | None:
-        y = fitting(operands.dy.layout, self.banding.width)
+        y = images_in_vectors(operands.dy.layout, self.banding.width)
         if y is None:
             return None
 

@@ -12,7 +12,7 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.arguments import OutputArg
 from demitasse.backends.onednn.jit_adapters.calls import ChannelCall
 from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
-from demitasse.backends.onednn.jit_adapters.images import fitting
+from demitasse.backends.onednn.jit_adapters.images import images_in_vectors
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands
@@ -38,7 +38,7 @@ class NarrowKernels(ConvKernels):
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> NarrowCall | None:
         lines = self.lines
         source = self._as_it_comes(operands.source, lines.width)
-        x = fitting(source.layout, lines.width)
+        x = images_in_vectors(source.layout, lines.width)
         if x is None or pool:
             return None
 

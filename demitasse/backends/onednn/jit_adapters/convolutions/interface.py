@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
 from demitasse.backends.onednn.arguments import InputArg
-from demitasse.backends.onednn.jit_adapters.images import fitting
+from demitasse.backends.onednn.jit_adapters.images import images_in_vectors
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -73,4 +73,8 @@ class ConvKernels:
     def _as_it_comes(self, argument: InputArg, width: int) -> InputArg:
         """Return an argument in the layout in which the blob is written, if that fits."""
         expected = self.engine.known_layout(argument.blob.data_memory, self.x)
-        return InputArg(Arg.SRC, argument.blob, expected) if fitting(expected, width) else argument
+        return (
+            InputArg(Arg.SRC, argument.blob, expected)
+            if images_in_vectors(expected, width)
+            else argument
+        )

@@ -22,18 +22,18 @@ from demitasse.backends.kernels.language import later
 from demitasse.backends.onednn.arguments import InputArg
 from demitasse.backends.onednn.jit_adapters.calls import KernelCall
 from demitasse.backends.onednn.jit_adapters.convolutions.direct import DirectCall
-from demitasse.backends.onednn.jit_adapters.images import fitting
+from demitasse.backends.onednn.jit_adapters.images import images_in_vectors
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
 
-__all__ = ["TurnedCall", "TurnedGradientCall", "TurnedKernels", "turned_kernels"]
+__all__ = ["TransposedCall", "TransposedGradientCall", "TransposedKernels", "transposed_kernels"]
 
 
 @dataclass(frozen=True)
-class TurnedKernels:
+class TransposedKernels:
     """Name of the code that computes the gradients.
 
     Its methods return what a Step runs, or None where the library's code is to run.
@@ -46,32 +46,32 @@ class TurnedKernels:
     engine: Engine
     banding: DirectSchedule
 
-    def data(self, operands: ConvOperands) -> TurnedCall | None:
+    def data(self, operands: ConvOperands) -> TransposedCall | None:
         """Return the gradient of the input."""
-        images = fitting(operands.target.layout, self.banding.width)
+        images = images_in_vectors(operands.target.layout, self.banding.width)
         if images is None:
             return None
 
         operands = replace(operands, source=self._plain(operands.source))
-        return TurnedCall(self.engine, self.banding, operands, images)
+        return TransposedCall(self.engine, self.banding, operands, images)
 
-    def weights(self, operands: GradientOperands) -> TurnedGradientCall | None:
+    def weights(self, operands: GradientOperands) -> TransposedGradientCall | None:
         """Return the gradient of the weights, in C order, and of the bias."""
-        images = fitting(operands.source.layout, self.banding.width)
+        images = images_in_vectors(operands.source.layout, self.banding.width)
         if images is None:
             return None
 
         operands = replace(operands, dy=self._plain(operands.dy))
-        return TurnedGradientCall(self.engine, self.banding, operands, images)
+        return TransposedGradientCall(self.engine, self.banding, operands, images)
 
     def _plain(self, argument: InputArg) -> InputArg:
         """Return an argument for the same gradient in C order, which direct convolution reads."""
         return InputArg(Arg.DIFF_DST, argument.blob, self.engine.plain(self.banding.x), diff=True)
 
 
-def turned_kernels(
+def transposed_kernels(
     engine: Engine, op: ops.Conv, x: ops.Shape, y: ops.Shape
-) -> TurnedKernels | None:
+) -> TransposedKernels | None:
     """Return what computes the gradients of a convolution to few channels; None for others.
 
     Args:
@@ -89,11 +89,11 @@ def turned_kernels(
         dilation=op.dilation, group=1, bias=False,
     )  # fmt: skip
     with suppress(Declined):
-        return TurnedKernels(engine, plan_direct(turned, y, x, engine.tuning.as_set(wanted())))
+        return TransposedKernels(engine, plan_direct(turned, y, x, engine.tuning.as_set(wanted())))
     return None
 
 
-class TurnedCall(DirectCall):
+class TransposedCall(DirectCall):
     """The gradient of the input."""
 
     def _pass_weights(self, weights: np.ndarray) -> None:
@@ -102,7 +102,7 @@ class TurnedCall(DirectCall):
         super()._pass_weights(np.ascontiguousarray(there).reshape(-1))
 
 
-class TurnedGradientCall(KernelCall):
+class TransposedGradientCall(KernelCall):
     """The gradients of weights and bias.
 
     Args:
@@ -130,13 +130,13 @@ class TurnedGradientCall(KernelCall):
         weight = operands.weight.array()
         [scratch] = self.engine.workspaces(self._kernel.scratch_size)
         self._kernel(dy, source, self._transposed, None, scratch)
-        later.put(self._turn, (weight,), None)
+        later.put(self._write_transposed, (weight,), None)
         operands.weight.done()
         if operands.bias:
             later.put(self._sum, (dy, operands.bias.array()), None)
             operands.bias.done()
 
-    def _turn(self, weight: np.ndarray) -> None:
+    def _write_transposed(self, weight: np.ndarray) -> None:
         """Write the gradient of the filters, which are in each other's place and turned round."""
         c, m, *kernel = _shape(self._banding)
         there = self._transposed.reshape(c, m, *kernel)[:, :, ::-1, ::-1].swapaxes(0, 1)

@@ -18,7 +18,7 @@ from demitasse.backends.kernels.winograd.schedule import WinogradSchedule
 from demitasse.backends.onednn.cached_reorder import CachedReorder
 from demitasse.backends.onednn.jit_adapters.calls import ConvCall, FilterGradientCall
 from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
-from demitasse.backends.onednn.jit_adapters.images import fitting
+from demitasse.backends.onednn.jit_adapters.images import images_in_vectors
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -59,7 +59,7 @@ class WinogradKernels(ConvKernels):
 
     def within(self, x: Layout, y: Layout) -> ConvKernels:
         width = self.tiling.width
-        if not (fitting(x, width) and fitting(y, width)):
+        if not (images_in_vectors(x, width) and images_in_vectors(y, width)):
             why = f"the layouts of the images have no blocks of {width} channels"
             return ConvKernels(self.engine, self.x, (why,))
         self._filters = self._tiled_filters(self.tiling, kept=not self._training)
@@ -68,7 +68,7 @@ class WinogradKernels(ConvKernels):
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> WinogradCall | None:
         tiling = self.tiling
         x, y = (
-            fitting(argument.layout, tiling.width)
+            images_in_vectors(argument.layout, tiling.width)
             for argument in (operands.source, operands.target)
         )
         if x is None or y is None or (pool and not can_pool_tiles(tiling, pool)):
@@ -90,7 +90,7 @@ class WinogradKernels(ConvKernels):
 
     def weights(self, operands: GradientOperands) -> WinogradGradientCall | None:
         tiling, arguments = self.tiling, (operands.source, operands.dy)
-        x, y = (fitting(argument.layout, tiling.width) for argument in arguments)
+        x, y = (images_in_vectors(argument.layout, tiling.width) for argument in arguments)
         if x is None or y is None:
             return None
 
@@ -100,7 +100,7 @@ class WinogradKernels(ConvKernels):
         """Return the gradient of the input: a convolution of the output's with turned filters."""
         turned = self.tiling.backward
         x, y = (
-            fitting(argument.layout, turned.width)
+            images_in_vectors(argument.layout, turned.width)
             for argument in (operands.source, operands.target)
         )
         if x is None or y is None:
