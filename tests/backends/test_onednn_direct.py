@@ -33,8 +33,8 @@ if jit.status().ready:
         DirectGradientCall,
     )
     from demitasse.backends.onednn.jit_adapters.convolutions.transposed import (
-        TurnedCall,
-        TurnedGradientCall,
+        TransposedCall,
+        TransposedGradientCall,
     )
     from demitasse.backends.onednn.jit_adapters.convolutions.winograd import WinogradCall
 
@@ -159,7 +159,7 @@ def test_gradients_of_a_convolution_to_few_channels_are_direct_convolutions(
     with settings.override(threads=threads):
         planned = expect_same(text, ["c"], rtol=ROUNDING)
 
-    assert calls(planned)[-2:] == [TurnedGradientCall, TurnedCall]
+    assert calls(planned)[-2:] == [TransposedGradientCall, TransposedCall]
 
 
 @FEW
@@ -169,7 +169,7 @@ def test_gradients_of_others_to_few_channels_are_the_librarys(rest, layout):
 
     planned = expect_same(text, rtol=ROUNDING)
 
-    assert TurnedCall not in calls(planned)
+    assert TransposedCall not in calls(planned)
 
 
 @FEW
