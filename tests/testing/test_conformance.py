@@ -246,7 +246,7 @@ def test_packages_are_not_searched_for_names_of_ours(site, monkeypatch):
     def searched():
         raise AssertionError
 
-    monkeypatch.setattr(packages, "found", searched)
+    monkeypatch.setattr(packages, "entry_points_by_name", searched)
 
     assert str(Device("readonly")) == "readonly"
     assert str(Device("strict")) == "strict:device1"
