@@ -24,7 +24,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.step import Memory
-from demitasse.errors import DeviceError
+from demitasse.errors import DeviceError, ErrorCode
 
 __all__ = [
     "OnTheFlyFilters",
@@ -134,7 +134,7 @@ class TransformedFilters:
             return self._copy.of(operands.weight.data_memory, self._engine)
         if self._given is None:
             message = "filters of a convolution were used before they were given"
-            raise DeviceError(message)
+            raise DeviceError(message, code=ErrorCode.BAD_STATE)
         return self._given
 
     def update(self, weights: np.ndarray) -> None:
@@ -165,7 +165,7 @@ class OnTheFlyFilters:
     def update(self, weights: np.ndarray) -> None:
         """Refuse weights: the kernel multiplies the parameter's with factors."""
         message = f"{weights.size} weights were given to a convolution that reads its parameter"
-        raise DeviceError(message)
+        raise DeviceError(message, code=ErrorCode.BAD_STATE)
 
 
 class WinogradCall(ConvCall):
