@@ -16,6 +16,8 @@ from net_generator import generate
 from net_shrinker import shrink
 from net_workers import run_cases
 
+from demitasse.core.config import settings
+
 PARTS = 4
 NETS = [*(("small", number) for number in range(45)), *(("medium", number) for number in range(15))]
 APART = 97
@@ -34,6 +36,13 @@ TWO_LAYERS = Case(
     ),
     Scenario("TEST", None, (("threads", 2), ("forward", 0), ("forward", 1))),
 )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    """Restore the setting that the oracle changes."""
+    yield
+    settings.set("threads", None)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
