@@ -59,7 +59,7 @@ def distribution(blob: Blob, *, diff: bool = False) -> Distribution | None:
     memory = blob.diff_memory if diff else blob.data_memory
     if memory.cleared or not blob.count:
         return None
-    with _newest(blob, memory) as (xp, flat):
+    with _newest_values(blob, memory) as (xp, flat):
         step = math.ceil(blob.count / MOST_SAMPLED)
         sample = flat[::step]
         numbers = _numbers(xp, flat) if blob.dtype.startswith("float") else None
@@ -83,7 +83,7 @@ def distribution(blob: Blob, *, diff: bool = False) -> Distribution | None:
 
 
 @contextmanager
-def _newest(blob: Blob, memory: SyncedMemory) -> Iterator[tuple[Any, Array]]:
+def _newest_values(blob: Blob, memory: SyncedMemory) -> Iterator[tuple[Any, Array]]:
     """Yield a namespace and the values on the newest side. Shape: (count,)."""
     if blob.device.shares_host or memory.head is Head.HEAD_AT_CPU:
         yield np, memory.cpu_data()[: blob.count]

@@ -87,7 +87,7 @@ def find_aliases(bindings: Sequence[LayerBinding], shareable: Collection[int]) -
         top = binding.top[0].data_memory.serial
         if top not in shareable or uses[top][0].layer != index:
             continue
-        own = found.get(top) or Alias(_whole(binding.top[0].shape), top)
+        own = found.get(top) or Alias(_whole_slot(binding.top[0].shape), top)
         later = [use.layer for use in uses[top] if use.writes and use.layer > index]
         valid[top] = min([*later, valid.get(top, len(bindings))])
         first = 0
@@ -112,7 +112,7 @@ def _concats_channels(op: ops.Concat) -> bool:
     )
 
 
-def _whole(shape: tuple[int, ...]) -> ChannelSlice:
+def _whole_slot(shape: tuple[int, ...]) -> ChannelSlice:
     return ChannelSlice(shape, shape, 0)
 
 

@@ -52,7 +52,7 @@ class Fusion:
         return found
 
     def fuse(self, head: PlannedLayer, index: int, end: int) -> int:
-        """Group layer ``index`` and the layers that run as one with it; return their number."""
+        """Fuse layer ``index`` with as many followers as possible; return the number of layers."""
         head.group = None
         last = self.last_fusable(index, end)
         if last > index:

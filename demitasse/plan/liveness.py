@@ -1,9 +1,9 @@
 """Liveness: the blobs of a net that are kept, and the buffers that other blobs share.
 
-In a net that only runs forward, the data of a blob that is not kept is needed from the layer that
-writes it to the last layer that reads it: that is its *live range*. In a net that is trained all
-data is kept, for the backward pass reads it, but a gradient lives only from the first layer that
-writes it to the layer that reads it. Memories whose live ranges do not overlap are assigned to one
+In a net that only runs forward, the *live range* of a blob's data begins at the layer that writes
+the blob, and ends at the last layer that reads the blob. In a net that is trained, all data is kept
+for the backward pass. A gradient lives from the first layer that writes it to the layer that reads
+it. Memories whose live ranges do not overlap are assigned to one
 slot, as a compiler assigns variables to registers; the largest first, so that few slots are large.
 
 Source: Y. Pisarchyk and J. Lee, *Efficient Memory Management for Deep Neural Net Inference*, 2020,

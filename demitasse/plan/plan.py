@@ -143,7 +143,7 @@ class Plan:
         """
         if self._seen != self._changes.number or self.observer is not None:
             return False
-        segment = self._segments.whole()
+        segment = self._segments.all_layers()
         if segment is None or segment.replay is None:
             return False
         try:
@@ -334,16 +334,16 @@ class Plan:
             self._on_shapes_known()
         fresh = [self.entries[i] for i in range(start, end + 1) if self._lower(i, end)]
         for entry in reversed(fresh):
-            with _named(entry, "preparation"):
+            with _naming(entry, "preparation"):
                 entry.lower_backward()
         index = start
         while index <= end:
-            with _named(self.entries[index], "preparation"):
+            with _naming(self.entries[index], "preparation"):
                 index += self._fusion.fuse(self.entries[index], index, end)
         groups = self._fusion.groups_with_gradient(start, end)
         for index in range(start, end + 1):
             entry = self.entries[index]
-            with _named(entry, "preparation"):
+            with _naming(entry, "preparation"):
                 self._fusion.fuse_gradients(entry, index, start, groups.get(index))
         for entry in entries:
             entry.subscribe(self._changes)
@@ -351,13 +351,13 @@ class Plan:
 
     def _reshape(self, entries: Sequence[PlannedLayer]) -> None:
         for entry in entries:
-            with _named(entry, "reshape"):
+            with _naming(entry, "reshape"):
                 entry.reshape()
 
     def _lower(self, index: int, end: int) -> bool:
         entry = self.entries[index]
         after = self.entries[index + 1 : self._fusion.last_fusable(index, end) + 1]
-        with _named(entry, "preparation"):
+        with _naming(entry, "preparation"):
             return entry.lower([op for member in after if (op := member.layer.op)])
 
     # -- errors --------------------------------------------------------------------------------
@@ -380,7 +380,7 @@ class Plan:
 
 
 @contextmanager
-def _named(entry: PlannedLayer, doing: str) -> Iterator[None]:
+def _naming(entry: PlannedLayer, doing: str) -> Iterator[None]:
     """Name the layer in errors of the block."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""One layer of a plan: its blobs, the Step that runs it, and why nothing faster does."""
+"""Layers of a plan: blobs, Steps, and the reasons why nothing faster runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CACHED_SHAPES = 4
 
 
 class Choice(FrozenStruct):
-    """The code that runs a layer, for some shapes of its blobs.
+    """Code of a layer for some shapes of the blobs.
 
     Attributes:
         step: The Step; None for the layer's portable code.
@@ -48,7 +48,7 @@ class Group(FrozenStruct):
 
 @dataclass(frozen=True)
 class LayerBinding:
-    """One layer with its blobs and its wanted gradients.
+    """A layer with its blobs and its wanted gradients.
 
     Attributes:
         layer: The layer.

@@ -236,7 +236,7 @@ class Segments:
             known = self._forward[first, last] = list(self._cut(first, last))
         return known
 
-    def whole(self) -> Segment | None:
+    def all_layers(self) -> Segment | None:
         """Return the segment of all layers forward, if there is one since the last change."""
         if self._seen != self._changes.number:
             return None

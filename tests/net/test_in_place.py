@@ -1,15 +1,13 @@
-"""Layers in place behind one another give what they give one by one, on backends with Steps.
-
-A backend may run several layers as one, or take a layer's gradient from its result: neither may
-show, whoever overwrites what.
-"""
+"""In-place layers: chains of them, and shapes that cannot be in place."""
 
 from functools import lru_cache
 
 import numpy as np
 import pytest
+from expect_error import expect_error
 
 from demitasse import Net
+from demitasse.errors import NetError
 from demitasse.io.proto import NetParameter, parse_text
 
 FILLERS = "filler { value: -1.5 } bias_filler { value: 0.25 }"
@@ -103,3 +101,46 @@ def expect_two_layers(first, second, apart, start, phase, device):
     for mine, other in zip(got, one_by_one(text, phase), strict=True):
         # a scale before a normalisation has a gradient of nearly 0, a difference of large sums
         assert np.abs(mine - other).max() <= 1e-4 * max(1.0, np.abs(other).max())
+
+
+INPUT = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: [2, 4, 4, 3] } } }'
+
+
+def net(*layers):
+    return Net(parse_text(INPUT + "".join(layers), NetParameter), device="numpy")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        'type: "Im2col" convolution_param { kernel_size: 2 }',
+        'type: "Convolution" convolution_param { num_output: 4 kernel_size: 2 }',
+        'type: "Pooling" pooling_param { kernel_size: 2 stride: 2 }',
+        'type: "Reduction" reduction_param { axis: 1 }',
+        'type: "InnerProduct" inner_product_param { num_output: 5 }',
+    ],
+    ids=lambda fields: fields.split('"')[1],
+)
+def test_another_shape_in_place_is_refused_with_both(fields):
+    relu = 'layer { name: "r" type: "ReLU" bottom: "x" top: "y" }'
+    layer = f'layer {{ name: "l" bottom: "y" top: "y" {fields} }}'
+
+    with expect_error(NetError, place="layer 'l'", mentions="(2, 4, 4, 3)"):
+        net(relu, layer)
+
+
+def test_the_same_shape_in_place_is_not_refused():
+    fields = "convolution_param { num_output: 4 kernel_size: 3 pad: 1 }"
+
+    made = net(f'layer {{ name: "c" type: "Convolution" bottom: "x" top: "x" {fields} }}')
+
+    assert made.blobs["x"].shape == (2, 4, 4, 3)
+
+
+@pytest.mark.parametrize("kind", ["EuclideanLoss", "HingeLoss", "MultinomialLogisticLoss"])
+def test_a_loss_in_the_place_of_its_bottom_is_refused(kind):
+    labels = 'layer { name: "y" type: "Input" top: "y" input_param { shape { dim: 2 } } }'
+    layer = f'layer {{ name: "l" type: "{kind}" bottom: "x" bottom: "y" top: "x" }}'
+
+    with expect_error(NetError, place="layer 'l'"):
+        net(labels, layer)

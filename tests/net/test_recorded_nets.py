@@ -1,10 +1,12 @@
-"""Net construction as Caffe recorded it."""
+"""Nets as Caffe recorded them: construction, and trained models of other people."""
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from goldens import describe, golden_rules
+from recorded_models import RecordedModel, recorded_names
 from zeros import fill_with_zeros
 
 from demitasse import Net
@@ -61,3 +63,34 @@ def compare(recording: Path, phase: str, want: dict, backend: str) -> list[str]:
         # recorded before Caffe applies force_backward to its flags
         want["needs_backward"] = [layer["name"] for layer in want["layers"]]
     return [f"{name}: {key} differs" for key in got if key in want and got[key] != want[key]]
+
+
+DETECTORS = ["libfacedetection_v1_ssd", "ultralight_rfb320"]
+
+
+def check(model: RecordedModel, device: str) -> None:
+    net = Net(model.net, "TEST", weights=model.weights, device=device)
+
+    for key, value in model.inputs.items():
+        net.set_input(key, value)
+    net.forward()
+
+    for name, expected in model.blobs.items():
+        blob = name
+        if blob not in net.blobs:  # OpenCV names outputs after layers
+            blob = net.blob_names[net.structure.top_ids(net.layer_names.index(blob))[0]]
+        found = net.blobs[blob].cpu_data()
+        scale = max(1e-3, float(np.abs(expected).max()))
+        np.testing.assert_allclose(
+            found.reshape(expected.shape), expected, rtol=0, atol=2e-4 * scale
+        )
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_detectors_match_opencv(name, reference_data, backend):
+    check(RecordedModel.read(reference_data, name), backend)
+
+
+@pytest.mark.parametrize("name", recorded_names())
+def test_models_match_caffe(name, reference_data):
+    check(RecordedModel.read(reference_data, name), "numpy")
