@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cuda_host import cuda_at
 from expect_error import expect_error
 
 from demitasse import Net
@@ -195,3 +196,15 @@ def test_another_size_and_another_device_are_verified(backend):
     net.forward_backward()
 
     assert net.plan.observer is not None
+
+
+def test_right_steps_of_a_gpu_pass():
+    net = Net(parse_text(TEXT, NetParameter), "TRAIN", device=cuda_at("host"), seed=1, verify=True)
+
+    for _ in range(4):
+        net.clear_param_diffs()
+        net.forward_backward()
+        net.update()
+
+    assert any(step is not None for step in net.plan.steps())
+    assert "layers are observed" in net.execution.capture_blocker()
