@@ -219,11 +219,11 @@ def test_stored_statistics_and_factors_are_folded_into_the_filters():
 
 def test_filters_that_are_not_kept_follow_the_parameter_and_take_folded_factors():
     text = net(
-        conv(32, "kernel_size: 3 pad: 1 bias_term: false"),
+        conv(256, "kernel_size: 3 pad: 1 bias_term: false"),
         layer("n", "BatchNorm", "c", "c"),
         layer("s", "Scale", "c", "c", "scale_param { bias_term: true }"),
         layer("r", "ReLU", "c", "c"),
-        conv(32, "kernel_size: 3 pad: 1", bottom="c", name="d"),
+        conv(256, "kernel_size: 3 pad: 1", bottom="c", name="d"),
         shape=(2, 16, 9, 9),
     ).replace("force_backward: true", "")
     found, held = [], []
@@ -242,7 +242,7 @@ def test_filters_that_are_not_kept_follow_the_parameter_and_take_folded_factors(
     assert all(output.any() for output in found[0])
     for unpacked, kept in zip(*found, strict=True):
         np.testing.assert_array_equal(unpacked, kept)
-    assert held[1] - held[0] >= 36 * 4 * 32 * (16 + 32)
+    assert held[1] - held[0] >= 36 * 4 * 256 * (16 + 256)
 
 
 def test_filters_are_made_again_when_the_parameter_has_changed():

@@ -51,7 +51,7 @@ for function in taken["signals"]:
 platform.system, platform.machine = lambda: name, lambda: taken["machine"]
 
 from demitasse.backends.onednn.library import library
-library._places = lambda: ["not-there"]
+library._candidate_files = lambda: ["not-there"]
 from demitasse.cli import main
 main(arguments)
 """

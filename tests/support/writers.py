@@ -154,7 +154,7 @@ WRITERS = (
 
 
 WRITING = {
-    "backends/kept.py": "kernels",
+    "backends/kernel_cache.py": "kernels",
     "benchmark/results.py": "results of measuring",
     "cli/command.py": "log file",
     "cli/commands/caffe.py": "executables",

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
+from demitasse.backends.kernels.epilogue import rectifying
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
@@ -32,6 +32,7 @@ from demitasse.backends.kernels.language.words import (
     minimum,
 )
 from demitasse.backends.kernels.math_functions import sigmoid, tanh
+from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.kernels.tuning import Tuning
 
 __all__ = ["MOST_ROWS", "FewRows", "Then"]

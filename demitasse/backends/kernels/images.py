@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.words import Float, Vector, Word, choose, minimum
-
-__all__ = ["Images", "Padded", "bordered", "first_channels"]
+__all__ = ["Images", "first_channels"]
 
 
 FLOAT_BYTES = 4
@@ -116,45 +113,3 @@ class Images:
             raise ValueError(message)
         firsts = first_channels(self.shape[1], width)
         return [(at, self.place(at)) for at in firsts]
-
-
-class Padded(NamedTuple):
-    """Images of which rows are copied with zeros around them.
-
-    Attributes:
-        height: Rows of an image.
-        width: Columns of it.
-        left: Zeros before the first column.
-        columns: Columns of a copied row, with its zeros.
-    """
-
-    height: Word
-    width: Word
-    left: Word
-    columns: Word
-
-
-def bordered(
-    k: Kernel, y: Word, images: Padded, target: Word, zero: Vector | Float, step: int
-) -> tuple[Word, Word]:
-    """Write the zeros of a row of an image, and leave the rest to be copied.
-
-    Args:
-        k: The kernel.
-        y: Index of the row, which may lie outside the image; then all is zero.
-        images: The images.
-        target: Address of the copied row.
-        zero: What is written.
-        step: Its bytes.
-
-    Returns:
-        The first of the columns that are the image's, and that after the last.
-    """
-    columns = images.columns
-    inside = (y > -1) & (y < images.height)
-    begin = choose(inside, images.left, columns)
-    end = choose(inside, minimum(images.left + images.width, columns), columns)
-    for stop, start in ((begin, 0), (columns, end)):
-        with k.loop(stop, start) as column:
-            k.store(zero, target + column.i * step)
-    return begin, end

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from stages import WIDTH, called, exported
 
-from demitasse.backends.kernels.images import Padded, bordered
 from demitasse.backends.kernels.language.words import FLOAT
+from demitasse.backends.kernels.padding import Padded, bordered
 
 
 def write(k):

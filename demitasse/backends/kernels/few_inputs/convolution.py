@@ -9,7 +9,6 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.few_inputs.bands import (
     Band,
     BandFields,
@@ -32,6 +31,7 @@ from demitasse.backends.kernels.language.words import (
     maximum,
     minimum,
 )
+from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 
 __all__ = ["DirectConvolution", "PoolFields", "carry", "pool_values", "pooled"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
+from demitasse.backends.kernels.epilogue import rectifying
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -35,6 +35,7 @@ from demitasse.backends.kernels.language.words import (
 )
 from demitasse.backends.kernels.pointwise.schedule import PANEL, WIDEST, PointwiseSchedule
 from demitasse.backends.kernels.products import ROWS, fill_panels, multiply
+from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 
 __all__ = ["PointwiseConvolution"]
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT
 from demitasse.backends.kernels.products import matrix_products
+from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.kernels.winograd.blocks import Block, ScratchLayout, StripFields, each_block
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.output_transform import POOLED, back, join

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from demitasse.backends.kernels.images import Images, Padded, bordered
+from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import RUNTIME, Address, Output, Struct, Values
 from demitasse.backends.kernels.language.words import (
@@ -19,6 +19,7 @@ from demitasse.backends.kernels.language.words import (
     Word,
     fma,
 )
+from demitasse.backends.kernels.padding import Padded, bordered
 from demitasse.backends.kernels.winograd.blocks import Block, StripFields, each_strip
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.schedule import Phase

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.epilogue import Rectifier
 from demitasse.backends.kernels.few_rows import FewRows
 from demitasse.backends.kernels.pointwise import plan_pointwise
+from demitasse.backends.kernels.rectifier import Rectifier
 from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.onednn.arguments import Argument, InputArg, OutputArg, ParamArg
 from demitasse.backends.onednn.jit_adapters.calls import KernelCall

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
+from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.onednn.step import op_title
 from demitasse.backends.step import Declined
 

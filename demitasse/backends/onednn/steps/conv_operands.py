@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
+from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.onednn.arguments import Argument, GradArg, InputArg, OutputArg
 from demitasse.backends.step import Operand
 
