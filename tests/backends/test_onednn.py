@@ -323,7 +323,7 @@ def test_the_gradient_of_a_part_of_what_ran_as_one_is_refused_with_a_way_out():
     one.forward()
     one.blobs["y"].mutable_cpu_diff()[...] = 1
 
-    with expect_error(NetError, ErrorCode.BAD_STATE, mentions="lowered=False"):
+    with expect_error(NetError, ErrorCode.BAD_STATE, mentions="optimize=False"):
         one.backward(end="scale")
 
     one.forward()

@@ -9,7 +9,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.images import first_channels
-from demitasse.backends.kernels.products import split_columns
+from demitasse.backends.kernels.panels import split_columns
 from demitasse.backends.kernels.tuning import Tuning
 
 __all__ = ["DirectSchedule"]

@@ -34,7 +34,8 @@ from demitasse.backends.kernels.language.words import (
     chunk,
     minimum,
 )
-from demitasse.backends.kernels.products import WIDEST, multiply, split_columns
+from demitasse.backends.kernels.panels import WIDEST, split_columns
+from demitasse.backends.kernels.products import multiply
 from demitasse.backends.kernels.tuning import Tuning
 
 __all__ = ["PointwiseGradient", "gradient_pays", "lies_in_vectors"]

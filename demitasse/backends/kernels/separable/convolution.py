@@ -38,7 +38,8 @@ from demitasse.backends.kernels.language.words import (
     chunk,
     minimum,
 )
-from demitasse.backends.kernels.products import ROWS, fill_panels, multiply
+from demitasse.backends.kernels.panels import fill_panels
+from demitasse.backends.kernels.products import ROWS, multiply
 from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.kernels.separable.schedule import LINE, LINES, UNROLLED, SeparableSchedule
 

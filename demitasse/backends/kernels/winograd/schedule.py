@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise, product
 from typing import Literal, NamedTuple
 
-from demitasse.backends.kernels.products import split_columns
+from demitasse.backends.kernels.panels import split_columns
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd.matrices import Filtering
 

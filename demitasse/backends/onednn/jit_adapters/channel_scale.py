@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from demitasse.backends.kernels.channel_affine import GateGradient, Gates
 from demitasse.backends.onednn.arguments import InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.calls import KernelCall
 from demitasse.backends.onednn.library.engine import Engine
+
+if TYPE_CHECKING:
+    from demitasse.backends.kernels.channel_affine import GateGradient, Gates
 
 __all__ = ["GateCall", "GateGradientCall", "GatePorts"]
 

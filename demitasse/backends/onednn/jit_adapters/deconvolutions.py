@@ -8,7 +8,6 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.col2im import Col2Im
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.arguments import InputArg, OutputArg, ParamArg
 from demitasse.backends.onednn.jit_adapters.calls import ConvCall
@@ -105,6 +104,8 @@ class OverlapCall(ConvCall):
     def __init__(
         self, engine: Engine, op: ops.Deconv, operands: ConvOperands, tuning: Tuning
     ) -> None:
+        from demitasse.backends.kernels.col2im import Col2Im
+
         n, c, *bottom = op.bottom
         _, m, *top = op.top
         rows, outputs = n * bottom[0] * bottom[1], op.kernel[0] * op.kernel[1] * m

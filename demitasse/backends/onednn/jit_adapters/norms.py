@@ -12,9 +12,6 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import norm
-from demitasse.backends.kernels.col2im import Col2Im
-from demitasse.backends.kernels.norm.backward import GradientFanout, NormalizationGradient
-from demitasse.backends.kernels.norm.forward import Normalization
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.arguments import Argument, GradArg, InputArg, OutputArg, ParamArg
 from demitasse.backends.onednn.jit_adapters.calls import KernelCall, spoils
@@ -30,6 +27,7 @@ from demitasse.backends.step import Operand
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.channel_affine import GateGradient, Gates
+    from demitasse.backends.kernels.norm.backward import GradientFanout, NormalizationGradient
     from demitasse.backends.kernels.norm.forward import Normalization, PlaneNorm
 
 __all__ = [
@@ -189,6 +187,8 @@ class NormGradientCall(KernelCall):
         gradients: Sequence[GradArg | None],
         behind: OutputArg | None = None,
     ) -> None:
+        from demitasse.backends.kernels.norm.backward import NormalizationGradient
+
         self._kernel = NormalizationGradient(forward.kernel)
         self.forward, self.source, self.dy, self._behind = forward, source, dy, behind
         self._both = self._kernel
@@ -269,6 +269,8 @@ class NormFanoutCall(KernelCall):
 
     @cached_property
     def _kernel(self) -> NormalizationGradient:
+        from demitasse.backends.kernels.norm.backward import NormalizationGradient
+
         return NormalizationGradient(self._norm.forward.kernel, handed=self._handed)
 
     def __call__(self) -> None:
@@ -329,6 +331,8 @@ class PlaneCall(KernelCall):
         found = engine.describe("matmul", x, w, None, y.handle, engine.attributes)
         uses = (Arg.SRC, x), (Arg.WEIGHTS, w), (Arg.DST, y.handle)
         self._product = Primitive(engine.stream, found, uses)
+        from demitasse.backends.kernels.col2im import Col2Im
+
         self._kernel = Col2Im((1, *bottom), (1, *top, 1), op.kernel, op.stride, op.pad, tuning)
         self._counts, self._size = (images, planes), y.size
         self._steps = channels * pixels, window, math.prod(top)

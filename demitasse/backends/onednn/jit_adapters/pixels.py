@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.few_rows import FewRows
 from demitasse.backends.kernels.pointwise import plan_pointwise
 from demitasse.backends.kernels.rectifier import Rectifier
 from demitasse.backends.kernels.separable import plan_separable
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from demitasse.backends.kernels.few_rows import Then
+    from demitasse.backends.kernels.few_rows import FewRows, Then
     from demitasse.backends.onednn.jit_adapters.unary import OffsetCall
     from demitasse.backends.onednn.steps.conv_operands import Folded
 
@@ -126,11 +125,13 @@ def rows_call(
     Raises:
         Declined: The kernel does not do what follows.
     """
+    from demitasse.backends.kernels.few_rows import FewRows
+
     tuning = engine.tuning.as_set(wanted())
     rows, (panel, columns) = source.layout.shape[0], _panel(weight.layout)
     if not tuning.width or not panel or panel % tuning.width:
         return None
-    from demitasse.backends.kernels.few_rows import MOST_ROWS, FewRows
+    from demitasse.backends.kernels.few_rows import MOST_ROWS
 
     if rows > MOST_ROWS[tuning.width]:
         return None

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.recurrence.backward import RecurrentBackward
-from demitasse.backends.kernels.recurrence.forward import Recurrence, SavedStates, Squashing
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.arguments import InputArg, ParamArg
 from demitasse.backends.onednn.jit_adapters.calls import KernelCall
@@ -23,6 +21,8 @@ from demitasse.backends.step import Declined, Operand, Operands
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from demitasse.backends.kernels.recurrence.forward import Recurrence, Squashing
 
 __all__ = ["LearnedSteps", "OutputCall", "StepsCall", "learned_steps", "output_call", "steps_call"]
 
@@ -53,13 +53,14 @@ def steps_call(
     Raises:
         Declined: There are no kernels here.
     """
+    from demitasse.backends.kernels.recurrence.forward import Recurrence
+
     tuning = engine.tuning.as_set(wanted())
     if not tuning.width:
         message = "no kernels are made at run time; steps without gradients need those"
         raise Declined(message)
     weight, size = at.params[3 if op.static else 2], op.m
     blocks = channel_blocks(engine, (z.shape[-1] // size, size, size), tuning.width)
-    from demitasse.backends.kernels.recurrence.forward import Recurrence
 
     kernel = Recurrence(op.cell, z, tuning, static=static)
     return StepsCall(engine, op, at, ParamArg(Arg.WEIGHTS, weight, blocks), kernel, hidden)
@@ -172,6 +173,8 @@ class LearnedSteps:
         z: np.ndarray,
         tuning: Tuning,
     ) -> None:
+        from demitasse.backends.kernels.recurrence.forward import Recurrence, SavedStates
+
         self._cell, self._tuning = op.cell, tuning
         self._kept = SavedStates.of(op.cell, (op.steps, op.rows, op.m))
         self._kernel = Recurrence(op.cell, z, tuning, kept=self._kept)
@@ -202,6 +205,8 @@ class LearnedSteps:
         return self._end
 
     def prepare_backward(self, dz: np.ndarray, known: np.ndarray) -> None:
+        from demitasse.backends.kernels.recurrence.backward import RecurrentBackward
+
         self._gradient = RecurrentBackward(self._cell, dz, known, self._kept, self._tuning)
 
     def backward(self, cont: np.ndarray, dy: np.ndarray) -> None:

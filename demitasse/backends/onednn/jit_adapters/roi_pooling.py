@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans
+from typing import TYPE_CHECKING
+
 from demitasse.backends.onednn.arguments import InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.calls import KernelCall
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.regions import Bins
+
+if TYPE_CHECKING:
+    from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans
 
 __all__ = ["RegionCall"]
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.elementwise import Elementwise
 from demitasse.backends.onednn.arguments import InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.calls import KernelCall
 from demitasse.backends.onednn.jit_adapters.images import images_of
@@ -20,6 +19,7 @@ from demitasse.backends.step import Declined
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from demitasse.backends.kernels.elementwise import Elementwise
     from demitasse.backends.kernels.interpolation import Interpolation
     from demitasse.backends.kernels.l2_normalize import L2Normalize
     from demitasse.backends.kernels.small_axis_softmax import SmallAxisSoftmax
@@ -51,11 +51,12 @@ def elementwise_call(
     Raises:
         Declined: There are no kernels here.
     """
+    from demitasse.backends.kernels.elementwise import Elementwise
+
     tuning = engine.tuning.as_set(wanted())
     if not tuning.width:
         message = f"no kernels are made at run time; {function} needs those"
         raise Declined(message)
-    from demitasse.backends.kernels.elementwise import Elementwise
 
     kernel = Elementwise(function, numbers, targets[0].layout.size, tuning)
     return ElementwiseCall(engine, kernel, sources, targets)

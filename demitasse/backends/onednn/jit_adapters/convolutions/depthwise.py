@@ -6,9 +6,9 @@ import math
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
 from demitasse.backends.kernels.depthwise.schedule import DepthwiseSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.arguments import InputArg, OutputArg
@@ -20,6 +20,9 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands
 from demitasse.backends.step import Declined
+
+if TYPE_CHECKING:
+    from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
 
 __all__ = ["DepthwiseCall", "DepthwiseKernels"]
 
@@ -111,4 +114,6 @@ class DepthwiseCall(ChannelCall):
 
     @cached_property
     def _kernel(self) -> DepthwiseConvolution:
+        from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
+
         return DepthwiseConvolution(self._strips, *self._images, self.operands.then)

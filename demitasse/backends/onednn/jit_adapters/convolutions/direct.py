@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.few_inputs.convolution import DirectConvolution
-from demitasse.backends.kernels.few_inputs.gradient import DirectGradient
 from demitasse.backends.kernels.few_inputs.schedule import DirectSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.arguments import OutputArg
@@ -19,6 +18,9 @@ from demitasse.backends.onednn.jit_adapters.images import images_in_vectors
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
+
+if TYPE_CHECKING:
+    from demitasse.backends.kernels.few_inputs.convolution import DirectConvolution
 
 __all__ = ["DirectCall", "DirectGradientCall", "DirectKernels"]
 
@@ -91,6 +93,8 @@ class DirectCall(FilterCall):
 
     @cached_property
     def _kernel(self) -> DirectConvolution:
+        from demitasse.backends.kernels.few_inputs.convolution import DirectConvolution
+
         return DirectConvolution(self._banding, self._target, self.operands.then)
 
     def _pass_offsets(self, offsets: np.ndarray) -> None:
@@ -116,6 +120,8 @@ class DirectGradientCall(FilterGradientCall):
     def __init__(
         self, engine: Engine, banding: DirectSchedule, operands: GradientOperands, dy: Images
     ) -> None:
+        from demitasse.backends.kernels.few_inputs.gradient import DirectGradient
+
         self._kernel = DirectGradient(banding, dy, bias=operands.bias is not None)
         super().__init__(engine, operands, self._kernel.code)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.few_outputs.convolution import NarrowConvolution
 from demitasse.backends.kernels.few_outputs.schedule import FewOutputsSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.arguments import OutputArg
@@ -16,6 +16,9 @@ from demitasse.backends.onednn.jit_adapters.images import images_in_vectors
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands
+
+if TYPE_CHECKING:
+    from demitasse.backends.kernels.few_outputs.convolution import NarrowConvolution
 
 __all__ = ["NarrowCall", "NarrowKernels"]
 
@@ -65,4 +68,6 @@ class NarrowCall(ChannelCall):
 
     @cached_property
     def _kernel(self) -> NarrowConvolution:
+        from demitasse.backends.kernels.few_outputs.convolution import NarrowConvolution
+
         return NarrowConvolution(self._lines, self._x, self.operands.then)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.grouped.convolution import GroupedConvolution
-from demitasse.backends.kernels.grouped.gradient import GroupedGradient
 from demitasse.backends.kernels.grouped.schedule import GroupedSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.arguments import InputArg, OutputArg
@@ -20,6 +19,9 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import channel_blocks
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
+
+if TYPE_CHECKING:
+    from demitasse.backends.kernels.grouped.convolution import GroupedConvolution
 
 __all__ = ["GroupedCall", "GroupedGradientCall", "GroupedKernels"]
 
@@ -132,6 +134,8 @@ class GroupedCall(ChannelCall):
 
     @cached_property
     def _kernel(self) -> GroupedConvolution:
+        from demitasse.backends.kernels.grouped.convolution import GroupedConvolution
+
         return GroupedConvolution(self._parts, *self._images, self.operands.then)
 
     def _pass_weights(self, weights: np.ndarray) -> None:
@@ -155,6 +159,8 @@ class GroupedGradientCall(FilterGradientCall):
         operands: GradientOperands,
         images: tuple[Images, Images],
     ) -> None:
+        from demitasse.backends.kernels.grouped.gradient import GroupedGradient
+
         self._kernel = GroupedGradient(parts, *images, bias=operands.bias is not None)
         super().__init__(engine, operands, parts.code)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,8 +12,6 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.pointwise import limits_pay
-from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
-from demitasse.backends.kernels.pointwise.gradient import PointwiseGradient
 from demitasse.backends.kernels.pointwise.schedule import PointwiseSchedule
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.jit_adapters.calls import FilterCall, FilterGradientCall
@@ -21,6 +20,10 @@ from demitasse.backends.onednn.jit_adapters.images import images_of
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
+
+if TYPE_CHECKING:
+    from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
+    from demitasse.backends.kernels.pointwise.gradient import PointwiseGradient
 
 __all__ = ["PixelsCall", "PixelsGradientCall", "PointwiseGradients", "PointwiseKernels"]
 
@@ -119,6 +122,8 @@ class PixelsCall(FilterCall):
 
     @cached_property
     def _kernel(self) -> PointwiseConvolution:
+        from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
+
         return PointwiseConvolution(self._parts, *self._images, None, self.operands.then)
 
     @cached_property
@@ -155,6 +160,8 @@ class PixelsGradientCall(FilterGradientCall):
 
     @cached_property
     def _kernel(self) -> PointwiseGradient:
+        from demitasse.backends.kernels.pointwise.gradient import PointwiseGradient
+
         return PointwiseGradient(*self._images, self._tuning, bias=self.operands.bias is not None)
 
     def _write(

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.few_inputs import plan_direct
-from demitasse.backends.kernels.few_inputs.gradient import DirectGradient
 from demitasse.backends.kernels.few_inputs.schedule import DirectSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import later
@@ -28,6 +28,9 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
+
+if TYPE_CHECKING:
+    pass
 
 __all__ = ["TransposedCall", "TransposedGradientCall", "TransposedKernels", "transposed_kernels"]
 
@@ -115,6 +118,8 @@ class TransposedGradientCall(KernelCall):
     def __init__(
         self, engine: Engine, banding: DirectSchedule, operands: GradientOperands, images: Images
     ) -> None:
+        from demitasse.backends.kernels.few_inputs.gradient import DirectGradient
+
         self.operands, self._banding = operands, banding
         self._kernel = DirectGradient(banding, images, bias=False)
         self._transposed = aligned(banding.y[1] * banding.taps)

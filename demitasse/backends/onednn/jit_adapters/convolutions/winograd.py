@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,9 +12,6 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.winograd import can_pool_tiles
-from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
-from demitasse.backends.kernels.winograd.filters import Filters
-from demitasse.backends.kernels.winograd.gradient import StridedGradient, WinogradGradient
 from demitasse.backends.kernels.winograd.schedule import WinogradSchedule
 from demitasse.backends.onednn.cached_reorder import CachedReorder
 from demitasse.backends.onednn.jit_adapters.calls import ConvCall, FilterGradientCall
@@ -25,6 +23,11 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.step import Memory
 from demitasse.errors import DeviceError, ErrorCode
+
+if TYPE_CHECKING:
+    from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
+    from demitasse.backends.kernels.winograd.filters import Filters
+    from demitasse.backends.kernels.winograd.gradient import StridedGradient, WinogradGradient
 
 __all__ = [
     "OnTheFlyFilters",
@@ -126,6 +129,8 @@ class TransformedFilters:
 
     @cached_property
     def _filters(self) -> Filters:
+        from demitasse.backends.kernels.winograd.filters import Filters
+
         return Filters(self._tiling)
 
     def of(self, operands: ConvOperands) -> np.ndarray:
@@ -197,6 +202,8 @@ class WinogradCall(ConvCall):
 
     @cached_property
     def _kernel(self) -> WinogradConvolution:
+        from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
+
         then = self.operands.then
         return WinogradConvolution(self.tiling, *self._images, then, pool=self._pool)
 
@@ -249,12 +256,16 @@ class WinogradGradientCall(FilterGradientCall):
 
     @cached_property
     def _kernel(self) -> WinogradGradient | StridedGradient:
+        from demitasse.backends.kernels.winograd.gradient import StridedGradient, WinogradGradient
+
         of = WinogradGradient if self.tiling.stride == 1 else StridedGradient
         return of(self.tiling, *self._images)
 
     def _write(
         self, source: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None
     ) -> None:
+        from demitasse.backends.kernels.winograd.gradient import StridedGradient
+
         kernel = self._kernel
         [scratch] = self.engine.workspaces(kernel.scratch_size)
         if isinstance(kernel, StridedGradient):
