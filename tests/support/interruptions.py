@@ -14,7 +14,7 @@ import demitasse
 from demitasse.errors import DeviceError
 
 PACKAGE = str(Path(demitasse.__file__).parent)
-APART = (str(Path(PACKAGE) / "core" / "interrupts.py"),)
+APART = (str(Path(PACKAGE) / "core" / "threads.py"),)
 """Files in which nothing is raised: while they run, Ctrl-C waits."""
 
 Line = tuple[str, int]
