@@ -66,7 +66,7 @@ def test_outputs_are_those_of_the_net(run):
     np.savez("x.npz", data=values)
     with Net("deploy.prototxt", "TEST", device="numpy") as net:
         net.load("stripes.caffemodel")
-        wanted = net.predict(values, batch=4)["prob"]
+        wanted = net.predict(values, batch_size=4)["prob"]
 
     for name in ("x.npy", "x.npz"):
         good(run(f"predict stripes.caffemodel {name} --batch 4 -o {name}.out --device numpy"))

@@ -12,10 +12,9 @@ from demitasse.backends.regions import Bins
 if TYPE_CHECKING:
     from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans
 
+    Regions = RegionMaxima | RegionMeans
+
 __all__ = ["RegionCall"]
-
-
-Regions = RegionMaxima | RegionMeans
 
 
 class RegionCall(KernelCall):
