@@ -107,7 +107,7 @@ def tests_torch(session: nox.Session) -> None:
     install(session, "test", extras="all,torch")
     device = "torch:cpu"
     session.run("python", "-m", "demitasse.testing.conformance", f"--device={device}")
-    rooms = ("core", "layers", "net", "solvers", "testing")
+    rooms = ("core", "layers", "net", "training", "testing")
     pytest(session, *(f"tests/{room}" for room in rooms), "-m", "backend and not slow",
            f"--backends={device}")  # fmt: skip
     pytest(session, "tests/backends/test_torch.py")
