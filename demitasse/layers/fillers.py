@@ -101,7 +101,6 @@ def _gaussian(shape: Shape, filler: FillerParameter) -> Make:
 
 
 def _positive_unitball(shape: Shape, filler: FillerParameter) -> Make:
-
     def make(draw: Draw) -> np.ndarray:
         values = _between(shape, 0.0, 1.0, draw)
         rows = values.reshape(shape[0], -1) if shape else values.reshape(1, -1)

@@ -13,7 +13,6 @@ from demitasse.notebook import html
 
 if TYPE_CHECKING:
     from demitasse.benchmark import Result
-    from demitasse.net import Net
     from demitasse.testing import Comparison
 
 Record = Mapping[str, object]

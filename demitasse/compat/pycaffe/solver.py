@@ -19,7 +19,6 @@ from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import SolverParameter, read_solver_params
 
 if TYPE_CHECKING:
-    from demitasse.compat.pycaffe.net import Net
     from demitasse.training.distributed.gradient_buffer import GradientAverager
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,9 +20,6 @@ from demitasse.layers.checks import out_of_range, positive, wrong_shapes
 from demitasse.layers.detection.boxes import overlaps
 from demitasse.layers.detection.matching import COLUMNS, GroundTruth, parse_ground_truth
 from demitasse.layers.registry import register_layer
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Place = Callable[[np.ndarray, int], np.ndarray]
 """Function that converts boxes (K, 4) of the image with an index to the units of comparison."""

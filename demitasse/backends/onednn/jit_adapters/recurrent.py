@@ -20,8 +20,6 @@ from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Operand, Operands
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from demitasse.backends.kernels.recurrence.forward import Recurrence, Squashing
 
 __all__ = ["LearnedSteps", "OutputCall", "StepsCall", "learned_steps", "output_call", "steps_call"]

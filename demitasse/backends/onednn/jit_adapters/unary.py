@@ -17,8 +17,6 @@ from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from demitasse.backends.kernels.elementwise import Elementwise
     from demitasse.backends.kernels.interpolation import Interpolation
     from demitasse.backends.kernels.l2_normalize import L2Normalize

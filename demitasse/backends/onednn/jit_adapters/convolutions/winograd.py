@@ -86,7 +86,6 @@ class WinogradKernels(ConvKernels):
     def _tiled_filters(
         self, tiling: WinogradSchedule, *, kept: bool
     ) -> TransformedFilters | OnTheFlyFilters:
-
         if tiling.on_the_fly or tiling.stride > 1:
             return OnTheFlyFilters()
         return TransformedFilters(self.engine, tiling, kept=kept)
