@@ -397,3 +397,16 @@ def test_a_rectifier_with_a_slope_keeps_them_apart():
 
     assert np.abs(one - other).max() <= 2e-5 * np.abs(other).max()
     assert not codes["norm"].startswith("pointwise")
+
+
+def test_slopes_after_a_normalised_convolution_are_computed():
+    layers = 'layer { name: "slopes" type: "PReLU" bottom: "y" top: "slopes" }'
+    text = NORMED + layers
+    fast, portable = made(text, device="cpu"), made(text, device="numpy", optimize=False)
+    for net in (fast, portable):
+        net.forward()
+
+    one, other = (net.blobs["slopes"].cpu_data() for net in (fast, portable))
+
+    assert (other < 0).any()
+    assert np.abs(one - other).max() <= 2e-5 * np.abs(other).max()

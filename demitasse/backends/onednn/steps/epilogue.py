@@ -46,6 +46,16 @@ __all__ = [
 ]
 
 
+PARTS = {
+    "links": "factors and offsets",
+    "other": "a sum",
+    "then": "an activation",
+    "slopes": "PReLU",
+    "pool": "pooling",
+}
+"""Parts of an epilogue: attributes and what they stand for."""
+
+
 @dataclass(frozen=True)
 class Epilogue:
     """Operations that are fused with the convolution before them.
@@ -102,6 +112,20 @@ class Epilogue:
                 raise Declined(message)
             result = at.top[0]
         return cls(links, other, then, slopes, pool, result)
+
+    def decline_all_but(self, *parts: str) -> None:
+        """Decline parts that a kernel does not compute.
+
+        Args:
+            parts: Names of the attributes that the kernel computes.
+
+        Raises:
+            Declined: The epilogue has another part.
+        """
+        present = [name for name in PARTS if getattr(self, name) not in (None, [])]
+        if others := [PARTS[name] for name in present if name not in parts]:
+            message = f"{' and '.join(others)} behind the convolution; the kernel has none"
+            raise Declined(message)
 
 
 def _link(conv: ops.Conv, op: ops.Op, at: Operands) -> Link | None:

@@ -60,7 +60,8 @@ class SeparableStep(OnednnStep[ops.Conv]):
         super().__init__(engine, each.op, at[0])
         rest = list(zip(chain, at, steps, strict=True))
         epilogues = Epilogue.match(each, rest[1:place]), Epilogue.match(pixels, rest[place + 1 :])
-        _check(epilogues)
+        epilogues[0].decline_all_but("links", "then")
+        epilogues[1].decline_all_but("links", "other", "then")
         self.followers = [op_title(op) for op in chain[1:]]
         self.weights = tuple(
             FoldedWeights(conv, epilogue.links)
@@ -109,21 +110,6 @@ def _layout(engine: Engine, target: Operand, usual: Layout) -> Layout:
     return usual
 
 
-def _check(epilogues: tuple[Epilogue, Epilogue]) -> None:
-    """Decline what kernels of separable convolutions do not do.
-
-    Raises:
-        Declined: It is something else than factors, offsets, ReLU and limits, and one sum.
-    """
-    ends = [
-        epilogues[0].other,
-        *(one for epilogue in epilogues for one in (epilogue.slopes, epilogue.pool)),
-    ]
-    if any(one is not None for one in ends):
-        message = "PReLU or pooling behind one, or a sum between them; separable ones have ReLU"
-        raise Declined(message)
-
-
 def _beside(y: Layout) -> Layout:
     """Return the layout of what is added to outputs in this one.
 
@@ -168,9 +154,7 @@ class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         links = links_of(chain[:place], at[:place], source.shape)
         rest = zip(chain[place + 1 :], at[place + 1 :], steps[place + 1 :], strict=True)
         epilogue = Epilogue.match(conv, list(rest))
-        if epilogue.other is not None or epilogue.pool is not None:
-            message = "a sum or pooling after it; kernels of pixels have factors and ReLU alone"
-            raise Declined(message)
+        epilogue.decline_all_but("links", "then")
         super().__init__(engine, links[0][0], at[0])
         self.followers = [op_title(op) for op in chain[1:]]
         self.factors = FixedFactors(source.shape[1], links)
