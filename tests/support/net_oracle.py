@@ -46,6 +46,13 @@ STATISTICS = 1e-5
 LEAST = 1e-6
 """Scale of arrays whose values are all smaller."""
 
+LEAST_LOSS = 2e-3
+"""Scale of smaller losses: the probability that a loss takes the logarithm of rounds by 6e-8, which
+is ``RTOL`` of this scale."""
+
+LOG_LOSSES = {"InfogainLoss", "MultinomialLogisticLoss", "SoftmaxWithLoss"}
+"""Layers whose losses are logarithms of probabilities."""
+
 LEAST_SHARE = 1e-2
 """Scale of gradients that are smaller, as a share of the pass's largest: sums may cancel."""
 
@@ -542,7 +549,7 @@ def _judge(runs: _Runs, want: _Log, got: _Log) -> Verdict:
                 verdict.failure = Failure("shape", text)
                 return verdict
             is_gradient = name.startswith("d ")
-            scale = scales[number] if is_gradient else LEAST
+            scale = scales[number] if is_gradient else _least_value(runs.case, name)
             if is_gradient and _cancels(wanted, scale):
                 scale *= CANCELLED
             if not np.isfinite(wanted).all() or np.abs(wanted).max(initial=0) > HUGE:
@@ -562,11 +569,12 @@ def _weigh(runs, want, got, doubtful, verdict) -> None:
     lines = []
     for number, where, name in doubtful:
         wanted, array = want.steps[number][1][name], got.steps[number][1][name]
-        least = _least_of(want.steps[number][1]) if name.startswith("d ") else LEAST
-        least *= CANCELLED if name.startswith("d ") and _cancels(wanted, least) else 1
+        is_gradient = name.startswith("d ")
+        least = _least_of(want.steps[number][1]) if is_gradient else _least_value(runs.case, name)
+        least *= CANCELLED if is_gradient and _cancels(wanted, least) else 1
         error = _largest(array, wanted, least), _root_mean_square(array, wanted, least)
         trained = any(action == "train" for action, _ in runs.case.scenario.steps)
-        may_jump = trained or name.startswith("d ")
+        may_jump = trained or is_gradient
         place = number, name, wanted, least
         allowed = _either(
             _allowed(small, *place, FACTOR),
@@ -615,6 +623,16 @@ def _allowed(
         mean = max(mean, _root_mean_square(found, wanted, least))
     rtol = GRADIENT_RTOL if name.startswith("d ") else RTOL
     return rtol + factor * largest, rtol + factor * mean
+
+
+def _least_value(case: Case, name: str) -> float:
+    """Return the least scale of an array that is no gradient."""
+    nets = [net for net in (case.net, case.other) if net is not None]
+    losses = {
+        top for net in nets for one in net.layers if one.type in LOG_LOSSES for top in one.tops
+    }
+    is_loss = name == "loss" and bool(losses)
+    return LEAST_LOSS if is_loss or name.rsplit(maxsplit=1)[-1] in losses else LEAST
 
 
 def _least_of(arrays: Arrays) -> float:
