@@ -6,9 +6,36 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from demitasse.backends.kernels.language import status
+from demitasse.backends.step import Declined
 from demitasse.core.config import settings
 
-__all__ = ["Pays", "Tuning"]
+__all__ = ["LOWERINGS", "Pays", "Tuning"]
+
+LOWERINGS = {
+    "concat_in_place": "bottoms of a Concat written where the top has them",
+    "depthwise": "depthwise convolution",
+    "few_classes": "softmax of few classes",
+    "few_inputs": "direct convolution of few input channels",
+    "few_outputs": "convolution to few output channels",
+    "few_rows": "inner products of few rows",
+    "gradient_sum": "the gradients of a sum or Concat, ReLU and Split in one kernel",
+    "grouped": "convolution of small groups",
+    "grouped_pointwise": "gradients of 1x1 convolutions in groups, by batched products",
+    "norm": "BatchNorm by the batch's statistics",
+    "norm_gradient_sum": "the gradient of BatchNorm together with those of the layers before",
+    "normed_pointwise": "a 1x1 convolution together with the BatchNorm before it",
+    "on_the_fly": "Winograd's filters transformed in the pass that uses them",
+    "overlap_add": "deconvolution of overlapping windows",
+    "plane_deconvolution": "deconvolution of one channel at a time",
+    "pointwise": "1x1 convolution into a part of a Concat's top, or with limits",
+    "pointwise_gradient": "the filters' gradient of 1x1 convolutions",
+    "row_convolution": "filters as wide as the image",
+    "separable": "a depthwise convolution together with the 1x1 convolution after it",
+    "transposed": "gradients of convolutions to few output channels",
+    "winograd": "Winograd's convolution",
+    "winograd_strided": "Winograd's convolution of stride 2, in training",
+}
+"""Lowerings of the cpu backend that replace other fast code, by name."""
 
 Pays = Literal["auto", "always", "never"]
 """Choice of a kernel: if a cost model says that it pays, always if supported, or never."""
@@ -48,6 +75,7 @@ class Tuning:
             convolution; they stay in a core's second cache.
         cached_bytes: Images and outputs of a depthwise convolution, up to which most of what it
             reads is still in a cache.
+        without: Names of lowerings that are switched off; see ``LOWERINGS``.
     """
 
     width: int
@@ -71,11 +99,22 @@ class Tuning:
     pixel_filter_bytes: int = 384 << 10
     noted_bytes: int = 128 << 10
     cached_bytes: int = 4 << 20
+    without: frozenset[str] = frozenset()
 
     @property
     def instructions(self) -> str:
         """Name of the processor's instructions for vectors of this width."""
         return "avx512" if self.width > 8 else "avx2"
+
+    def require(self, lowering: str) -> None:
+        """Decline a lowering that is switched off.
+
+        Raises:
+            Declined: It is off.
+        """
+        if lowering in self.without:
+            message = f"the lowering {lowering} is off"
+            raise Declined(message)
 
     def as_set(self, threads: int) -> Tuning:
         """Return this tuning, changed by the settings ``jit`` and ``winograd``.

@@ -100,7 +100,7 @@ class OnednnBackend(NumpyBackend):
     def joins_in_place(self) -> bool:
         # below AVX-512 the library's convolutions take blocks of channels
         wide: bool = self.engine.wide
-        return wide
+        return wide and "concat_in_place" not in self.engine.tuning.without
 
     @cached_property
     def engine(self) -> Engine:
@@ -126,5 +126,7 @@ class OnednnBackend(NumpyBackend):
         from demitasse.backends.onednn.steps.norm import NormStep
 
         if isinstance(steps[-1], NormStep):
+            self.engine.tuning.require("norm_gradient_sum")
             return NormGradientSumStep(self.engine, steps)
+        self.engine.tuning.require("gradient_sum")
         return GradientSumStep(self.engine, steps)

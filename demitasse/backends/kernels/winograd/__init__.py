@@ -42,7 +42,11 @@ def plan_winograd(
     if not tuning.width or tuning.winograd == "never":
         message = "winograd is off"
         raise Declined(message)
-    strided = training and _is_strided(op, x, y, tuning.width)
+    strided = (
+        training
+        and "winograd_strided" not in tuning.without
+        and _is_strided(op, x, y, tuning.width)
+    )
     if not strided and not _is_plain(op):
         message = (
             "winograd takes filters of 1, 2, 3, 5, 7 rows and columns, or 9 in one direction, of "

@@ -209,6 +209,7 @@ class WinogradSchedule:
         panels, rest = divmod(filters, PANEL * self.width)
         whole = not rest and not channels % self.width and panels >= self.threads
         large = self.filter_size * FLOAT_BYTES > self.tuning.on_the_fly_filter_bytes
+        large = large and "on_the_fly" not in self.tuning.without
         return large and whole and self.computes == "output" and self.stride == 1
 
     @cached_property

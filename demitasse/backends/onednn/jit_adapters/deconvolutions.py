@@ -79,7 +79,8 @@ def plane_call(
     images = len(op.bottom) == IMAGE_AXES and op.axis == 1
     alone = op.group == 1 and all(n == 1 for n in op.dilation) and not op.bias
     overlap = all(size >= step for size, step in zip(op.kernel, op.stride, strict=True))
-    if not (tuning.width and images and alone and overlap):
+    off = "plane_deconvolution" in tuning.without
+    if off or not (tuning.width and images and alone and overlap):
         return None
     if "gemm:jit" not in plain.implementation or plain.bytes_of(Query.SCRATCHPAD) < LARGE:
         return None

@@ -50,7 +50,8 @@ def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> Normalizati
         layout: Of input and output.
     """
     tuning = engine.tuning.as_set(wanted())
-    if parts.norm is None or not parts.uses_batch_stats or not tuning.width:
+    off = "norm" in tuning.without
+    if off or parts.norm is None or not parts.uses_batch_stats or not tuning.width:
         return None
     images = images_of(layout)
     if images is None:

@@ -129,7 +129,8 @@ def rows_call(
 
     tuning = engine.tuning.as_set(wanted())
     rows, (panel, columns) = source.layout.shape[0], _panel(weight.layout)
-    if not tuning.width or not panel or panel % tuning.width:
+    off = "few_rows" in tuning.without
+    if off or not tuning.width or not panel or panel % tuning.width:
         return None
     from demitasse.backends.kernels.few_rows import MOST_ROWS
 

@@ -171,7 +171,7 @@ def rows_kernel(
         images: How many images there are whose planes are classes.
     """
     tuning = engine.tuning.as_set(wanted())
-    if not tuning.width:
+    if not tuning.width or "few_classes" in tuning.without:
         return None
     from demitasse.backends.kernels import small_axis_softmax as classes
 

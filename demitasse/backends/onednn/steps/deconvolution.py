@@ -89,7 +89,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
     def _jit_call(self) -> Runnable | None:
         """Return the forward pass in kernels of our own; None where none pays or can be made."""
         engine, op, at = self.engine, self.op, self.at
-        if not overlaps(op):
+        if not overlaps(op) or "overlap_add" in engine.tuning.without:
             return None
         x, y = (engine.innermost_layout(shape, 1) for shape in (op.bottom, op.top))
         operands = ConvOperands(

@@ -50,6 +50,7 @@ class SeparableStep(OnednnStep[ops.Conv]):
         steps: Sequence[AnyStep | None],
         place: int,
     ) -> None:
+        engine.tuning.require("separable")
         each, pixels = steps[0], steps[place]
         if not (isinstance(each, ConvStep) and isinstance(pixels, ConvStep)):
             message = (
@@ -146,6 +147,7 @@ class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         steps: Sequence[AnyStep | None],
         place: int,
     ) -> None:
+        engine.tuning.require("normed_pointwise")
         conv, source = steps[place], at[0].bottom[0]
         if not isinstance(conv, ConvStep):
             message = f"{op_title(chain[place])} there; a convolution of oneDNN's is normalised for"
@@ -194,6 +196,7 @@ class GroupedPointwiseStep(WindowStep[ops.Conv]):
 
     def __init__(self, engine: Engine, op: ops.Conv, at: Operands) -> None:
         super().__init__(engine, op, at)
+        engine.tuning.require("grouped_pointwise")
         if not at.backward or op.bias:
             message = "products for groups of pixels are for gradients, without a bias"
             raise Declined(message)

@@ -97,6 +97,7 @@ class FullWidthConvStep(WindowStep[ops.Conv]):
 
     def __init__(self, engine: Engine, op: ops.Conv, at: Operands) -> None:
         super().__init__(engine, op, at)
+        engine.tuning.require("row_convolution")
         wanted = at.param_propagate_down
         if op.bias and at.backward and wanted[1] and not wanted[0]:
             message = "a bias that is learned without its weight; both are one primitive's"

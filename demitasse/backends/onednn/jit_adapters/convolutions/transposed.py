@@ -92,6 +92,7 @@ def transposed_kernels(
         dilation=op.dilation, group=1, bias=False,
     )  # fmt: skip
     with suppress(Declined):
+        engine.tuning.require("transposed")
         return TransposedKernels(engine, plan_direct(turned, y, x, engine.tuning.as_set(wanted())))
     return None
 
