@@ -27,7 +27,6 @@ class Algorithm(IntEnum):
     RELU = 0x20
     TANH = 0x21
     ELU = 0x22
-    SQRT = 0x25
     LINEAR = 0x26
     LOGISTIC = 0x29
     GELU = 0x31  # the exact one
@@ -41,8 +40,6 @@ class Algorithm(IntEnum):
     ADD = 0x1FFF0
     MUL = 0x1FFF1
     MAX = 0x1FFF2
-    DIV = 0x1FFF4
-    SUB = 0x1FFF5
     SOFTMAX = 0x30000
 
 
@@ -116,6 +113,3 @@ ANY = 1
 CPU_ENGINE = 1
 DEFAULT_STREAM = 1
 USER_SCRATCHPAD = 1
-
-SCALE_OF = 4096
-"""Added to an argument's role: the role of the number that the argument is multiplied with."""

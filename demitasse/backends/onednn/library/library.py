@@ -261,7 +261,6 @@ SIGNATURES: dict[str, list[Any]] = {
     "dnnl_primitive_attr_create": [_PD],
     "dnnl_primitive_attr_destroy": [c_void_p],
     "dnnl_primitive_attr_set_scratchpad_mode": [c_void_p, c_int],
-    "dnnl_primitive_attr_set_scales_mask": [c_void_p, c_int, c_int],
     "dnnl_primitive_attr_set_post_ops": [c_void_p, c_void_p],
     "dnnl_post_ops_create": [_PD],
     "dnnl_post_ops_destroy": [c_void_p],

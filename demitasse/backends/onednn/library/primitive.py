@@ -231,7 +231,6 @@ Function = tuple[int, float, float]
 def make_attributes(
     library: Any,
     *,
-    scales: Sequence[int] = (),
     keep: float = 0.0,
     other: int | None = None,
     functions: Sequence[Function] = (),
@@ -241,7 +240,6 @@ def make_attributes(
 
     Args:
         library: The library.
-        scales: Arguments that are multiplied with a number, which is an argument too.
         keep: What the target's old value is multiplied with before it is added; 0 for none.
         other: Descriptor of an array that is added; None for none.
         functions: What the sum then goes through.
@@ -250,8 +248,6 @@ def make_attributes(
     """
     made = create(library.dnnl_primitive_attr_create)
     check(library.dnnl_primitive_attr_set_scratchpad_mode(made, USER_SCRATCHPAD))
-    for role in scales:
-        check(library.dnnl_primitive_attr_set_scales_mask(made, role, 0))
     chain = create(library.dnnl_post_ops_create)
     if keep:
         check(library.dnnl_post_ops_append_sum(chain, keep, 0, 0))
@@ -270,16 +266,13 @@ def make_attributes(
 def lent_attributes(
     library: Any,
     *,
-    scales: Sequence[int] = (),
     keep: float = 0.0,
     other: int | None = None,
     functions: Sequence[Function] = (),
     slopes: int | None = None,
 ) -> Iterator[int]:
     """Lend the attributes of :func:`make_attributes`, for primitives that are made at once."""
-    made = make_attributes(
-        library, scales=scales, keep=keep, other=other, functions=functions, slopes=slopes
-    )
+    made = make_attributes(library, keep=keep, other=other, functions=functions, slopes=slopes)
     try:
         yield made
     finally:
