@@ -78,7 +78,7 @@ class Blob(Axes):
 
     def _new_memories(self, count: int) -> tuple[SyncedMemory, SyncedMemory]:
         """Return memories for data and gradient that no other blob shares."""
-        label = self._called()
+        label = self._label()
         return (
             SyncedMemory(count, self.dtype, self.device, label),
             SyncedMemory(count, self.dtype, self.device, f"the gradient of {label}"),
@@ -172,7 +172,7 @@ class Blob(Axes):
     def _adopt(self, array: Array, side: Head) -> None:
         if math.prod(array.shape) != self._count:
             message = (
-                f"got an array of shape {tuple(array.shape)} as the data of {self._called()} "
+                f"got an array of shape {tuple(array.shape)} as the data of {self._label()} "
                 f"{self.shape_string}; the counts must be equal"
             )
             raise ShapeError(
@@ -203,7 +203,7 @@ class Blob(Axes):
         if is_on(value, self.device):
             self.write(self._as_own_dtype(value))
         else:
-            self.mutable_cpu_data()[...] = host_array(value, self._called(), self.device)
+            self.mutable_cpu_data()[...] = host_array(value, self._label(), self.device)
 
     @property
     def diff(self) -> np.ndarray:
@@ -215,7 +215,7 @@ class Blob(Axes):
         if is_on(value, self.device):
             self.write_diff(self._as_own_dtype(value))
         else:
-            self.mutable_cpu_diff()[...] = host_array(value, self._called(), self.device)
+            self.mutable_cpu_diff()[...] = host_array(value, self._label(), self.device)
 
     def cpu_data(self) -> np.ndarray:
         """Return the data on the host, for reading."""
@@ -350,7 +350,7 @@ class Blob(Axes):
 
     def _check_shape(self, array: Array) -> None:
         if tuple(array.shape) != self._shape:
-            message = f"got an array of shape {array.shape} for {self._called()} of {self._shape}"
+            message = f"got an array of shape {array.shape} for {self._label()} of {self._shape}"
             raise ShapeError(
                 message,
                 code=ErrorCode.SHAPE_MISMATCH,
@@ -370,7 +370,7 @@ class Blob(Axes):
         self._check_float("update")
         match self._data.head:
             case Head.UNINITIALIZED:
-                message = f"update of {self._called()}, whose data was never written"
+                message = f"update of {self._label()}, whose data was never written"
                 raise ShapeError(message, code=ErrorCode.BAD_STATE, blob=self.name)
             case Head.HEAD_AT_CPU:
                 host = self.mutable_cpu_data()
@@ -438,7 +438,7 @@ class Blob(Axes):
         if source.shape != self._shape:
             if not reshape:
                 message = (
-                    f"got a blob of shape {source.shape_string} to copy into {self._called()} "
+                    f"got a blob of shape {source.shape_string} to copy into {self._label()} "
                     f"{self.shape_string}; pass reshape=True to change the shape"
                 )
                 raise ShapeError(
@@ -482,7 +482,7 @@ class Blob(Axes):
             self.reshape(stored_shape(proto))
         elif not self.shape_equals(proto):
             message = (
-                f"got a message of shape {shape_string(stored_shape(proto))} for {self._called()} "
+                f"got a message of shape {shape_string(stored_shape(proto))} for {self._label()} "
                 f"{self.shape_string}"
             )
             raise ShapeError(
@@ -529,7 +529,7 @@ class Blob(Axes):
         taken: Callable[[], None] | None = None,
     ) -> None:
         if values.size != self._count:
-            message = f"got {values.size} {what} for {self._called()} {self.shape_string}"
+            message = f"got {values.size} {what} for {self._label()} {self.shape_string}"
             raise ShapeError(
                 message,
                 code=ErrorCode.COUNT_MISMATCH,
@@ -551,8 +551,8 @@ class Blob(Axes):
     def _check_same_count(self, other: Blob) -> None:
         if other.count != self._count:
             message = (
-                f"{self._called()} {self.shape_string} cannot share the memory of "
-                f"{other._called()} {other.shape_string}; the counts must be equal"
+                f"{self._label()} {self.shape_string} cannot share the memory of "
+                f"{other._label()} {other.shape_string}; the counts must be equal"
             )
             raise ShapeError(
                 message,
@@ -568,7 +568,7 @@ class Blob(Axes):
             other.device.shares_host and self.device.shares_host
         ):
             message = (
-                f"{self._called()} on {self.device} cannot share the memory of {other._called()} "
+                f"{self._label()} on {self.device} cannot share the memory of {other._label()} "
                 f"on {other.device}; move both to one device with net.to(...), or use copy_from"
             )
             raise DeviceError(message, code=ErrorCode.CONFLICT, blob=self.name)
@@ -582,7 +582,7 @@ class Blob(Axes):
 
     def _check_float(self, what: str) -> None:
         if not self.dtype.startswith("float"):
-            message = f"{what} of {self._called()} of {self.dtype}; only float blobs support it"
+            message = f"{what} of {self._label()} of {self.dtype}; only float blobs support it"
             raise ShapeError(message, code=ErrorCode.DTYPE_MISMATCH, blob=self.name, got=self.dtype)
 
     def __repr__(self) -> str:

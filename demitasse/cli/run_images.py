@@ -65,7 +65,7 @@ def read_images(names: Iterable[str], color: Color, every: int = 1) -> Iterator[
         elif is_folder(name):
             yield from _in_folder(Path(name), color, every)
         else:
-            yield from _frames(Path(name), Path(Path(name).name), color, every)
+            yield from _read_frames(Path(name), Path(Path(name).name), color, every)
 
 
 def _in_folder(folder: Path, color: Color, every: int) -> Iterator[ImageInput]:
@@ -73,7 +73,7 @@ def _in_folder(folder: Path, color: Color, every: int) -> Iterator[ImageInput]:
     try:
         for path in files_in(folder, IMAGES | VIDEOS):
             found = True
-            yield from _frames(path, path.relative_to(folder), color, every)
+            yield from _read_frames(path, path.relative_to(folder), color, every)
     except OSError as error:
         why = DataError(f"{error.filename}: {error.strerror or error}", code=ErrorCode.UNREADABLE)
         yield ImageInput(str(folder), Path(folder.name), None, why)
@@ -83,7 +83,7 @@ def _in_folder(folder: Path, color: Color, every: int) -> Iterator[ImageInput]:
         yield ImageInput(str(folder), Path(folder.name), None, why)
 
 
-def _frames(path: Path, place: Path, color: Color, every: int) -> Iterator[ImageInput]:
+def _read_frames(path: Path, place: Path, color: Color, every: int) -> Iterator[ImageInput]:
     """Yield the frames of a file, or its one image."""
     from itertools import islice
 

@@ -69,9 +69,9 @@ class Axes:
         n = self.num_axes
         if not -n <= axis < n:
             message = (
-                f"axis {axis} is not in [-{n}, {n}) of {self._called()} {self.shape_string}"
+                f"axis {axis} is not in [-{n}, {n}) of {self._label()} {self.shape_string}"
                 if n
-                else f"{self._called()} has no axes, so no axis {axis}; was it given a shape?"
+                else f"{self._label()} has no axes, so no axis {axis}; was it given a shape?"
             )
             raise ShapeError(
                 message, code=ErrorCode.OUT_OF_RANGE, blob=self.name, axis=axis, axes=n
@@ -85,7 +85,7 @@ class Axes:
             ShapeError: Not 0 <= start <= end <= num_axes.
         """
         if not 0 <= start <= end <= self.num_axes:
-            message = f"no axes [{start}, {end}) in {self._called()} {self.shape_string}"
+            message = f"no axes [{start}, {end}) in {self._label()} {self.shape_string}"
             raise ShapeError(message, code=ErrorCode.OUT_OF_RANGE, blob=self.name)
         return math.prod(self._shape[start:end])
 
@@ -105,7 +105,7 @@ class Axes:
         """
         if self.num_axes > 4 or not -4 <= index < 4:
             message = (
-                f"legacy axis {index} of {self._called()} {self.shape_string}: "
+                f"legacy axis {index} of {self._label()} {self.shape_string}: "
                 "only blobs of at most 4 axes have legacy axes -4 to 3"
             )
             raise ShapeError(message, code=ErrorCode.OUT_OF_RANGE, blob=self.name, axis=index)
@@ -141,20 +141,20 @@ class Axes:
         """
         given = [int(i) for i in flat_list(indices)]
         if len(given) > self.num_axes:
-            message = f"{len(given)} indices for {self._called()} {self.shape_string}"
+            message = f"{len(given)} indices for {self._label()} {self.shape_string}"
             raise ShapeError(message, code=ErrorCode.COUNT_MISMATCH, blob=self.name, got=len(given))
         position = 0
         for axis, size in enumerate(self._shape):
             index = given[axis] if axis < len(given) else 0
             if not 0 <= index < size:
                 message = (
-                    f"index {index} is outside axis {axis} of {self._called()} {self.shape_string}"
+                    f"index {index} is outside axis {axis} of {self._label()} {self.shape_string}"
                 )
                 raise ShapeError(message, code=ErrorCode.OUT_OF_RANGE, blob=self.name, axis=axis)
             position = position * size + index
         return position
 
-    def _called(self) -> str:
+    def _label(self) -> str:
         return f"blob {self.name!r}" if self.name else "blob"
 
 

@@ -11,7 +11,7 @@ from demitasse.io.proto import NetParameter, SolverParameter
 from demitasse.io.proto.read import text_of_file
 from demitasse.io.proto.text.faults import Fault, grouped
 from demitasse.io.proto.text.parser import Parser
-from demitasse.io.proto.text.tokens import NAME, Places, tokens
+from demitasse.io.proto.text.tokens import NAME, LineMap, tokens
 from demitasse.lint.findings import Finding, Severity
 
 Kind = type[NetParameter] | type[SolverParameter]
@@ -68,7 +68,7 @@ class SourceFile:
 
 def field_lines(text: str) -> dict[str, int]:
     """Return the first line, from 1, of each field of the outermost message."""
-    places, lines, depth = Places(text), dict[str, int](), 0
+    places, lines, depth = LineMap(text), dict[str, int](), 0
     last = None
     for token in tokens(text):
         if depth == 0 and last is not None and token.text in {":", "{", "<"}:

@@ -185,7 +185,7 @@ class Guard:
         self._written: set[int] = set()
 
     @contextmanager
-    def watch(self, mode: TransferMode) -> Iterator[None]:
+    def for_pass(self, mode: TransferMode) -> Iterator[None]:
         """Return a context for one pass.
 
         Args:

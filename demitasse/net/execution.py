@@ -337,7 +337,7 @@ class Passes:
                 yield
                 self._show_views()
             else:
-                with self._guard.watch(mode):
+                with self._guard.for_pass(mode):
                     yield
                     self._guard.after_pass()
                     self._show_views()

@@ -144,7 +144,7 @@ class StepVerifier:
             return
         copied: set[int] = set()
         for index in reversed(layers) if backward else layers:
-            entry, other = self._entry(index), self._other(index)
+            entry, other = self._entry(index), self._reference_layer(index)
             pairs = list(zip(entry.binding.bottom, other.binding.bottom, strict=True))
             tops = list(zip(entry.binding.top, other.binding.top, strict=True))
             if backward:
@@ -188,7 +188,7 @@ class StepVerifier:
     def _entry(self, index: int) -> PlannedLayer:
         return self._plan().entries[index]
 
-    def _other(self, index: int) -> PlannedLayer:
+    def _reference_layer(self, index: int) -> PlannedLayer:
         reference = self._built()
         return reference.plan.entries[reference.indices[index]]
 
@@ -211,7 +211,7 @@ class StepVerifier:
 
     def _run(self, index: int, *, backward: bool) -> None:
         """Run the portable code of one layer of the reference."""
-        entry, other = self._entry(index), self._other(index)
+        entry, other = self._entry(index), self._reference_layer(index)
         if entry.layer.is_alias:
             return
         if not backward:
@@ -248,7 +248,7 @@ class StepVerifier:
 
     def _copy_parameters(self, index: int, *, backward: bool) -> None:
         """Copy the parameters and the state of a layer, if they have changed."""
-        entry, other = self._entry(index), self._other(index)
+        entry, other = self._entry(index), self._reference_layer(index)
         params = list(zip(entry.layer.blobs, other.layer.blobs, strict=True))
         for number, (blob, to) in enumerate(params):
             memory = blob.data_memory
@@ -273,7 +273,7 @@ class StepVerifier:
         read = {id(b) for index in layers[1:] for b in self._entry(index).binding.bottom}
         seen: set[int] = set()
         for index in reversed(layers):
-            entry, other = self._entry(index), self._other(index)
+            entry, other = self._entry(index), self._reference_layer(index)
             if entry.layer.is_alias:
                 continue
             for blob, to in zip(entry.binding.top, other.binding.top, strict=True):
@@ -293,7 +293,7 @@ class StepVerifier:
     def _gradients(self, layers: range) -> Iterator[Compared]:
         """Yield the results of a backward Step: gradients of bottoms and of parameters."""
         for index in reversed(layers):
-            entry, other = self._entry(index), self._other(index)
+            entry, other = self._entry(index), self._reference_layer(index)
             binding = entry.binding
             if not binding.backward or entry.layer.is_alias:
                 continue

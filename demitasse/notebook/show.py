@@ -38,7 +38,7 @@ def html_of(thing: object) -> str:
         case Net():
             return html.framed(*_net(thing))
         case ReadOnlyMapping():
-            return html.framed(_named(thing))
+            return html.framed(_blob_table(thing))
         case Blob():
             return html.framed(*_blob(thing))
         case Layer():
@@ -82,7 +82,7 @@ def _drawing(net: Net) -> str:
     return html.folded("drawing", content, is_open=len(message.layer) <= MOST_OPEN)
 
 
-def _named(held: ReadOnlyMapping[Blob | Sequence[Blob]]) -> str:
+def _blob_table(held: ReadOnlyMapping[Blob | Sequence[Blob]]) -> str:
     """Return a table of the blobs of a net, or the parameters of its layers, without values."""
     rows = [
         (name, "" if isinstance(found, Blob) else index, _shape(blob), blob.dtype, blob.count)

@@ -63,14 +63,14 @@ class Rows(FrozenStruct):
     target_stride: int
 
     @classmethod
-    def whole(cls, count: int) -> Rows:
+    def all_of(cls, count: int) -> Rows:
         """Return all elements as one row."""
         return cls(1, count, 0, count, count)
 
     @property
     def are_whole(self) -> bool:
         """True if one row has all elements."""
-        return self == Rows.whole(self.length)
+        return self == Rows.all_of(self.length)
 
 
 class PointerArray(Struct):

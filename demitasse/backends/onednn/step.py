@@ -57,7 +57,7 @@ class OnednnStep(Step[Engine, O], Generic[O]):
             raise Declined(message)
         self.forward_calls: list[Runnable] = []
         self.backward_calls: list[Runnable] = []
-        self.kept = 0
+        self.kept_bytes = 0
 
     @property
     def deferrable(self) -> bool:
@@ -83,7 +83,7 @@ class OnednnStep(Step[Engine, O], Generic[O]):
     @property
     def workspace(self) -> int:
         calls = (*self.forward_calls, *self.backward_calls)
-        return self.kept + sum(call.workspace for call in calls)
+        return self.kept_bytes + sum(call.workspace for call in calls)
 
     def forward(self) -> None:
         for call in self.forward_calls:

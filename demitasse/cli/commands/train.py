@@ -195,11 +195,11 @@ def _train_with_survivors(
 
     tolerant_run = FaultTolerantRun(connected)
 
-    def again() -> Result:
+    def continue_training() -> Result:
         logging.getLogger("demitasse").setLevel(level if connected.rank == 0 else logging.WARNING)
         return train(connected, tolerant_run)
 
-    return tolerant_run.run(again)
+    return tolerant_run.run(continue_training)
 
 
 def _check_ranks(wanted: int | None, size: int) -> None:

@@ -142,7 +142,7 @@ def _fold_padding(net: NetParameter) -> list[int]:
     for i, layer in enumerate(net.layers):
         for j, blob in enumerate(layer.bottom):
             if blob not in maker:
-                message = f"{_called(layer)} reads {blob!r}, which no earlier layer makes"
+                message = f"{_label(layer)} reads {blob!r}, which no earlier layer makes"
                 raise PrototxtError(message, code=ErrorCode.UNKNOWN, blob=blob)
             source = maker[blob]
             if source in padding and i not in padding:
@@ -154,13 +154,13 @@ def _fold_padding(net: NetParameter) -> list[int]:
 def _take_pad(layer: V1LayerParameter, bottom: int, padding: V1LayerParameter) -> None:
     if layer.layer.type not in {"conv", "pool"}:
         message = (
-            f"{_called(layer)} reads the padding layer {padding.layer.name!r}; "
+            f"{_label(layer)} reads the padding layer {padding.layer.name!r}; "
             "only 'conv' and 'pool' layers take padding"
         )
         raise PrototxtError(message, code=ErrorCode.UNSUPPORTED, field="pad")
     for one in (layer, padding):
         if len(one.bottom) != 1:
-            message = f"{_called(one)} has {len(one.bottom)} bottoms, expected one"
+            message = f"{_label(one)} has {len(one.bottom)} bottoms, expected one"
             raise PrototxtError(message, code=ErrorCode.COUNT_MISMATCH, field="bottom")
     layer.layer.pad = padding.layer.pad
     layer.bottom[bottom] = padding.bottom[0]
@@ -172,7 +172,7 @@ def _upgrade_v0_layer(layer: V1LayerParameter) -> list[str]:
     notes: list[str] = []
     for field, _ in layer.ListFields():
         if field.name not in {"bottom", "top", "layer"}:
-            notes.append(Problem(f"{_called(layer)}: {field.name} beside 'layer' was dropped"))
+            notes.append(Problem(f"{_label(layer)}: {field.name} beside 'layer' was dropped"))
             layer.ClearField(field.name)
     for field, value in old.ListFields():
         place = MOVES.get(field.name, {}).get(old.type)
@@ -183,7 +183,7 @@ def _upgrade_v0_layer(layer: V1LayerParameter) -> list[str]:
         elif field.name in COMMON:  # repeated
             getattr(layer, field.name).MergeFrom(value)
         elif place is None:
-            notes.append(Problem(f"{_called(layer)}: a {old.type!r} layer has no {field.name}"))
+            notes.append(Problem(f"{_label(layer)}: a {old.type!r} layer has no {field.name}"))
         else:
             _move(layer, place, value)
     layer.ClearField("layer")
@@ -193,9 +193,7 @@ def _upgrade_v0_layer(layer: V1LayerParameter) -> list[str]:
 def _type(layer: V1LayerParameter) -> int:
     name = layer.layer.type
     if name not in V0_TYPES:
-        message = (
-            f"{_called(layer)}: the V0 format has no type {name!r}{suggestion(name, V0_TYPES)}"
-        )
+        message = f"{_label(layer)}: the V0 format has no type {name!r}{suggestion(name, V0_TYPES)}"
         raise PrototxtError(message, code=ErrorCode.UNKNOWN, field="type", got=name)
     return V0_TYPES[name]
 
@@ -214,7 +212,7 @@ def _move(layer: V1LayerParameter, place: str, value: object) -> None:
         setattr(target, name, value)
 
 
-def _called(layer: V1LayerParameter) -> str:
+def _label(layer: V1LayerParameter) -> str:
     name = layer.layer.name or layer.name
     return f"layer {name!r}" if name else "a layer without a name"
 

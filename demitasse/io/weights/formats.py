@@ -77,7 +77,7 @@ def _by_layer(path: Path, arrays: dict[str, np.ndarray]) -> Parameters:
     return {layer: dict(sorted(arrays.items())) for layer, arrays in weights.items()}
 
 
-def _named(weights: Parameters) -> dict[str, np.ndarray]:
+def _by_name(weights: Parameters) -> dict[str, np.ndarray]:
     return {
         f"{layer}/{i}": array for layer, arrays in weights.items() for i, array in arrays.items()
     }
@@ -105,9 +105,9 @@ def _write_caffemodel(path: Path, weights: Parameters) -> None:
 
 
 FORMATS: dict[str, Callable[[Path, Parameters], None]] = {
-    "npz": lambda path, weights: write_npz(path, _named(weights)),
+    "npz": lambda path, weights: write_npz(path, _by_name(weights)),
     "h5": write_hdf5_arrays,
-    "safetensors": lambda path, weights: write_safetensors(path, _named(weights)),
+    "safetensors": lambda path, weights: write_safetensors(path, _by_name(weights)),
     "caffemodel": _write_caffemodel,
 }
 """File name extension -> writer."""

@@ -281,11 +281,11 @@ def _words(line: str) -> list[str]:
 def map_text(pairs: Pairs) -> str:
     """Return the text of a map file."""
 
-    def shown(name: str) -> str:
+    def quoted(name: str) -> str:
         return name if re.fullmatch(r'[^\s=+#"]+', name) else json.dumps(name)
 
     return "".join(
-        f"{' + '.join(map(shown, unit.names))} = {shown(module)}\n" for unit, module in pairs
+        f"{' + '.join(map(quoted, unit.names))} = {quoted(module)}\n" for unit, module in pairs
     )
 
 

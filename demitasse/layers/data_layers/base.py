@@ -300,7 +300,7 @@ class PrefetchingDataLayer(BaseDataLayer):
                 filled,
                 name=f"prefetch of {self.name}",
                 log_on_wait=f"Waiting for data (layer {self.name!r})",  # Caffe's words
-                others=sharded.others if sharded is not None else tuple,
+                others=sharded.skip_other_ranks if sharded is not None else tuple,
             )
             with Uninterrupted():
                 self._abandon = weakref.finalize(self, prefetcher.abandon)

@@ -293,7 +293,7 @@ class ResumableState:
         """Return the present state."""
         run = self._run
         resume = ResumeState(seed=run.net.seed)
-        for name, net in _named(run.net, run.test_nets):
+        for name, net in _nets(run.net, run.test_nets):
             part = resume.net.add(net=name, passes=net.passes)
             for layer in net.layers:
                 counters = layer.state()
@@ -320,7 +320,7 @@ class ResumableState:
             The state that was restored.
         """
         run, resume = self._run, self._initial if resume is None else resume
-        _restore_nets(resume, _named(run.net, run.test_nets))
+        _restore_nets(resume, _nets(run.net, run.test_nets))
         for net in run.team.other_nets:
             _restore_nets(resume, [("train", net)])
         run.team.broadcast_weights()
@@ -389,7 +389,7 @@ def _restore_nets(resume: ResumeState, nets: Iterable[tuple[str, Net]]) -> None:
             net.layer_by_name(position.layer).set_state(counters)
 
 
-def _named(train: Net, tests: Sequence[Net]) -> Iterator[tuple[str, Net]]:
+def _nets(train: Net, tests: Sequence[Net]) -> Iterator[tuple[str, Net]]:
     yield "train", train
     for index, net in enumerate(tests):
         yield f"test {index}", net

@@ -33,7 +33,7 @@ def test_each_target_is_the_sum(size, sources, targets, relu, threads, width):
     written = [np.full(size + 16, 7, np.float32) for _ in range(targets)]
     total = np.empty(size, np.float32)
     tuning = Tuning(width=width, threads=threads)
-    run = AddReluScatter(Rows.whole(size), sources, targets, tuning, relu=relu, total=True)
+    run = AddReluScatter(Rows.all_of(size), sources, targets, tuning, relu=relu, total=True)
 
     run(given, written, y, total)
 
@@ -49,7 +49,7 @@ def test_targets_may_be_the_gradients_themselves(width):
     given, y = arrays(2, 5000), normal(5000, seed=9)
     wanted = expected(given, y)
 
-    run = AddReluScatter(Rows.whole(5000), 2, 2, Tuning(width=width), relu=True, total=False)
+    run = AddReluScatter(Rows.all_of(5000), 2, 2, Tuning(width=width), relu=True, total=False)
     run(given, given[::-1], y)
 
     for array in given:
@@ -79,13 +79,13 @@ def test_what_a_rectifier_stopped_is_zero_whatever_its_gradient(width):
     given[0][5], y[6] = np.nan, np.nan
     target = np.empty(64, np.float32)
 
-    run = AddReluScatter(Rows.whole(64), 2, 1, Tuning(width=width), relu=True, total=False)
+    run = AddReluScatter(Rows.all_of(64), 2, 1, Tuning(width=width), relu=True, total=False)
     run(given, [target], y)
 
     np.testing.assert_array_equal(target, 0)
 
 
 def test_code_names_the_instructions():
-    run = AddReluScatter(Rows.whole(8), 2, 1, Tuning(width=16), relu=False, total=False)
+    run = AddReluScatter(Rows.all_of(8), 2, 1, Tuning(width=16), relu=False, total=False)
 
     assert run.code == "handed on llvm:avx512"

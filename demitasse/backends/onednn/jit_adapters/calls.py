@@ -70,10 +70,10 @@ class KernelCall:
     @property
     def workspace(self) -> int:
         """Bytes it holds."""
-        return self._held + self.kept + converted_bytes(self.arguments)
+        return self._held + self.kept_bytes + converted_bytes(self.arguments)
 
     @property
-    def kept(self) -> int:
+    def kept_bytes(self) -> int:
         """Bytes of its kernel."""
         return 0
 
@@ -192,7 +192,7 @@ class FilterCall(ConvCall):
         self._kernel.update(weights)
 
     @property
-    def kept(self) -> int:
+    def kept_bytes(self) -> int:
         return self._kernel.filters.nbytes if "_kernel" in vars(self) else 0
 
 

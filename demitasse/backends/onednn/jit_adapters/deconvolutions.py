@@ -141,7 +141,7 @@ class OverlapCall(ConvCall):
         self.engine.reorder(ordered, self._plain, self._packed, self._weight)
 
     @property
-    def kept(self) -> int:
+    def kept_bytes(self) -> int:
         return self._packed.nbytes
 
     def __call__(self) -> None:

@@ -283,7 +283,7 @@ class OffsetCall(KernelCall):
         target.set_layout(engine)
 
     @property
-    def kept(self) -> int:
+    def kept_bytes(self) -> int:
         return self._kernel.filters_nbytes
 
     def __call__(self) -> None:

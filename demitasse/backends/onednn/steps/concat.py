@@ -163,12 +163,12 @@ class InPlaceConcat:
     def __call__(self) -> None:
         begin = address(self._top.array())
         for part in self._parts:
-            source, layout = self._found(part.bottom)
+            source, layout = self._bottom(part.bottom)
             where = begin + part.begin
             if layout is not part.target or address(source) != where:
                 self._copy(source, layout, part.target, where)
 
-    def _found(self, blob: Operand) -> tuple[np.ndarray, Layout]:
+    def _bottom(self, blob: Operand) -> tuple[np.ndarray, Layout]:
         """Return a bottom's array as it is, and its layout."""
         memory = blob.data_memory
         layout: Any = memory.layout

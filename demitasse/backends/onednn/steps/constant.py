@@ -26,7 +26,7 @@ class ConstantStep(OnednnStep[ops.Constant]):
         values = np.frombuffer(op.values, np.float32)
         self.values = aligned(values.size)
         self.values[:] = values
-        self.kept = self.values.nbytes
+        self.kept_bytes = self.values.nbytes
 
     def prepare(self) -> None:
         row = self.engine.plain((self.values.size,))

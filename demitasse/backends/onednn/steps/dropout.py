@@ -35,7 +35,7 @@ class DropoutStep(OnednnStep[ops.Dropout]):
         self.layout = self.engine.known_layout(at.bottom[0].data_memory, self.shape)
         if self.op.drops:
             self.mask = aligned(self.layout.size)
-            self.kept = self.mask.nbytes
+            self.kept_bytes = self.mask.nbytes
         elif self.op.factor != 1:
             self.mask = aligned(1)
             self.mask[...] = self.op.factor

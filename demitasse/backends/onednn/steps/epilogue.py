@@ -210,7 +210,7 @@ class FoldedStep(FusedStep[ops.Conv]):
             pool=epilogue.pool,
         )
         super().__init__(conv, call, followers)
-        self.kept = folded.bias.nbytes
+        self.kept_bytes = folded.bias.nbytes
 
     def forward(self) -> None:
         self.weights.follow()
@@ -241,7 +241,7 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         super().__init__(engine, links[0][0], at[0])
         self.shape, self.followers = shape, [op_title(op) for op in chain[1:]]
         self.factors = FixedFactors(shape[1], links)
-        self.kept = self.factors.nbytes
+        self.kept_bytes = self.factors.nbytes
         self.forward_calls = [self._call(at[-1].top[0])]
 
     @property

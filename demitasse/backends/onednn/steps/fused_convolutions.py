@@ -83,7 +83,7 @@ class SeparableStep(OnednnStep[ops.Conv]):
                 other=None if other is None else InputArg(Arg.ADDED, other, _beside(y)),
             )
         ]
-        self.kept = sum(one.folded.bias.nbytes for one in self.weights)
+        self.kept_bytes = sum(one.folded.bias.nbytes for one in self.weights)
 
     @property
     def code(self) -> str:
@@ -179,7 +179,7 @@ class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
             rectifier_of(epilogue.then),
         )
         self.forward_calls = [call]
-        self.kept = self.factors.nbytes + folded.bias.nbytes
+        self.kept_bytes = self.factors.nbytes + folded.bias.nbytes
 
     @property
     def code(self) -> str:

@@ -145,7 +145,7 @@ class _GradientSumCall(KernelCall):
         self._parts, self._apart, self._tuning = parts, apart, tuning
         self._made: dict[tuple[int, bool], AddReluScatter] = {}
         if not parts:
-            self._parts = [_Part(Rows.whole(self._total.layout.size), [])]
+            self._parts = [_Part(Rows.all_of(self._total.layout.size), [])]
         targets = [argument for part in parts for argument in part.targets]
         y = [] if self._y is None else [self._y]
         code = f"handed on llvm:{tuning.instructions}"
@@ -261,7 +261,7 @@ def _parts(head: AnyStep, layout: Layout) -> Iterator[_Part]:
             message = f"{len(wanted_ones)} bottoms; up to {MOST} are written at a time"
             raise Declined(message)
         targets = [OutputArg(Arg.DST, blob, layout, diff=True) for blob in wanted_ones]
-        yield _Part(Rows.whole(layout.size), targets)
+        yield _Part(Rows.all_of(layout.size), targets)
         return
     first = 0
     for blob, own, down in zip(at.bottom, layouts, at.propagate_down, strict=True):

@@ -47,7 +47,7 @@ class L2NormalizeStep(OnednnStep[ops.L2Normalize]):
             InputArg(Arg.SRC, at.bottom[0], layout),
             OutputArg(Arg.DST, at.top[0], layout),
         )
-        self.kept = self.kernel.scales.nbytes
+        self.kept_bytes = self.kernel.scales.nbytes
         self.forward_calls = [map_call(engine, source, target, self.kernel)]
 
     def _in(self, expected: Layout) -> tuple[Layout, L2Normalize]:

@@ -98,7 +98,7 @@ class LRNStep(OnednnStep[ops.LRN]):
         size = found.bytes_of(Query.WORKSPACE)
         buffer = aligned(-(-size // 4))
         self.state = [(Arg.WORKSPACE, found.descriptor(Query.WORKSPACE), buffer)] if size else []
-        self.kept = buffer.nbytes
+        self.kept_bytes = buffer.nbytes
         arguments = [
             InputArg(Arg.SRC, self.at.bottom[0], layout),
             OutputArg(Arg.DST, self.at.top[0], layout),

@@ -186,7 +186,7 @@ class NormStep(OnednnStep[O]):
         if size:
             buffer = aligned(-(-size // 4))
             self.state.append((Arg.WORKSPACE, found.descriptor(Query.WORKSPACE), buffer))
-            self.kept += buffer.nbytes
+            self.kept_bytes += buffer.nbytes
         self.call = Call(self.engine, found, arguments, self.state)
         if self.wants_gradient:
             self.hint = found

@@ -107,7 +107,7 @@ class PoolStep(OnednnStep[ops.Pool]):
         if size:
             buffer = aligned(-(-size // 4))
             self.mask = [(Arg.WORKSPACE, found.descriptor(Query.WORKSPACE), buffer)]
-            self.kept = buffer.nbytes
+            self.kept_bytes = buffer.nbytes
         arguments = [
             InputArg(Arg.SRC, self.at.bottom[0], x),
             OutputArg(Arg.DST, self.at.top[0], y),

@@ -59,7 +59,7 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
         self.hidden: np.ndarray | None = None
         if op.cell == "RNN":
             self._add_output()
-        self.kept = self.z.nbytes + self.sequence.nbytes
+        self.kept_bytes = self.z.nbytes + self.sequence.nbytes
 
     def _add_output(self) -> None:
         """The RNN's own layer after its hidden states: o = tanh(W_o h + b_o)."""
@@ -124,7 +124,7 @@ class RecurrentStep(OnednnStep[ops.Recurrent]):
             raise Declined(message)
         self.dz = np.zeros_like(self.z)
         known = self.z if self.hidden is None else self.hidden
-        self.kept += self.dz.nbytes
+        self.kept_bytes += self.dz.nbytes
         self.sequence.prepare_backward(self.dz, known)
         self.backward_calls = self._from_all_gates()
         self.from_row = self._from_static() if op.static else []
@@ -247,7 +247,7 @@ class RecurrentForwardStep(OnednnStep[ops.Recurrent]):
     def _array(self, *shape: int) -> np.ndarray:
         """Return zeros in memory that primitives like."""
         array = aligned(int(np.prod(shape))).reshape(shape)
-        self.kept += array.nbytes
+        self.kept_bytes += array.nbytes
         return array
 
 

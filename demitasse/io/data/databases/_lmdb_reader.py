@@ -128,7 +128,7 @@ def branch_children(content: bytes, at: int, size: int, number: int) -> list[int
     Raises:
         DamagedError: The bytes are not this branch page.
     """
-    places = _places(content, at, size, number, BRANCH)
+    places = _node_offsets(content, at, size, number, BRANCH)
     unpack = BRANCH_NODE.unpack_from
     return [unpack(content, at + place)[0] & 0xFFFF_FFFF_FFFF for place in places]
 
@@ -153,7 +153,7 @@ class LeafLayout:
     def __init__(self, content: bytes, at: int, size: int, number: int) -> None:
         self.keys: list[bytes] = []
         self.spans: list[Span] = []
-        places = _places(content, at, size, number, LEAF)
+        places = _node_offsets(content, at, size, number, LEAF)
         self._marks = content[at + 8 : at + PAGE_HEADER_SIZE + 2 * len(places)]
         nodes: list[tuple[int, int, bytes]] = []  # offset, size of the key, header
         for place in places:
@@ -213,7 +213,7 @@ def check_record_header(content: Raw, at: int, number: int, pages: int) -> None:
         raise DamagedError(message)
 
 
-def _places(content: bytes, at: int, size: int, number: int, wanted: int) -> tuple[int, ...]:
+def _node_offsets(content: bytes, at: int, size: int, number: int, wanted: int) -> tuple[int, ...]:
     """Return the node offsets of a page."""
     found, kind, low, high = HEADER.unpack_from(content, at)
     if found != number or kind & KINDS != wanted:

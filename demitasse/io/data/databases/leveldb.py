@@ -120,7 +120,7 @@ class LevelDbDatabase:
         message = f"the LevelDB cannot be read: {error}"
         return DataError(message, str(self.path), code=ErrorCode.CORRUPT)
 
-    def newest(self) -> Generator[tuple[bytes, bytes]]:
+    def records(self) -> Generator[tuple[bytes, bytes]]:
         """Yield keys and values of all records, in key order."""
         runs = [chain.from_iterable(map(table_entries, run)) for run in self._runs]
         last: bytes | None = None
@@ -166,7 +166,7 @@ class LevelDbCursor:
 
     def seek_to_first(self) -> None:
         """Go to the first record."""
-        self._records = self._database.newest()
+        self._records = self._database.records()
         self.next()
 
     def next(self) -> None:

@@ -339,7 +339,7 @@ class AnnotatedMaker:
         image, rows = self._augmenter(image, objects_in(record), self._random(number, 1)[0])
         if not (self._boxes or record.HasField("type")):
             return Scene(image, None, label_of(record.datum))
-        region, turned = self._transformer.shown(image.shape, number)
+        region, turned = self._transformer.visible_region(image.shape, number)
         rows = self._keeping.project(rows, region)
         return Scene(image, mirrored(rows) if turned else rows, 0)
 

@@ -195,11 +195,11 @@ class BatchSource(Protocol):
 class BatchShard:
     """Batches of one rank: of each ``world_size`` consecutive batches, the one at index ``rank``.
 
-    The owner of a batch depends only on the number of records before, so all world_size agree.
+    The owner of a batch depends only on the number of records before, so all ranks agree.
 
     Attributes:
         rank: Index of the rank, from 0.
-        world_size: Number of world_size.
+        world_size: Number of ranks.
     """
 
     rank: int = 0
@@ -215,7 +215,7 @@ ALL_BATCHES = BatchShard()
 
 
 class ShardedSource:
-    """Skips the batches of other world_size.
+    """Skips the batches of other ranks.
 
     Args:
         source: Source of batches.
@@ -226,7 +226,7 @@ class ShardedSource:
     def __init__(self, source: BatchSource, shard: BatchShard, batch_size: int) -> None:
         self._source, self._shard, self._batch_size = source, shard, batch_size
 
-    def others(self) -> Iterator[Batch]:
+    def skip_other_ranks(self) -> Iterator[Batch]:
         """Advance the source to the next batch of this rank.
 
         Yields:

@@ -222,7 +222,7 @@ class Noise:
         C, H, W = image.shape
         check_channel_values("saltpepper_param.value", len(dots.value), C)
         values = np.clip(np.array(dots.value), 0, 255).astype(np.uint8)
-        places = draws.places(Choice.PIXELS, math.floor(dots.fraction * H * W), H * W)
+        places = draws.indices(Choice.PIXELS, math.floor(dots.fraction * H * W), H * W)
         salted = image.reshape(C, H * W).copy()
         salted[:, places] = values[:, None]
         return salted.reshape(C, H, W)

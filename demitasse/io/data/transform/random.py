@@ -144,7 +144,7 @@ class Draws:
         shares: np.ndarray = bits(int(self._words[choice]), int(choice), 0, count) / 2.0**32
         return shares
 
-    def places(self, choice: Choice, count: int, size: int) -> np.ndarray:
+    def indices(self, choice: Choice, count: int, size: int) -> np.ndarray:
         """Return ``count`` numbers from 0 to ``size`` - 1, with repetition. Shape: (count,)."""
         words = bits(int(self._words[choice]), int(choice), 0, count)
         return (words.astype(np.uint64) * np.uint64(size)) >> np.uint64(32)

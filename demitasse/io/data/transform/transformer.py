@@ -291,7 +291,7 @@ class DataTransformer:
         """Mean and scale of ``finish``."""
         return MeanScale(self._mean, float(self._scale))
 
-    def shown(self, shape: tuple[int, ...], number: int) -> tuple[Region, bool]:
+    def visible_region(self, shape: tuple[int, ...], number: int) -> tuple[Region, bool]:
         """Return the visible region of a record after ``finish``, and True if it is flipped.
 
         Args:
@@ -331,12 +331,12 @@ class DataTransformer:
 
     def _cut(self, images: Images, out: ImageBatch, words: np.ndarray | None) -> None:
         """Crop records of bytes, and note positions and flips."""
-        for i, (image, top, left, turned) in enumerate(self._places(images, out.shape, words)):
+        for i, (image, top, left, turned) in enumerate(self._crops(images, out.shape, words)):
             h, w = out.shape[2:]
             out.bytes[i] = image[:, top : top + h, left : left + w]
             out.places[i] = top, left, turned
 
-    def _places(
+    def _crops(
         self, images: Images, shape: tuple[int, ...], words: np.ndarray | None
     ) -> Iterator[tuple[np.ndarray, int, int, bool]]:
         """Yield each record, its crop position, and True if the record is flipped.
@@ -355,7 +355,7 @@ class DataTransformer:
 
     def _one_by_one(self, images: Images, out: np.ndarray, words: np.ndarray | None) -> None:
         """Transform records of different sizes or crop positions."""
-        for i, (image, top, left, turned) in enumerate(self._places(images, out.shape, words)):
+        for i, (image, top, left, turned) in enumerate(self._crops(images, out.shape, words)):
             result = out[i]
             if turned:
                 result = result[:, :, ::-1]

@@ -71,12 +71,12 @@ def forks_of_field(message: str, field: str) -> str:
 
 def fork_of_type(name: str) -> str:
     """Return the forks with a layer type that Caffe does not have, or an empty string."""
-    return _named(_owners("types").get(name, []))
+    return _fork_names(_owners("types").get(name, []))
 
 
 def fork_of_v1_type(name: str) -> str:
     """Return the forks with a V1 layer type that Caffe does not have."""
-    return _named(_owners("v1_types").get(name, []))
+    return _fork_names(_owners("v1_types").get(name, []))
 
 
 @cache
@@ -96,9 +96,9 @@ def _entries() -> dict[str, Entry]:
                 for name in names.split():
                     owners.setdefault(f"{message}.{name}", []).append(fork)
         for key, forks in owners.items():
-            entries[key] = Entry(_named(forks), harmless=part == "harmless")
+            entries[key] = Entry(_fork_names(forks), harmless=part == "harmless")
     for key, same in _table()["same"].items():
-        entries[key] = Entry(_named([same["fork"]]), False, same["to"], same.get("values", {}))
+        entries[key] = Entry(_fork_names([same["fork"]]), False, same["to"], same.get("values", {}))
     return entries
 
 
@@ -111,7 +111,7 @@ def _owners(part: str) -> dict[str, list[str]]:
     return owners
 
 
-def _named(forks: list[str]) -> str:
+def _fork_names(forks: list[str]) -> str:
     names = [_table()["forks"][fork] for fork in forks]
     if len(names) <= 1:
         return "".join(names)

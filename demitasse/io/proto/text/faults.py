@@ -62,7 +62,7 @@ def _also(again: list[Fault]) -> str:
     return f" (again on line {named}{' and others' if len(again) > 5 else ''})"
 
 
-def shown(kind: str, text: str) -> str:
+def token_text(kind: str, text: str) -> str:
     """Return a token as text, for messages."""
     if kind == "end":
         return "the end of the text"

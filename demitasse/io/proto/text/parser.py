@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from demitasse.core.text import suggestion
 from demitasse.io.proto.text import dialects
-from demitasse.io.proto.text.faults import Fault, FaultKind, short, shown
+from demitasse.io.proto.text.faults import Fault, FaultKind, short, token_text
 from demitasse.io.proto.text.schema import (
     BYTES,
     MESSAGE,
@@ -66,7 +66,7 @@ def wrong_kind(field: Field, token: Token, begins_field: bool) -> str:
     """Return the reason why a token is no value of a field."""
     if begins_field or token.text in {"}", ">", ""}:
         return f"{field.name} has no value; it is {field.wants}"
-    found = shown(token.kind, token.text)
+    found = token_text(token.kind, token.text)
     if token.kind == "other" and token.text[0] in "\"'":
         return f"{field.name}: the string {found} has no closing quote on its line"
     if field.type in {STRING, BYTES} and token.kind == NAME:
@@ -149,7 +149,7 @@ class Parser:
         cursor = self.cursor
         token = cursor.next
         if token.kind != NAME:
-            raise Skip(token, f"expected a field name, found {shown(token.kind, token.text)}")
+            raise Skip(token, f"expected a field name, found {token_text(token.kind, token.text)}")
         cursor.advance()
         field = shape.fields.get(token.text)
         if field is None:
@@ -170,7 +170,7 @@ class Parser:
         colon = cursor.take(":")
         if not colon and field.type != MESSAGE:
             wanted = f"expected ':' after {field.name!r}, which is {field.wants}"
-            raise Skip(cursor.next, f"{wanted}; found {cursor.shown()}")
+            raise Skip(cursor.next, f"{wanted}; found {cursor.next_text()}")
         if cursor.next.text != "[":
             self._one(message, field, name)
             return
@@ -186,7 +186,9 @@ class Parser:
             if cursor.take("]"):
                 return
             if not cursor.take(","):
-                raise Skip(cursor.next, f"expected ',' or ']' in a list, found {cursor.shown()}")
+                raise Skip(
+                    cursor.next, f"expected ',' or ']' in a list, found {cursor.next_text()}"
+                )
 
     def _one(self, message: Any, field: Field, name: Token) -> None:
         """Parse one value of a field into a message."""
@@ -199,7 +201,9 @@ class Parser:
             return
         opened = self.cursor.next
         if opened.text not in CLOSERS:
-            raise Skip(opened, f"expected '{{' after {field.name!r}, found {self.cursor.shown()}")
+            raise Skip(
+                opened, f"expected '{{' after {field.name!r}, found {self.cursor.next_text()}"
+            )
         self.cursor.advance()
         if self._depth == 0 and field.name in self.layer_lines:
             self.layer_lines[field.name].append(self.cursor.line(name))

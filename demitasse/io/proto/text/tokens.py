@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from demitasse.io.proto.text.faults import Fault, FaultKind, short, shown
+from demitasse.io.proto.text.faults import Fault, FaultKind, short, token_text
 
 NAME, NUMBER, STRING, SYMBOL, OTHER, END = "name", "number", "string", "symbol", "other", "end"
 
@@ -52,7 +52,7 @@ def tokens(text: str) -> Iterator[Token]:
     yield Token(END, "", len(text))
 
 
-class Places:
+class LineMap:
     """Lines and columns, from 1, of offsets into a text."""
 
     def __init__(self, text: str) -> None:
@@ -95,7 +95,7 @@ class Cursor:
 
     def __init__(self, text: str) -> None:
         self._rest = tokens(text)  # lazily: a token takes a hundred bytes
-        self._places = Places(text)
+        self._places = LineMap(text)
         self.next = next(self._rest)
         self._after = next(self._rest, self.next)
 
@@ -123,9 +123,9 @@ class Cursor:
         """Return the line of a token, from 1."""
         return self._places.line(token.offset)
 
-    def shown(self) -> str:
+    def next_text(self) -> str:
         """Return the next token as text, for messages."""
-        return shown(self.next.kind, self.next.text)
+        return token_text(self.next.kind, self.next.text)
 
     def fault(self, token: Token, message: str, kind: FaultKind = "syntax") -> Fault:
         """Return a fault at a token."""
@@ -137,7 +137,8 @@ class Cursor:
         """Skip the value of an unknown field; return the value if it is a single token."""
         if not self.take(":") and self.next.text not in {"{", "<"}:
             raise Skip(
-                name, f"expected ':' or '{{' after {short(name.text)!r}, found {self.shown()}"
+                name,
+                f"expected ':' or '{{' after {short(name.text)!r}, found {self.next_text()}",
             )
         if self.next.text in OPENERS:
             self.skip_rest_of(self.advance())

@@ -116,6 +116,6 @@ def test_draws_stay_in_their_range(word, count):
     assert not draws.happens(Choice.NOISE, 0)
     assert 0 <= draws.one_of(Choice.INTERPOLATION, count) < count
     assert -3 <= draws.between(Choice.HUE_DELTA, -3, 4) <= 4
-    places = draws.places(Choice.PIXELS, 20, count)
+    places = draws.indices(Choice.PIXELS, 20, count)
     assert places.shape == (20,)
     assert places.max() < count

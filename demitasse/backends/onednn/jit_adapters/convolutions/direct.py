@@ -126,7 +126,7 @@ class DirectGradientCall(FilterGradientCall):
         super().__init__(engine, operands, self._kernel.code)
 
     @property
-    def kept(self) -> int:
+    def kept_bytes(self) -> int:
         return self._kernel.sums.nbytes
 
     def _write(

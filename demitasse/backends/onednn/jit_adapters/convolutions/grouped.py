@@ -165,7 +165,7 @@ class GroupedGradientCall(FilterGradientCall):
         super().__init__(engine, operands, parts.code)
 
     @property
-    def kept(self) -> int:
+    def kept_bytes(self) -> int:
         return self._kernel.sums.nbytes
 
     def _write(

@@ -127,7 +127,7 @@ class TransposedGradientCall(KernelCall):
         super().__init__(engine, operands.arguments, self._kernel.code)
 
     @property
-    def kept(self) -> int:
+    def kept_bytes(self) -> int:
         return self._kernel.sums.nbytes + self._transposed.nbytes
 
     def __call__(self) -> None:

@@ -221,7 +221,7 @@ class WinogradCall(ConvCall):
         self._take_given_offsets()
 
     @property
-    def kept(self) -> int:
+    def kept_bytes(self) -> int:
         return self.filters.nbytes
 
     def __call__(self) -> None:
