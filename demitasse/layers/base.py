@@ -10,8 +10,8 @@ Source: Caffe, ``include/caffe/layer.hpp``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Protocol, final
 
 from demitasse.backends.arrays import Array
@@ -220,20 +220,24 @@ class Layer(Arrays):
         """Return True if ``force_backward`` may request the gradient of this bottom."""
         return self.has_gradient(bottom_index)
 
-    def state(self) -> dict[str, int]:
-        """Return the counters that a training snapshot stores besides the parameters."""
+    def state(self) -> dict[str, Any]:
+        """Return the state that a training snapshot stores besides parameters and state blobs.
+
+        Values are plain: counters, other numbers, strings, lists, dicts, arrays of NumPy.
+        """
         return {}
 
-    def set_state(self, state: dict[str, int]) -> None:
-        """Restore counters that ``state`` returned."""
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore the state that ``state`` returned."""
 
     def savepoint(self) -> Callable[[], None]:
         """Return a function that rolls back all forward passes from now on.
 
-        The net rolls back an interrupted pass. By default the function restores the counters of
+        The net rolls back an interrupted pass. By default the function restores the values of
         ``state``; the net restores ``state_blobs``.
         """
-        return partial(self.set_state, self.state())
+        state = deepcopy(self.state())
+        return lambda: self.set_state(deepcopy(state))
 
     def state_blobs(self) -> Sequence[Blob]:
         """Return the blobs that later forward passes read: averages, hidden states.
@@ -241,6 +245,20 @@ class Layer(Arrays):
         Before the first pass there may be fewer blobs.
         """
         return ()
+
+    def all_state_blobs(self) -> Sequence[Blob]:
+        """Return ``state_blobs``, and add those that the first pass would add."""
+        return self.state_blobs()
+
+    @property
+    def unsaved_state(self) -> str:
+        """Reason why snapshots may lack state of the layer; empty if they have all state."""
+        kind = type(self)
+        hooks = ("state", "savepoint", "state_blobs")
+        own = any(getattr(kind, hook) is not getattr(Layer, hook) for hook in hooks)
+        if own or kind.__module__.partition(".")[0] == "demitasse":
+            return ""
+        return f"{kind.__name__} defines neither state nor state_blobs"
 
     @property
     def has_state(self) -> bool:

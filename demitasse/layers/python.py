@@ -27,6 +27,10 @@ from demitasse.layers.registry import register_layer
 from demitasse.layers.user_layer import BlobVec, Phase, RawBlobVec, UserLayer
 
 
+STATE = "state_dict"
+"""Key of the state of a user's layer."""
+
+
 class Python(Layer):
     """Layer whose passes call a user's object, on the host. Not compared with the original.
 
@@ -52,6 +56,8 @@ class Python(Layer):
         self.user.phase = Phase[phase]
         self.user.rank, self.user.world_size = context.rank, context.world_size
         self.user.blobs = self.own
+        hooks = (getattr(self.user, name, None) for name in ("state_dict", "load_state_dict"))
+        self.keeps_state = all(callable(hook) for hook in hooks)
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         with self._noted("setup"):
@@ -73,6 +79,29 @@ class Python(Layer):
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         with self._noted("backward"):
             self.user.backward(RawBlobVec(top), list(propagate_down), RawBlobVec(bottom))
+
+    def state(self) -> dict[str, Any]:
+        """Return what the user's ``state_dict`` returns."""
+        if not self.keeps_state:
+            return {}
+        with self._noted("state_dict"):
+            return {STATE: self.user.state_dict()}  # type: ignore[attr-defined]
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Call the user's ``load_state_dict``."""
+        if self.keeps_state and STATE in state:
+            with self._noted("load_state_dict"):
+                self.user.load_state_dict(state[STATE])  # type: ignore[attr-defined]
+
+    @property
+    def has_counters(self) -> bool:
+        return self.keeps_state
+
+    @property
+    def unsaved_state(self) -> str:
+        if self.keeps_state:
+            return ""
+        return f"{type(self.user).__name__} does not define state_dict and load_state_dict"
 
     @contextmanager
     def _noted(self, method: str) -> Iterator[None]:

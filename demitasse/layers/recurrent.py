@@ -203,6 +203,9 @@ class RecurrentLayer(Layer):
         names = [] if self.exposed else [f"state {i}" for i in range(self.states)]
         return [self._saved[name].blob for name in names if name in self._saved]
 
+    def all_state_blobs(self) -> Sequence[Blob]:
+        return () if self.exposed else self._state()
+
     def _inputs(self, bottom: Blobs) -> Array:
         """Return the inputs of the gates from x, bias and static. Shape: (T, N, G * H)."""
         xp, rows = self.xp, self.gates * self.h

@@ -55,6 +55,12 @@ class UserLayer:
     ``bottom[i].data`` and ``.diff`` are live numpy views; ``top[i].reshape(...)`` sets a shape.
     ``reshape`` runs before every ``forward``.
 
+    A layer with state between iterations, such as a position in its data, defines two methods more,
+    as modules of PyTorch have: ``state_dict()`` returns the state, of numbers, strings, lists, dicts
+    and arrays of NumPy, and ``load_state_dict(state)`` restores the state. Snapshots store the
+    state, and an interrupted iteration restores the state; an empty dict says that there is none.
+    Resumed runs report a layer without the two methods, and ``exact`` refuses the layer.
+
     Attributes:
         param_str: The text in ``python_param``.
         rank: Index of this process, and of its shard of the data; not in Caffe.

@@ -198,10 +198,15 @@ class TrainingLoop:
 
     def write_snapshot(self) -> None:
         """Write a snapshot during training, or record that rank 0 writes it."""
+        self._checkpointer.gather()
         if self._run.is_root:
-            self._checkpointer.try_snapshot(self._solver.snapshot, self._solver.iter)
+            self.write_test_snapshot()
         else:
             self._checkpointer.note_remote_snapshot(self._solver.iter)
+
+    def write_test_snapshot(self) -> None:
+        """Write a snapshot on rank 0, also during a test, when other processes do not take part."""
+        self._checkpointer.try_snapshot(self._solver.snapshot, self._solver.iter)
 
     def finish(self) -> None:
         """Display the loss after the last update, and test once more."""

@@ -216,7 +216,7 @@ class Solver:
             self, self._run, self._checkpointer, self._requests, custom_update=custom
         )
         self._evaluator = Evaluator(
-            self._run, self._requests, self._loop.write_snapshot, self.on_test_batch
+            self._run, self._requests, self._loop.write_test_snapshot, self.on_test_batch
         )
         log.info("Solver scaffolding done.")
 
@@ -268,6 +268,8 @@ class Solver:
             self._loop.run(self.param.max_iter - self.iter)
         last = self.param.snapshot_after_train and not should_snapshot(self.param, self.iter)
         if last or self._checkpointer.snapshot_pending:
+            if last:
+                self._checkpointer.gather()
             if self._run.is_root:
                 self.snapshot()
             else:

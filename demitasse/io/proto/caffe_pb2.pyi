@@ -1054,17 +1054,47 @@ class ResumeState(Message):
             key: str | None = ...,
             value: int | None = ...,
         ) -> None: ...
+    class Value(Message):
+        TYPE_FIELD_NUMBER: Final = 1
+        DATA_FIELD_NUMBER: Final = 2
+        ITEM_FIELD_NUMBER: Final = 3
+        DTYPE_FIELD_NUMBER: Final = 4
+        DIM_FIELD_NUMBER: Final = 5
+        type: str
+        data: bytes
+        @property
+        def item(self) -> _Messages[ResumeState.Value]: ...
+        dtype: str
+        @property
+        def dim(self) -> _Scalars[int]: ...
+        def __init__(
+            self,
+            *,
+            type: str | None = ...,
+            data: bytes | None = ...,
+            item: Iterable[ResumeState.Value | Mapping[str, Any]] | None = ...,
+            dtype: str | None = ...,
+            dim: Iterable[int] | None = ...,
+        ) -> None: ...
     class LayerProgress(Message):
         LAYER_FIELD_NUMBER: Final = 1
         COUNTER_FIELD_NUMBER: Final = 2
+        BLOB_FIELD_NUMBER: Final = 3
+        VALUE_FIELD_NUMBER: Final = 4
         layer: str
         @property
         def counter(self) -> _Messages[ResumeState.Counter]: ...
+        @property
+        def blob(self) -> _Messages[ResumeState.Value]: ...
+        @property
+        def value(self) -> ResumeState.Value: ...
         def __init__(
             self,
             *,
             layer: str | None = ...,
             counter: Iterable[ResumeState.Counter | Mapping[str, Any]] | None = ...,
+            blob: Iterable[ResumeState.Value | Mapping[str, Any]] | None = ...,
+            value: ResumeState.Value | Mapping[str, Any] | None = ...,
         ) -> None: ...
     class NetProgress(Message):
         NET_FIELD_NUMBER: Final = 1

@@ -12,6 +12,7 @@ from typing import Any
 from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.datum import label_of
 from demitasse.io.data.sources.arrays import MemoryRows
+from demitasse.io.data.sources.fingerprint import Fingerprint, rows_fingerprint
 from demitasse.io.proto import Datum
 from demitasse.layers.base import Blobs, Exactly
 from demitasse.layers.checks import positive
@@ -19,6 +20,9 @@ from demitasse.layers.data_layers.base import BaseDataLayer
 from demitasse.layers.registry import register_layer
 
 logger = logging.getLogger(__name__)
+
+ROW, NEW = "row", "new"
+"""Keys of a snapshot: the next row, and 1 for rows that were added and not used yet."""
 
 
 @register_layer("MemoryData")
@@ -49,6 +53,7 @@ class MemoryData(BaseDataLayer):
         self.transformer = self.make_transformer(self.param.transform_param)
         self.rows: MemoryRows | None = None
         self.has_new_data = False
+        self._row = 0  # restored before there are arrays
         self._make_room(top)
 
     @property
@@ -119,6 +124,22 @@ class MemoryData(BaseDataLayer):
         if not self.rows.at:
             self.has_new_data = False
 
+    def state(self) -> dict[str, Any]:
+        """Return the next row, and whether rows that were added are not used yet."""
+        rows = self.rows
+        return {ROW: self._row if rows is None else rows.at, NEW: int(self.has_new_data)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue at a row, of the present arrays or else of the next arrays."""
+        self._row = state.get(ROW, 0)
+        if self.rows is not None:
+            self._seek(self.rows)
+            self.has_new_data = bool(state.get(NEW, 0))
+
+    def fingerprint(self) -> Fingerprint | None:
+        rows = self.rows
+        return None if rows is None else rows_fingerprint(rows.data, rows.labels)
+
     def savepoint(self) -> Callable[[], None]:
         """Return a function that restores the present row."""
         rows, new = self.rows, self.has_new_data
@@ -133,7 +154,13 @@ class MemoryData(BaseDataLayer):
     def _use(self, data: Any, labels: Any) -> None:
         rows = MemoryRows(data, labels, self.row_shape, self.dtype)
         rows.need_multiple_of(self._batch_size)
+        self._seek(rows)
         self.rows = rows
+
+    def _seek(self, rows: MemoryRows) -> None:
+        """Set the next row to the restored row, once; the arrays may have fewer rows than before."""
+        row, self._row = self._row % len(rows.data), 0
+        rows.at = row - row % self._batch_size
 
     def _need_used(self) -> None:
         if self.has_new_data:

@@ -16,7 +16,17 @@ from demitasse.errors import DemitasseError, ErrorCode, SnapshotError
 from demitasse.io.proto import ResumeState
 from demitasse.memory import SyncedMemory
 from demitasse.net import Net
-from demitasse.training.checkpoint.resume_check import check_compatible, run_fingerprint
+from demitasse.training.checkpoint.layer_state import (
+    StoredLayers,
+    has_own_state,
+    layer_progress,
+    shard_name,
+)
+from demitasse.training.checkpoint.resume_check import (
+    Difference,
+    check_compatible,
+    run_fingerprint,
+)
 from demitasse.training.checkpoint.retention import SnapshotRetention, warn_if_disk_full
 from demitasse.training.checkpoint.snapshot import Checkpoint, read_checked, write_best
 from demitasse.training.checkpoint.state_file import State
@@ -132,6 +142,10 @@ class Checkpointer:
         if self._run.nonfinite.raises:
             self._run.nonfinite.check_weights(self._run.net, iteration)
 
+    def gather(self) -> None:
+        """Collect the state of layers of all shards for the next snapshot; all processes call."""
+        self._resumable.gather()
+
     def try_snapshot(self, snapshot: Callable[[], object], iteration: int) -> None:
         """Write a snapshot during training; log a failure, and try again at the next one.
 
@@ -219,9 +233,12 @@ class Checkpointer:
         """Restore the state of another solver of the run.
 
         Iteration and step are left to the caller; until they are set, the run is ``inconsistent``.
+        Layers whose state was in a process that has died are reported.
         """
         run = self._run
         resume = ResumeState.FromString(state.resume)
+        for lost in self._resumable.missing(resume):
+            log.warning("%s: the layer starts anew.", lost.text)
         self.inconsistent = True
         for memory, array in zip(weight_memories(run.net), state.weights, strict=True):
             memory.mutable_cpu_data(discard=True)[...] = array
@@ -236,7 +253,8 @@ class Checkpointer:
         Args:
             path: The state.
             force: Whether to accept a state of another run.
-            exact: Whether to refuse differences that change results.
+            exact: Whether to refuse differences that change results, and states without the state
+                of a layer.
 
         Returns:
             The state. Its iteration and step are left to the caller; until they are set, the run is
@@ -252,7 +270,8 @@ class Checkpointer:
         history = run.updater.history
         state = read_checked(path, run.net, len(history.memories), run.updater.rule.type)
         now = run_fingerprint(run)
-        check_compatible(state, now, self._seed, path, force=force, exact=exact)
+        lost = list(self._resumable.missing(state.resume))
+        check_compatible(state, now, self._seed, path, lost, force=force, exact=exact)
         with run.net.lock:
             before, self.inconsistent = self.inconsistent, True
             if state.learned_net:
@@ -276,8 +295,8 @@ def weight_memories(net: Net) -> list[SyncedMemory]:
 class ResumableState:
     """State that an exact resume needs besides weights and history.
 
-    This is: seed, passes and data positions of the nets, the last losses, the best metrics, and the
-    iterations of the snapshots.
+    This is: seed, passes and states of layers of the nets, the last losses, the best metrics, and
+    the iterations of the snapshots.
 
     Args:
         run: The run.
@@ -286,29 +305,80 @@ class ResumableState:
 
     def __init__(self, run: TrainingContext, retention: SnapshotRetention) -> None:
         self._run, self._retention = run, retention
+        self._gathered: list[bytes] | None = None
         self._initial = self.now()
         self._before_test: ResumeState | None = None
 
     def now(self) -> ResumeState:
-        """Return the present state."""
+        """Return the present state of all nets of this process, and of gathered shards."""
         run = self._run
         resume = ResumeState(seed=run.net.seed)
         for name, net in _nets(run.net, run.test_nets):
             part = resume.net.add(net=name, passes=net.passes)
-            for layer in net.layers:
-                counters = layer.state()
-                if counters:
-                    position = part.layer.add(layer=layer.name)
-                    for key, value in counters.items():
-                        position.counter.add(key=key, value=value)
+            shard = _shard(net) if net is run.net else 0
+            local = part if not shard else resume.net.add(net=shard_name(name, shard))
+            _add_layers(net, self._weights(net), part, local)
+        for net in run.team.other_nets:
+            part = ResumeState.NetProgress()
+            local = resume.net.add(net=shard_name("train", _shard(net)))
+            _add_layers(net, self._weights(net), part, local)
+        gathered, self._gathered = self._gathered or [], None
+        known = {part.net for part in resume.net}
+        for message in gathered:
+            for part in ResumeState.FromString(message).net:
+                if part.net not in known:
+                    resume.net.append(part)
         resume.losses.extend(run.report.losses)
         resume.watch.extend(run.monitor.to_proto())
         resume.snapshot.extend(self._retention.iterations)
         return resume
 
+    def gather(self) -> None:
+        """Collect the parts of all shards, if layers have state of their own in each shard.
+
+        All processes of the run call this.
+        """
+        run = self._run
+        weights = self._weights(run.net)
+        if run.team.size > 1 and any(has_own_state(layer, weights) for layer in run.net.layers):
+            parts = run.team.allgather(lambda: self._shards().SerializeToString())
+            self._gathered = parts if run.is_root else None
+
+    def _shards(self) -> ResumeState:
+        """Return the parts of this process's shards."""
+        resume = ResumeState()
+        for net in self._run.training_nets:
+            local = ResumeState.NetProgress(net=shard_name("train", _shard(net)))
+            _add_layers(net, self._weights(net), ResumeState.NetProgress(), local)
+            resume.net.append(local)
+        return resume
+
+    def _weights(self, net: Net) -> list[SyncedMemory]:
+        """Return the memories that the weights of a snapshot restore for a net."""
+        return weight_memories(self._run.net if net in self._run.test_nets else net)
+
+    def missing(self, resume: ResumeState | None) -> Iterator[Difference]:
+        """Yield the layers whose state is not in a state, for the check before a restore.
+
+        Raises:
+            SnapshotError: The state is damaged.
+        """
+        run = self._run
+        if resume is None:  # a state of Caffe has no state of layers at all
+            return
+        stored = StoredLayers(resume)
+        for name, net in _nets(run.net, run.test_nets):
+            shards = range(run.world_size) if net is run.net else range(1)
+            for layer, text in stored.missing(name, net, self._weights(net), shards):
+                yield Difference(layer, text)
+
     def for_snapshot(self) -> ResumeState:
         """Return the state for a snapshot: during a test, the state before the test."""
-        return self._before_test or self.now()
+        if self._before_test is None:
+            return self.now()
+        resume = ResumeState()
+        resume.CopyFrom(self._before_test)
+        return resume
 
     def restore(self, resume: ResumeState | None) -> ResumeState:
         """Restore all but the iterations of the snapshots.
@@ -320,9 +390,24 @@ class ResumableState:
             The state that was restored.
         """
         run, resume = self._run, self._initial if resume is None else resume
-        _restore_nets(resume, _nets(run.net, run.test_nets))
-        for net in run.team.other_nets:
-            _restore_nets(resume, [("train", net)])
+        stored = StoredLayers(resume)
+        passes = {part.net: part.passes for part in resume.net}
+        nets = [*_nets(run.net, run.test_nets), *(("train", net) for net in run.team.other_nets)]
+        for name, net in nets:
+            if resume.HasField("seed"):
+                net.seed = resume.seed  # fillers have run, and are not repeated
+                for layer in net.layers:
+                    layer.context.seed = resume.seed
+            net.passes = passes.get(name, net.passes)
+            weights, shard = self._weights(net), 0 if net in run.test_nets else _shard(net)
+            for layer in net.layers:
+                stored.state_of(name, layer.name, shard).load(layer, weights)
+            for layer_name in stored.names(name):
+                if not net.has_layer(layer_name):
+                    log.warning(
+                        "The state has a state of layer %r, and the %s net has no such layer.",
+                        layer_name, name,
+                    )  # fmt: skip
         run.team.broadcast_weights()
         run.report.set_losses(resume.losses)
         run.monitor.load(resume.watch)
@@ -356,6 +441,7 @@ class ResumableState:
                 back.
         """
         nets, done = [net.savepoint() for net in self._run.test_nets], False
+        self.gather()
         self._before_test = self.now()
         try:
             yield
@@ -366,27 +452,26 @@ class ResumableState:
             self._before_test = None
 
 
-def _restore_nets(resume: ResumeState, nets: Iterable[tuple[str, Net]]) -> None:
-    """Restore seed, passes and data positions of nets; parts without a state stay unchanged."""
-    parts = {part.net: part for part in resume.net}
-    for name, net in nets:
-        if resume.HasField("seed"):
-            net.seed = resume.seed  # fillers have run, and are not repeated
-            for layer in net.layers:
-                layer.context.seed = resume.seed
-        part = parts.get(name)
-        if part is None:
-            continue
-        net.passes = part.passes
-        for position in part.layer:
-            if not net.has_layer(position.layer):
-                log.warning(
-                    "The state has a position of layer %r, and the %s net has no such layer.",
-                    position.layer, name,
-                )  # fmt: skip
-                continue
-            counters = {counter.key: counter.value for counter in position.counter}
-            net.layer_by_name(position.layer).set_state(counters)
+def _add_layers(
+    net: Net,
+    weights: Sequence[SyncedMemory],
+    counted: ResumeState.NetProgress,
+    local: ResumeState.NetProgress,
+) -> None:
+    """Add the counters of a net's layers to a part, and their other state to another."""
+    for layer in net.layers:
+        counters, other = layer_progress(layer, weights)
+        if counted is local:
+            counters.MergeFrom(other)
+            other = counters
+        elif counters.counter:
+            counted.layer.append(counters)
+        if other.counter or other.blob or other.HasField("value"):
+            local.layer.append(other)
+
+
+def _shard(net: Net) -> int:
+    return net.layers[0].context.rank
 
 
 def _nets(train: Net, tests: Sequence[Net]) -> Iterator[tuple[str, Net]]:

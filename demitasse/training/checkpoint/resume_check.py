@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -158,6 +158,7 @@ def check_compatible(
     now: RunFingerprint,
     seed: int,
     path: Path,
+    lost: Sequence[Difference] = (),
     *,
     force: bool = False,
     exact: bool = False,
@@ -171,6 +172,7 @@ def check_compatible(
         now: Fingerprint of the run that resumes.
         seed: The seed that the caller asked for; negative for any seed.
         path: The state's file.
+        lost: Layers whose state is not in the state.
         force: Warn of all differences, and refuse none.
         exact: Refuse all differences that change results.
 
@@ -184,16 +186,21 @@ def check_compatible(
     found = list(_all_differences(state, now, seed, exact))
     refused = [
         difference
-        for difference in found
+        for difference in (*found, *lost)
         if (difference.incompatible and not force) or (exact and difference.changes_results)
     ]
     if refused:
         texts = "; ".join(difference.text for difference in refused)
-        message = f"this is not a state of this run: {texts}"
         if any(difference.incompatible for difference in refused):
-            message += ". Give the files of one run, or resume anyway with --force (force=True)"
+            message = (
+                f"this is not a state of this run: {texts}. Give the files of one run, or resume "
+                "anyway with --force (force=True)"
+            )
         else:
-            message += ". Without --exact the run resumes, with other results"
+            message = (
+                f"the run cannot resume exactly from this state: {texts}. Without --exact "
+                "(exact=True) the run resumes, with other results"
+            )
         keys = [difference.key for difference in refused]
         raise SnapshotError(message, code=ErrorCode.INCOMPATIBLE, differences=keys).at(
             os.fspath(path)
@@ -203,6 +210,8 @@ def check_compatible(
             "The run that resumes from %s differs from the run that wrote it:\n%s",
             path, "\n".join(f"  {difference.text}" for difference in found),
         )  # fmt: skip
+    for difference in lost:
+        log.warning("Resuming from %s, %s: the layer starts anew.", path, difference.text)
 
 
 def _all_differences(

@@ -23,14 +23,12 @@ from demitasse.core.paths import is_file
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, SnapshotError
 from demitasse.io.proto import ResumeState, SolverParameter
 from demitasse.net import Net
+from demitasse.training.checkpoint.layer_state import LARGEST_COUNT
 from demitasse.training.checkpoint.resume_check import file_digest
 from demitasse.training.checkpoint.state_file import State, read_state, write_state
 from demitasse.training.updater import History
 
 log = get_logger(__name__)
-
-LARGEST_COUNT = 1 << 53
-"""Largest number of passes or records of a valid state."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from demitasse.core.hashing import sha256
 from demitasse.core.paths import read_bytes
 from demitasse.io.data.databases.database import open_db
@@ -62,3 +64,15 @@ def list_fingerprint(path: Path, records: int = 0, files: Sequence[Path] = ()) -
     for file in files:
         digest.update(str(file.stat().st_size).encode() + b" ")
     return Fingerprint(path.resolve(), records, digest.digest())
+
+
+def rows_fingerprint(data: np.ndarray, labels: np.ndarray) -> Fingerprint:
+    """Return the number of rows of arrays in memory, and a digest of the first row and the labels.
+
+    Args:
+        data: Shape: (n, ...).
+        labels: Shape: (n,).
+    """
+    digest = sha256(np.ascontiguousarray(data[0]).tobytes())
+    digest.update(np.ascontiguousarray(labels).tobytes())
+    return Fingerprint(Path("memory"), len(data), digest.digest())
