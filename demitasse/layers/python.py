@@ -26,7 +26,6 @@ from demitasse.layers.context import LayerContext
 from demitasse.layers.registry import register_layer
 from demitasse.layers.user_layer import BlobVec, Phase, RawBlobVec, UserLayer
 
-
 STATE = "state_dict"
 """Key of the state of a user's layer."""
 

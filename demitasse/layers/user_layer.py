@@ -56,10 +56,10 @@ class UserLayer:
     ``reshape`` runs before every ``forward``.
 
     A layer with state between iterations, such as a position in its data, defines two methods more,
-    as modules of PyTorch have: ``state_dict()`` returns the state, of numbers, strings, lists, dicts
-    and arrays of NumPy, and ``load_state_dict(state)`` restores the state. Snapshots store the
-    state, and an interrupted iteration restores the state; an empty dict says that there is none.
-    Resumed runs report a layer without the two methods, and ``exact`` refuses the layer.
+    as modules of PyTorch have. ``state_dict()`` returns the state: numbers, strings, lists, dicts
+    and arrays of NumPy; an empty dict if there is none. ``load_state_dict(state)`` restores the
+    state. Snapshots store the state, and an interrupted iteration restores the state. A resumed run
+    reports layers without the two methods, and refuses these layers with ``exact``.
 
     Attributes:
         param_str: The text in ``python_param``.

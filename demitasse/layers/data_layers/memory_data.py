@@ -158,7 +158,7 @@ class MemoryData(BaseDataLayer):
         self.rows = rows
 
     def _seek(self, rows: MemoryRows) -> None:
-        """Set the next row to the restored row, once; the arrays may have fewer rows than before."""
+        """Set the next row to the restored row, once; there may be fewer rows than before."""
         row, self._row = self._row % len(rows.data), 0
         rows.at = row - row % self._batch_size
 

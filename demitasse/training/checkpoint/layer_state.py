@@ -204,7 +204,7 @@ class LayerState:
                 raise ValueError(message)
             values = np.frombuffer(stored.data, np.dtype(stored.dtype))
             shape = tuple(stored.dim)
-            if min(shape, default=0) < 0 or values.size and values.size < math.prod(shape):
+            if min(shape, default=0) < 0 or 0 < values.size < math.prod(shape):
                 message = f"{values.size} values of a blob of {shape}"
                 raise ValueError(message)
             self.blobs.append((shape, values))
