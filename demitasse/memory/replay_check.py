@@ -85,12 +85,15 @@ class Effect(NamedTuple):
         head: Its newest side.
         written: True if the calls write the memory.
         exchanged: Its private array, if the calls exchange it for another; otherwise None.
+        layout: Its private layout, if other work between the passes may choose another; otherwise
+            None.
     """
 
     memory: SyncedMemory
     head: Head
     written: bool
     exchanged: Array | None
+    layout: PrivateLayout | None = None
 
 
 class ReplayCheck:
@@ -116,6 +119,7 @@ class ReplayCheck:
         self._unchanged: list[Unchanged] = []
         self._inputs: list[Input] = []
         self._pinned: list[Placement] = []
+        self._overwritten_sides: list[Placement] = []
         self._effects: list[Effect] = []
 
     def record_effects(self) -> bool:
@@ -136,7 +140,13 @@ class ReplayCheck:
             if known is None and not free:
                 return False
             host_side, host, side, array, layout = placement
-            if host_side.array is not host or side.layout is not layout:
+            if host_side.array is not host:
+                return False
+            if free and _in_buffer(side, side.array, side.layout):
+                self._overwritten_sides.append(Placement.of(memory))
+                self._effects.append(Effect(memory, newest, written, None, side.layout))
+                continue
+            if side.layout is not layout:
                 return False
             rewritten = known != version
             if not (free or rewritten or written) and newest is head:
@@ -162,6 +172,9 @@ class ReplayCheck:
         for host_side, host, side, array, layout in self._pinned:
             if host_side.array is not host or side.array is not array or side.layout is not layout:
                 return False
+        for host_side, host, side, array, layout in self._overwritten_sides:
+            if host_side.array is not host or not _in_buffer(side, array, layout):
+                return False
         for memory, head, rewritten in self._inputs:
             if memory.state is not head:
                 return False
@@ -175,15 +188,22 @@ class ReplayCheck:
         Args:
             versions: Updated with the versions of the memories.
         """
-        for memory, head, written, exchanged in self._effects:
+        for memory, head, written, exchanged, layout in self._effects:
             memory.state = head
             if written:
                 memory.initializer = None
                 memory.version += 1
             if exchanged is not None:
                 memory.device_side.array = exchanged
+            elif layout is not None:
+                memory.device_side.use(layout)
         for memory, _, _ in self._inputs:
             versions[memory.serial] = memory.version
+
+
+def _in_buffer(side: DeviceSide, array: Array | None, layout: PrivateLayout | None) -> bool:
+    """Return whether an array is that of a layout in the present buffer, or there is none."""
+    return array is (None if layout is None else side.views.get(layout))
 
 
 class LaunchCheck:

@@ -136,9 +136,10 @@ class DeviceSide:
         layout: The private layout of the array; None for C order.
         storage: Storage of numbers: "float" as on the host, or 16 bits.
         order: Pending work on the array.
+        views: Arrays by private layout, all of the buffer of the first.
     """
 
-    __slots__ = ("array", "device", "layout", "order", "storage")
+    __slots__ = ("array", "device", "layout", "order", "storage", "views")
 
     def __init__(self, device: Device, order: StreamOrder) -> None:
         self.array: Array | None = None
@@ -146,12 +147,47 @@ class DeviceSide:
         self.order = order
         self.layout: PrivateLayout | None = None
         self.storage: Stored = "float"
+        self.views: dict[PrivateLayout, Array] = {}
 
     def replace(
         self, array: Array | None, device: Device, layout: PrivateLayout | None = None
     ) -> None:
         """Use another array; None for one allocated later."""
         self.array, self.device, self.layout = array, device, layout
+        self.views = {} if layout is None else {layout: array}
+
+    @property
+    def buffer(self) -> Array:
+        """The array that all private arrays are parts of; None without a private array."""
+        return next(iter(self.views.values()), None)
+
+    def view(self, layout: PrivateLayout, *, shared: bool = False) -> Array | None:
+        """Return the array of a layout of another shape, in the present buffer.
+
+        A Step may read one layout of a shape while it writes another, so these never share a
+        buffer. Padding must be zero, as in a new array.
+
+        Args:
+            layout: The layout.
+            shared: True for arrays of a slot, which all layouts share.
+
+        Returns:
+            None if the buffer is too small, the layout has padding, or the shape is that of the
+            present layout.
+        """
+        if shared:
+            return self.views.get(layout)
+        if self.layout is None or self.layout.shape == layout.shape:
+            return None
+        buffer = self.buffer
+        fits = buffer is not None and math.prod(layout.shape) == layout.size <= buffer.shape[0]
+        if layout not in self.views and fits:
+            self.views[layout] = buffer[: layout.size]
+        return self.views.get(layout)
+
+    def use(self, layout: PrivateLayout) -> None:
+        """Use the array that ``view`` has returned for a layout."""
+        self.array, self.layout = self.views[layout], layout
 
     def follow(self) -> None:
         """Order the next work on the array after the earlier work."""

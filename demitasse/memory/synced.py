@@ -130,7 +130,7 @@ class SyncedMemory:
         side = self.device_side
         if side.array is None:
             return host
-        return host + (self.device_nbytes if side.layout is None else int(side.array.nbytes))
+        return host + (self.device_nbytes if side.layout is None else int(side.buffer.nbytes))
 
     @property
     def storage(self) -> Stored:
@@ -180,7 +180,7 @@ class SyncedMemory:
         if host is not None:
             found.append(Share(HOST, id(host), self.nbytes))
         if side.array is not None and side.layout is not None:
-            found.append(Share(HOST, id(side.array), int(side.array.nbytes)))
+            found.append(Share(HOST, id(side.buffer), int(side.buffer.nbytes)))
         elif side.array is not None:
             found.append(Share(str(side.device), id(side.array), self.device_nbytes))
         return found
@@ -601,7 +601,15 @@ class SyncedMemory:
 
     def _private_array(self, layout: PrivateLayout) -> Array:
         side = self.device_side
-        if side.layout is not layout:
+        if side.layout is layout:
+            return side.array
+        place = self._assignment
+        if place is not None and place.concat_slot is None and layout not in side.views:
+            side.views[layout] = self._new_private_array(layout)  # a part of the slot's array
+        if side.view(layout, shared=place is not None) is not None:
+            self._distrust_device_side()
+            side.use(layout)
+        else:
             array = self._new_private_array(layout)
             self._distrust_device_side()
             side.replace(array, self.device, layout)

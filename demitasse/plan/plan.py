@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
 from demitasse.backends.arrays import Array
+from demitasse.backends.kernel_cache import LRUCache
 from demitasse.backends.step import AnyStep
-from demitasse.blob import VersionCounter
+from demitasse.blob import Blob, VersionCounter
 from demitasse.core.config import settings
 from demitasse.core.out_of_memory import with_location
 from demitasse.errors import DemitasseError, ErrorCode, NetError
 from demitasse.memory.transfers import Guard, current_guard
 from demitasse.plan.fusion import Fusion
-from demitasse.plan.planned_layer import Group, LayerBinding, PlannedLayer
+from demitasse.plan.planned_layer import CACHED_SHAPES, Group, LayerBinding, PlannedLayer
 from demitasse.plan.replay import DeferredExecution, Segment, Segments, group_within
 
 __all__ = ["Executed", "Observer", "Plan"]
@@ -48,6 +49,22 @@ class Captured(Protocol):
     @property
     def nbytes(self) -> int:
         """Bytes of device memory of the captured work's own."""
+
+
+class Preparation(NamedTuple):
+    """All layers as prepared for some shapes of the inputs.
+
+    Attributes:
+        shapes: Shape of each blob.
+        memories: Serials of the blobs' memories.
+        states: Code of each layer.
+        segment: The segment of all layers, with its recordings.
+    """
+
+    shapes: list[tuple[int, ...]]
+    memories: list[tuple[int, int]]
+    states: list[tuple[object, ...]]
+    segment: Segment
 
 
 class Plan:
@@ -89,7 +106,12 @@ class Plan:
         self.captured: WeakSet[Captured] = WeakSet()
         for entry in self.entries:
             entry.subscribe(changes)
-        self._changes, self._seen = changes, -1
+        self._changes, self._seen, self._restored = changes, -1, -1
+        blobs = {id(b): b for one in bindings for b in (*one.bottom, *one.top, *one.layer.blobs)}
+        self._blobs: list[Blob] = list(blobs.values())
+        self._inputs = [blob for one in bindings if not one.bottom for blob in one.top]
+        self._preparations: LRUCache[Preparation] = LRUCache(CACHED_SHAPES)
+        self._present: Preparation | None = None
         self._fusion = Fusion(self.entries, elidable, optimize=optimize)
         self._segments = Segments(self.entries, changes)
         self._dynamic = [i for i, one in enumerate(bindings) if one.layer.dynamic_shapes]
@@ -130,6 +152,7 @@ class Plan:
             if self._seen < 0:
                 self.entries[0].layer.device.backend.after_first_run()
             self._seen = now
+            self._keep_preparation()
         return terms
 
     def replay(self) -> bool:
@@ -141,7 +164,7 @@ class Plan:
         Returns:
             Whether the pass was replayed; False leaves everything as it is.
         """
-        if self._seen != self._changes.number or self.observer is not None:
+        if self.observer is not None or not self._prepared():
             return False
         segment = self._segments.all_layers()
         if segment is None or segment.replay is None:
@@ -154,6 +177,8 @@ class Plan:
 
     def backward(self, start: int, end: int) -> None:
         """Run layers ``start`` down to ``end``, both included, those that take part."""
+        if self._restored == self._changes.number:
+            self.reshape()
         if self.observer is not None:
             self.observer.before_pass()
         guard = current_guard()
@@ -348,6 +373,50 @@ class Plan:
         for entry in entries:
             entry.subscribe(self._changes)
             entry.seen = self._changes.number
+
+    def _keep_preparation(self) -> None:
+        """Keep the present preparation for the shapes of the inputs, if all calls are recorded."""
+        segment = self._segments.all_layers()
+        self._present = None
+        if segment is None or segment.replay is None:
+            return
+        if any(blob.data_memory.concat_slot is not None for blob in self._blobs):
+            return  # places in the top of a Concat are assigned anew for each shape
+        states = [entry.state() for entry in self.entries]
+        shapes = [blob.shape for blob in self._blobs]
+        self._present = Preparation(shapes, self._memories(), states, segment)
+        self._preparations.keep(self._input_shapes(), self._present)
+
+    def _prepared(self) -> bool:
+        """Return whether Steps are prepared for the present shapes of the inputs.
+
+        If the inputs alone have changed, and have shapes of an earlier pass, its preparation is
+        used again. The layers themselves are not reshaped, so only a replay may follow.
+        """
+        if self._changes.number in (self._seen, self._restored):
+            return True
+        found, present = self._preparations.find(self._input_shapes()), self._present
+        if found is None or present is None:
+            return False
+        inputs = set(map(id, self._inputs))
+        for blob, shape in zip(self._blobs, present.shapes, strict=True):
+            if blob.shape != shape and id(blob) not in inputs:
+                return False
+        if self._memories() != found.memories:
+            return False
+        for blob, shape in zip(self._blobs, found.shapes, strict=True):
+            blob.reshape(shape)
+        for entry, state in zip(self.entries, found.states, strict=True):
+            entry.restore(state)
+        self._present, self._restored = found, self._changes.number
+        self._segments.restore(found.segment)
+        return True
+
+    def _input_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(blob.shape for blob in self._inputs)
+
+    def _memories(self) -> list[tuple[int, int]]:
+        return [(blob.data_memory.serial, blob.diff_memory.serial) for blob in self._blobs]
 
     def _reshape(self, entries: Sequence[PlannedLayer]) -> None:
         for entry in entries:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from demitasse.backends.kernel_cache import LRUCache
 from demitasse.backends.ops import Op
@@ -15,7 +16,7 @@ from demitasse.layers.base import Layer
 
 __all__ = ["Group", "LayerBinding", "PlannedLayer"]
 
-CACHED_SHAPES = 4
+CACHED_SHAPES = 16
 """Number of shapes of its blobs for which a layer's Steps stay prepared."""
 
 
@@ -260,7 +261,20 @@ class PlannedLayer:
         steps += [group.step for group, _ in self._groups.values() if group is not None]
         return [step for step in steps if step is not None]
 
-    def _key(self, op: Op) -> tuple[object, ...]:
+    def prepared(self) -> tuple[object, ...]:
+        """Return the Step and the group of the next forward, and the operands that they have."""
+        internal = tuple(blob.data_memory.serial for blob in self.layer.internal_blobs())
+        return self.step, self.group, self._key(self.layer.op), internal
+
+    def state(self) -> tuple[object, ...]:
+        """Return the code of the next passes, for ``restore``."""
+        return self.step, self.why, self.group, self.why_not_fused, self.gradient_group
+
+    def restore(self, state: tuple[Any, ...]) -> None:
+        """Use the code again that ``state`` returned for the present shapes."""
+        self.step, self.why, self.group, self.why_not_fused, self.gradient_group = state
+
+    def _key(self, op: Op | None) -> tuple[object, ...]:
         # a Step may refer to memories, so a blob with another memory is another operand
         blobs = (*self.binding.bottom, *self.binding.top, *self.layer.blobs)
         return (

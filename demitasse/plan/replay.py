@@ -12,13 +12,14 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple, Self
 
 from demitasse.backends.base import Backend
+from demitasse.backends.kernel_cache import LRUCache
 from demitasse.backends.recording import CapturedCalls
 from demitasse.backends.step import AnyStep
 from demitasse.blob import Blob, VersionCounter
 from demitasse.core.frozen_struct import FrozenStruct
 from demitasse.memory import SyncedMemory, transfers
 from demitasse.memory.replay_check import ReplayCheck
-from demitasse.plan.planned_layer import Group, PlannedLayer
+from demitasse.plan.planned_layer import CACHED_SHAPES, Group, PlannedLayer
 
 __all__ = [
     "WARMUP_RUNS",
@@ -215,6 +216,8 @@ class _Backward(FrozenStruct):
 class Segments:
     """Cuts ranges of prepared layers into segments with and without a replay.
 
+    The segments of a forward pass stay for some shapes of the blobs, with their recordings.
+
     Args:
         entries: All layers of a plan.
         changes: Counts the changes of shapes and memories, after which ranges are cut anew.
@@ -224,6 +227,7 @@ class Segments:
         self._entries, self._changes = entries, changes
         self._seen = self._seen_backward = -1
         self._forward: dict[tuple[int, int], Sequence[Segment]] = {}
+        self._cached: LRUCache[Sequence[Segment]] = LRUCache(CACHED_SHAPES)
         self._backward: dict[tuple[int, int], _Backward] = {}
 
     def forward(self, first: int, last: int) -> Sequence[Segment]:
@@ -233,8 +237,15 @@ class Segments:
             self._seen = self._changes.number
         known = self._forward.get((first, last))
         if known is None:
-            known = self._forward[first, last] = list(self._cut(first, last))
+            key = (first, last, *(entry.prepared() for entry in self._entries[first : last + 1]))
+            known = self._cached.find(key) or self._cached.keep(key, list(self._cut(first, last)))
+            self._forward[first, last] = known
         return known
+
+    def restore(self, segment: Segment) -> None:
+        """Use a segment of all layers again that ``all_layers`` returned for the present shapes."""
+        self._seen = self._changes.number
+        self._forward = {(segment.first, segment.last): [segment]}
 
     def all_layers(self) -> Segment | None:
         """Return the segment of all layers forward, if there is one since the last change."""

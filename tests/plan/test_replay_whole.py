@@ -34,8 +34,8 @@ layer { name: "loss" type: "EuclideanLoss" bottom: "scores" bottom: "target" top
 RNG = np.random.default_rng(11)
 
 
-def made(more="", phase="TEST"):
-    net = Net(parse_text(LAYERS + more, NetParameter), phase, device="cpu", seed=3)
+def made(more="", phase="TEST", **options):
+    net = Net(parse_text(LAYERS + more, NetParameter), phase, device="cpu", seed=3, **options)
     if net.device.backend.capture_key() is None:
         pytest.skip("oneDNN is not here")
     return net
@@ -160,6 +160,78 @@ def test_another_shape_and_back(planned):
 
     np.testing.assert_array_equal(look(net, x), expected(net, x))
     np.testing.assert_allclose(first, look(net, x)[:1], rtol=1e-5, atol=1e-6)
+
+
+def resized(net, count):
+    """Run a number of images, and return them with the scores."""
+    x = RNG.normal(size=(count, 3, 8, 8)).astype(np.float32)
+    return x, net.predict({"data": x})["scores"]
+
+
+def fresh(net, x):
+    """Return what another net of the same parameters computes for these images alone."""
+    other = made()
+    for mine, theirs in zip(net.learnable_params, other.learnable_params, strict=True):
+        theirs.data = mine.cpu_data()
+    return other.predict({"data": x})["scores"]
+
+
+SIZES = [8, 1, 3, 2, 8, 5, 4, 7, 6]
+
+
+@pytest.mark.parametrize("kept", [None, "outputs"])
+def test_sizes_in_turn_stay_prepared(planned, kept):
+    net = made(keep_blobs=kept)
+    for _ in range(6):
+        for count in SIZES:
+            resized(net, count)
+    before, blobs = planned[0], net.blob_bytes
+
+    found = [resized(net, count) for count in SIZES]
+
+    assert planned[0] == before
+    assert net.blob_bytes == blobs, "the sizes share their buffers"
+    assert net.blobs["features"].shape == (6, 16, 6, 6)
+    for x, scores in found:
+        np.testing.assert_array_equal(scores, fresh(net, x))
+
+
+def test_changes_between_sizes_in_turn_are_noticed():
+    net = made()
+    for _ in range(6):
+        for count in SIZES:
+            resized(net, count)
+    changes = [
+        lambda: net.params["features"][0].data.__imul__(2),
+        lambda: net.blobs["features"].reshape(1, 16, 6, 6),
+        lambda: net.params["scores"][1].reshape(20) or net.params["scores"][1].reshape(10),
+        lambda: net.blobs["features"].set_cpu_data(np.zeros((6, 16, 6, 6), np.float32)),
+        lambda: net.forward("relu"),
+    ]
+    for change in changes:
+        resized(net, 6)
+        change()
+        for count in (3, 8, 3):
+            x, scores = resized(net, count)
+            np.testing.assert_array_equal(scores, fresh(net, x))
+
+
+@pytest.mark.parametrize("phase", ["TEST", "TRAIN"])
+def test_backward_follows_a_size_of_an_earlier_pass(phase):
+    net, other = made(phase=phase), made(phase=phase)
+    for _ in range(6):
+        for count in SIZES:
+            resized(net, count)
+    x, _ = resized(net, 3)
+    other.predict({"data": x})
+
+    for one in (net, other):
+        one.clear_param_diffs()
+        one.blobs["scores"].diff = np.arange(30).reshape(3, 10)
+        one.backward()
+
+    for mine, theirs in zip(net.learnable_params, other.learnable_params, strict=True):
+        np.testing.assert_array_equal(mine.cpu_diff(), theirs.cpu_diff())
 
 
 def test_backward_follows():
