@@ -13,7 +13,7 @@ from demitasse.core.config import settings
 from demitasse.core.host import cores
 from demitasse.errors import DeviceError, ErrorCode
 
-__all__ = ["Pool", "Uninterrupted", "start", "wanted_threads"]
+__all__ = ["Pool", "Uninterrupted", "check_startable", "no_threads", "start", "wanted_threads"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,7 +38,28 @@ def start(thread: threading.Thread) -> None:
     try:
         thread.start()
     except RuntimeError as error:
-        raise _no_threads(error) from error
+        raise no_threads(error) from error
+
+
+def check_startable(count: int) -> None:
+    """Start threads that end at once, to find out whether the system allows as many.
+
+    Args:
+        count: Number of threads that run at the same time.
+
+    Raises:
+        DeviceError: The system refuses one of them.
+    """
+    end, started = threading.Event(), []
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=end.wait, daemon=True)
+            start(thread)
+            started.append(thread)
+    finally:
+        end.set()
+        for thread in started:
+            thread.join()
 
 
 class Pool(ThreadPoolExecutor):
@@ -54,10 +75,15 @@ class Pool(ThreadPoolExecutor):
             return super().submit(fn, *args, **kwargs)
         except RuntimeError as error:
             self.shutdown(cancel_futures=True)  # otherwise a later thread would run the call
-            raise _no_threads(error) from error
+            raise no_threads(error) from error
 
 
-def _no_threads(error: RuntimeError) -> DeviceError:
+def no_threads(error: object) -> DeviceError:
+    """Return the error for a thread that the system refuses.
+
+    Args:
+        error: Text or error of the refusal.
+    """
     message = (
         f"the system gives this process no more threads ({error}); raise its limits of processes "
         "and memory (ulimit -u, ulimit -v, or the container's), or run fewer threads"

@@ -9,7 +9,7 @@ import struct
 import sys
 import threading
 
-from demitasse.backends.kernels.language.team import check_workers, openmp
+from demitasse.backends.kernels.language.team import check_workers, openmp, prepare
 from demitasse.core.config import settings
 from demitasse.core.config.table import MOST_THREADS
 from demitasse.core.host import cores
@@ -20,32 +20,35 @@ __all__ = ["SHORT", "ready_threads", "request_short_slice", "timeslice", "wanted
 class _OfThread(threading.local):
     threads = 0
     changes = -1
+    process = 0
 
 
 _own = _OfThread()
 
 
 def ready_threads() -> None:
-    """Set the number of oneDNN's threads; OpenMP stores it per calling thread.
+    """Set the number of oneDNN's threads, and start them; OpenMP stores it per calling thread.
 
     Raises:
-        DeviceError: The process was forked, and OpenMP waits for threads of the parent.
+        DeviceError: The process was forked, and OpenMP waits for threads of the parent. Or the
+            threads cannot be started.
     """
     check_workers()
-    if _own.changes == settings.changes:
+    if _own.changes == settings.changes and _own.process == os.getpid():
         return
-    _own.changes, threads = settings.changes, wanted()
-    if _own.threads != threads:
-        runtime = openmp()
-        if runtime is not None:
-            runtime.omp_set_num_threads(threads)
+    changes, process, threads = settings.changes, os.getpid(), wanted()
+    if (_own.threads, _own.process) != (threads, process):
+        _own.threads = 0
         if threads > 1:
             request_short_slice()  # workers inherit it
-        _own.threads = threads
+        prepare(threads)
+    _own.changes, _own.process, _own.threads = changes, process, threads
 
 
 def wanted() -> int:
-    """Return the number of threads of a pass."""
+    """Return the number of threads of a pass; 1 without an OpenMP runtime."""
+    if openmp() is None:
+        return 1
     return int(settings.get_often("threads")) or _of_openmp() or cores()
 
 

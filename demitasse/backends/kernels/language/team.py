@@ -14,11 +14,12 @@ from functools import cache, partial
 from typing import Any
 
 from demitasse.backends.kernels.language import later
-from demitasse.errors import DeviceError
+from demitasse.core.threads import check_startable, no_threads
+from demitasse.errors import DeviceError, ErrorCode
 
 __all__ = [
-    "FUNCTIONS", "WAITING", "bounded_spinning", "check_workers", "function_address", "functions",
-    "openmp", "run", "use",
+    "FUNCTIONS", "WAITING", "check_workers", "function_address", "functions", "openmp", "prepare",
+    "run", "runtime_environment", "use",
 ]  # fmt: skip
 
 FUNCTIONS = ("omp_get_thread_num", "omp_get_num_threads")
@@ -34,28 +35,44 @@ By default the runtime polls for milliseconds. On shared cores this slows down b
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 """Environment variables that configure how threads wait."""
 
+SMALLER = (
+    "GOMP_STACKSIZE", "OMP_DYNAMIC", "OMP_MAX_ACTIVE_LEVELS", "OMP_NESTED", "OMP_STACKSIZE",
+    "OMP_THREAD_LIMIT",
+)  # fmt: skip
+"""Environment variables that make teams or stacks smaller than the operations need."""
+
+STACK_SIZE = "8M"
+"""Size of the stacks of the runtime's threads."""
+
 
 @contextmanager
-def bounded_spinning() -> Iterator[None]:
-    """Bound the spinning of an OpenMP runtime loaded in the block, unless the user configured it.
+def runtime_environment() -> Iterator[None]:
+    """Set the environment in which an OpenMP runtime is loaded in the block.
 
-    The runtime reads its environment once, when it is loaded.
+    The runtime reads its environment once, when it is loaded. Operations are divided for a number
+    of threads, and need as many: variables that allow the runtime fewer are ignored. The spinning
+    of waiting threads is bounded unless the user configured it.
     """
-    if any(name in os.environ for name in WAITING):
-        yield
-        return
-    os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
+    ignored = {
+        name: os.environ.pop(name) for name in [*os.environ] if name.startswith(SMALLER)
+    }  # with suffixes: OMP_DYNAMIC_ALL
+    added = {"OMP_STACKSIZE": STACK_SIZE}
+    if not any(name in os.environ for name in WAITING):
+        added["GOMP_SPINCOUNT"] = SPIN_COUNT
+    os.environ.update(added)
     try:
         yield
     finally:
-        os.environ.pop("GOMP_SPINCOUNT", None)
+        for name in added:
+            os.environ.pop(name, None)
+        os.environ.update(ignored)
 
 
 @cache
 def openmp() -> Any:
     """Return the OpenMP runtime that oneDNN's library has loaded, or None."""
     try:
-        with bounded_spinning():
+        with runtime_environment():
             runtime = ctypes.CDLL("libgomp.so.1")
         runtime.GOMP_parallel.argtypes = [
             ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint,
@@ -63,6 +80,8 @@ def openmp() -> Any:
         runtime.GOMP_parallel.restype = None
         runtime.omp_set_num_threads.argtypes = [ctypes.c_int]
         runtime.omp_set_num_threads.restype = None
+        runtime.omp_set_dynamic.argtypes = [ctypes.c_int]
+        runtime.omp_set_max_active_levels.argtypes = [ctypes.c_int]
     except (OSError, AttributeError):
         return None
     if hasattr(os, "register_at_fork"):
@@ -116,20 +135,26 @@ _PARALLEL = ctypes.CFUNCTYPE(
 )  # fmt: skip
 
 
+_PREPARE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+
+
 class _Instead:
     """Replacement of OpenMP's functions: addresses and the parallel entry point."""
 
     functions: Mapping[str, int] | None = None
     parallel: Any = None
+    prepare: Any = None
 
 
-def use(addresses: Mapping[str, int]) -> None:
+def use(addresses: Mapping[str, int], prepare: int) -> None:
     """Replace the OpenMP runtime's functions in kernels that are linked from now on.
 
     Args:
         addresses: Addresses of the new functions, by the names of the replaced functions. No kernel
             must have been linked before.
+        prepare: Address of the function that starts the threads of a team.
     """
+    _Instead.prepare = _PREPARE(prepare)
     _Instead.parallel = _PARALLEL(addresses["GOMP_parallel"])
     _Instead.functions = addresses
 
@@ -154,6 +179,44 @@ def functions() -> dict[str, int]:
 def function_address(function: Any) -> int:
     """Return the address of a ctypes function."""
     return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def prepare(threads: int) -> None:
+    """Set the number of the calling thread's OpenMP threads, and start them.
+
+    Operations are divided for this number, and some of their parts wait for others. A team that
+    is smaller would leave parts out.
+
+    Args:
+        threads: Number of threads of an operation.
+
+    Raises:
+        DeviceError: The system refuses the threads, or OpenMP's runtime gives fewer.
+    """
+    runtime = openmp()
+    if runtime is None:
+        return
+    runtime.omp_set_num_threads(threads)
+    if threads < 2:
+        return
+    if _Instead.prepare is not None:
+        if _Instead.prepare(threads):
+            reason = f"{threads} are needed for one operation"
+            raise no_threads(reason)
+        return
+    check_startable(threads - 1)  # the runtime ends the process if a thread does not start
+    runtime.omp_set_dynamic(0)
+    runtime.omp_set_max_active_levels(max(1, runtime.omp_get_max_active_levels()))
+    there = ctypes.cast(runtime.omp_get_num_threads, ctypes.c_void_p)
+    runtime.GOMP_parallel_start(there, None, ctypes.c_uint(threads))
+    present = runtime.omp_get_num_threads()
+    runtime.GOMP_parallel_end()
+    if present < threads:
+        message = (
+            f"OpenMP's runtime gives an operation {present} of {threads} threads; set the setting "
+            f"'threads' to {present}, or raise the runtime's limit (OMP_THREAD_LIMIT)"
+        )
+        raise DeviceError(message, code=ErrorCode.LIMIT, resource="threads")
 
 
 def run(

@@ -51,7 +51,7 @@ def install(library: Any) -> str:
         imports.replace(functions)
     except (OSError, LookupError, AttributeError, MemoryError, NotLinkableError) as error:
         return repr(error)
-    team.use(functions)
+    team.use(functions, own_team().prepare)
     return ""
 
 
@@ -74,10 +74,13 @@ class Team(NamedTuple):
 
     Attributes:
         functions: Addresses of the team's functions, by the names of the replaced functions.
+        prepare: Address of the function that starts the helpers for a number of parts. Its result
+            is 0 unless the system refuses threads.
         state: Memory that the team's threads share.
     """
 
     functions: dict[str, int]
+    prepare: int
     state: State
 
 
@@ -92,9 +95,9 @@ def own_team() -> Team:
     outside |= {name: team.function_address(getattr(system, name)) for name in SYSTEM}
     for name in (*OURS, "omp_get_max_threads"):
         outside[original(name)] = team.function_address(getattr(runtime, name))
-    own = compiler.linked("team", _write, tuple(OURS.values()), outside)
+    own = compiler.linked("team", _write, (*OURS.values(), "prepare"), outside)
     os.register_at_fork(after_in_child=state.clear)
-    return Team({name: own[ours] for name, ours in OURS.items()}, state)
+    return Team({name: own[ours] for name, ours in OURS.items()}, own["prepare"], state)
 
 
 def _write(module: Any) -> None:

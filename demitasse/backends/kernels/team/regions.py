@@ -1,8 +1,10 @@
 """Parallel regions: functions that every member of a team calls with its part.
 
 Source: the interface of GCC's ``libgomp`` (``GOMP_parallel_start`` and its neighbours), which
-compiled OpenMP programs call. Calls from threads outside a region, and regions that begin while
-another thread leads a region, go to ``libgomp``.
+compiled OpenMP programs call. Calls from threads outside a region go to ``libgomp``.
+
+A region takes the first team that no thread leads. It begins when the team has a helper for each
+part but the leader's, because parts may wait for each other.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from demitasse.backends.kernels.team.runtime import (
     PARTS,
     REGION,
     SPIN,
+    TEAMS,
     Field,
     Function,
     Member,
@@ -34,11 +37,15 @@ from demitasse.backends.kernels.team.runtime import (
 
 __all__ = ["write_regions"]
 
-MOST_PARTS = 1024
+MOST_PARTS = PARTS - 1
+IMPOSSIBLE = 1
+"""Result instead of a team's address: no team has the helpers, and the system refuses threads."""
 
 
 def write_regions(module: ir.Module) -> None:
     """Write the functions that begin and end regions, and the helpers' loop."""
+    _write_take(Function(module, "take", 1))
+    _write_prepare(Function(module, "prepare", 1))
     _write_start(Function(module, "start", 3))
     _write_end(Function(module, "end", 0))
     _write_parallel(Function(module, "parallel", 4))
@@ -56,6 +63,61 @@ def _parts(ticket: Word) -> Word:
 def _open(ticket: Word) -> Condition:
     """Return whether a part is free."""
     return _taken(ticket) < _parts(ticket)
+
+
+def _write_take(f: Function) -> None:
+    """Write the function that takes a team with the helpers for a number of parts.
+
+    Its result is the team's address, 0 if other threads lead the teams with enough helpers, or
+    ``IMPOSSIBLE``.
+    """
+    (parts,) = f.arguments
+    index, result = f.local(0), f.local(IMPOSSIBLE)
+    with f.forever() as teams:
+        with f.when(f.load(index) >= TEAMS):
+            teams.leave()
+        f.team = f.first_team() + f.load(index) * int(Field.END)
+        f.store(f.load(index) + 1, index)
+        led = f.local(1)
+        with f.when(f.replace(Field.BUSY, 0, 1)):
+            f.store(0, led)
+        with f.when(f.load(led) > 0):
+            f.store(0, result)
+            teams.repeat()
+        with f.forever() as helpers:
+            with f.when(f.get(Field.HELPERS) >= parts - 1):
+                helpers.leave()
+            thread, attributes = f.local(0), f.shared(Field.ATTRIBUTES)
+            failed = f.call("pthread_create", thread, attributes, f.address("helper"), f.team)
+            with f.when(f.unequal(failed % REGION, 0)):
+                f.set(Field.BUSY, 0)
+                teams.repeat()
+            f.call("pthread_detach", f.load(thread))
+            f.add(Field.HELPERS, 1)
+        f.give(f.team)
+    f.give(f.load(result))
+
+
+def _take(f: Function, parts: Word) -> Word:
+    """Return the address of a team, now led by this thread, or ``IMPOSSIBLE``."""
+    team = f.local(0)
+    with f.forever() as loop:
+        f.store(f.call("take", parts), team)
+        with f.when(f.unequal(f.load(team), 0)):
+            loop.leave()
+        f.call("sched_yield")
+    return f.load(team)
+
+
+def _write_prepare(f: Function) -> None:
+    """Write the function that starts the helpers for a number of parts; 0 if they are there."""
+    (parts,) = f.arguments
+    team = _take(f, parts)
+    with f.when(f.equal(team, IMPOSSIBLE)):
+        f.give(1)
+    f.team = team
+    f.set(Field.BUSY, 0)
+    f.give()
 
 
 def _write_start(f: Function) -> None:
@@ -77,25 +139,15 @@ def _write_start(f: Function) -> None:
     for condition in (parts < 2, parts > MOST_PARTS):
         with f.when(condition):
             leave_to_original()
-    led = f.local(0)
-    with f.when(f.replace(Field.BUSY, 0, 1)):
-        f.store(1, led)
-    with f.when(f.equal(f.load(led), 0)):
+    team = _take(f, parts)
+    with f.when(f.equal(team, IMPOSSIBLE)):  # not after "prepare"
         leave_to_original()
-    with f.forever() as loop:
-        with f.when(f.get(Field.HELPERS) >= parts - 1):
-            loop.leave()
-        thread = f.local(0)
-        failed = f.call("pthread_create", thread, 0, f.address("helper"), 0) % REGION
-        with f.when(f.unequal(failed, 0)):
-            f.set(Field.BUSY, 0)
-            leave_to_original()
-        f.call("pthread_detach", f.load(thread))
-        f.add(Field.HELPERS, 1)
+    f.team = team
     leader = f.shared(Field.LEADER)
     f.store(0, leader, Member.PART)
     f.store(parts, leader, Member.PARTS)
     f.store(0, leader, Member.DEPTH)
+    f.store(team, leader, Member.TEAM)
     take_member(f, leader)
     f.set(Field.WORK, work)
     f.set(Field.ARGUMENT, argument)
@@ -125,6 +177,7 @@ def _write_end(f: Function) -> None:
     with f.when(depth > 0):
         f.store(depth - 1, me, Member.DEPTH)
         f.give()
+    f.team = f.load(me, Member.TEAM)
     mine = f.local(1)
     with f.forever() as loop:
         ticket = f.get(Field.TICKET)
@@ -182,7 +235,9 @@ def _write_parallel(f: Function) -> None:
 
 
 def _write_helper(f: Function) -> None:
+    (f.team,) = f.arguments
     me = f.local(*[0] * (Member.END // 8))
+    f.store(f.team, me, Member.TEAM)
     take_member(f, me)
     unfinished, awake_until, rounds = f.local(-1), f.local(0), f.local(0)
     with f.forever() as loop:

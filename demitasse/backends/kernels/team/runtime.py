@@ -28,6 +28,7 @@ __all__ = [
     "SPIN",
     "STATE_WAIT",
     "SYSTEM",
+    "TEAMS",
     "Field",
     "Function",
     "Loop",
@@ -71,6 +72,8 @@ class Function(Routine):
 
     def __init__(self, module: ir.Module, name: str, count: int) -> None:
         super().__init__(module, declared(module, name, ir.FunctionType(WORD, [WORD] * count)))
+        self.team: Word | None = None
+        """Address of the team whose fields are meant; None for the first."""
 
     # -- memory that the team shares -----------------------------------------------------------
 
@@ -95,7 +98,11 @@ class Function(Routine):
 
     def shared(self, field: Field) -> Word:
         """Return the address of a shared field."""
-        return Word(self._b, self._b.ptrtoint(self._state(), WORD)) + int(field)
+        return (self.first_team() if self.team is None else self.team) + int(field)
+
+    def first_team(self) -> Word:
+        """Return the address of the first team."""
+        return Word(self._b, self._b.ptrtoint(self._state(), WORD))
 
     def sleep(self, field: Field, value: Word, nanoseconds: int = 0) -> None:
         """Sleep until the field's sleepers are woken, if the field's lower half is ``value``.
@@ -285,7 +292,7 @@ def _write_barrier(f: Function) -> None:
     me = _outside(f, "GOMP_barrier")
     with f.when(f.load(me, Member.DEPTH) > 0):
         f.give()
-    parts = f.load(me, Member.PARTS)
+    f.team, parts = f.load(me, Member.TEAM), f.load(me, Member.PARTS)
     with f.when(f.get(Field.ALONE) > 0):  # a barrier needs all helpers now
         f.set(Field.ALONE, 0)
         f.ring(parts)
@@ -358,7 +365,7 @@ def _write_loop_end(f: Function) -> None:
 
 
 class Field(IntEnum):
-    """Byte offsets of shared words; words that threads write concurrently are 64 bytes apart.
+    """Byte offsets of a team's words; words that threads write concurrently are 64 bytes apart.
 
     A region is a function that each member of the team calls with its part. ``TICKET`` has the
     region's number, its number of parts, and the number of taken parts: 32, 16 and 16 bits.
@@ -396,13 +403,15 @@ class Field(IntEnum):
     """True if the region woke helpers, so that a helper may be late."""
     LEADER = 384
     """The leader's :class:`Member`."""
-    ARRIVED = 448
+    ARRIVED = 512
     """Number of members at the barrier."""
-    PHASE = 456
+    PHASE = 520
     """Counter of barriers."""
-    AT_BARRIER = 464
+    AT_BARRIER = 528
     """Number of members that sleep until ``PHASE`` changes."""
-    END = 512
+    ATTRIBUTES = 576
+    """Attributes of new helpers: the size of their stacks."""
+    END = 640
 
 
 class Member(IntEnum):
@@ -420,8 +429,16 @@ class Member(IntEnum):
     STOP = 40
     STEP = 48
     CHUNK = 56
-    END = 64
+    TEAM = 64
+    """Address of the thread's team."""
+    END = 72
 
+
+TEAMS = 64
+"""Number of teams: threads that lead regions at the same time have a team each."""
+
+STACK = 2 << 20
+"""Least size of a helper's stack, in bytes: Linux's default where ``ulimit -s`` is unlimited."""
 
 REGION, PARTS = 1 << 32, 1 << 16
 """Increments of ``TICKET`` for a region and for a part."""
@@ -454,29 +471,42 @@ regions are shared, and a part can wait for another part."""
 
 
 class State:
-    """The team's shared memory. It is never freed: helpers read it until the process ends.
+    """The shared memory of all teams. It is never freed: helpers read it until the process ends.
+
+    Fields that are read and written here are those of the first team.
 
     Attributes:
         address: Address of the memory.
     """
 
     def __init__(self) -> None:
-        allocate = ctypes.CDLL(None).aligned_alloc
+        system = ctypes.CDLL(None)
+        allocate = system.aligned_alloc
         allocate.restype, allocate.argtypes = ctypes.c_void_p, [ctypes.c_size_t] * 2
-        self.address: int = allocate(64, Field.END) or 0
+        self.address: int = allocate(64, TEAMS * Field.END) or 0
         if not self.address:
             raise MemoryError
-        ctypes.memset(self.address, 0, Field.END)
-        key = ctypes.c_uint()
-        if ctypes.CDLL(None).pthread_key_create(ctypes.byref(key), None):
+        ctypes.memset(self.address, 0, TEAMS * Field.END)
+        key, stack = ctypes.c_uint(), ctypes.c_size_t()
+        if system.pthread_key_create(ctypes.byref(key), None):
             raise MemoryError
-        self[Field.KEY] = key.value
+        for team in self._teams():
+            ctypes.c_int64.from_address(team + Field.KEY).value = key.value
+            attributes = ctypes.c_void_p(team + Field.ATTRIBUTES)
+            system.pthread_attr_init(attributes)
+            system.pthread_attr_getstacksize(attributes, ctypes.byref(stack))
+            size = ctypes.c_size_t(max(stack.value, STACK))
+            system.pthread_attr_setstacksize(attributes, size)
 
     def clear(self) -> None:
         """Reset to no helpers and no region, in a forked child."""
-        key = self[Field.KEY]
-        ctypes.memset(self.address, 0, Field.END)
-        self[Field.KEY] = key
+        for team in self._teams():
+            ctypes.memset(team, 0, Field.KEY)
+            ctypes.memset(team + Field.TICKET, 0, Field.ATTRIBUTES - Field.TICKET)
+
+    def _teams(self) -> range:
+        end = self.address + TEAMS * Field.END
+        return range(self.address, end, Field.END)
 
     def __getitem__(self, field: Field) -> int:
         return ctypes.c_int64.from_address(self.address + field).value
@@ -507,7 +537,8 @@ HARMLESS = {
 """Functions of the OpenMP runtime that also work on the team's threads."""
 
 SYSTEM = (
-    "pthread_create", "pthread_detach", "pthread_getspecific", "pthread_setspecific", "syscall",
+    "pthread_create", "pthread_detach", "pthread_getspecific", "pthread_setspecific",
+    "sched_yield", "syscall",
 )  # fmt: skip
 """System functions that the team's code calls."""
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.kernels.language.team import bounded_spinning
+from demitasse.backends.kernels.language.team import runtime_environment
 from demitasse.backends.kernels.team import install
 from demitasse.core.config import settings
 from demitasse.errors import DeviceError, ErrorCode
@@ -160,7 +160,7 @@ def _load_first() -> tuple[Any, Status]:
     refused = []
     for place in _candidate_files():
         try:
-            with bounded_spinning():
+            with runtime_environment():
                 library = ctypes.CDLL(place)
             version = _version(library)
             if version.major != 3:
