@@ -404,7 +404,7 @@ class Trial:
             "settings": _settings_of_program(),
         }
         done = subprocess.run(
-            [sys.executable, "-c", CHILD],
+            [sys.executable, "-P", "-c", CHILD],
             input=json.dumps(ask),
             capture_output=True,
             text=True,

@@ -142,4 +142,4 @@ def write_shims(folder: Path) -> list[Path]:
 
 def _script(name: str) -> str:
     python = shlex.quote(sys.executable)
-    return f'#!/bin/sh\nexec {python} -m demitasse.tools.{name} "$@"\n'
+    return f'#!/bin/sh\nexec {python} -P -m demitasse.tools.{name} "$@"\n'

@@ -148,7 +148,7 @@ def test_kernels_of_notebooks_are_started_the_same_way():
     command = json.loads(spec.read_text())["argv"]
 
     assert spec.parent.name == "python3"  # in place of the kernel that is always there
-    assert command[:4] == ["python", "-m", "demitasse.pycaffe", "-m"]
+    assert command[:5] == ["python", "-P", "-m", "demitasse.pycaffe", "-m"]
 
 
 @pytest.mark.parametrize(
