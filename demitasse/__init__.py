@@ -151,18 +151,28 @@ _install_old_module_names()
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
+def _import(module: str) -> Any:
+    try:
+        return import_module(module)
+    except KeyboardInterrupt:
+        from demitasse.core.threads import check_interrupt
+
+        check_interrupt()
+        raise
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
     if name in _OLD:
         _warn_once(f"demitasse.{name}", f"demitasse.{_OLD[name]}")
         name = _OLD[name]
     if name in _MODULES:
-        return import_module(_MODULES[name])
+        return _import(_MODULES[name])
     if name not in _HOME:
         message = f"module 'demitasse' has no attribute {name!r}"
         raise AttributeError(message)
     module, attribute = _HOME[name]
-    value = getattr(import_module(module), attribute)
+    value = getattr(_import(module), attribute)
     globals()[name] = value
     return value
 

@@ -343,7 +343,7 @@ def _limits(device: Device, limit: int | str | None) -> tuple[int, int | None]:
 PASSES = 2
 """Passes of each batch size: from the second pass on, memory does not change."""
 
-CHILD = "from demitasse.benchmark.largest import main; main()"
+CHILD = "import demitasse; demitasse.Net; from demitasse.benchmark.largest import main; main()"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import click
 
-from demitasse.cli.errors import handle_errors, print_stderr
+from demitasse.cli.errors import check_memory_limits, handle_errors, print_stderr
 from demitasse.cli.gflags import RenamedOption, current_flags, expand_switches, normalize_name
 
 GLOG_LEVELS = ("info", "warning", "error", "critical")
@@ -96,6 +96,7 @@ class Command(click.Command):
         names = ("log_level", "log_format", "log_dir", "minloglevel", "plugins")
         options = {name: ctx.params.pop(name) for name in names}
         with handle_errors(), ExitStack() as stack:
+            check_memory_limits()
             modules = options.pop("plugins")
             _start_logging(stack, **options, as_caffe=ctx.info_name in CAFFE)
             for warning in ctx.meta.get(OLD_FLAGS, ()):

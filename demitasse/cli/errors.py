@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -19,6 +20,7 @@ from demitasse.errors import (
     DataError,
     DemitasseError,
     DeviceError,
+    ErrorCode,
     LostProcessError,
     NetError,
     OutOfMemoryError,
@@ -28,6 +30,9 @@ from demitasse.errors import (
     SnapshotError,
     WeightsError,
 )
+
+LEAST_MEMORY = (("RLIMIT_AS", "ulimit -v", 256 << 20), ("RLIMIT_DATA", "ulimit -d", 128 << 20))
+"""Limits of the process, and bytes that Python, NumPy and a small net take."""
 
 FAILED, MODEL_OR_DATA, DEVICE, INTERRUPTED = 1, 3, 4, 130
 
@@ -72,6 +77,18 @@ def exit_code(error: BaseException) -> int:
     return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), FAILED)
 
 
+def lack_of_threads(error: BaseException) -> BaseException:
+    """Return an error; for an interrupt that comes from lack of threads, the error that says so."""
+    if isinstance(error, KeyboardInterrupt):
+        from demitasse.core.threads import check_interrupt
+
+        try:
+            check_interrupt()
+        except DeviceError as lack:
+            return lack
+    return error
+
+
 @contextmanager
 def handle_errors() -> Iterator[None]:
     """Turn exceptions with a message into CLI errors; print tracebacks at log level debug."""
@@ -79,7 +96,8 @@ def handle_errors() -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise  # click exits quietly when the reader has closed the pipe
-    except tuple(EXIT_CODES) as error:
+    except tuple(EXIT_CODES) as caught:
+        error = lack_of_threads(caught)
         if logging.getLogger("demitasse").isEnabledFor(logging.DEBUG):
             traceback.print_exception(error)
         from demitasse.cli.excerpts import with_excerpts
@@ -90,8 +108,47 @@ def handle_errors() -> Iterator[None]:
             text += ": the working directory has been deleted; change to another one"
         if stdout_failed(error):
             text = stdout_message(error)
-        message = _as_flags(text)
+        if isinstance(error, MemoryError) and not text:
+            text = "the host has no memory left"
+        message = _as_flags(text + _named_limit(error))
         raise CliError(message or type(error).__name__, exit_code(error)) from error
+
+
+LIMITS = {errno.EMFILE: "ulimit -n", errno.EFBIG: "ulimit -f", errno.ENOMEM: "ulimit -v"}
+"""Error of the system -> the limit of the process that it comes from."""
+
+
+def _named_limit(error: BaseException | None) -> str:
+    """Return the limit of the process that an error comes from, as the end of its message."""
+    if isinstance(error, MemoryError):
+        return f"; the process's limit is {LIMITS[errno.ENOMEM]}, or the container's"
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in LIMITS:
+            return f"; the process's limit is {LIMITS[error.errno]}"
+        error = error.__cause__
+    return ""
+
+
+def check_memory_limits() -> None:
+    """Check that the process may use the memory that Python's libraries need.
+
+    With less, libraries end the process without an error.
+
+    Raises:
+        DeviceError: A limit of the process is too small.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    for name, option, least in LEAST_MEMORY:
+        limit = resource.getrlimit(getattr(resource, name))[0]
+        if limit != resource.RLIM_INFINITY and limit < least:
+            message = (
+                f"got a memory limit of {limit >> 20} MiB ({option}), expected at least "
+                f"{least >> 20} MiB; raise the limit"
+            )
+            raise DeviceError(message, code=ErrorCode.LIMIT, resource="memory")
 
 
 def _as_flags(message: str) -> str:

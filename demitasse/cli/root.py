@@ -13,9 +13,8 @@ from demitasse.cli.command import LazyGroup
 from demitasse.cli.commands import MODULES, SECTIONS
 from demitasse.cli.errors import (
     FAILED,
-    INTERRUPTED,
-    CliError,
     discard_stream,
+    handle_errors,
     print_stderr,
     stdout_failed,
     stdout_message,
@@ -47,9 +46,9 @@ class Root(LazyGroup):
         """Run the command; Ctrl-C during imports and parsing exits as it does later."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt as error:
-            message = "interrupted"
-            raise CliError(message, INTERRUPTED) from error
+        except KeyboardInterrupt:
+            with handle_errors():
+                raise
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

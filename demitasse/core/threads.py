@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,7 +14,15 @@ from demitasse.core.config import settings
 from demitasse.core.host import cores
 from demitasse.errors import DeviceError, ErrorCode
 
-__all__ = ["Pool", "Uninterrupted", "check_startable", "no_threads", "start", "wanted_threads"]
+__all__ = [
+    "Pool",
+    "Uninterrupted",
+    "check_interrupt",
+    "check_startable",
+    "no_threads",
+    "start",
+    "wanted_threads",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,6 +69,19 @@ def check_startable(count: int) -> None:
         end.set()
         for thread in started:
             thread.join()
+
+
+def check_interrupt() -> None:
+    """Check that an interrupt does not come from OpenBLAS, which lacks threads.
+
+    OpenBLAS interrupts the process, as Ctrl-C does, if its threads do not start when NumPy is
+    imported.
+
+    Raises:
+        DeviceError: NumPy was not imported, and the system refuses threads.
+    """
+    if "numpy" not in sys.modules:
+        check_startable(1)
 
 
 class Pool(ThreadPoolExecutor):

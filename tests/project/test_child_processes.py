@@ -27,7 +27,7 @@ KERNEL = next(CHILDREN.glob("jupyter/kernels/*/kernel.json"))
 
 
 def commands():
-    """Yield file and line, and the second word, of each command that begins with this interpreter."""
+    """Yield file and line, and the second word, of commands that begin with this interpreter."""
     for file in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"))
         for node in ast.walk(tree):

@@ -1,0 +1,87 @@
+"""Limits of a process (ulimit, containers) end a command with an error that names the limit."""
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+NET = """
+layer { name: "d" type: "DummyData" top: "x" top: "l" dummy_data_param {
+        shape { dim: 8 dim: 1 dim: 12 dim: 12 } shape { dim: 8 }
+        data_filler { type: "gaussian" } data_filler { type: "constant" } } }
+layer { name: "c" type: "Convolution" bottom: "x" top: "c" convolution_param {
+        num_output: 16 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "ip" type: "InnerProduct" bottom: "c" top: "y" inner_product_param {
+        num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "y" bottom: "l" top: "loss" }
+"""
+SOLVER = """
+net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed" max_iter: 4 snapshot: 4 snapshot_prefix: "s"
+"""
+TRAIN = [sys.executable, "-P", "-m", "demitasse", "train", "--solver", "s.prototxt"]
+LARGEST = [sys.executable, "-P", "-m", "demitasse", "largest-batch", "net.prototxt",
+           "--limit", "200MB", "--max-batch", "4"]  # fmt: skip
+MIB = 1 << 20
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run a command under a limit of the process; return its code and last line."""
+    (tmp_path / "net.prototxt").write_text(NET)
+    (tmp_path / "s.prototxt").write_text(SOLVER)
+    tmp_path.chmod(0o777)
+    environment = {**os.environ, "DEMITASSE_THREADS": "2", "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run_limited(command, name, value, before=()):
+        def limit():
+            resource.setrlimit(getattr(resource, name), (value, value))
+
+        done = subprocess.run(
+            [*before, *command], cwd=tmp_path, env=environment, capture_output=True, text=True,
+            check=False, timeout=300, preexec_fn=limit,
+        )  # fmt: skip
+        return done.returncode, (done.stderr.splitlines() or [""])[-1]
+
+    return run_limited
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code", "option"),
+    [
+        ("RLIMIT_AS", 100 * MIB, 4, "ulimit -v"),
+        ("RLIMIT_DATA", 64 * MIB, 4, "ulimit -d"),
+        ("RLIMIT_FSIZE", 100, 1, "ulimit -f"),
+        ("RLIMIT_STACK", MIB // 4, 0, ""),
+    ],
+)
+def test_an_error_names_the_limit(run, name, value, code, option):
+    ended, last = run(TRAIN, name, value)
+
+    assert ended == code, last
+    assert option in last
+    assert not code or last.startswith("error: ")
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0 or not shutil.which("setpriv"),
+    reason="the limit of threads does not hold for this user, who cannot become another",
+)
+@pytest.mark.parametrize(("threads", "command"), [(1, TRAIN), (2, TRAIN), (2, LARGEST)])
+def test_so_does_one_for_lack_of_threads(run, threads, command):
+    """As another user, who may read the files of this one."""
+    rights = "-all,+dac_override,+dac_read_search"
+    user = str(64400 + threads + len(command))
+    before = [
+        "setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups",
+        f"--inh-caps={rights}", f"--ambient-caps={rights}", f"--bounding-set={rights}",
+    ]  # fmt: skip
+
+    ended, last = run(command, "RLIMIT_NPROC", threads, before)
+
+    assert ended in {1, 4}, last
+    assert last.startswith("error: ")
+    assert "threads" in last
+    assert "ulimit -u" in last
