@@ -7,7 +7,7 @@ What it lowers runs faster; nothing else changes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ from demitasse.backends.arrays import Array, Event, PrivateLayout
 from demitasse.backends.collective import Connector
 from demitasse.backends.ops import Op
 from demitasse.backends.pixels import Uploader
-from demitasse.backends.recording import CapturedCalls, Recorder
+from demitasse.backends.recording import Recorder
 from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
 from demitasse.backends.storage import Stored
 from demitasse.backends.updates import UpdateKernels
@@ -30,14 +30,12 @@ __all__ = ["Backend"]
 _NOTHING = nullcontext()
 
 _OLD_NAMES = {
-    "call_key": "capture_key",
     "conditions": "environment",
     "feed": "uploader",
     "follow": "order_after",
     "here": "device_scope",
     "hold": "begin_batch",
     "join_gradients": "fuse_gradients",
-    "note": "capture",
     "pack_away": "pack_and_release",
     "prepared": "after_first_run",
     "settle": "flush",
@@ -123,17 +121,6 @@ class Backend(ABC):
 
     def flush(self) -> None:  # noqa: B027
         """Run the queued calls and stop queueing."""
-
-    def capture_key(self) -> Hashable:
-        """Return the key of the environment of captured calls; None if calls cannot be captured.
-
-        Captured calls may be replayed while the key is unchanged.
-        """
-        return None
-
-    def capture(self) -> AbstractContextManager[CapturedCalls]:
-        """Capture the calls of compiled code in the block, for replay."""
-        raise NotImplementedError
 
     def after_first_run(self) -> None:  # noqa: B027 - most leave nothing behind
         """Release memory that only the preparation needed, after a net's first pass."""
@@ -358,7 +345,7 @@ class Backend(ABC):
 
     @property
     def recorder(self) -> Recorder | None:
-        """Return the recorder for graph capture, or None for a synchronous backend."""
+        """Return the recorder of calls or graphs for replay, or None without one."""
         return None
 
     @property

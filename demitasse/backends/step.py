@@ -228,10 +228,10 @@ class Step(ABC, Generic[E, O]):
 
     @property
     def replayable(self) -> bool:
-        """True if its forward pass consists of calls that ``Backend.capture`` can capture.
+        """True if ``Backend.recorder`` can record its forward pass.
 
         The calls depend only on its memories: their addresses, and whether their values have
-        changed since the last pass. Other work aborts the capture.
+        changed since the last pass.
         """
         return False
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from demitasse.backends.arrays import Array
 from demitasse.core.frozen_struct import FrozenStruct
 
-__all__ = ["Piece", "Update", "UpdateKernels"]
+__all__ = ["Piece", "PreparedUpdate", "QueuedUpdateKernels", "Update", "UpdateKernels"]
 
 
 @dataclass(frozen=True)
@@ -78,3 +78,27 @@ class UpdateKernels(Protocol):
 
     def sumsq(self, diffs: Sequence[Array], /) -> float | Array:
         """Return the sum of the squares of all elements: a number, or a 0-d array on the device."""
+
+
+class PreparedUpdate(Protocol):
+    """An update of arrays that stay in place."""
+
+    def write(self, updates: Sequence[Update], /) -> None:
+        """Copy an iteration's numbers to the device, for each piece in order."""
+
+    def queue(self) -> None:
+        """Queue the update, which reads its numbers on the device."""
+
+
+@runtime_checkable
+class QueuedUpdateKernels(UpdateKernels, Protocol):
+    """Interface of the fast updates of a device that queues its work; they can be recorded."""
+
+    def prepare(self, pieces: Sequence[Piece], /) -> PreparedUpdate:
+        """Return the update of these arrays, for numbers that are given later."""
+
+    def clip_scale(self, total: Array, limit: float, /) -> Array:
+        """Return the factor that clips the norm of the gradients to ``limit``.
+
+        Shapes: ``total``, the sum of their squares, () -> ().
+        """

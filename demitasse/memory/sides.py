@@ -83,7 +83,10 @@ class HostSide:
         borrowed: True for an array of a caller, who may read it at any time.
         dropped: True once an array was dropped because nothing seemed to need it.
         order: Pending work on the array.
+        layout: None: an array on the host is in C order.
     """
+
+    layout: ClassVar = None
 
     __slots__ = ("_view", "array", "borrowed", "dropped", "order")
 

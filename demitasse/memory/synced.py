@@ -383,23 +383,18 @@ class SyncedMemory:
         self.version += 1
         return before
 
-    # -- captured work -------------------------------------------------------------------------
+    # -- recorded work -------------------------------------------------------------------------
 
     def order_after(self, where: object) -> None:
-        """Order captured work after the earlier work on the device array.
+        """Order recorded work after the earlier work on the device array.
 
         Args:
-            where: The queue of the captured work, as returned by the backend's ``follow``.
+            where: The queue of the recorded work, as returned by the backend's ``order_after``.
         """
         order = self.device_side.order
         if order.last is not where:
             self.device.backend.order_after(order.last)
             order.last = where
-
-    def mark_written(self, head: Head) -> None:
-        """Record a write by captured work, and the newest side after it."""
-        self.state, self.initializer = head, None
-        self.version += 1
 
     # -- arrays of the caller, and live views --------------------------------------------------
 

@@ -18,7 +18,6 @@ from functools import partial, reduce
 from demitasse.backends.arrays import Array
 from demitasse.backends.storage import Stored
 from demitasse.blob import VersionCounter
-from demitasse.core.config import settings
 from demitasse.core.device import Device
 from demitasse.core.out_of_memory import MEMORY_ERRORS, located_memory_error
 from demitasse.core.threads import Uninterrupted
@@ -129,7 +128,6 @@ class Passes:
         plan: The plan of the layers.
         debug_info: Whether mean absolute values of all blobs are logged.
         stateful_blobs: The blobs that carry state from one forward pass to the next.
-        last_launch: The capture whose launch was the last forward pass; None for a queued pass.
         gradients_valid: False from an interrupted backward pass until gradients are cleared.
         before_forward, after_forward: Called with a layer's index around its forward.
         before_backward, after_backward: Called with a layer's index around its backward.
@@ -152,7 +150,6 @@ class Passes:
         self._guard = Guard()
         self._blocker: tuple[tuple[int, Plan], str] | None = None
         self._initialized = False
-        self.last_launch: object = None
         self.stateful_blobs = StatefulBlobs(structure.layers)
         self._interrupted: tuple[int, int] | None = None  # layers of an interrupted forward pass
         self.before_forward: list[Callback] = []
@@ -179,12 +176,12 @@ class Passes:
         """Return why the passes cannot be captured; "" if they can."""
         if self._has_callbacks:
             return "callbacks run between layers"
-        if self.debug_info or self.plan.observer is not None:
+        if self.debug_info:
             return "layers are observed one by one"
         if self._leased():
             return "a live view of a blob (blob.data) is in use"
-        if settings.get_often("debug_fill_stale"):
-            return "stale memory is filled with NaN (setting debug_fill_stale)"
+        if why := self.plan.replay_blocker():
+            return why
         key = (self._changes.number, self.plan)
         if self._blocker is None or self._blocker[0] != key:
             self._blocker = (key, layer_blocker(self.plan.entries))
@@ -205,7 +202,6 @@ class Passes:
         if not self._initialized:
             initialize_parameters(self._structure.params_list)
             self._initialized = True
-        self.last_launch = None
         try:
             with self._pass(first, last, backward=False):
                 self.stateful_blobs.before_pass(first, last)
@@ -227,8 +223,6 @@ class Passes:
             Whether the pass was replayed; False leaves everything as it is.
         """
         if self._interrupted is not None or self.debug_info or self._has_callbacks:
-            return False
-        if current_guard() is not None:
             return False
         try:
             self._take_over_views()
@@ -444,15 +438,6 @@ class Execution:
     def stateful_blobs(self) -> StatefulBlobs:
         """The blobs that carry state from one forward pass to the next."""
         return self.passes.stateful_blobs
-
-    @property
-    def last_launch(self) -> object:
-        """The capture whose launch was the last forward pass; None for a queued pass."""
-        return self.passes.last_launch
-
-    @last_launch.setter
-    def last_launch(self, value: object) -> None:
-        self.passes.last_launch = value
 
     def capture_blocker(self) -> str:
         """Return why passes cannot be captured that have run once; "" if they can."""

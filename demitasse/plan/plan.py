@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.kernel_cache import LRUCache
+from demitasse.backends.recording import Recording
 from demitasse.backends.step import AnyStep
 from demitasse.blob import Blob, VersionCounter
 from demitasse.core.config import settings
@@ -24,10 +25,7 @@ from demitasse.plan.fusion import Fusion
 from demitasse.plan.planned_layer import CACHED_SHAPES, Group, LayerBinding, PlannedLayer
 from demitasse.plan.replay import DeferredExecution, Segment, Segments, group_within
 
-__all__ = ["Executed", "Observer", "Plan"]
-
-Executed = Sequence[tuple[AnyStep | None, Group | None]]
-"""For each layer the Step that ran it, and the group whose Step has the state for its gradient."""
+__all__ = ["Observer", "Plan"]
 
 
 class Observer(Protocol):
@@ -41,14 +39,6 @@ class Observer(Protocol):
 
     def after_step(self, layers: range, *, backward: bool) -> None:
         """Called after the same layers."""
-
-
-class Captured(Protocol):
-    """Captured passes."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of device memory of the captured work's own."""
 
 
 class Preparation(NamedTuple):
@@ -86,7 +76,7 @@ class Plan:
             run one by one, and nothing is deferred or replayed.
         completed: Called in a backward pass with the index of each layer, or of the first of
             layers that run as one, after its gradients are computed; None for nobody.
-        captured: Captured passes of the plan that are still in use.
+        recordings: Recordings of passes on the device that are still in use.
     """
 
     def __init__(
@@ -103,7 +93,7 @@ class Plan:
         self._on_shapes_known = on_shapes_known
         self.observer: Observer | None = None
         self.completed: Callable[[int], None] | None = None
-        self.captured: WeakSet[Captured] = WeakSet()
+        self.recordings: WeakSet[Recording] = WeakSet()
         for entry in self.entries:
             entry.subscribe(changes)
         self._changes, self._seen, self._restored = changes, -1, -1
@@ -129,10 +119,7 @@ class Plan:
             self.observer.before_pass()
         if start > end:
             return terms
-        guard = current_guard()
-        eager = (
-            self.observer is not None or guard is not None or settings.get_often("debug_fill_stale")
-        )
+        guard, eager = current_guard(), bool(self.replay_blocker())
         with DeferredExecution(self.entries[start].layer.device.backend) as deferred:
             for first, last in self._ranges(start, end):
                 if self._seen != self._changes.number:
@@ -164,7 +151,9 @@ class Plan:
         Returns:
             Whether the pass was replayed; False leaves everything as it is.
         """
-        if self.observer is not None or not self._prepared():
+        if self.observer is not None or current_guard() is not None:  # settings are in the key
+            return False
+        if not self._prepared():
             return False
         segment = self._segments.all_layers()
         if segment is None or segment.replay is None:
@@ -181,10 +170,8 @@ class Plan:
             self.reshape()
         if self.observer is not None:
             self.observer.before_pass()
-        guard = current_guard()
-        observed = self.observer is not None or self.completed is not None or guard is not None
-        if observed or settings.get_often("debug_fill_stale"):
-            self._run_backward(start, end, guard)
+        if self.completed is not None or self.replay_blocker():
+            self._run_backward(start, end, current_guard())
             return
         index = start
         while index >= end:
@@ -195,6 +182,16 @@ class Plan:
                 with self._named_segment(segment):
                     segment.replay.run(partial(self._run_backward, index, segment.first, None))
             index = segment.first - 1
+
+    def replay_blocker(self) -> str:
+        """Return why nothing is deferred, recorded or replayed now; "" if it may be."""
+        if self.observer is not None:
+            return "layers are observed one by one"
+        if current_guard() is not None:
+            return "copies between host and device are watched (setting transfers)"
+        if settings.get_often("debug_fill_stale"):
+            return "stale memory is filled with NaN (setting debug_fill_stale)"
+        return ""
 
     def _run(
         self, segment: Segment, deferred: DeferredExecution, guard: Guard | None, *, eager: bool
@@ -310,15 +307,6 @@ class Plan:
 
     # -- results of preparation ----------------------------------------------------------------
 
-    def executed(self) -> Executed:
-        """Return the Steps of the last forward pass, which backward follows."""
-        return [(entry.executed_step, entry.executed_group) for entry in self.entries]
-
-    def restore_executed(self, executed: Executed) -> None:
-        """Make the next backward pass follow another forward pass than the last."""
-        for entry, (step, group) in zip(self.entries, executed, strict=True):
-            entry.executed_step, entry.executed_group = step, group
-
     def steps(self) -> list[AnyStep | None]:
         """Return the Step of each layer's next forward; None for portable code."""
         return [entry.step for entry in self.entries]
@@ -334,9 +322,10 @@ class Plan:
 
     @property
     def held(self) -> int:
-        """Bytes of scratch memory of its own, captured passes included."""
+        """Bytes of scratch memory of its own, recorded passes included."""
         own = sum(entry.held for entry in self.entries)
-        return own + sum(captured.nbytes for captured in self.captured)
+        with self.entries[0].layer.device.backend.device_scope():  # of the recordings' memory
+            return own + sum(recording.nbytes for recording in self.recordings)
 
     # -- preparation ---------------------------------------------------------------------------
 

@@ -1,37 +1,34 @@
-"""Replay: compiled calls of a pass, recorded once and repeated as long as memories match.
+"""Replay: work that runs twice, is recorded once, and is repeated as long as memories match.
 
 To check memories, layouts and addresses takes Python as long as the code of a small layer takes to
-run. A *segment* is a range of layers that compute by compiled calls alone. As long as all memories
-are in the states of an earlier pass, the same calls have the same effects: a segment records them
-once, and then repeats them without a look at each layer.
+run. As long as all memories are in the states of an earlier run, the same calls have the same
+effects, and a recording repeats them without a look at each layer. ``Replay`` is the mechanism for
+every device. A plan divides passes on the host into *segments*: ranges of layers that compute by
+compiled calls alone. ``demitasse.net.graph_capture`` replays whole passes of devices that queue
+their work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, Self
 
 from demitasse.backends.base import Backend
 from demitasse.backends.kernel_cache import LRUCache
-from demitasse.backends.recording import CapturedCalls
+from demitasse.backends.recording import NotRecorded, Recorder, Recording
 from demitasse.backends.step import AnyStep
 from demitasse.blob import Blob, VersionCounter
 from demitasse.core.frozen_struct import FrozenStruct
 from demitasse.memory import SyncedMemory, transfers
-from demitasse.memory.replay_check import ReplayCheck
+from demitasse.memory.memory_guard import MemoryGuard
 from demitasse.plan.planned_layer import CACHED_SHAPES, Group, PlannedLayer
 
-__all__ = [
-    "WARMUP_RUNS",
-    "DeferredExecution",
-    "ReplaySegment",
-    "Segment",
-    "Segments",
-    "WarmUp",
-]
+__all__ = ["DeferredExecution", "Replay", "Segment", "Segments", "WarmUp", "record_blocker"]
 
 MOST_RECORDED = 2
-"""Number of recordings of a segment: in-place layers exchange two arrays from pass to pass."""
+"""Number of recordings of some work: in-place layers exchange two arrays from pass to pass."""
 
 WARMUP_RUNS = 2
 """Runs before the first recording: the first run prepares Steps and compiles kernels, the second
@@ -39,8 +36,6 @@ leaves all memories where they stay."""
 
 MOST_WARMUP_RUNS = 65
 """Largest number of runs before another recording, after recordings that did not match."""
-
-Executed = list[tuple[PlannedLayer, AnyStep | None, Group | None]]
 
 
 class WarmUp:
@@ -54,8 +49,8 @@ class WarmUp:
 
     __slots__ = ("key", "needed", "runs")
 
-    def __init__(self) -> None:
-        self.key: Hashable = None
+    def __init__(self, key: Hashable = None) -> None:
+        self.key = key
         self.runs, self.needed = 0, WARMUP_RUNS
 
     @property
@@ -76,121 +71,171 @@ class WarmUp:
         self.runs, self.needed = 0, min(2 * self.needed - 1, MOST_WARMUP_RUNS)
 
 
-class _Recorded(NamedTuple):
-    """One recorded pass.
+class Recorded(NamedTuple):
+    """One recorded run.
 
     Attributes:
-        calls: The calls.
-        check: The memory states that the calls require and leave.
+        recording: The calls, or the graph.
+        guard: The memory states that the run requires and leaves.
         reorders: Number of calls that copy from one layout to another.
-        executed: The Step and the group that ran each layer.
+        executed: The Step and the group that ran each layer, which backward follows.
     """
 
-    calls: CapturedCalls
-    check: ReplayCheck
+    recording: Recording
+    guard: MemoryGuard
     reorders: int
-    executed: Executed
+    executed: list[tuple[PlannedLayer, AnyStep | None, Group | None]]
 
 
-class ReplaySegment:
-    """Consecutive layers that compute by compiled calls alone.
+class Replay:
+    """Some work on layers: its warm-up, its recordings, and their replay.
 
     Args:
-        entries: The layers, in the order of a forward pass.
-        backward: Whether the segment is part of a backward pass.
+        entries: The layers.
+        recorder: The recorder of their backend.
+        memories: Returns all memories that the work may use.
+        overwritten: Returns the serials of memories that the work writes before it reads them.
+        key: Key of the warm-up.
+
+    Attributes:
+        warm_up: Counts the runs before the next recording.
+        recorded: The recorded runs that are in use.
     """
 
-    def __init__(self, entries: Sequence[PlannedLayer], *, backward: bool = False) -> None:
-        self._entries, self._backward = entries, backward
-        self._backend = entries[0].layer.device.backend
-        self._warm_up = WarmUp()
+    def __init__(
+        self,
+        entries: Sequence[PlannedLayer],
+        recorder: Recorder,
+        memories: Callable[[], Sequence[SyncedMemory]],
+        overwritten: Callable[[], frozenset[int]] = frozenset,
+        key: Hashable = None,
+    ) -> None:
+        self._entries, self._recorder = entries, recorder
+        self._memories, self._overwritten = memories, overwritten
+        self._queued = entries[0].layer.device.backend.queues
         self._versions: dict[int, int] = {}
-        self._recorded: list[_Recorded] = []
+        self.warm_up = WarmUp(key)
+        self.recorded: list[Recorded] = []
 
-    def run(self, run_layers: Callable[[], object]) -> None:
-        """Compute the tops, or the gradients.
+    def run(self, work: Callable[[], object]) -> None:
+        """Do the work by a recording that matches, or run and perhaps record it; on the host.
 
         Args:
-            run_layers: Computes them layer by layer.
+            work: Runs the layers one by one.
         """
-        key, warm_up = self._backend.capture_key(), self._warm_up
+        key, warm_up = self._recorder.key(), self.warm_up
         if key != warm_up.key:
             warm_up.restart(key)
-            self._recorded = []
-        if self._replay():
+            self.recorded = []
+        found = self.find()
+        if found is not None:
+            self.play(found)
             return
         if warm_up.done:
-            self._record(run_layers)
+            with suppress(NotRecorded):
+                self.record(work)
             warm_up.back_off()  # until a replay
         else:
-            run_layers()
+            work()
             warm_up.count()
-        if self._recorded or warm_up.done:
-            self._versions = {m.serial: m.version for m in self._memories()}
+        if self.recorded or warm_up.done:
+            self._versions.update({m.serial: m.version for m in self._memories()})
 
     def try_replay(self) -> bool:
-        """Repeat the calls of an earlier pass, without the preparations of a pass.
+        """Repeat the compiled calls of an earlier run, without the preparations of a pass.
 
         Returns:
             Whether the calls were repeated; False leaves everything as it is.
         """
-        return self._warm_up.key == self._backend.capture_key() and self._replay(compiled=True)
+        if self.warm_up.key != self._recorder.key():
+            return False
+        found = self.find(compiled=True)
+        if found is None:
+            return False
+        self.play(found)
+        return True
 
-    def _replay(self, *, compiled: bool = False) -> bool:
-        """Repeat the calls whose check matches; return whether there were any.
+    def find(self, *, compiled: bool = False) -> Recorded | None:
+        """Return the recorded run whose memory states are the present ones, or None.
 
         Args:
             compiled: Whether only recordings of nothing but compiled code count.
         """
-        for recorded in self._recorded:
-            if compiled and not recorded.calls.compiled:
+        for recorded in self.recorded:
+            if compiled and not recorded.recording.compiled:
                 continue
-            if recorded.check.matches(self._versions):
-                # all Python before the calls, which fill the caches with their own data
-                recorded.check.apply_effects(self._versions)
-                if recorded.reorders:
-                    transfers.note(reorders=recorded.reorders)
-                for entry, step, group in recorded.executed:
-                    entry.executed_step, entry.executed_group = step, group
-                self._warm_up.needed = WARMUP_RUNS
-                recorded.calls.play()
-                return True
-        return False
+            if recorded.guard.matches():
+                return recorded
+        return None
 
-    def _record(self, run_layers: Callable[[], object]) -> None:
-        check = ReplayCheck(self._memories(), self._overwritten(), self._versions)
+    def record(self, work: Callable[[], object]) -> Recorded:
+        """Record the work, which a host computes at the same time.
+
+        Raises:
+            NotRecorded: The work cannot be recorded.
+        """
+        guard = MemoryGuard(
+            self._memories(), None if self._queued else self._versions, self._overwritten()
+        )
+        with self._recorder.side_stream():
+            guard.order()
         before = transfers.reorders_here
-        with self._backend.capture() as calls:
-            run_layers()
-        if calls.whole and check.record_effects():
-            executed = [
-                (entry, entry.executed_step, entry.executed_group) for entry in self._entries
-            ]
-            recorded = _Recorded(calls, check, transfers.reorders_here - before, executed)
-            self._recorded = [*self._recorded, recorded][-MOST_RECORDED:]
+        recording = self._recorder.record(work)
+        guard.record_effects()
+        executed = [(entry, entry.executed_step, entry.executed_group) for entry in self._entries]
+        recorded = Recorded(recording, guard, transfers.reorders_here - before, executed)
+        self.recorded = [*self.recorded, recorded][-MOST_RECORDED:]
+        return recorded
 
-    def _memories(self) -> list[SyncedMemory]:
-        blobs = [blob for entry in self._entries for blob in _blobs(entry)]
-        memories = [blob.data_memory for blob in blobs]
-        if self._backward:
-            memories += [blob.diff_memory for blob in blobs]
-        return list({memory.serial: memory for memory in memories}.values())
+    def play(self, recorded: Recorded) -> None:
+        """Repeat a recorded run."""
+        recording, guard, reorders, executed = recorded
+        guard.apply()  # all Python before the calls, which fill the caches with their own data
+        if reorders:
+            transfers.note(reorders=reorders)
+        for entry, step, group in executed:
+            entry.executed_step, entry.executed_group = step, group
+        self.warm_up.needed = WARMUP_RUNS
+        recording.play()
 
-    def _overwritten(self) -> frozenset[int]:
-        """Return the serials of memories that are written before any layer reads them."""
-        if self._backward:
-            return frozenset()
-        read: set[int] = set()
-        written: set[int] = set()
-        for entry in self._entries:
-            binding = entry.binding
-            if entry.layer.is_alias:
-                continue
-            read |= {
-                blob.data_memory.serial for blob in (*binding.bottom, *entry.layer.blobs)
-            } - written
-            written |= {blob.data_memory.serial for blob in binding.top} - read
-        return frozenset(written)
+
+def record_blocker(entry: PlannedLayer, step: AnyStep | None) -> str:
+    """Return why the forward pass of a layer cannot be recorded; "" if it can.
+
+    Args:
+        entry: The layer.
+        step: The Step that runs the layer; None for its portable code.
+    """
+    layer, backend = entry.layer, entry.layer.device.backend
+    if step is not None:
+        blocker = "" if step.replayable else "computes without calls that can be recorded"
+    elif layer.is_alias or (backend.records_arrays and vars(type(layer)).get("graph_capturable")):
+        blocker = ""
+    else:
+        blocker = "has no step of this device" + (f" ({entry.why})" if entry.why else "")
+    if not blocker and layer.loss_weights and not backend.queues:
+        blocker = "has a loss that the host adds up"
+    return blocker
+
+
+# -- segments of a pass on the host ------------------------------------------------------------
+
+
+def _segment_replay(
+    entries: Sequence[PlannedLayer], recorder: Recorder, *, backward: bool = False
+) -> Replay:
+    """Return the replay of consecutive layers that compute by compiled calls alone."""
+    overwritten = frozenset if backward else partial(_overwritten, entries)
+    memories = partial(_memories, entries, backward=backward)
+    return Replay(entries, recorder, memories, overwritten)
+
+
+def _memories(entries: Sequence[PlannedLayer], *, backward: bool) -> list[SyncedMemory]:
+    blobs = [blob for entry in entries for blob in _blobs(entry)]
+    memories = [blob.data_memory for blob in blobs]
+    if backward:
+        memories += [blob.diff_memory for blob in blobs]
+    return list({memory.serial: memory for memory in memories}.values())
 
 
 def _blobs(entry: PlannedLayer) -> list[Blob]:
@@ -198,12 +243,27 @@ def _blobs(entry: PlannedLayer) -> list[Blob]:
     return [*binding.bottom, *binding.top, *layer.blobs, *layer.internal_blobs()]
 
 
+def _overwritten(entries: Sequence[PlannedLayer]) -> frozenset[int]:
+    """Return the serials of memories that a forward pass writes before any layer reads them."""
+    read: set[int] = set()
+    written: set[int] = set()
+    for entry in entries:
+        binding = entry.binding
+        if entry.layer.is_alias:
+            continue
+        read |= {
+            blob.data_memory.serial for blob in (*binding.bottom, *entry.layer.blobs)
+        } - written
+        written |= {blob.data_memory.serial for blob in binding.top} - read
+    return frozenset(written)
+
+
 class Segment(FrozenStruct):
     """A range of layers, both ends included, with its replay; None for layers without one."""
 
     first: int
     last: int
-    replay: ReplaySegment | None
+    replay: Replay | None
 
 
 class _Backward(FrozenStruct):
@@ -226,6 +286,7 @@ class Segments:
     def __init__(self, entries: Sequence[PlannedLayer], changes: VersionCounter) -> None:
         self._entries, self._changes = entries, changes
         self._seen = self._seen_backward = -1
+        self._all_layers: Segment | None = None
         self._forward: dict[tuple[int, int], Sequence[Segment]] = {}
         self._cached: LRUCache[Sequence[Segment]] = LRUCache(CACHED_SHAPES)
         self._backward: dict[tuple[int, int], _Backward] = {}
@@ -234,25 +295,25 @@ class Segments:
         """Return the segments of a range of layers of a forward pass, in order."""
         if self._seen != self._changes.number:
             self._forward.clear()
+            self._all_layers = None
             self._seen = self._changes.number
         known = self._forward.get((first, last))
         if known is None:
             key = (first, last, *(entry.prepared() for entry in self._entries[first : last + 1]))
             known = self._cached.find(key) or self._cached.keep(key, list(self._cut(first, last)))
             self._forward[first, last] = known
+            if len(known) == 1 and last - first == len(self._entries) - 1:
+                [self._all_layers] = known
         return known
 
     def restore(self, segment: Segment) -> None:
         """Use a segment of all layers again that ``all_layers`` returned for the present shapes."""
-        self._seen = self._changes.number
+        self._seen, self._all_layers = self._changes.number, segment
         self._forward = {(segment.first, segment.last): [segment]}
 
     def all_layers(self) -> Segment | None:
         """Return the segment of all layers forward, if there is one since the last change."""
-        if self._seen != self._changes.number:
-            return None
-        segments = self._forward.get((0, len(self._entries) - 1), ())
-        return segments[0] if len(segments) == 1 else None
+        return self._all_layers if self._seen == self._changes.number else None
 
     def backward(self, start: int, end: int) -> Segment:
         """Return the first segment of a backward pass from layer ``start`` down to ``end``."""
@@ -266,6 +327,12 @@ class Segments:
         self._backward[start, end] = _Backward(segment, self._executed(segment.first, start))
         return segment
 
+    @property
+    def _recorder(self) -> Recorder | None:
+        """The recorder of calls on the host; None without one, and for graphs of whole passes."""
+        backend = self._entries[0].layer.device.backend
+        return None if backend.queues else backend.recorder
+
     def _executed(self, first: int, last: int) -> list[tuple[AnyStep | None, Group | None]]:
         entries = self._entries[first : last + 1]
         return [(entry.executed_step, entry.executed_group) for entry in entries]
@@ -273,14 +340,13 @@ class Segments:
     def _cut(self, first: int, last: int) -> Iterator[Segment]:
         begin = index = first
         replayable = False
-        if self._entries[first].layer.device.backend.capture_key() is None:
+        if self._recorder is None:
             index = last + 1
         while index <= last:
             entry = self._entries[index]
             group = group_within(entry, index, last)
             step = entry.step if group is None else group.step
-            kind = entry.layer.is_alias if step is None else step.replayable
-            kind = kind and not entry.layer.loss_weights
+            kind = not record_blocker(entry, step)
             if kind != replayable and index > begin:
                 yield self._segment(begin, index - 1, replayable=replayable)
                 begin = index
@@ -290,11 +356,14 @@ class Segments:
 
     def _segment(self, first: int, last: int, *, replayable: bool) -> Segment:
         entries = self._entries[first : last + 1]
-        computes = replayable and any(entry.step is not None for entry in entries)
-        return Segment(first, last, ReplaySegment(entries) if computes else None)
+        recorder = self._recorder
+        if recorder is None or not replayable or all(entry.step is None for entry in entries):
+            return Segment(first, last, None)
+        return Segment(first, last, _segment_replay(entries, recorder))
 
     def _cut_backward(self, start: int, end: int) -> Segment:
-        if self._entries[start].layer.device.backend.capture_key() is None:
+        recorder = self._recorder
+        if recorder is None:
             return Segment(end, start, None)
         index, kind = start, self._replayable_backward(start)
         while index >= end and self._replayable_backward(index) == kind:
@@ -302,8 +371,9 @@ class Segments:
             index -= 1 if group is None else group.count
         first = max(index + 1, end)
         entries = self._entries[first : start + 1]
-        computes = kind and any(entry.binding.backward for entry in entries)
-        return Segment(first, start, ReplaySegment(entries, backward=True) if computes else None)
+        if not (kind and any(entry.binding.backward for entry in entries)):
+            return Segment(first, start, None)
+        return Segment(first, start, _segment_replay(entries, recorder, backward=True))
 
     def _replayable_backward(self, index: int) -> bool:
         """Return whether the gradient of a layer, and of its group, is compiled calls alone."""

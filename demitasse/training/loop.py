@@ -31,7 +31,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.recording import PreparedUpdate, Recorder
+from demitasse.backends.updates import PreparedUpdate
 from demitasse.core.log import get_logger
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DataError, NetError
@@ -295,7 +295,7 @@ class QueuedIteration:
 
     def __init__(self, run: TrainingContext) -> None:
         self._run = run
-        self._capture = GraphCapture(run.net.execution, "iterations")
+        self._capture = GraphCapture(run.net.execution, "iterations", self._memories)
         self._loss: Array | None = None
         self._update: PreparedUpdate | None = None
 
@@ -322,18 +322,16 @@ class QueuedIteration:
             self._loss = net.execution.queue_rest(backward=True)
             updater.apply(param, rate, iteration, guard=self._loss)
 
-        def record(recorder: Recorder) -> None:
+        def record() -> None:
             self._loss = net.execution.queue_rest(backward=True)
-            self._update = updater.prepare(recorder.updates, param, rate, iteration, self._loss)
+            self._update = updater.prepare(param, rate, iteration, self._loss)
             self._update.queue()
 
         def update_inputs() -> None:
             if self._update is not None:
                 self._update.write(updater.updates(param, rate, iteration))
 
-        self._capture.run(
-            CapturableWork(queue, record, self._memories, update_inputs, net.clear_param_diffs)
-        )
+        self._capture.run(CapturableWork(queue, record, update_inputs, net.clear_param_diffs))
         return net.execution.finish_pass(self._loss)
 
     def _memories(self) -> list[SyncedMemory]:

@@ -13,8 +13,8 @@ from itertools import accumulate
 import numpy as np
 
 from demitasse.backends.arrays import Array, PrivateLayout
-from demitasse.backends.recording import NotRecorded, PreparedUpdate, RecordedUpdates
-from demitasse.backends.updates import Piece, Update
+from demitasse.backends.recording import NotRecorded
+from demitasse.backends.updates import Piece, PreparedUpdate, QueuedUpdateKernels, Update
 from demitasse.blob import Blob
 from demitasse.core.device import Device
 from demitasse.core.log import get_logger, number
@@ -201,19 +201,15 @@ class Updater:
                 memory.after_pass()
 
     def prepare(
-        self,
-        kernels: RecordedUpdates,
-        param: SolverParameter,
-        rate: float,
-        iteration: int,
-        guard: Array | None,
+        self, param: SolverParameter, rate: float, iteration: int, guard: Array | None
     ) -> PreparedUpdate:
-        """Return the update for captured kernels; later calls write its numbers.
+        """Return the update for a recording; its numbers are written before each replay.
 
         Raises:
             NotRecorded: The rule computes a rate for each parameter on the device.
         """
-        if self.rule.trusts:
+        kernels = self.net.device.backend.updates
+        if self.rule.trusts or not isinstance(kernels, QueuedUpdateKernels):
             message = f"{self.rule.type} computes a learning rate for each parameter"
             raise NotRecorded(message)
         return kernels.prepare(self._pieces(param, rate, iteration, guard))
@@ -308,9 +304,8 @@ class Updater:
         kernels = backend.updates
         total = update_rules.sumsq(backend.xp, diffs) if kernels is None else kernels.sumsq(diffs)
         if not isinstance(total, float):  # stays on the device, without a synchronization
-            recorder = backend.recorder
-            if recorder is not None:
-                return recorder.updates.clip_scale(total, limit)
+            if isinstance(kernels, QueuedUpdateKernels):
+                return kernels.clip_scale(total, limit)
             return update_rules.clip_scale(backend.xp, total, limit)
         norm = math.sqrt(total)
         if not norm > limit:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from demitasse import Net, Solver
-from demitasse.backends.kernels.language import later
+from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.cached_reorder import CachedReorder
 from demitasse.backends.onednn.jit_adapters.convolutions.winograd import WinogradCall
@@ -86,11 +86,11 @@ def test_what_was_put_off_still_finds_what_it_was_given(memory):
     other.mutable_cpu_data()[...] = 5
     seen = []
 
-    later.hold()
+    command_queue.begin()
     lent = copy.of(memory, engine())
-    later.put(lambda: seen.append(lent[0]), (), lent)
+    command_queue.enqueue(lambda: seen.append(lent[0]), (), lent)
     another.of(other, engine())
-    later.settle()
+    command_queue.end()
 
     assert seen == [2]
     assert lent[0] == 10
@@ -99,13 +99,13 @@ def test_what_was_put_off_still_finds_what_it_was_given(memory):
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_copy_is_made_when_it_is_said_to_be(memory, kept):
     def make(memory, target):
-        later.put(doubled, (memory, target), target)
+        command_queue.enqueue(doubled, (memory, target), target)
 
     copy = CachedReorder(ROLE, SIZE, make, kept=kept)
 
-    later.hold()
+    command_queue.begin()
     made = copy.of(memory, engine()).copy()
-    later.settle()
+    command_queue.end()
 
     assert (made == 2).all()
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from lowered import NEEDS_KERNELS, WIDTHS, layer, tuned
 
 from demitasse import Net
-from demitasse.backends.kernels.language.notes import Notes
+from demitasse.backends.kernels.language.command_queue import CallRecording
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.jit_adapters import recurrent
 from demitasse.io.proto import NetParameter, parse_text
@@ -140,8 +140,8 @@ def test_passes_without_gradients_are_calls_that_are_made_again(
     exposed, static, kind, width, monkeypatch
 ):
     source = text(kind, 4, 3, (5,), 21, static, exposed, gradients=False)
-    played, play = [], Notes.play
-    monkeypatch.setattr(Notes, "play", lambda notes: (played.append(notes), play(notes)))
+    played, play = [], CallRecording.play
+    monkeypatch.setattr(CallRecording, "play", lambda notes: (played.append(notes), play(notes)))
     want = passes(build(source, "TEST", optimize=False))
 
     with tuned(width=width):

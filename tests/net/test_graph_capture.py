@@ -322,7 +322,7 @@ def test_a_net_that_moves_is_recorded_there(make):
 def test_a_device_that_cannot_goes_on_without(make, monkeypatch, caplog, error):
     def run(net):
         recorder = net.device.backend.recorder
-        record, aside = recorder.record, recorder.aside
+        record, side_stream = recorder.record, recorder.side_stream
 
         def refuse(work):
             record(work)
@@ -330,14 +330,14 @@ def test_a_device_that_cannot_goes_on_without(make, monkeypatch, caplog, error):
 
         @contextmanager
         def cut_short():
-            with aside():
+            with side_stream():
                 yield
                 raise error
 
         if isinstance(error, NotRecorded):
             monkeypatch.setattr(recorder, "record", refuse)
         else:
-            monkeypatch.setattr(recorder, "aside", cut_short)
+            monkeypatch.setattr(recorder, "side_stream", cut_short)
         losses = [net.forward() for _ in range(6)]
         return [*losses, *(blob.cpu_data().copy() for blob in net.params["bn"])]
 
@@ -379,6 +379,6 @@ def test_memory_of_recordings_counts(make):
     for _ in range(3):
         net.forward_backward()
 
-    recorded = sum(replay.nbytes for replay in set(check.played))
+    recorded = sum(recording.nbytes for recording in set(check.played))
     assert net.plan.held >= recorded
     assert net.memory_use.scratch - queued.scratch >= recorded

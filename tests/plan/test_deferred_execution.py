@@ -5,7 +5,7 @@ import pytest
 from expect_error import expect_error
 
 from demitasse import Net
-from demitasse.backends.kernels.language import later
+from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.backend import OnednnBackend
 from demitasse.core.config import settings
@@ -62,7 +62,7 @@ def settled(monkeypatch):
     counts, settle = [], OnednnBackend.flush
 
     def counted(self):
-        counts.append(len(later._own.calls or ()))
+        counts.append(len(command_queue._own.calls or ()))
         settle(self)
 
     monkeypatch.setattr(OnednnBackend, "flush", counted)
@@ -152,4 +152,4 @@ def test_work_that_waited_is_done_when_a_later_layer_fails(made, monkeypatch):
         net.forward()
 
     np.testing.assert_array_equal(before, values(net, ["c2"]))
-    assert not later.held()
+    assert not command_queue.deferring()

@@ -7,12 +7,12 @@ import pytest
 from expect_error import expect_error
 
 from demitasse import Net
-from demitasse.backends.kernels.language import later
-from demitasse.backends.kernels.language.notes import Notes
+from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language.command_queue import CallRecording
 from demitasse.core.config import settings
 from demitasse.errors import DeviceError, ErrorCode, NetError
 from demitasse.io.proto import NetParameter, parse_text
-from demitasse.plan.replay import ReplaySegment
+from demitasse.plan.replay import Replay
 
 NET = """
 name: "stretch"
@@ -42,7 +42,7 @@ RNG = np.random.default_rng(7)
 
 def made(keep=None):
     net = Net(parse_text(NET, NetParameter), "TEST", device="cpu", seed=3, keep_blobs=keep)
-    if net.device.backend.capture_key() is None:
+    if net.device.backend.recorder is None:
         pytest.skip("oneDNN is not here")
     rng = np.random.default_rng(1)
     net.params["norm"][0].data = rng.normal(size=16)
@@ -55,13 +55,13 @@ def made(keep=None):
 def played(monkeypatch):
     """How many calls were made again so far."""
     counts = [0]
-    play = Notes.play
+    play = CallRecording.play
 
     def counting(self):
         counts[0] += len(self)
         play(self)
 
-    monkeypatch.setattr(Notes, "play", counting)
+    monkeypatch.setattr(CallRecording, "play", counting)
     return counts
 
 
@@ -83,7 +83,7 @@ def look(net, x):
 def one_by_one(monkeypatch, run):
     """Return what ``run`` returns where no calls are made again."""
     with monkeypatch.context() as patch:
-        patch.setattr(ReplaySegment, "run", lambda self, pass_over: pass_over())
+        patch.setattr(Replay, "run", lambda self, pass_over: pass_over())
         return run()
 
 
@@ -291,7 +291,7 @@ def test_a_pass_that_was_cut_short_between_calls_is_done_again(monkeypatch, play
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Notes, "play", cut)
+        patch.setattr(CallRecording, "play", cut)
         with pytest.raises(KeyboardInterrupt):
             look(net, images())
         with expect_error(NetError, ErrorCode.BAD_STATE, mentions="forward"):
@@ -310,9 +310,9 @@ def test_a_call_that_fails_names_the_layers(monkeypatch, played, passes):
         raise DeviceError("oneDNN failed: out of luck")
 
     if passes:
-        monkeypatch.setattr(Notes, "play", fail)
+        monkeypatch.setattr(CallRecording, "play", fail)
     else:
-        monkeypatch.setattr(later, "_make", fail)
+        monkeypatch.setattr(command_queue, "_issue", fail)
 
     with expect_error(DeviceError, place="layer 'first'", mentions="oneDNN"):
         look(net, images())

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from demitasse import Solver
-from demitasse.backends.kernels.language.notes import Notes
+from demitasse.backends.kernels.language.command_queue import CallRecording
 from demitasse.core.config import settings
 from demitasse.io.proto import SolverParameter, parse_text
-from demitasse.plan.replay import ReplaySegment
+from demitasse.plan.replay import Replay
 
 DATA = """
 layer { name: "data" type: "Input" top: "data" top: "label"
@@ -81,13 +81,13 @@ SOLVER = 'base_lr: 0.05 lr_policy: "inv" gamma: 0.1 power: 0.75 momentum: 0.9 we
 def played(monkeypatch):
     """How many calls were made again so far."""
     counts = [0]
-    play = Notes.play
+    play = CallRecording.play
 
     def counting(self):
         counts[0] += len(self)
         play(self)
 
-    monkeypatch.setattr(Notes, "play", counting)
+    monkeypatch.setattr(CallRecording, "play", counting)
     return counts
 
 
@@ -100,7 +100,7 @@ def trained(net, fields="", between=None, **options):
     param.MergeFrom(parse_text(f"net_param {{ {text} }}", SolverParameter))
     rng, losses = np.random.default_rng(5), []
     with Solver(param, device="cpu", seed=2, **options) as solver:
-        if solver.net.device.backend.capture_key() is None:
+        if solver.net.device.backend.recorder is None:
             pytest.skip("oneDNN is not here")
         for turn in range(10):
             solver.net.blobs["data"].data = rng.normal(size=(6, 1, 16, 16))
@@ -115,7 +115,7 @@ def trained(net, fields="", between=None, **options):
 
 def check(monkeypatch, played, *given, **options):
     with monkeypatch.context() as patch:
-        patch.setattr(ReplaySegment, "run", lambda self, pass_over: pass_over())
+        patch.setattr(Replay, "run", lambda self, pass_over: pass_over())
         expected = trained(*given, **options)
     before = played[0]
 
@@ -215,7 +215,7 @@ def test_weights_that_a_test_net_sees_change(monkeypatch, played):
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(ReplaySegment, "run", lambda self, pass_over: pass_over())
+        patch.setattr(Replay, "run", lambda self, pass_over: pass_over())
         expected = run()
 
     assert run() == expected

@@ -138,10 +138,13 @@ class HostEngine(Engine):
 class HostRecorder:
     """Keeps what kernels, products and fills are asked for."""
 
-    def __init__(self, engine: HostEngine, updates: Updates) -> None:
-        self.engine, self.updates = engine, updates
+    def __init__(self, engine: HostEngine) -> None:
+        self.engine = engine
 
-    def aside(self) -> AbstractContextManager[None]:
+    def key(self) -> None:
+        return None
+
+    def side_stream(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def record(self, work: Callable[[], None]) -> "HostRecording":
@@ -158,6 +161,8 @@ class HostRecorder:
 
 class HostRecording:
     """What was kept."""
+
+    compiled = False
 
     def __init__(self, renewals: list[Callable[[], None]], tape: list[Callable[[], None]]) -> None:
         self.renewals, self.tape = renewals, tape
@@ -226,7 +231,7 @@ class HostCudaBackend(Backend):
 
     @cached_property
     def recorder(self) -> HostRecorder:
-        return HostRecorder(self.engine, self.updates)
+        return HostRecorder(self.engine)
 
     @cached_property
     def updates(self) -> Updates:

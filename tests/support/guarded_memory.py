@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from demitasse.backends.kernels.fused_optimizer import FusedOptimizer
-from demitasse.backends.kernels.language import later, team
+from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.language.structs import (
     RUNTIME,
     Address,
@@ -166,9 +166,9 @@ def run_guarded(arguments, kernel, threads, each, side, *, poisons=True):
         np.int64,
     )
     struct = GuardedCopies([words], side)
-    with later.at_once():
-        team.run(kernel, struct.address(words), threads)
-    later.spoil()  # a replay would need the copies
+    with command_queue.immediate():
+        command_queue.enqueue_kernel(kernel, struct.address(words), threads)
+    command_queue.mark_incomplete()  # a replay would need the copies
     copies.write_back()
 
 

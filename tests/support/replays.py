@@ -1,17 +1,18 @@
-"""What was recorded and then launched as one."""
+"""Runs that were recorded and then launched as one."""
 
 import pytest
 
-from demitasse.net.graph_capture import GraphReplay
+from demitasse.backends.recording import Recording
+from demitasse.plan.replay import Recorded, Replay
 
 
-def played_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[GraphReplay]:
-    """Return a list that grows by one for each work that is launched as one."""
-    play, played = GraphReplay.play, list[GraphReplay]()
+def played_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[Recording]:
+    """Return a list that grows by one for each run that is launched as one."""
+    play, played = Replay.play, list[Recording]()
 
-    def noted(self: GraphReplay) -> None:
-        played.append(self)
-        play(self)
+    def noted(self: Replay, recorded: Recorded) -> None:
+        played.append(recorded.recording)
+        play(self, recorded)
 
-    monkeypatch.setattr(GraphReplay, "play", noted)
+    monkeypatch.setattr(Replay, "play", noted)
     return played

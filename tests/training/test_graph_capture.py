@@ -344,7 +344,7 @@ class TestObstacles:
     def test_a_device_that_cannot_goes_on_without(self, make, caplog, monkeypatch, error):
         def run(solver):
             recorder = solver.net.device.backend.recorder
-            record, aside = recorder.record, recorder.aside
+            record, side_stream = recorder.record, recorder.side_stream
 
             def refuse(work):
                 record(work)
@@ -352,7 +352,7 @@ class TestObstacles:
 
             @contextmanager
             def cut_short():
-                with aside():
+                with side_stream():
                     solver.net.execution.queue_rest(backward=True)
                     raise error
                 yield
@@ -360,7 +360,7 @@ class TestObstacles:
             if isinstance(error, NotRecorded):
                 monkeypatch.setattr(recorder, "record", refuse)
             else:
-                monkeypatch.setattr(recorder, "aside", cut_short)
+                monkeypatch.setattr(recorder, "side_stream", cut_short)
             solver.step(6)
 
         with caplog.at_level(logging.INFO):

@@ -277,9 +277,7 @@ class CupyBackend(Backend):
 
     @cached_property
     def _recorder(self) -> GraphRecorder:
-        return GraphRecorder(
-            self._cupy, self.engine, self.updates, self._side_streams, self._recording
-        )
+        return GraphRecorder(self._cupy, self.engine, self._side_streams, self._recording)
 
     @property
     def connector(self) -> NcclConnector:

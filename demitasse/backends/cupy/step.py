@@ -169,6 +169,10 @@ class GpuStep(Step[Engine, O]):
         return True
 
     @property
+    def replayable(self) -> bool:
+        return True
+
+    @property
     def workspace(self) -> int:
         """Bytes of parameters in 16 bits."""
         return sum(one.nbytes for one in self.at.params if isinstance(one, NarrowParameter))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.language import later
+from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.onednn.cached_reorder import CachedReorder
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -187,7 +187,7 @@ class GradArg(BlobArg):
     def done(self) -> None:
         if self._part is None:
             return
-        later.spoil()
+        command_queue.mark_incomplete()
         memory, layout = self.memory, self.layout
         if memory.layout is layout:
             total = memory.mutable_private_data(layout)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -12,8 +12,8 @@ import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import language as kernels
-from demitasse.backends.kernels.language import later
-from demitasse.backends.kernels.language.notes import Notes
+from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language.command_queue import CallRecorder
 from demitasse.backends.kernels.language.team import check_workers
 from demitasse.backends.numpy.backend import NumpyBackend
 from demitasse.backends.onednn import updates
@@ -48,21 +48,19 @@ class OnednnBackend(NumpyBackend):
         return super().enter()
 
     def begin_batch(self) -> None:
-        later.hold()
+        command_queue.begin()
 
     def flush(self) -> None:
-        later.settle()
+        command_queue.end()
 
-    def capture_key(self) -> Hashable:
+    @cached_property
+    def recorder(self) -> CallRecorder:
+        return CallRecorder(self._recording_key)
+
+    def _recording_key(self) -> Hashable:
         check_workers()
         # scratch memory is the thread's, and how many share the work is the settings'
         return threading.get_ident(), settings.changes, self.engine.grown
-
-    @contextmanager
-    def capture(self) -> Iterator[Notes]:
-        notes = Notes()
-        with later.note(notes):
-            yield notes
 
     def after_first_run(self) -> None:
         library.drop_code_pages(self.engine.library.dnnl_version)

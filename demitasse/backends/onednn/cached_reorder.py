@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.language import later
+from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.step import Memory
 
@@ -54,7 +54,7 @@ class CachedReorder:
         if self._own is None:
             if version != self._version and not self._kept:
                 lent = engine.scratch_for(self._role, self._size)
-                with later.at_once():  # queued calls may still read the scratch memory
+                with command_queue.immediate():  # queued calls may still read the scratch memory
                     self._make(memory, lent)
                 self._version = version
                 return lent
@@ -62,7 +62,7 @@ class CachedReorder:
             self._own = aligned(self._size)
         if version != self._version:
             self._version = NEVER  # should this be cut short
-            with later.at_once():  # complete before the version is stored
+            with command_queue.immediate():  # complete before the version is stored
                 self._make(memory, self._own)
             self._version = version
         return self._own

@@ -5,7 +5,7 @@ import pytest
 
 from demitasse.backends import kernel_cache as kept
 from demitasse.backends.kernels import language as jit
-from demitasse.backends.kernels.language import compiler, team
+from demitasse.backends.kernels.language import command_queue, compiler
 from demitasse.core.config import settings
 
 needs_llvm = pytest.mark.skipif(not jit.status().ready, reason=str(jit.status()))
@@ -46,7 +46,7 @@ def test_machine_code_is_kept_and_a_damaged_file_is_not_run(tmp_path, monkeypatc
 
     def doubled(kernel):
         array = np.ones(8, np.float32)
-        team.run(kernel, array.ctypes.data, 1)
+        command_queue.enqueue_kernel(kernel, array.ctypes.data, 1)
         return array[0]
 
     assert doubled(make("kept")) == 2

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from demitasse import Net, Solver
-from demitasse.backends.kernels.language import status, team
-from demitasse.backends.kernels.language.notes import Notes
+from demitasse.backends.kernels.language import command_queue, status
+from demitasse.backends.kernels.language.command_queue import CallRecording
 from demitasse.io.data.images.resize import resize_image
 from demitasse.io.proto import SolverParameter, parse_text
-from demitasse.plan.replay import ReplaySegment
+from demitasse.plan.replay import Replay
 
 pytestmark = [
     pytest.mark.skipif(not status().ready, reason=str(status())),
@@ -51,11 +51,12 @@ class Calls:
 
     def __init__(self):
         self.count = self.at = 0
-        self._run = team.run
+        self._run = command_queue.enqueue_kernel
 
-    def run(self, *given: object) -> None:
-        self._run(*given)
+    def run(self, *given: object) -> int:
+        epoch = self._run(*given)
         self.made()
+        return epoch
 
     def made(self) -> None:
         self.count += 1
@@ -66,14 +67,14 @@ class Calls:
 @pytest.fixture
 def calls(monkeypatch):
     calls = Calls()
-    monkeypatch.setattr(team, "run", calls.run)
+    monkeypatch.setattr(command_queue, "enqueue_kernel", calls.run)
 
-    def play(notes: Notes) -> None:
+    def play(notes: CallRecording) -> None:
         for function, arguments, _ in notes._calls:
             function(*arguments)
             calls.made()
 
-    monkeypatch.setattr(Notes, "play", play)
+    monkeypatch.setattr(CallRecording, "play", play)
     return calls
 
 
@@ -82,7 +83,7 @@ def warm(request, monkeypatch):
     """Iterations to begin with: from then on kernels are run layer by layer, or as noted."""
     if request.param == "made again":
         return 5
-    monkeypatch.setattr(ReplaySegment, "run", lambda self, pass_over: pass_over())
+    monkeypatch.setattr(Replay, "run", lambda self, pass_over: pass_over())
     return 2
 
 

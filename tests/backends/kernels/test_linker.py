@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from demitasse.backends.kernels import language as jit
-from demitasse.backends.kernels.language import cache_key, compiler, team
+from demitasse.backends.kernels.language import cache_key, command_queue, compiler, team
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.linker import NotLinkableError, link
 
@@ -48,7 +48,7 @@ def without_symbols(code):
 
 def result_of(address):
     array = np.ones(8, np.float32)
-    team.run(address, array.ctypes.data, 1)
+    command_queue.enqueue_kernel(address, array.ctypes.data, 1)
     return array
 
 

@@ -8,7 +8,7 @@ import pytest
 from expect_error import expect_error
 from stages import exported
 
-from demitasse.backends.kernels.language import later
+from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.language.structs import (
     RUNTIME,
     Address,
@@ -121,12 +121,12 @@ def test_memory_lives_until_the_call_that_was_put_off_is_made():
     arguments, alive = Arguments(values(source, count=4)), weakref.ref(target)
     kernel = exported("copy_by_fields", 8, copy)
 
-    later.hold()
+    command_queue.begin()
     arguments.run(kernel, 1, {"target.at": target[:]})
     del target
     gc.collect()
     during = alive()
-    later.settle()
+    command_queue.end()
 
     assert during is not None
     assert during.tolist() == [0, 2, 4, 6, 0]
@@ -164,9 +164,9 @@ def test_a_kernel_put_off_twice_has_what_it_was_given_each_time():
     kernel = exported("cell_put_off", 8, write)
     arguments = Arguments(Cell.values(at=RUNTIME, value=RUNTIME))
 
-    later.hold()
+    command_queue.begin()
     arguments.run(kernel, 1, {"at": first, "value": 3})
     arguments.run(kernel, 1, {"at": second, "value": 5})
-    later.settle()
+    command_queue.end()
 
     assert (first[0], second[0]) == (3, 5)

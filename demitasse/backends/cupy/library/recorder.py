@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from demitasse.backends.cupy.library.gpu import GpuEngine
-from demitasse.backends.cupy.updates import Updates
 from demitasse.backends.recording import NotRecorded
+from demitasse.core.config import settings
 from demitasse.errors import DeviceError
 
 __all__ = ["GraphRecorder"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GraphRecording:
     """A graph, launched on whatever stream is current.
 
@@ -35,6 +35,7 @@ class GraphRecording:
     held: tuple[object, ...]
     current: Callable[[], Any]
     home: Any
+    compiled: ClassVar = False
 
     @property
     def nbytes(self) -> int:
@@ -61,7 +62,6 @@ class GraphRecorder:
     Args:
         cupy: The library.
         engine: Whose work is recorded.
-        updates: The updates of the same GPU.
         side_streams: Filled during a capture: the stream that captures, by address, and the stream
             that it replaces.
         alone: Held while we record: other threads wait before they use the GPU.
@@ -71,11 +71,10 @@ class GraphRecorder:
         self,
         cupy: Any,
         engine: GpuEngine,
-        updates: Updates,
         side_streams: dict[int, Any],
         alone: AbstractContextManager[Any],
     ) -> None:
-        self._cupy, self._engine, self.updates = cupy, engine, updates
+        self._cupy, self._engine = cupy, engine
         self._side_streams = side_streams
         self._alone = alone
 
@@ -83,12 +82,16 @@ class GraphRecorder:
     def _stream(self) -> Any:
         return self._cupy.cuda.Stream(non_blocking=True)
 
-    def record(self, work: Callable[[], None]) -> GraphRecording:
+    def key(self) -> Hashable:
+        tf32: bool = settings.get_often("tf32")
+        return tf32
+
+    def record(self, work: Callable[[], object]) -> GraphRecording:
         cuda, engine, stream = self._cupy.cuda, self._engine, self._stream
         home = cuda.get_current_stream()
         pool, renewals = cuda.MemoryPool(), list[Callable[[], None]]()
         try:
-            with self.aside(), cuda.using_allocator(pool.malloc):
+            with self.side_stream(), cuda.using_allocator(pool.malloc):
                 stream.begin_capture()
                 engine.recorded = renewals
                 try:
@@ -106,7 +109,7 @@ class GraphRecorder:
         return GraphRecording(graph, renewals, pool, held, cuda.get_current_stream, home)
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def side_stream(self) -> Iterator[None]:
         """Make our stream current, after what is queued and before what will be."""
         outer = self._cupy.cuda.get_current_stream()
         self._stream.wait_event(outer.record())

@@ -17,7 +17,7 @@ from demitasse.backends.kernels.few_inputs.bands import (
 )
 from demitasse.backends.kernels.few_inputs.schedule import DirectSchedule
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiled, later
+from demitasse.backends.kernels.language import command_queue, compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Arguments
 from demitasse.backends.kernels.language.words import FLOAT
@@ -112,10 +112,10 @@ class DirectGradient:
             bias: For that of the bias, or None. Shape: (M,).
             scratch: At least :attr:`scratch_size` elements.
         """
-        later.put(self._clear, (), None)
+        command_queue.enqueue(self._clear, (), None)
         each = {"x.at": source, "y.at": dy, "scratch": scratch}
         self._arguments.run(self._kernel, self.banding.tuning.threads, each)
-        later.put(self._unpack, (weight, bias), None)
+        command_queue.enqueue(self._unpack, (weight, bias), None)
 
     def _clear(self) -> None:
         self.sums[...] = 0.0

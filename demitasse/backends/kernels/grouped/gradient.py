@@ -12,7 +12,7 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.grouped.schedule import GroupedSchedule
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiled, later
+from demitasse.backends.kernels.language import command_queue, compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import Address, Arguments, OptionalAddress
 from demitasse.backends.kernels.language.words import (
@@ -233,10 +233,10 @@ class GroupedGradient:
             weight: For the gradient of the weights, in C order.
             bias: For that of the bias, or None. Shape: (M,).
         """
-        later.put(self._clear, (), None)
+        command_queue.enqueue(self._clear, (), None)
         each = {"x.at": source, "y.at": dy}
         self._arguments.run(self._kernel, self.parts.tuning.threads, each)
-        later.put(self._unpack, (weight, bias), None)
+        command_queue.enqueue(self._unpack, (weight, bias), None)
 
     def _clear(self) -> None:
         self.sums[...] = self._bias[...] = 0.0

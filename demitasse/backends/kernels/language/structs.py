@@ -24,7 +24,7 @@ from typing import Final, Self, SupportsIndex, get_type_hints
 import numpy as np
 
 from demitasse.backends.arrays import address
-from demitasse.backends.kernels.language import later, team
+from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import Word
 
@@ -156,7 +156,7 @@ class Arguments:
         self._runtime: dict[str, tuple[int, type]] = {}
         self._words = np.zeros(len(values.flat), np.int64)
         self._at = address(self._words)
-        self._put_off = -1
+        self._epoch = command_queue.ISSUED
         for place, (name, value) in enumerate(values.flat.items()):
             if isinstance(value, _When):
                 self._runtime[name] = place, values.kinds[name]
@@ -190,10 +190,7 @@ class Arguments:
                 f"{', '.join(self._runtime) or 'nothing'}"
             )
             raise TypeError(message)
-        if later.held():
-            if self._put_off == later.turn():
-                later.flush()  # the deferred call still needs its arguments
-            self._put_off = later.turn()
+        command_queue.wait(self._epoch)  # a deferred call still needs its arguments
         for name, value in each.items():
             place, kind = self._runtime[name]
             if isinstance(value, np.ndarray):
@@ -203,9 +200,11 @@ class Arguments:
                 raise TypeError(message)
             else:
                 self._words[place] = 0 if value is None else value
-        team.run(kernel, self._at, threads, (self, each, needs), self._fixed)
+        self._epoch = command_queue.enqueue_kernel(
+            kernel, self._at, threads, (self, each, needs), self._replay_argument
+        )
 
-    def _fixed(self) -> tuple[int, np.ndarray]:
+    def _replay_argument(self) -> tuple[int, np.ndarray]:
         """Return the address of a copy of the current arguments, and the copy."""
         words = self._words.copy()
         return address(words), words

@@ -13,13 +13,12 @@ from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
-from demitasse.backends.kernels.language import later
 from demitasse.core.threads import check_startable, no_threads
 from demitasse.errors import DeviceError, ErrorCode
 
 __all__ = [
-    "FUNCTIONS", "WAITING", "check_workers", "function_address", "functions", "openmp", "prepare",
-    "run", "runtime_environment", "use",
+    "FUNCTIONS", "WAITING", "check_workers", "function_address", "functions", "openmp",
+    "parallel_call", "prepare", "runtime_environment", "use",
 ]  # fmt: skip
 
 FUNCTIONS = ("omp_get_thread_num", "omp_get_num_threads")
@@ -219,33 +218,21 @@ def prepare(threads: int) -> None:
         raise DeviceError(message, code=ErrorCode.LIMIT, resource="threads")
 
 
-def run(
-    kernel: int,
-    argument: int,
-    threads: int,
-    needs: object = None,
-    fixed: Callable[[], tuple[int, object]] | None = None,
-) -> None:
-    """Run a kernel on a team of threads, now or with the deferred calls.
+def parallel_call(kernel: int, threads: int) -> tuple[Any, Callable[[int], tuple[int, ...]]]:
+    """Return a function that runs a kernel on a team, and its arguments for the kernel's argument.
 
     One thread runs without OpenMP. Without OpenMP, the calling thread runs alone.
 
     Args:
-        kernel: Address of the kernel, which asks the runtime for its thread number.
-        argument: Argument of each thread's call.
+        kernel: Address of the kernel.
         threads: Greatest number of threads.
-        needs: Object to keep alive until the kernel has run.
-        fixed: Returns a copy of the argument that later calls do not change, and the object that
-            owns the copy; None if ``argument`` never changes.
     """
     runtime = openmp() if threads > 1 else None
-    function = _ALONE(kernel) if runtime is None else _Instead.parallel or runtime.GOMP_parallel
+    if runtime is None:
+        return _ALONE(kernel), _single_argument
+    parallel = _Instead.parallel or runtime.GOMP_parallel
+    return parallel, lambda argument: (kernel, argument, threads, 0)
 
-    def arguments(of: int) -> tuple[int, ...]:
-        return (of,) if runtime is None else (kernel, of, threads, 0)
 
-    def later_arguments() -> tuple[tuple[int, ...], object]:
-        same, more = (argument, None) if fixed is None else fixed()
-        return arguments(same), more
-
-    later.put(function, arguments(argument), needs, fixed=later_arguments)
+def _single_argument(argument: int) -> tuple[int]:
+    return (argument,)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import compiled, later
+from demitasse.backends.kernels.language import command_queue, compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
     RUNTIME,
@@ -162,7 +162,7 @@ class TiledGradient:
     def _write_bias(self, bias: np.ndarray | None) -> None:
         """Write the gradient of the bias, if there is one; each chunk has a part of it."""
         if bias is not None:
-            later.put(self._add_up, (bias,), bias)
+            command_queue.enqueue(self._add_up, (bias,), bias)
 
     def _add_up(self, bias: np.ndarray) -> None:
         bias[...] = self._offsets[:, : self.tiling.filters].sum(axis=0)

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from demitasse.backends.arrays import address
-from demitasse.backends.kernels.language import later
+from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.onednn.arguments import Argument, InputArg, converted_bytes
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
@@ -36,9 +36,9 @@ class _Follower:
         """Pass the memory's values if they have changed."""
         version = memory.serial, memory.version
         if version != self._version:
-            with later.at_once():  # complete before the version is stored
+            with command_queue.immediate():  # complete before the version is stored
                 values = memory.cpu_data()
-                later.put(self._take, (values,), values)
+                command_queue.enqueue(self._take, (values,), values)
             self._version = version
 
 

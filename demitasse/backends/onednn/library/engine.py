@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.arrays import ChannelSlice, aligned, give_back
-from demitasse.backends.kernels.language import later
+from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy.step import Engine as HostEngine
 from demitasse.backends.onednn.library.constants import Arg
@@ -135,7 +135,7 @@ class Engine(HostEngine):
         Queued calls run first; the copy is complete on return.
         """
         copy = self._known_copier(here, there)
-        with later.at_once():
+        with command_queue.immediate():
             _run(copy, source, target)
 
     def move(self, source: np.ndarray, target: np.ndarray, there: Layout) -> None:
@@ -147,7 +147,10 @@ class Engine(HostEngine):
         parts = slabs(self.library, there, SLAB)
         copies = [(part, self._known_copier(self.plain(part.shape), part)) for part in parts]
         read = written = 0
-        with later.at_once(), Uninterrupted():  # an interrupt would leave half of each array
+        with (
+            command_queue.immediate(),
+            Uninterrupted(),
+        ):  # an interrupt would leave half of each array
             for part, copy in copies:
                 old = source[read : read + math.prod(part.shape)]
                 _run(copy, _filled(old, part), target[written : written + part.size])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from demitasse.backends.arrays import address, aligned
-from demitasse.backends.kernels.language import later
+from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.onednn.library.constants import (
     CPU_ENGINE,
     DEFAULT_STREAM,
@@ -119,7 +119,7 @@ class Primitive:
         self._bound: list[np.ndarray | None] = [None] * len(roles)
         self._addresses = [0] * len(roles)
         self._count = len(roles)
-        self._put_off = -1
+        self._epoch = command_queue.ISSUED
         self._execute = library.dnnl_primitive_execute
         self._set = library.dnnl_memory_set_data_handle
 
@@ -145,8 +145,7 @@ class Primitive:
         """Bind an argument to an address, which the caller keeps alive for the run."""
         self._bound[place] = None
         if self._addresses[place] != where:
-            if later.held() and self._put_off == later.turn():
-                later.flush()  # a queued call still uses the last address
+            command_queue.wait(self._epoch)  # a queued call still uses the last address
             self._addresses[place] = 0  # unknown, should this be cut short in between
             check(self._set(self._memories[place], where))
             self._addresses[place] = where
@@ -173,20 +172,18 @@ class Primitive:
             self.bind(self._count - 1, self._stream.scratchpad(self.scratch))
         if not self._handle:
             self._write()
-        if later.held():
-            self._put_off = later.turn()
-        later.put(
+        self._epoch = command_queue.enqueue(
             self._execute,
             self._call_arguments(self._uses),
             (self, *self._bound),
             check,
-            self._fixed,
+            self._replay_arguments,
         )
 
     def _call_arguments(self, uses: _Uses) -> tuple[Any, ...]:
         return self._handle, self._stream.handle, self._count, uses.arguments
 
-    def _fixed(self) -> tuple[tuple[Any, ...], object]:
+    def _replay_arguments(self) -> tuple[tuple[Any, ...], object]:
         """Return copies of the arguments at their present addresses, and their owner."""
         same = [self._stream.like(memory) for memory in self._memories]
         uses = _Uses(self._stream, self._uses.roles, same)

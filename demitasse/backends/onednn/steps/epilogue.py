@@ -11,7 +11,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.language import later
+from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.rectifiers import rectifier_of
 from demitasse.backends.onednn.jit_adapters.unary import factors_call
@@ -168,8 +168,8 @@ class FoldedWeights:
         """Make them again if a parameter has changed."""
         present = versions_of(self._blobs)
         if present != self._versions:
-            later.spoil()
-            with later.at_once():  # in memory that all Steps share
+            command_queue.mark_incomplete()
+            with command_queue.immediate():  # in memory that all Steps share
                 self._fold()
             self._versions = present
 
@@ -314,7 +314,7 @@ class FixedFactors:
         """Make them again if a parameter has changed."""
         present = versions_of(self._blobs)
         if present != self._versions:
-            later.spoil()
+            command_queue.mark_incomplete()
             self.factor[...], self.offset[...] = 1.0, 0.0
             fold(self._links, self.factor, self.offset)
             self._versions = present

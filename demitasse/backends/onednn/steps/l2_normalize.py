@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.language import later
+from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.onednn.arguments import InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.unary import lengths_kernel, map_call
 from demitasse.backends.onednn.library.constants import Arg
@@ -62,9 +62,9 @@ class L2NormalizeStep(OnednnStep[ops.L2Normalize]):
     def forward(self) -> None:
         present = versions_of(self.at.params)
         if present != self._versions:
-            later.spoil()
+            command_queue.mark_incomplete()
             scale = self.at.params[0]
-            with later.at_once():  # what was put off may still read them
+            with command_queue.immediate():  # what was put off may still read them
                 self.kernel.scales[...] = scale.data_memory.cpu_data()[: scale.count]
             self._versions = present
         super().forward()

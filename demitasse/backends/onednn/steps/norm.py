@@ -18,7 +18,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.language import later
+from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.onednn.arguments import Argument, Call, GradArg, InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.norms import norm_kernel, plane_norm_kernel
 from demitasse.backends.onednn.jit_adapters.unary import map_call
@@ -249,7 +249,7 @@ class NormStep(OnednnStep[O]):
         if self.parts.norm and self.parts.uses_batch_stats:
             self._add_to_averages(*self.parts.norm)
         if self.parts.relu and self.jit_forward is None:
-            later.put(self._restore_lost, (), None)
+            command_queue.enqueue(self._restore_lost, (), None)
 
     def _run_keeping_input(self) -> None:
         """Run in place; what was there before is kept."""
@@ -259,13 +259,13 @@ class NormStep(OnednnStep[O]):
             memory.exchange_private(self.layout, target)
         else:  # who has lent us what we read uses it again
             kept = self._other_buffer(source)
-            later.put(np.copyto, (kept, source[: self.layout.size]), source)
+            command_queue.enqueue(np.copyto, (kept, source[: self.layout.size]), source)
             target = self.target.array()
         if self.jit_forward is not None:
             self.jit_forward.run_on(kept, target)
         else:
             self._run_over(kept, target)
-        later.put(self._keep, (kept,), None)
+        command_queue.enqueue(self._keep, (kept,), None)
 
     def _run_over(self, source: np.ndarray, target: np.ndarray) -> None:
         """Run the primitive with these arrays."""
@@ -314,7 +314,7 @@ class NormStep(OnednnStep[O]):
         blobs = at.params
         versions = tuple(blob.data_memory.version for blob in blobs)
         if versions != self.versions:
-            later.spoil()
+            command_queue.mark_incomplete()
             self.versions = versions
             self.mean[...], self.variance[...] = stored_statistics(blobs)
 
@@ -330,7 +330,7 @@ class NormStep(OnednnStep[O]):
                 np.multiply(total, np.float32(op.fraction), out=total)
                 total[...] += value
 
-        later.put(add, (), None)
+        command_queue.enqueue(add, (), None)
 
     # -- backward ------------------------------------------------------------------------------
 

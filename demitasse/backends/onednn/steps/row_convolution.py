@@ -11,7 +11,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.language import later
+from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.onednn.arguments import (
     Argument,
     Call,
@@ -80,7 +80,7 @@ class _TransposedGradient(GradArg):
     def done(self) -> None:
         if self._part is None:
             return
-        later.spoil()
+        command_queue.mark_incomplete()
         memory, count = self.memory, self._here.size
         if memory.cleared:
             total = memory.mutable_cpu_data(discard=True)

@@ -18,7 +18,7 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.few_inputs import plan_direct
 from demitasse.backends.kernels.few_inputs.schedule import DirectSchedule
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.language import later
+from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.onednn.arguments import InputArg
 from demitasse.backends.onednn.jit_adapters.calls import KernelCall
 from demitasse.backends.onednn.jit_adapters.convolutions.direct import DirectCall
@@ -136,10 +136,10 @@ class TransposedGradientCall(KernelCall):
         weight = operands.weight.array()
         [scratch] = self.engine.workspaces(self._kernel.scratch_size)
         self._kernel(dy, source, self._transposed, None, scratch)
-        later.put(self._write_transposed, (weight,), None)
+        command_queue.enqueue(self._write_transposed, (weight,), None)
         operands.weight.done()
         if operands.bias:
-            later.put(self._sum, (dy, operands.bias.array()), None)
+            command_queue.enqueue(self._sum, (dy, operands.bias.array()), None)
             operands.bias.done()
 
     def _write_transposed(self, weight: np.ndarray) -> None:

@@ -1,0 +1,354 @@
+"""Command queue of compiled calls: deferred, issued back to back, recorded for replay.
+
+Python takes a few microseconds to prepare a call, but ten times as long after a call that filled
+the caches. A pass therefore prepares many calls while Python's data are in the caches, and then
+issues all of them. A recording of issued calls is replayed without preparation: a compiled loop
+issues the calls of a table.
+
+Each thread has its own queue.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from itertools import groupby
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from demitasse.backends.arrays import address
+from demitasse.backends.kernels.language.compiler import compiled, status
+from demitasse.backends.kernels.language.team import function_address, parallel_call
+from demitasse.backends.recording import NotRecorded
+
+__all__ = [
+    "ISSUED", "CallRecorder", "CallRecording", "begin", "deferring", "end", "enqueue",
+    "enqueue_kernel", "flush", "immediate", "mark_incomplete", "wait",
+]  # fmt: skip
+
+Check = Callable[[int], None]
+
+ReplayArguments = Callable[[], tuple[tuple[Any, ...], object]]
+"""Returns arguments that stay valid for replay, and the object that owns their memory."""
+
+ISSUED = -1
+"""Epoch of a call that was issued at once."""
+
+
+class Call(NamedTuple):
+    """A call of compiled code; see ``enqueue``."""
+
+    function: Any
+    arguments: tuple[Any, ...]
+    keep_alive: object
+    check: Check | None
+    replay_arguments: ReplayArguments | None
+
+
+class _OfThread(threading.local):
+    calls: list[Call] | None = None
+    recording: CallRecording | None = None
+    epoch = 0
+
+
+_own = _OfThread()
+
+
+# -- the queue ---------------------------------------------------------------------------------
+
+
+def begin() -> None:
+    """Defer the calls of :func:`enqueue` until :func:`end`.
+
+    Deferred calls of an interrupted pass are dropped.
+    """
+    _own.calls = []
+
+
+def deferring() -> bool:
+    """Return whether calls are deferred now."""
+    return _own.calls is not None
+
+
+def enqueue(
+    function: Any,
+    arguments: tuple[Any, ...],
+    keep_alive: object,
+    check: Check | None = None,
+    replay_arguments: ReplayArguments | None = None,
+) -> int:
+    """Call a compiled function, now or with the deferred calls.
+
+    Args:
+        function: The function.
+        arguments: Its arguments.
+        keep_alive: Object to keep alive until the call.
+        check: Raises an error for a result other than 0; None for functions without a result.
+        replay_arguments: Called with the call; returns arguments for replay. None if the memory
+            that the arguments point at never changes.
+
+    Returns:
+        The epoch of the call, for :func:`wait`.
+    """
+    call = Call(function, arguments, keep_alive, check, replay_arguments)
+    if _own.calls is None:
+        _issue(call)
+        return ISSUED
+    _own.calls.append(call)
+    return _own.epoch
+
+
+def enqueue_kernel(
+    kernel: int,
+    argument: int,
+    threads: int,
+    keep_alive: object = None,
+    replay_argument: Callable[[], tuple[int, object]] | None = None,
+) -> int:
+    """Run a kernel on a team of threads, now or with the deferred calls.
+
+    Args:
+        kernel: Address of the kernel, which asks the runtime for its thread number.
+        argument: Argument of each thread's call.
+        threads: Greatest number of threads.
+        keep_alive: Object to keep alive until the kernel has run.
+        replay_argument: Returns a copy of the argument that later calls do not change, and the
+            object that owns the copy; None if ``argument`` never changes.
+
+    Returns:
+        The epoch of the call, for :func:`wait`.
+    """
+    function, arguments = parallel_call(kernel, threads)
+
+    def replay_arguments() -> tuple[tuple[int, ...], object]:
+        copy, owner = (argument, None) if replay_argument is None else replay_argument()
+        return arguments(copy), owner
+
+    return enqueue(function, arguments(argument), keep_alive, None, replay_arguments)
+
+
+def wait(epoch: int) -> None:
+    """Issue the deferred calls if a call of this epoch is among them."""
+    if epoch == _own.epoch and _own.calls is not None:
+        flush()
+
+
+def flush() -> None:
+    """Issue the deferred calls."""
+    calls = _own.calls
+    if not calls:
+        return
+    _own.calls = []
+    _own.epoch += 1
+    for call in calls:
+        _issue(call)
+
+
+def end() -> None:
+    """Issue the deferred calls, and stop deferring."""
+    try:
+        flush()
+    finally:
+        _own.calls = None
+
+
+@contextmanager
+def immediate() -> Iterator[None]:
+    """Issue the deferred calls, and do not defer calls in the block."""
+    deferred = deferring()
+    end()
+    try:
+        yield
+    finally:
+        if deferred:
+            begin()
+
+
+def mark_incomplete() -> None:
+    """Mark the recording as incomplete: something was computed without calls."""
+    if _own.recording is not None:
+        _own.recording.complete = False
+
+
+def _issue(call: Call) -> None:
+    result = call.function(*call.arguments)
+    if result and call.check is not None:
+        call.check(result)
+    if _own.recording is not None:
+        _own.recording.add(call)
+
+
+# -- recordings --------------------------------------------------------------------------------
+
+ARGUMENTS = 4
+"""Greatest number of arguments in a call table, all of them integers or addresses."""
+
+COLUMNS = ARGUMENTS + 2
+"""Columns of a call table: function, arguments, and a flag for checked results, which a failed
+call's result overwrites."""
+
+
+class CallRecorder:
+    """Records the calls that some work issues; the work is done at the same time.
+
+    Args:
+        key: Returns the key of the recordings; see ``Recorder.key``.
+    """
+
+    def __init__(self, key: Callable[[], Hashable]) -> None:
+        self.key = key
+
+    def side_stream(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def record(self, work: Callable[[], object]) -> CallRecording:
+        _own.recording = recording = CallRecording()
+        try:
+            work()
+        finally:
+            _own.recording = None
+        if not recording.complete:
+            message = "something is computed without compiled calls"
+            raise NotRecorded(message)
+        return recording
+
+
+class CallRecording:
+    """Issued calls, in order.
+
+    Attributes:
+        complete: True if nothing was computed without the calls.
+        compiled: True after a replay that needed only call tables.
+    """
+
+    nbytes = 0
+
+    def __init__(self) -> None:
+        self.complete, self.compiled = True, False
+        self._calls: list[tuple[Any, tuple[Any, ...], Check | None]] = []
+        self._keep_alive: list[object] = []
+        self._parts: list[Callable[[], None]] | None = None
+
+    def add(self, call: Call) -> None:
+        """Record an issued call."""
+        arguments, keep_alive = call.arguments, call.keep_alive
+        if call.replay_arguments is not None:
+            arguments, owner = call.replay_arguments()
+            keep_alive = keep_alive, owner
+        self._calls.append((call.function, arguments, call.check))
+        self._keep_alive.append(keep_alive)
+
+    def play(self) -> None:
+        """Issue the calls again."""
+        if self._parts is None:
+            self._parts = list(self._split())
+            self.compiled = all(isinstance(part, _CallTable) for part in self._parts)
+        for part in self._parts:
+            part()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def _split(self) -> Iterator[Callable[[], None]]:
+        """Yield the parts of the replay: call tables, and single calls between them."""
+        loop = _table_loop() if status().ready else None
+        for in_table, calls in groupby(self._calls, lambda call: loop is not None and _fits(*call)):
+            if in_table:
+                yield _CallTable(loop, list(calls))
+                continue
+            for function, arguments, check in calls:
+                yield _SingleCall(function, arguments, check)
+
+
+class _SingleCall:
+    """Replay of a single call."""
+
+    def __init__(self, function: Any, arguments: tuple[Any, ...], check: Check | None) -> None:
+        self._function, self._arguments, self._check = function, arguments, check
+
+    def __call__(self) -> None:
+        found = self._function(*self._arguments)
+        if found and self._check is not None:
+            self._check(found)
+
+
+class _CallTable:
+    """Table of consecutive calls."""
+
+    kind: ClassVar = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+
+    def __init__(self, loop: Any, calls: list[tuple[Any, tuple[Any, ...], Check | None]]) -> None:
+        self._loop, self._checks = loop, [check for _, _, check in calls]
+        self._table = np.zeros((len(calls), COLUMNS), np.int64)
+        for line, (function, arguments, check) in zip(self._table, calls, strict=True):
+            line[0] = function_address(function)
+            line[1 : 1 + len(arguments)] = [_as_int(argument) for argument in arguments]
+            line[-1] = check is not None
+        self._at = address(self._table)
+
+    def __call__(self) -> None:
+        made = self._loop(self._at, len(self._table))
+        if made == len(self._table):
+            return
+        found, self._table[made, -1] = int(self._table[made, -1]), 1
+        check = self._checks[made]
+        if check is not None:
+            check(found)
+
+
+def _fits(function: Any, arguments: tuple[Any, ...], _: Check | None) -> bool:
+    """Return whether a call fits into a table: a ctypes function with few arguments."""
+    return hasattr(function, "restype") and len(arguments) <= ARGUMENTS
+
+
+def _as_int(argument: Any) -> int:
+    return argument if isinstance(argument, int) else ctypes.addressof(argument)
+
+
+@cache
+def _table_loop() -> Any:
+    """Return the loop over a table, which returns the number of calls before a failure."""
+    name = "call_table"
+    return _CallTable.kind(compiled(name, lambda module: _write(module, name), name)[name])
+
+
+def _write(module: Any, name: str) -> None:
+    """Write the loop over a call table."""
+    from llvmlite import ir
+
+    word, number = ir.IntType(64), ir.IntType(32)
+    function = ir.Function(module, ir.FunctionType(word, [word, word]), name)
+    table, count = function.args
+    entry, head, body, failed, more, end = (
+        function.append_basic_block(part)
+        for part in ("entry", "head", "body", "failed", "more", "end")
+    )
+    b = ir.IRBuilder(entry)
+    b.branch(head)
+    b.position_at_end(head)
+    i = b.phi(word)
+    i.add_incoming(ir.Constant(word, 0), entry)
+    b.cbranch(b.icmp_signed("<", i, count), body, end)
+    b.position_at_end(body)
+    line = b.add(table, b.mul(i, ir.Constant(word, COLUMNS * 8)))
+    places = [
+        b.inttoptr(b.add(line, ir.Constant(word, 8 * column)), word.as_pointer())
+        for column in range(COLUMNS)
+    ]
+    called, *arguments, checked = [b.load(place) for place in places]
+    kind = ir.FunctionType(number, [word] * ARGUMENTS).as_pointer()
+    found = b.call(b.inttoptr(called, kind), arguments)
+    nonzero = b.icmp_signed("!=", found, ir.Constant(number, 0))
+    b.cbranch(b.and_(nonzero, b.icmp_signed("!=", checked, ir.Constant(word, 0))), failed, more)
+    b.position_at_end(failed)
+    b.store(b.sext(found, word), places[-1])
+    b.ret(i)
+    b.position_at_end(more)
+    i.add_incoming(b.add(i, ir.Constant(word, 1)), more)
+    b.branch(head)
+    b.position_at_end(end)
+    b.ret(count)

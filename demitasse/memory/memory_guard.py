@@ -1,0 +1,249 @@
+"""Memory guard: the memory states that recorded work requires, and the states that it leaves.
+
+Recorded work reads and writes the arrays that it was recorded with. On the host it also requires
+that the same side of each memory is the newest, and that memories which nobody writes between
+replays are unchanged: Steps cache copies of them in other layouts. On a device that queues its
+work, inputs may have any contents, and are copied to the device before a replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from demitasse.backends.arrays import Array, PrivateLayout
+from demitasse.backends.recording import NotRecorded
+from demitasse.memory.sides import DeviceSide, HostSide
+from demitasse.memory.synced import DEVICE_HEADS, Head, SyncedMemory
+
+__all__ = ["MemoryGuard"]
+
+
+class BufferState(NamedTuple):
+    """A memory before the work: its newest side, its version and its arrays."""
+
+    memory: SyncedMemory
+    head: Head
+    version: int
+    host: Array | None
+    array: Array | None
+    layout: PrivateLayout | None
+
+
+class Pinned(NamedTuple):
+    """A side whose array must stay in place."""
+
+    side: HostSide | DeviceSide
+    array: Array | None
+    layout: PrivateLayout | None
+
+
+class Unchanged(NamedTuple):
+    """A memory that is only read, and must have the contents of the previous run."""
+
+    memory: SyncedMemory
+    device_side: DeviceSide
+    array: Array | None
+    head: Head
+    version: int
+
+
+class Input(NamedTuple):
+    """A memory that is read before it is written.
+
+    Attributes:
+        memory: The memory.
+        head: The newest side that the work requires.
+        rewritten: True if other code writes the memory between runs; otherwise it must have the
+            contents of the previous run.
+    """
+
+    memory: SyncedMemory
+    head: Head
+    rewritten: bool
+
+
+class Effect(NamedTuple):
+    """The state in which the work leaves a memory, if that state is another than before.
+
+    Attributes:
+        memory: The memory.
+        head: Its newest side.
+        written: True if the work writes the memory.
+        exchanged: Its private array, if the work exchanges it for another; otherwise None.
+        layout: Its private layout, if other work between the runs may choose another; otherwise
+            None.
+    """
+
+    memory: SyncedMemory
+    head: Head
+    written: bool
+    exchanged: Array | None
+    layout: PrivateLayout | None = None
+
+
+class MemoryGuard:
+    """Compares memories with their states before some work, and applies the effects of the work.
+
+    Args:
+        memories: All memories that the work may use. On a device that queues its work, those
+            without an array there are left out, and contents that are newest on the host are
+            copied to the device.
+        versions: Versions of the memories after the previous run, by serial; updated by
+            ``apply``. None for work of a device that queues.
+        overwritten: Serials of memories whose previous contents are never read.
+    """
+
+    def __init__(
+        self,
+        memories: Iterable[SyncedMemory],
+        versions: dict[int, int] | None = None,
+        overwritten: frozenset[int] = frozenset(),
+    ) -> None:
+        self._queued = versions is None
+        self._versions = {} if versions is None else versions
+        self._overwritten = overwritten
+        self._on_device: list[SyncedMemory] = []
+        self._last_use: object = None
+        if self._queued:
+            memories = self._on_device = [m for m in memories if m.device_array is not None]
+            for memory in memories:
+                if memory.head is Head.HEAD_AT_CPU:
+                    memory.gpu_data()
+        self._before = [_state(memory) for memory in memories]
+        self._unchanged: list[Unchanged] = []
+        self._pinned: list[Pinned] = []
+        self._views: list[tuple[DeviceSide, Array, PrivateLayout]] = []
+        self._inputs: list[Input] = []
+        self._cleared: list[SyncedMemory] = []
+        self._uploaded: list[SyncedMemory] = []
+        self._effects: list[Effect] = []
+
+    def record_effects(self) -> None:
+        """Record the present states, after the work.
+
+        Raises:
+            NotRecorded: No replay is possible: a memory has lazy contents, was unknown in the
+                previous run, was read on the host while empty, or has moved otherwise than by an
+                exchange of private arrays.
+        """
+        for before in self._before:
+            memory, head, version, host, array, layout = before
+            written, newest, side = memory.version != version, memory.state, memory.device_side
+            changed = written or newest is not head
+            if memory.lazy or (head is Head.UNINITIALIZED and not written):
+                if not changed:
+                    continue  # not used at all
+                if memory.lazy or not self._queued:
+                    raise _refusal(memory, "was read before it was written")
+            if memory.host_side.array is not host:
+                raise _refusal(memory, "has moved")
+            free = written and memory.serial in self._overwritten
+            if free and side.array is _view(side, side.layout):
+                self._pin_host(before)
+                if side.layout is not None:
+                    self._views.append((side, side.array, side.layout))
+                self._effects.append(Effect(memory, newest, written, None, side.layout))
+                continue
+            if side.layout is not layout:
+                raise _refusal(memory, "has moved")
+            known = self._versions.get(memory.serial)
+            rewritten = known != version
+            if not (self._queued or free):
+                if known is None:
+                    raise _refusal(memory, "is new")
+                if not (rewritten or changed):
+                    self._unchanged.append(Unchanged(memory, side, array, head, version))
+                    continue
+            self._pin(before)
+            if head is Head.UNINITIALIZED and not free:
+                self._cleared.append(memory)
+            elif self._queued:
+                self._uploaded.append(memory)
+            if not (self._queued or free):
+                self._inputs.append(Input(memory, head, rewritten))
+            if changed:
+                exchanged = side.array if side.array is not array else None
+                self._effects.append(Effect(memory, newest, written, exchanged))
+        self._before = []
+
+    def order(self) -> None:
+        """Order queued work of the device after the earlier work on all memories."""
+        if self._on_device:
+            backend = self._on_device[0].device.backend
+            self._last_use = backend.order_after(self._last_use)
+            for memory in self._on_device:
+                memory.order_after(self._last_use)
+
+    def matches(self) -> bool:
+        """Return whether all memories are in the states before the work."""
+        for memory, side, array, head, version in self._unchanged:
+            if memory.version != version or memory.state is not head or side.array is not array:
+                return False
+        for pinned, array, layout in self._pinned:
+            if pinned.array is not array or pinned.layout is not layout:
+                return False
+        for side, array, private in self._views:
+            if side.views.get(private) is not array:
+                return False
+        versions = self._versions
+        for memory, head, rewritten in self._inputs:
+            if memory.state is not head:
+                return False
+            if not rewritten and memory.version != versions[memory.serial]:
+                return False
+        for memory in self._cleared:
+            if not memory.cleared:
+                return False
+        on_device = self._on_device
+        return not on_device or all(memory.device_array is not None for memory in on_device)
+
+    def apply(self) -> None:
+        """Copy inputs to the device, and set the states after the work, which is replayed now."""
+        if self._on_device:
+            for memory in self._uploaded:
+                if memory.head not in DEVICE_HEADS:
+                    memory.gpu_data()
+            self.order()
+        for memory, head, written, exchanged, layout in self._effects:
+            memory.state = head
+            if written:
+                memory.initializer = None
+                memory.version += 1
+            if layout is not None:
+                memory.device_side.use(layout)
+            elif exchanged is not None:
+                side = memory.device_side
+                side.replace(exchanged, side.device, side.layout)
+        for memory, _, _ in self._inputs:
+            self._versions[memory.serial] = memory.version
+
+    def _pin(self, before: BufferState) -> None:
+        """Require the arrays of a memory; the work uses no array that is absent before and after.
+
+        Queued work uses no array of the host.
+        """
+        self._pin_host(before)
+        side = before.memory.device_side
+        if before.array is not None or side.array is not None:
+            self._pinned.append(Pinned(side, before.array, before.layout))
+
+    def _pin_host(self, before: BufferState) -> None:
+        if before.host is not None and not self._queued:
+            self._pinned.append(Pinned(before.memory.host_side, before.host, None))
+
+
+def _view(side: DeviceSide, layout: PrivateLayout | None) -> Array | None:
+    """Return the array of a layout in the present buffer, or None."""
+    return None if layout is None else side.views.get(layout)
+
+
+def _state(memory: SyncedMemory) -> BufferState:
+    side = memory.device_side
+    return BufferState(
+        memory, memory.state, memory.version, memory.host_side.array, side.array, side.layout
+    )
+
+
+def _refusal(memory: SyncedMemory, why: str) -> NotRecorded:
+    return NotRecorded(f"the memory of {memory.label} {why}")
