@@ -118,7 +118,7 @@ def curves(series: Mapping[str, Sequence[Point]], label: str) -> str:
     The scale is logarithmic for positive values of a wide range.
     """
     drawn = {
-        name: [(x, y) for x, y in _thinned(points) if math.isfinite(y)]
+        name: [(x, y) for x, y in _subsample(points) if math.isfinite(y)]
         for name, points in series.items()
     }
     drawn = {name: points for name, points in drawn.items() if points}
@@ -166,7 +166,7 @@ def curves(series: Mapping[str, Sequence[Point]], label: str) -> str:
     )
 
 
-def _thinned(points: Sequence[Point]) -> list[Point]:
+def _subsample(points: Sequence[Point]) -> list[Point]:
     step = max(1, math.ceil(len(points) / MOST_POINTS))
     return [*points[::step], *(points[-1:] if step > 1 else ())]
 
@@ -201,7 +201,7 @@ def picture(blob: Blob) -> tuple[str, str]:
         total, what = channels, "channels of the first item"
     shown = len(tiles)
     about = f"{shown} {what}" if shown == total else f"the first {shown} of {total} {what}"
-    return _img(_side_by_side(_to_bytes(tiles)), about), about
+    return _img(_mosaic(_to_bytes(tiles)), about), about
 
 
 def _read_part(blob: Blob, which: tuple[slice, slice], step: int) -> np.ndarray:
@@ -221,7 +221,7 @@ def _to_bytes(tiles: np.ndarray) -> np.ndarray:
     return np.asarray(np.round(255 * scaled), dtype=np.uint8)
 
 
-def _side_by_side(tiles: np.ndarray) -> np.ndarray:
+def _mosaic(tiles: np.ndarray) -> np.ndarray:
     """Return an image (height, width, channels) of tiles (N, channels, height, width)."""
     count, channels, height, width = tiles.shape
     columns = math.ceil(math.sqrt(count * height / width))

@@ -55,7 +55,7 @@ def html_of(thing: object) -> str:
 
 def _net(net: Net) -> list[str]:
     parameters = sum(blob.count for blob in net.learnable_params)
-    size = sum(blob.count * _width(blob) for blob in net.learnable_params)
+    size = sum(blob.count * _bytes_per_value(blob) for blob in net.learnable_params)
     facts = (
         f"phase {net.phase}, {len(net.layers):,} layers, {parameters:,} parameters "
         f"({bytes_text(size)}), on {net.device}"
@@ -82,11 +82,11 @@ def _drawing(net: Net) -> str:
     return html.folded("drawing", content, is_open=len(message.layer) <= MOST_OPEN)
 
 
-def _blob_table(held: ReadOnlyMapping[Blob | Sequence[Blob]]) -> str:
+def _blob_table(blobs: ReadOnlyMapping[Blob | Sequence[Blob]]) -> str:
     """Return a table of the blobs of a net, or the parameters of its layers, without values."""
     rows = [
         (name, "" if isinstance(found, Blob) else index, _shape(blob), blob.dtype, blob.count)
-        for name, found in held.items()
+        for name, found in blobs.items()
         for index, blob in enumerate([found] if isinstance(found, Blob) else found)
     ]
     return html.table(("name", "number", "shape", "dtype", "values"), rows)
@@ -162,6 +162,6 @@ def _number(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.4g}"
 
 
-def _width(blob: Blob) -> int:
+def _bytes_per_value(blob: Blob) -> int:
     """Return the bytes per value."""
     return 8 if blob.dtype.endswith("64") else 2 if blob.dtype.endswith("16") else 4

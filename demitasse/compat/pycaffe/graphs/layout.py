@@ -59,12 +59,12 @@ def layered(sizes: Sequence[Point], edges: Sequence[Edge], distance: float) -> L
         edges: Pairs of indices of nodes; there may be cycles and parallel edges.
         distance: Between layers.
     """
-    straight = _without_cycles(len(sizes), edges)
+    straight = _acyclic(len(sizes), edges)
     rank = _ranks(len(sizes), straight)
-    paths, rank = _bent(straight, rank)
-    layers = _ordered(paths, rank)
+    paths, rank = _bend_long_edges(straight, rank)
+    layers = _order_layers(paths, rank)
     breadth = [across for across, _ in sizes] + [BEND] * (len(rank) - len(sizes))
-    across = _placed(layers, paths, breadth, real=len(sizes))
+    across = _place_nodes(layers, paths, breadth, real=len(sizes))
     bands = _bands([[n for n in layer if n < len(sizes)] for layer in layers], sizes, distance)
     down = [sum(bands[r]) / 2 for r in rank]
     shifts = _shifts(straight)
@@ -89,8 +89,8 @@ def _targets(count: int, edges: Iterable[Edge]) -> list[list[int]]:
     return found
 
 
-def _without_cycles(count: int, edges: Sequence[Edge]) -> list[Edge]:
-    """Turn around the edges that lead back to a node on the way to them."""
+def _acyclic(count: int, edges: Sequence[Edge]) -> list[Edge]:
+    """Return the edges, with those reversed that close a cycle."""
     after = _targets(count, edges)
     entered = {target for _, target in edges}
     starts = sorted(range(count), key=lambda node: node in entered)
@@ -114,19 +114,19 @@ def _without_cycles(count: int, edges: Sequence[Edge]) -> list[Edge]:
 
 
 def _ranks(count: int, edges: Sequence[Edge]) -> list[int]:
-    """Give every node a layer below those of all nodes before it, and keep edges short."""
+    """Return the layer of each node: below all its predecessors, with short edges."""
     edges = [edge for edge in edges if edge[0] != edge[1]]
     after, before = _targets(count, edges), _targets(count, [(b, a) for a, b in edges])
-    waits = [len(nodes) for nodes in before]
-    ready = deque(node for node in range(count) if not waits[node])
+    in_degree = [len(nodes) for nodes in before]
+    ready = deque(node for node in range(count) if not in_degree[node])
     rank, order = [0] * count, []
     while ready:
         node = ready.popleft()
         order.append(node)
         for target in after[node]:
             rank[target] = max(rank[target], rank[node] + 1)
-            waits[target] -= 1
-            if not waits[target]:
+            in_degree[target] -= 1
+            if not in_degree[target]:
                 ready.append(target)
     for _ in range(RANK_SWEEPS):
         old = list(rank)
@@ -142,12 +142,12 @@ def _ranks(count: int, edges: Sequence[Edge]) -> list[int]:
     return [r - top for r in rank]
 
 
-def _bent(edges: Sequence[Edge], rank: list[int]) -> tuple[list[list[int]], list[int]]:
-    """Put a bend of its own into every layer that an edge skips.
+def _bend_long_edges(edges: Sequence[Edge], rank: list[int]) -> tuple[list[list[int]], list[int]]:
+    """Add a bend for every layer that an edge skips.
 
     Returns:
-        The nodes and bends that each edge runs through, and the layers of nodes and bends; bends
-        are numbered after the nodes.
+        Nodes and bends of each edge, and the layers of nodes and bends; bends have the numbers
+        after the nodes.
     """
     rank = list(rank)
     paths = []
@@ -158,15 +158,15 @@ def _bent(edges: Sequence[Edge], rank: list[int]) -> tuple[list[list[int]], list
     return paths, rank
 
 
-def _ordered(paths: Sequence[Sequence[int]], rank: Sequence[int]) -> list[list[int]]:
-    """Order the nodes of each layer by the mean place of their neighbours, first above, then below.
+def _order_layers(paths: Sequence[Sequence[int]], rank: Sequence[int]) -> list[list[int]]:
+    """Return the nodes of each layer, ordered by the mean position of their neighbours.
 
-    The best order of all sweeps is kept.
+    Sweeps go down and up in turns; the order with the fewest crossings is returned.
     """
     steps = [step for path in paths for step in pairwise(path) if rank[step[0]] != rank[step[1]]]
     below, above = _targets(len(rank), steps), _targets(len(rank), [(b, a) for a, b in steps])
     layers: list[list[int]] = [[] for _ in range(max(rank, default=-1) + 1)]
-    for node in _by_nearness(below, above):
+    for node in _depth_first(below, above):
         layers[rank[node]].append(node)
     place = {node: i for layer in layers for i, node in enumerate(layer)}
     best, fewest = [list(layer) for layer in layers], _crossings(layers, below, place)
@@ -184,8 +184,8 @@ def _ordered(paths: Sequence[Sequence[int]], rank: Sequence[int]) -> list[list[i
     return best
 
 
-def _by_nearness(below: list[list[int]], above: list[list[int]]) -> list[int]:
-    """Return all nodes so that those of one branch come one after the other."""
+def _depth_first(below: list[list[int]], above: list[list[int]]) -> list[int]:
+    """Return all nodes in depth-first order, so that branches are contiguous."""
     seen: dict[int, None] = {}
     for start in range(len(below)):
         waiting = [start] if not above[start] else []
@@ -213,33 +213,33 @@ def _crossings(layers: list[list[int]], below: list[list[int]], place: dict[int,
     return count
 
 
-def _placed(
+def _place_nodes(
     layers: list[list[int]], paths: Sequence[Sequence[int]], breadth: Sequence[float], real: int
 ) -> list[float]:
-    """Move nodes towards their neighbours above and below, in their order and without overlap."""
+    """Return positions near the neighbours above and below, in order and without overlap."""
     steps = [step for path in paths for step in pairwise(path)]
     below, above = _targets(len(breadth), steps), _targets(len(breadth), [(b, a) for a, b in steps])
     across = [0.0] * len(breadth)
     for layer in layers:
-        for node, x in zip(layer, _spread([0.0] * len(layer), layer, breadth, real), strict=True):
+        for node, x in zip(layer, _separate([0.0] * len(layer), layer, breadth, real), strict=True):
             across[node] = x
     for sweep in range(PLACE_SWEEPS):
         near, order = (above, layers) if sweep % 2 == 0 else (below, layers[::-1])
         for layer in order:
             wanted = [_mean([across[m] for m in near[n]], across[n]) for n in layer]
-            for node, x in zip(layer, _spread(wanted, layer, breadth, real), strict=True):
+            for node, x in zip(layer, _separate(wanted, layer, breadth, real), strict=True):
                 across[node] = x
     left = min((x - b / 2 for x, b in zip(across, breadth, strict=True)), default=0.0)
     return [x - left for x in across]
 
 
-def _spread(
+def _separate(
     wanted: Sequence[float], layer: Sequence[int], breadth: Sequence[float], real: int
 ) -> list[float]:
-    """Return the places nearest to the wanted ones that keep order and distance.
+    """Return the positions closest to the wanted ones (least squares) in order and at a distance.
 
-    Nearest is meant in squares; nodes that would overlap become a block that moves as one. Bends
-    count more than nodes, so that long edges are straight.
+    Overlapping nodes become a block with one position. Bends weigh more than nodes, so that long
+    edges are straight.
     """
     start, offsets = 0.0, []
     for before, node in pairwise([None, *layer]):
@@ -259,7 +259,7 @@ def _spread(
 
 
 def _bands(layers: list[list[int]], sizes: Sequence[Point], distance: float) -> list[Point]:
-    """Return where each layer begins and ends."""
+    """Return the start and end of each layer."""
     bands, start = [], 0.0
     for layer in layers:
         end = start + max((sizes[node][1] for node in layer), default=0.0)
@@ -269,7 +269,7 @@ def _bands(layers: list[list[int]], sizes: Sequence[Point], distance: float) -> 
 
 
 def _shifts(edges: Sequence[Edge]) -> list[float]:
-    """Return how far each edge is moved across, so that parallel ones can be told apart."""
+    """Return the shift of each edge that separates parallel edges."""
     number: dict[Edge, int] = {}
     numbers = []
     for edge in edges:

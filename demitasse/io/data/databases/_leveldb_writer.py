@@ -60,12 +60,12 @@ def crc32c(content: bytes) -> int:
     words = np.ascontiguousarray(padded.view("<u4").reshape(lanes, LANE // 4).T)
     state = np.zeros(lanes, np.uint32)
     for column in words:
-        state = _moved(state ^ column, 2)
+        state = _advance(state ^ column, 2)
     power = LANE.bit_length() - 1
     while len(state) > 1:
         if len(state) % 2:
             state = np.concatenate([np.zeros(1, np.uint32), state])
-        state = _moved(state[::2], power) ^ state[1::2]
+        state = _advance(state[::2], power) ^ state[1::2]
         power += 1
     return int(state[0]) ^ ALL
 
@@ -75,7 +75,7 @@ def masked(checksum: int) -> int:
     return ((checksum >> 15 | checksum << 17) + MASK) & ALL
 
 
-def _moved(state: np.ndarray, power: int) -> np.ndarray:
+def _advance(state: np.ndarray, power: int) -> np.ndarray:
     """Return checksums advanced by ``2 ** power`` zero bytes. Shapes: (n,), uint32."""
     low, high = _tables(power)
     return np.asarray(low.take(state & 0xFFFF) ^ high.take(state >> 16))
@@ -86,7 +86,7 @@ def _tables(power: int) -> np.ndarray:
     """Return the advanced value for each 16-bit half of a checksum. Shape: (2, 65536), uint32."""
     halves = np.arange(1 << 16, dtype=np.uint32) << np.array([[0], [16]], np.uint32)
     if power:
-        return _moved(_moved(halves.ravel(), power - 1), power - 1).reshape(halves.shape)
+        return _advance(_advance(halves.ravel(), power - 1), power - 1).reshape(halves.shape)
     for _ in range(8):
         halves = np.where(halves & 1, halves >> 1 ^ np.uint32(POLYNOMIAL), halves >> 1)
     return halves
@@ -130,7 +130,7 @@ class LevelDbFiles:
         """
         first = self._manifest.last_sequence + 1
         keyed = {
-            key: (_internal(key, sequence), value)
+            key: (_internal_key(key, sequence), value)
             for sequence, (key, value) in enumerate(entries, first)
         }
         keys = sorted(keyed)
@@ -153,7 +153,7 @@ class LevelDbFiles:
         number = self._next_number()
         name = f"MANIFEST-{number:06d}"
         log = _Log((self._folder / name).open("xb"))
-        header = varint(1) + _counted(ORDER)
+        header = varint(1) + _length_prefixed(ORDER)
         log.add(header + _edit(self._manifest, self._manifest.tables.items()))
         with atomic_write(self._folder / "CURRENT") as file:
             file.write(f"{name}\n".encode())
@@ -207,7 +207,7 @@ class _Block:
     def add(self, key: bytes, value: bytes) -> None:
         shared = 0
         if self._count % RESTART_EVERY:
-            shared = _shared(key, self.last)
+            shared = _common_prefix(key, self.last)
         else:
             self._restarts.append(self.size)
         head = varint(shared) + varint(len(key) - shared) + varint(len(value))
@@ -255,20 +255,20 @@ def _edit(manifest: Manifest, tables: Iterable[tuple[tuple[int, int], Table]]) -
     parts = [varint(tag) + varint(number) for tag, number in numbers.items()]
     for (level, number), table in tables:
         parts += (varint(7), varint(level), varint(number), varint(table.size))
-        parts += (_counted(table.first), _counted(table.last))
+        parts += (_length_prefixed(table.first), _length_prefixed(table.last))
     return b"".join(parts)
 
 
-def _internal(key: bytes, sequence: int) -> bytes:
+def _internal_key(key: bytes, sequence: int) -> bytes:
     """Return the internal key: user key, sequence number and kind."""
     return key + (sequence << 8 | VALUE).to_bytes(8, "little")
 
 
-def _shared(one: bytes, other: bytes) -> int:
+def _common_prefix(one: bytes, other: bytes) -> int:
     """Return the length of the common prefix."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-def _counted(content: bytes) -> bytes:
+def _length_prefixed(content: bytes) -> bytes:
     return varint(len(content)) + content
