@@ -80,6 +80,10 @@ class Conv(Op):
     """Convolution over the axes after ``axis``; groups and dilation as Caffe's.
 
     Shapes: bottom (*lead, C, *spatial) -> top (*lead, M, *out); weight (M, C/group, *kernel).
+
+    Attributes:
+        pad: Elements added before each spatial axis, and after it without ``after``.
+        after: Elements added after each axis where they differ from ``pad``, or None.
     """
 
     bottom: Shape
@@ -91,12 +95,13 @@ class Conv(Op):
     dilation: Shape
     group: int
     bias: bool
+    after: Shape | None = None
 
     @property
     def is_pointwise(self) -> bool:
         """True if an output depends on all channels of one pixel, the one at its own position."""
         alone = all(n == 1 for n in (*self.kernel, *self.stride, self.group))
-        return self.axis == 1 and alone and not any(self.pad)
+        return self.axis == 1 and alone and not any((*self.pad, *(self.after or ())))
 
     @property
     def is_depthwise(self) -> bool:
@@ -131,7 +136,12 @@ class Deconv(Conv):
 
 
 class Pool(Op):
-    """Pooling over windows of the spatial axes, Caffe's rounding and clipping in ``top``."""
+    """Pooling over windows of the spatial axes, Caffe's rounding and clipping in ``top``.
+
+    Attributes:
+        after: Elements added after each axis where they differ from ``pad``, or None.
+        counts_pads: Whether a mean (AVE) counts the pads.
+    """
 
     joins = True
 
@@ -143,6 +153,8 @@ class Pool(Op):
     pad: Shape
     tops: int
     train: bool
+    after: Shape | None = None
+    counts_pads: bool = True
 
 
 class SpatialPyramidPool(Op):
@@ -377,12 +389,14 @@ class PSROIPool(Op):
 class ROIPool(Op):
     """The largest value in each bin of regions of interest; 0 in an empty one.
 
-    Regions are (item, x1, y1, x2, y2) in pixels of which ``scale`` make one of the map.
+    Regions are (item, x1, y1, x2, y2) in pixels of which ``scale`` make one of the map. They are
+    widened by ``pad_ratio`` of their size on each side.
     """
 
     bottom: Shape
     top: Shape
     scale: float
+    pad_ratio: float = 0
 
 
 class Permute(Op):

@@ -17,7 +17,7 @@ import numpy as np
 
 from demitasse.errors import ErrorCode, ShapeError
 
-__all__ = ["Bins", "Region", "bins", "bins_between"]
+__all__ = ["Bins", "Region", "bins", "bins_between", "items_of", "widened"]
 
 Span = tuple[int, int]
 
@@ -76,7 +76,7 @@ def bins(
         ShapeError: A region's image is not in the batch, or a corner is NaN.
     """
     kind = rois.dtype.type
-    items = _items(rois, batch)
+    items = items_of(rois, batch)
     corner = _rounded(rois[:, 1:] * kind(scale))  # (R, 4): x1, y1, x2, y2
     spans = []
     for first, last, count, length in zip(
@@ -85,6 +85,18 @@ def bins(
         extent = np.maximum(last - first + 1, 1).astype(kind) / kind(count)
         spans.append(_spans(extent, np.zeros_like(extent), first, count, length))
     return Bins(items, *spans)
+
+
+def widened(rois: np.ndarray, ratio: float) -> np.ndarray:
+    """Return regions that are wider on each side by a ratio of their width and height.
+
+    Source: Cascade R-CNN (zhaoweicai/cascade-rcnn), ``src/caffe/layers/roi_pooling_layer.cpp``.
+    """
+    if not ratio:
+        return rois
+    kind = rois.dtype.type
+    pads = (rois[:, 3:] - rois[:, 1:3] + kind(1)) * kind(ratio)
+    return np.concatenate([rois[:, :1], rois[:, 1:3] - pads, rois[:, 3:] + pads], axis=1)
 
 
 def bins_between(
@@ -96,7 +108,7 @@ def bins_between(
     errors are those of :func:`bins`.
     """
     kind = rois.dtype.type
-    items = _items(rois, batch)
+    items = items_of(rois, batch)
     corner = _rounded(rois[:, 1:]).astype(kind)
     spans = []
     for first, last, count, length in zip(
@@ -127,7 +139,12 @@ def _spans(
     return np.stack([low, np.maximum(low, high)], axis=2)
 
 
-def _items(rois: np.ndarray, batch: int) -> np.ndarray:
+def items_of(rois: np.ndarray, batch: int) -> np.ndarray:
+    """Return the index of each region's image; refuse regions without one.
+
+    Raises:
+        ShapeError: A region's image is not in the batch, or a corner is NaN.
+    """
     good = np.isfinite(rois).all(axis=1) & (rois[:, 0] > -1) & (rois[:, 0] < batch)
     if not good.all():
         wrong = int(np.argmin(good))

@@ -1,6 +1,6 @@
 """Geometry of windows that slide over images, for layers and for all backends.
 
-Pure integers, one entry for each spatial axis. Divisions round as Caffe's do.
+Integers, one for each spatial axis. Divisions round as Caffe's do.
 
 Source: Caffe, ``src/caffe/layers/base_conv_layer.cpp``, ``conv_layer.cpp``, ``deconv_layer.cpp``,
 ``pooling_layer.cpp``.
@@ -9,8 +9,11 @@ Source: Caffe, ``src/caffe/layers/base_conv_layer.cpp``, ``conv_layer.cpp``, ``d
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
+
+import numpy as np
 
 from demitasse.backends.ops import Conv
 from demitasse.errors import ErrorCode, ShapeError
@@ -27,14 +30,31 @@ class Window:
     Attributes:
         kernel: Taps along each axis.
         stride: Elements from one output position to the next.
-        pad: Elements added before and after each axis.
+        pad: Elements added before each axis, and after it without ``after``.
         dilation: Elements from one tap to the next.
+        after: Elements added after each axis where they differ from ``pad``, or None.
     """
 
     kernel: Shape
     stride: Shape
     pad: Shape
     dilation: Shape
+    after: Shape | None = None
+
+    @property
+    def pads(self) -> Iterable[tuple[int, int]]:
+        """Elements added before and after each axis."""
+        return zip(self.pad, self.pad_after, strict=True)
+
+    @property
+    def pad_after(self) -> Shape:
+        """Elements added after each axis."""
+        return self.pad if self.after is None else self.after
+
+    @property
+    def given_pads(self) -> Shape | list[tuple[int, int]]:
+        """The pads for messages: one for each axis, or two where they differ."""
+        return self.pad if self.after is None else list(self.pads)
 
     @property
     def size(self) -> int:
@@ -50,8 +70,8 @@ class Window:
     def is_pointwise(self) -> bool:
         """True if every output position sees its own element alone."""
         return all(
-            (k, s, p) == (1, 1, 0)
-            for k, s, p in zip(self.kernel, self.stride, self.pad, strict=True)
+            (k, s, p) == (1, 1, (0, 0))
+            for k, s, p in zip(self.kernel, self.stride, self.pads, strict=True)
         )
 
     def taps(self) -> list[Shape]:
@@ -78,8 +98,8 @@ class Window:
             ShapeError: The window does not fit.
         """
         # C's division: towards zero, so a window that sticks out by less than a stride counts
-        spans = zip(spatial, self.pad, self.extent, self.stride, strict=True)
-        out = tuple(int((n + 2 * p - e) / s) + 1 for n, p, e, s in spans)
+        spans = zip(spatial, self.pads, self.extent, self.stride, strict=True)
+        out = tuple(int((n + p + q - e) / s) + 1 for n, (p, q), e, s in spans)
         return self._some(out, spatial)
 
     def deconvolved(self, spatial: Shape) -> Shape:
@@ -88,8 +108,8 @@ class Window:
         Raises:
             ShapeError: Nothing is left between the pads.
         """
-        spans = zip(spatial, self.stride, self.extent, self.pad, strict=True)
-        return self._some(tuple(s * (n - 1) + e - 2 * p for n, s, e, p in spans), spatial)
+        spans = zip(spatial, self.stride, self.extent, self.pads, strict=True)
+        return self._some(tuple(s * (n - 1) + e - p - q for n, s, e, (p, q) in spans), spatial)
 
     def pooled(self, spatial: Shape, *, ceil: bool) -> Shape:
         """Return the output size of pooling an image of size ``spatial``.
@@ -104,10 +124,11 @@ class Window:
             ShapeError: The window does not fit.
         """
         out = []
-        for n, k, s, p in zip(spatial, self.kernel, self.stride, self.pad, strict=True):
-            span = n + 2 * p - k
+        padded = any(before or after for before, after in self.pads)
+        for n, k, s, (p, q) in zip(spatial, self.kernel, self.stride, self.pads, strict=True):
+            span = n + p + q - k
             count = (-(-span // s) if ceil else span // s) + 1
-            if any(self.pad):
+            if padded:
                 count -= (count - 1) * s >= n + p
                 if (count - 1) * s >= n + p:
                     count = 0
@@ -123,8 +144,29 @@ class Window:
         """
         needed = ((o - 1) * s + e for o, s, e in zip(out, self.stride, self.extent, strict=True))
         return tuple(
-            max(n + 2 * p, room) for n, p, room in zip(spatial, self.pad, needed, strict=True)
+            max(n + p + q, room) for n, (p, q), room in zip(spatial, self.pads, needed, strict=True)
         )
+
+    def divisors(self, spatial: Shape, out: Shape, *, pads: bool) -> np.ndarray:
+        """Return the number of elements that the mean of each window counts; NaN for none.
+
+        Args:
+            spatial: Size of the image.
+            out: Number of output positions along each axis.
+            pads: Whether pads count; elements beyond the pads do not.
+
+        Shape: (*out), float64.
+        """
+        total = np.ones((), np.int64)
+        for n, o, k, s, (p, q) in zip(
+            spatial, out, self.kernel, self.stride, self.pads, strict=True
+        ):
+            low, high = (-p, n + q) if pads else (0, n)
+            first = np.arange(o) * s - p
+            count = np.minimum(first + k, high) - np.maximum(first, low)
+            total = np.multiply.outer(total, count if pads else np.maximum(count, 0))
+        # an empty window is 0 / 0; a divisor of NaN gives NaN without a warning
+        return np.where(total == 0, math.nan, total)
 
     def inside(self, spatial: Shape) -> tuple[slice, ...]:
         """Return where an image of size ``spatial`` lies on its canvas."""
@@ -140,7 +182,7 @@ class Window:
     def _some(self, out: Shape, given: Shape) -> Shape:
         if any(o <= 0 for o in out):
             message = (
-                f"a window of {self.kernel} (stride {self.stride}, pad {self.pad}, dilation "
+                f"a window of {self.kernel} (stride {self.stride}, pad {self.given_pads}, dilation "
                 f"{self.dilation}) on {given} gives a size of {out}; every axis must be above 0: "
                 "use a larger input, a smaller kernel_size or more pad"
             )
@@ -194,7 +236,7 @@ class ConvGeometry:
             maps=maps[op.axis],
             spatial=image[op.axis + 1 :],
             positions=maps[op.axis + 1 :],
-            window=Window(op.kernel, op.stride, op.pad, op.dilation),
+            window=Window(op.kernel, op.stride, op.pad, op.dilation, op.after),
         )
 
     @property

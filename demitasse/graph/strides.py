@@ -24,6 +24,11 @@ EACH_PIXEL = frozenset(
 """Types whose result at a pixel is made of that pixel alone, in phase TEST; BatchNorm, Scale and
 Eltwise are, too, with most fields."""
 
+OTHER_WINDOWS = (
+    "kernel_shape", "stride_shape", "pad_shape", "kernel_depth", "temporal_stride", "temporal_pad",
+)  # fmt: skip
+"""Fields of forks that give windows along other axes than height and width."""
+
 Read = Mapping[tuple[int, int], Top]
 """Top that each bottom of each layer reads."""
 
@@ -129,7 +134,7 @@ def _is_pointwise(layer: LayerParameter) -> bool:
     """Return whether a convolution is one of single pixels, with one stride along all axes."""
     p = layer.convolution_param
     sizes = [*p.kernel_size, p.kernel_h or 1, p.kernel_w or 1]
-    pads = [*p.pad, p.pad_h, p.pad_w]
+    pads = [*p.pad, p.pad_h, p.pad_w, p.pad_t, p.pad_l, p.pad_b, p.pad_r]
     one = len(layer.bottom) == 1 and p.axis == 1
     return one and {*sizes} == {1} and not any(pads) and _stride(layer) > 0
 
@@ -137,6 +142,8 @@ def _is_pointwise(layer: LayerParameter) -> bool:
 def _stride(layer: LayerParameter) -> int:
     """Return a convolution's stride; 0 where axes have others."""
     p = layer.convolution_param
+    if any(map(p.HasField, OTHER_WINDOWS)):
+        return 0
     given = {*p.stride}
     if p.HasField("stride_h") or p.HasField("stride_w"):
         given |= {p.stride_h, p.stride_w}

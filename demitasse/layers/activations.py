@@ -249,42 +249,49 @@ class PReLU(NeuronLayer):
         return self.xp.reshape(self.blobs[0].read(), self.spread)
 
 
+TOP = 6.0
+"""The largest value of ReLU6."""
+
+
 @register_layer("ReLU")
 class ReLU(NeuronLayer):
     """Rectified linear unit of every element, leaky with ``negative_slope``; may run in place.
 
-    y = max(x, 0) + negative_slope * min(x, 0).
+    y = max(x, 0) + negative_slope * min(x, 0), and at most 6 with ``relu6``, as ReLU6.
 
-    Source: Caffe, ``src/caffe/layers/relu_layer.cpp``.
+    Source: Caffe, ``src/caffe/layers/relu_layer.cpp``. ``relu6`` is Synopsys Caffe's.
 
     Shapes: bottom any -> top the same.
     """
 
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        self.slope, self.limited = self.param.relu_param.negative_slope, self.param.relu_param.relu6
+
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
-        self.slope = self.param.relu_param.negative_slope
-        self.op = self.activation("relu", bottom, self.slope)
+        self.op = self.activation("relu6" if self.limited else "relu", bottom, self.slope)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        if self.slope < 0:  # otherwise the output has the sign of the input
+        if self.slope < 0:  # otherwise the output determines the slope
             self.save_input(bottom, top)
         xp, x = self.xp, bottom[0].read()
-        top[0].write(xp.maximum(x, 0.0) + self.slope * xp.minimum(x, 0.0))
+        y = xp.maximum(x, 0.0)
+        if self.slope or not self.limited:  # Caffe's ReLU is NaN at -inf, ReLU6 is 0
+            y = y + self.slope * xp.minimum(x, 0.0)
+        top[0].write(xp.minimum(y, TOP) if self.limited else y)
 
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             x = self.saved_input(bottom, top) if self.slope < 0 else bottom[0].read()
-            factor = self.cast(x > 0)  # a product is several times as fast as where
+            above = (x > 0) & (x < TOP) if self.limited else x > 0
+            factor = self.cast(above)  # a product is several times as fast as where
             if self.slope:
                 factor = factor + self.slope * self.cast(x <= 0)
             bottom[0].write_diff(top[0].read_diff() * factor)
 
 
-TOP = 6.0
-
-
 @register_layer("ReLU6")
-class ReLU6(NeuronLayer):
+class ReLU6(ReLU):
     """Rectified linear unit that ends at 6; may run in place.
 
     y = min(max(x, 0) + negative_slope min(x, 0), 6).
@@ -297,28 +304,7 @@ class ReLU6(NeuronLayer):
     """
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        self.slope = self.param.relu6_param.negative_slope
-
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        super().reshape(bottom, top)
-        self.op = self.activation("relu6", bottom, self.slope)
-
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
-        if self.slope < 0:  # otherwise the output determines the slope
-            self.save_input(bottom, top)
-        xp, x = self.xp, bottom[0].read()
-        y = xp.maximum(x, 0.0)
-        if self.slope:
-            y = y + self.slope * xp.minimum(x, 0.0)
-        top[0].write(xp.minimum(y, TOP))
-
-    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            x = self.saved_input(bottom, top) if self.slope < 0 else bottom[0].read()
-            factor = self.cast((x > 0) & (x < TOP))
-            if self.slope:
-                factor = factor + self.slope * self.cast(x <= 0)
-            bottom[0].write_diff(top[0].read_diff() * factor)
+        self.slope, self.limited = self.param.relu6_param.negative_slope, True
 
 
 @register_layer("Sigmoid")

@@ -101,6 +101,7 @@ class ConvolutionBase(Layer):
             dilation=self.window.dilation,
             group=self.group,
             bias=self.has_bias,
+            after=self.window.after,
         )
 
     def with_bias(self, y: Array) -> Array:
@@ -177,7 +178,7 @@ class Deconvolution(ConvolutionBase):
     Source: Caffe, ``src/caffe/layers/deconv_layer.cpp``.
 
     Shapes: every bottom (*lead, C, *places) -> its top (*lead, num_output, *spatial) with
-    spatial = stride * (places - 1) + dilation * (kernel - 1) + 1 - 2 * pad;
+    spatial = stride * (places - 1) + dilation * (kernel - 1) + 1 - the pads of both sides;
     weight (C, num_output/group, *kernel); bias (num_output,).
 
     Raises:

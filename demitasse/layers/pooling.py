@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from functools import partial
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
@@ -20,7 +21,7 @@ from demitasse.layers.base import Between, Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import conflict, missing, out_of_range, wrong_shapes
 from demitasse.layers.numerics import FLT_MIN
 from demitasse.layers.registry import register_layer
-from demitasse.layers.windows import PaddedImage
+from demitasse.layers.windows import PaddedImage, pads, sides
 
 
 class Method(ABC):
@@ -33,7 +34,7 @@ class Method(ABC):
     Shapes: bottom (N, C, *spatial), top (N, C, *positions).
     """
 
-    def __init__(self, layer: Layer, padded: PaddedImage) -> None:
+    def __init__(self, layer: Pooling, padded: PaddedImage) -> None:
         self.layer, self.padded = layer, padded
 
     @abstractmethod
@@ -101,7 +102,7 @@ class Max(_Selecting):
 
 
 class Average(Method):
-    """Sum divided by the size of the window's part on image and pads."""
+    """Sum divided by the size of the window's part on image and pads, or on the image alone."""
 
     def forward(self, bottom: Blob, top: Blobs) -> None:
         total = self.padded.pad(bottom.read())
@@ -139,25 +140,9 @@ class Average(Method):
         return self.layer.constant("divisor", key, self._make_divisor)
 
     def _make_divisor(self) -> Array:
-        layer, window = self.layer, self.padded.window
-        total = layer.full(self.padded.out, 1)
-        for axis, (n, k, s, p, o) in enumerate(
-            zip(
-                self.padded.spatial,
-                window.kernel,
-                window.stride,
-                window.pad,
-                self.padded.out,
-                strict=True,
-            )
-        ):
-            starts = layer.arange(o, "int32") * s - p
-            length = layer.xp.minimum(starts + k, layer.full((), n + p, "int32")) - starts
-            shape = [1] * len(self.padded.out)
-            shape[axis] = o
-            total = total * layer.xp.reshape(layer.cast(length), tuple(shape))
-        # an empty window is 0 / 0; a divisor of NaN gives NaN without a warning
-        return layer.xp.where(total == 0, layer.full((), math.nan), total)
+        layer, padded = self.layer, self.padded
+        divisors = padded.window.divisors(padded.spatial, padded.out, pads=layer.counts_pads)
+        return layer.device.backend.asarray(divisors.astype(layer.dtype))
 
 
 class Stochastic(_Selecting):
@@ -223,13 +208,15 @@ class Pooling(Layer):
 
     Sizes are rounded up by default; with padding, a window that would start beyond the image and
     its first pad is dropped. The mean divides by the size of the window's part on the image or its
-    pads. A window without elements gives the lowest float32 (MAX). Its mean is Caffe's quotient:
-    NaN (0 / 0) if the window begins at the image's end along some axis, and 0 of either sign if it
-    begins beyond the end.
+    pads; with ``AVE_EXC_PAD``, or without ``avg_include_pad``, of its part on the image. A window
+    without elements gives the lowest float32 (MAX). Its mean is Caffe's quotient: NaN (0 / 0) if
+    the window begins at the image's end along some axis, and 0 of either sign if it begins beyond
+    the end.
 
     Shapes: bottom (N, C, *spatial) -> top (N, C, *positions); with MAX, a second top of the same
     shape takes the index of the largest element within its (flattened) plane, -1 for none.
-    Any number of spatial axes, where Caffe takes two; ``_h`` and ``_w`` fields need two.
+    Any number of spatial axes, where Caffe takes two; ``_h`` and ``_w`` fields need two. Kernel,
+    stride and pad of each axis are given by the fields of the forks, or several times.
 
     Raises:
         ConfigError: The window is given twice, not at all, or has padding it cannot have.
@@ -244,7 +231,7 @@ class Pooling(Layer):
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.pooling_param
-        self.kind = PoolingParameter.PoolMethod.Name(p.pool)
+        self.kind, self.counts_pads = pooling_method(p)
         if len(top) > 1 and self.kind != "MAX":
             message = f"a second top, the mask, comes with pool: MAX only, got {self.kind}"
             raise NetError(
@@ -283,6 +270,8 @@ class Pooling(Layer):
             pad=window.pad,
             tops=len(top),
             train=self.phase == "TRAIN",
+            after=window.after,
+            counts_pads=self.counts_pads,
         )
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
@@ -294,6 +283,13 @@ class Pooling(Layer):
             bottom[0].write_diff(self.method.backward(top[0], bottom[0]))
 
 
+def pooling_method(param: PoolingParameter) -> tuple[str, bool]:
+    """Return MAX, AVE or STOCHASTIC, and whether a mean counts pads."""
+    if param.pool == PoolingParameter.AVE_EXC_PAD:
+        return "AVE", False
+    return PoolingParameter.PoolMethod.Name(param.pool), param.avg_include_pad
+
+
 def pooling_window(param: PoolingParameter, spatial: Shape) -> Window:
     """Read the window of a pooling layer over a bottom of this size.
 
@@ -301,27 +297,37 @@ def pooling_window(param: PoolingParameter, spatial: Shape) -> Window:
         ConfigError: See ``Pooling``.
     """
     axes = len(spatial)
+    path = "pooling_param"
     if param.global_pooling:
-        if any(map(param.HasField, ("kernel_size", "kernel_h", "kernel_w"))):
+        given = {field.name for field, _ in param.ListFields()}
+        if given & GLOBAL_KERNEL:
             message = "pooling_param has global_pooling and a kernel_size; remove one"
             raise conflict("pooling_param.global_pooling", message)
         kernel = spatial
     else:
-        kernel = _sides(param, "kernel", "kernel_size", axes)
-    stride = _sides(param, "stride", "stride", axes)
-    pad = _sides(param, "pad", "pad", axes)
+        kernel = sides(param, path, "kernel", axes, partial(_sides, param, "kernel", "kernel_size"))
+    stride = sides(param, path, "stride", axes, partial(_sides, param, "stride", "stride"))
+    pad, after = pads(param, path, axes, partial(_sides, param, "pad", "pad"))
     for name, values in (("kernel_size", kernel), ("stride", stride)):
         if min(values) <= 0:
             raise out_of_range(f"pooling_param.{name}", values, "numbers above 0")
-    if param.global_pooling and (any(pad) or set(stride) != {1}):
-        message = f"global_pooling takes pad 0 and stride 1, got pad {pad} and stride {stride}"
+    window = Window(kernel, stride, pad, (1,) * axes, after)
+    padded, shown = any(map(any, window.pads)), window.given_pads
+    if param.global_pooling and (padded or set(stride) != {1}):
+        message = f"global_pooling takes pad 0 and stride 1, got pad {shown} and stride {stride}"
         raise conflict("pooling_param.global_pooling", message)
-    if any(pad):
+    if padded:
         if param.pool == PoolingParameter.STOCHASTIC:
-            raise conflict("pooling_param.pad", f"pool: STOCHASTIC takes no pad, got {pad}")
-        if any(p >= k for p, k in zip(pad, kernel, strict=True)):
-            raise out_of_range("pooling_param.pad", pad, f"less than the kernel {kernel}")
-    return Window(kernel, stride, pad, (1,) * axes)
+            raise conflict("pooling_param.pad", f"pool: STOCHASTIC takes no pad, got {shown}")
+        if any(max(side) >= k for side, k in zip(window.pads, kernel, strict=True)):
+            raise out_of_range("pooling_param.pad", shown, f"less than the kernel {kernel}")
+    return window
+
+
+GLOBAL_KERNEL = frozenset(
+    {"kernel_size", "kernel_h", "kernel_w", "kernel_size_3d", "kernel_shape", "kernel_depth"}
+)
+"""Fields that ``global_pooling`` replaces."""
 
 
 def _sides(param: PoolingParameter, name: str, square: str, axes: int) -> Shape:

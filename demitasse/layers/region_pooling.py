@@ -9,7 +9,7 @@ import math
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.backends.regions import Region, bins, bins_between
+from demitasse.backends.regions import Region, bins, bins_between, widened
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import out_of_range, positive, wrong_shapes
 from demitasse.layers.registry import register_layer
@@ -71,6 +71,17 @@ class RegionPooling(Layer):
         raise NotImplementedError(type(self).__name__)
 
 
+def at_least_0(ratio: float) -> float:
+    """Return the ratio by which regions are widened.
+
+    Raises:
+        ConfigError: The ratio is below 0.
+    """
+    if ratio < 0:
+        raise out_of_range("roi_pooling_param.pad_ratio", ratio, "0 or more")
+    return ratio
+
+
 @register_layer("ROIPooling")
 class ROIPooling(RegionPooling):
     """Convert regions of any size to maps of one size, by maxima.
@@ -78,7 +89,8 @@ class ROIPooling(RegionPooling):
     The largest value in each bin of a region of interest.
 
     A region has pooled_h x pooled_w bins, which overlap where its size does not divide. An empty
-    bin gives 0. The gradient goes to the first of equal values. Not compared with the original.
+    bin gives 0. With ``pad_ratio``, of Cascade R-CNN, regions are wider on each side. The gradient
+    goes to the first of equal values. Not compared with the original.
 
     Source: Fast R-CNN (rbgirshick/caffe-fast-rcnn), ``src/caffe/layers/roi_pooling_layer.cpp``.
 
@@ -86,7 +98,7 @@ class ROIPooling(RegionPooling):
     image, of which ``spatial_scale`` make one of the map -> top (R, C, pooled_h, pooled_w).
 
     Raises:
-        ConfigError: ``pooled_h`` or ``pooled_w`` is missing or 0.
+        ConfigError: ``pooled_h`` or ``pooled_w`` is missing or 0, or ``pad_ratio`` below 0.
         ShapeError: The bottoms do not have these shapes, or a region's image is not in the batch.
         NetError: The top is a bottom.
     """
@@ -97,12 +109,16 @@ class ROIPooling(RegionPooling):
             positive(p.pooled_h, "roi_pooling_param.pooled_h"),
             positive(p.pooled_w, "roi_pooling_param.pooled_w"),
         )
-        self.scale = p.spatial_scale
+        self.scale, self.pad_ratio = p.spatial_scale, at_least_0(p.pad_ratio)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
         self.op = ops.ROIPool(
-            dtype=self.dtype, bottom=bottom[0].shape, top=top[0].shape, scale=self.scale
+            dtype=self.dtype,
+            bottom=bottom[0].shape,
+            top=top[0].shape,
+            scale=self.scale,
+            pad_ratio=self.pad_ratio,
         )
 
     def top_shape(self, bottom: Blobs) -> tuple[int, ...]:
@@ -110,7 +126,7 @@ class ROIPooling(RegionPooling):
 
     def look(self, bottom: Blobs) -> list[Region]:
         n, _, height, width = bottom[0].shape
-        rois = bottom[1].cpu_data().reshape(-1, 5)
+        rois = widened(bottom[1].cpu_data().reshape(-1, 5), self.pad_ratio)
         return bins(rois, self.scale, self.pooled, n, (height, width)).each()
 
     def pool(self, bottom: Blobs, top: Blobs) -> None:

@@ -10,12 +10,12 @@ Source: Caffe, ``src/caffe/util/im2col.cpp``, ``src/caffe/layers/base_conv_layer
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.windows import Shape, Window
-from demitasse.io.proto import ConvolutionParameter
+from demitasse.io.proto import ConvolutionParameter, PoolingParameter
 from demitasse.layers.base import Layer
 from demitasse.layers.checks import conflict, out_of_range, wrong_count
 
@@ -201,16 +201,103 @@ def convolution_window(param: ConvolutionParameter, axes: int) -> Window:
     Raises:
         ConfigError: A field is given in two ways, not once per axis, or 0.
     """
-    kernel = _per_axis(
-        axes, "kernel", "kernel_size", param.kernel_size, _hw(param, "kernel", axes), None
-    )
-    stride = _per_axis(axes, "stride", "stride", param.stride, _hw(param, "stride", axes), 1)
-    pad = _per_axis(axes, "pad", "pad", param.pad, _hw(param, "pad", axes), 0)
-    dilation = _per_axis(axes, "dilation", "dilation", param.dilation, None, 1)
+    path = "convolution_param"
+    kernel = sides(param, path, "kernel", axes, partial(_caffe, param, "kernel", None))
+    stride = sides(param, path, "stride", axes, partial(_caffe, param, "stride", 1))
+    pad, after = pads(param, path, axes, partial(_caffe, param, "pad", 0))
+    dilation = _caffe(param, "dilation", 1, axes)
     for name, values in (("kernel_size", kernel), ("stride", stride)):
         if min(values, default=1) <= 0:
             raise out_of_range(f"convolution_param.{name}", values, "numbers above 0")
-    return Window(kernel, stride, pad, dilation)
+    return Window(kernel, stride, pad, dilation, after)
+
+
+DEPTH = {"kernel": "kernel_depth", "stride": "temporal_stride", "pad": "temporal_pad"}
+"""C3D's fields of the first of three axes; Caffe's fields are then of the other two."""
+
+PAD_SIDES = ("pad_t", "pad_l", "pad_b", "pad_r")
+"""Synopsys Caffe's pads: before and after rows and columns."""
+
+
+def sides(
+    param: ConvolutionParameter | PoolingParameter,
+    path: str,
+    name: str,
+    axes: int,
+    caffe: Callable[[int], Shape],
+) -> Shape:
+    """Return kernel, stride or pad, one value for each spatial axis.
+
+    Args:
+        param: The message.
+        path: Name of the message's field.
+        name: ``kernel``, ``stride`` or ``pad``.
+        axes: Number of spatial axes.
+        caffe: Reads Caffe's own fields for a number of axes.
+
+    Raises:
+        ConfigError: Fields of two forks are given, or not one value for each axis.
+    """
+    depth = [field for field in DEPTH.values() if param.HasField(field)]
+    if depth:
+        if axes != len(DEPTH):
+            message = f"{path}.{depth[0]} is for 3 spatial axes, there are {axes}"
+            raise conflict(f"{path}.{depth[0]}", message)
+        return (getattr(param, DEPTH[name]), *caffe(axes - 1))
+    square = "kernel_size" if name == "kernel" else name
+    listed = {
+        f"{square}_3d": list(getattr(param, f"{square}_3d", ())),
+        f"{name}_shape": list(getattr(param, f"{name}_shape").dim),
+    }
+    given = [field for field, values in listed.items() if values]
+    if not given:
+        return caffe(axes)
+    plain = [
+        field
+        for field in (square, f"{name}_h", f"{name}_w")
+        if field in {descriptor.name for descriptor, _ in param.ListFields()}
+    ]
+    if len(given + plain) > 1:
+        message = f"{path} has {' and '.join(given + plain)}; give one of these"
+        raise conflict(f"{path}.{given[0]}", message)
+    values = listed[given[0]]
+    if len(values) not in {1, axes}:
+        expected = f"1, or {axes}, one for each spatial axis"
+        raise wrong_count(f"{path}.{given[0]}", len(values), expected)
+    return tuple(values) if len(values) == axes else tuple(values) * axes
+
+
+def pads(
+    param: ConvolutionParameter | PoolingParameter,
+    path: str,
+    axes: int,
+    caffe: Callable[[int], Shape],
+) -> tuple[Shape, Shape | None]:
+    """Return the pads before each axis, and those after it where they differ.
+
+    Arguments and errors are those of :func:`sides`.
+    """
+    values = [getattr(param, field) for field in PAD_SIDES]
+    pad = sides(param, path, "pad", axes, caffe)
+    if not any(values):
+        return pad, None
+    field = next(name for name, value in zip(PAD_SIDES, values, strict=True) if value)
+    if min(values) < 0:
+        raise out_of_range(f"{path}.{field}", min(values), "0 or more")
+    if any(pad):
+        message = f"{path} has {field} and other pads, {pad}; give one of these"
+        raise conflict(f"{path}.{field}", message)
+    if axes != len(values) // 2:
+        message = f"{path}.{field} is for 2 spatial axes, there are {axes}"
+        raise conflict(f"{path}.{field}", message)
+    before, after = tuple(values[:axes]), tuple(values[axes:])
+    return before, after if after != before else None
+
+
+def _caffe(param: ConvolutionParameter, name: str, default: int | None, axes: int) -> Shape:
+    """Return one value for each axis from Caffe's own fields."""
+    listed = "kernel_size" if name == "kernel" else name
+    return _per_axis(axes, name, listed, getattr(param, listed), _hw(param, name, axes), default)
 
 
 def _hw(param: ConvolutionParameter, name: str, axes: int) -> Shape | None:

@@ -93,6 +93,15 @@ WINDOWS = [
     f"num_output: 3 kernel_h: 3 kernel_w: 2 stride_h: 2 stride_w: 1 pad_h: 0 pad_w: 1 {WB}",
     f"num_output: 2 kernel_size: 2 dilation: 2 force_nd_im2col: true bias_term: false {WB}",
     f"num_output: 2 kernel_size: 3 pad: 1 axis: -2 {WB}",
+    f"num_output: 2 kernel_size: 3 stride: 2 pad_t: 1 pad_l: 2 pad_b: 2 pad_r: 0 {WB}",
+    f"num_output: 2 kernel_size: 2 dilation_h: 2 dilation_w: 1 pad: 1 {WB}",
+]
+VOLUME = apart(1, 2, 3, 4, 4)
+VOLUME_WINDOWS = [
+    "num_output: 2 kernel_depth: 2 kernel_size: 3 temporal_stride: 1 temporal_pad: 1 stride: 2 "
+    f"pad: 1 {WB}",
+    f"num_output: 2 kernel_shape {{ dim: 1 dim: 2 dim: 3 }} pad_shape {{ dim: 0 dim: 1 dim: 1 }} "
+    f"stride_shape {{ dim: 2 }} {WB}",
 ]
 NORMALIZATIONS = [
     f"normalization: {mode}"
@@ -116,8 +125,14 @@ SOFTMAX_LOSSES = [
 ]
 
 GRADIENT_TABLE: Table = {
-    "Convolution": [(f"convolution_param {{ {w} }}", [IMAGE]) for w in WINDOWS],
-    "Deconvolution": [(f"convolution_param {{ {w} }}", [IMAGE]) for w in WINDOWS],
+    "Convolution": [
+        *((f"convolution_param {{ {w} }}", [IMAGE]) for w in WINDOWS),
+        *((f"convolution_param {{ {w} }}", [VOLUME]) for w in VOLUME_WINDOWS),
+    ],
+    "Deconvolution": [
+        *((f"convolution_param {{ {w} }}", [IMAGE]) for w in WINDOWS),
+        *((f"convolution_param {{ {w} }}", [VOLUME]) for w in VOLUME_WINDOWS),
+    ],
     "ConvolutionDepthwise": [
         (f"convolution_param {{ num_output: 4 kernel_size: 3 {WB} }}", [IMAGE]),
     ],
@@ -132,6 +147,21 @@ GRADIENT_TABLE: Table = {
             [IMAGE],
         ),
         ("convolution_param { kernel_size: 2 axis: 2 }", [IMAGE]),
+        (
+            "convolution_param { kernel_size: 2 pad_t: 1 pad_l: 0 pad_b: 0 pad_r: 2 dilation_h: 2 "
+            "dilation_w: 1 }",
+            [IMAGE],
+        ),
+        (
+            "convolution_param { kernel_shape { dim: 1 dim: 2 dim: 2 } stride_shape { dim: 1 } "
+            "pad_shape { dim: 1 dim: 0 dim: 1 } }",
+            [VOLUME],
+        ),
+        (
+            "convolution_param { kernel_depth: 2 kernel_size: 2 temporal_stride: 2 "
+            "temporal_pad: 1 }",
+            [VOLUME],
+        ),
     ],
     "Interp": [
         ("interp_param { height: 3 width: 7 }", [IMAGE]),
@@ -148,6 +178,42 @@ GRADIENT_TABLE: Table = {
             "pad_w: 1 round_mode: CEIL }",
             [IMAGE],
         ),
+        (
+            "pooling_param { pool: AVE_EXC_PAD kernel_size: 3 stride: 2 pad_t: 1 pad_l: 0 "
+            "pad_b: 0 pad_r: 2 }",
+            [IMAGE],
+        ),
+        (
+            "pooling_param { pool: AVE kernel_size: 3 stride: 2 pad_t: 1 pad_l: 0 pad_b: 2 "
+            "pad_r: 1 }",
+            [IMAGE],
+        ),
+        (
+            "pooling_param { pool: MAX kernel_size: 2 stride: 2 pad_b: 1 pad_r: 1 "
+            "round_mode: FLOOR }",
+            [IMAGE],
+        ),
+        ("pooling_param { pool: AVE kernel_size: 3 pad: 1 avg_include_pad: false }", [IMAGE]),
+        (
+            "pooling_param { pool: MAX kernel_size_3d: [1, 2, 3] stride_3d: [1, 2, 1] "
+            "pad_3d: [0, 1, 1] }",
+            [VOLUME],
+        ),
+        (
+            "pooling_param { pool: AVE kernel_size: 2 stride_shape { dim: 1 dim: 2 dim: 2 } }",
+            [VOLUME],
+        ),
+        (
+            "pooling_param { pool: AVE kernel_depth: 2 kernel_size: 3 stride: 2 pad: 1 "
+            "temporal_stride: 2 temporal_pad: 1 round_mode: FLOOR }",
+            [VOLUME],
+        ),
+        (
+            "pooling_param { pool: AVE_EXC_PAD kernel_shape { dim: 2 dim: 2 dim: 3 } "
+            "pad_shape { dim: 1 dim: 0 dim: 1 } }",
+            [VOLUME],
+        ),
+        ("pooling_param { pool: MAX global_pooling: true }", [VOLUME]),
         ("pooling_param { pool: MAX global_pooling: true }", [IMAGE]),
         ("pooling_param { pool: AVE global_pooling: true }", [IMAGE]),
         ("pooling_param { pool: STOCHASTIC kernel_size: 2 stride: 2 }", [abs(IMAGE)]),
@@ -221,6 +287,8 @@ GRADIENT_TABLE: Table = {
     "ReLU": [
         ("relu_param { negative_slope: 0.3 }", [ROWS]),
         (f"{IN_PLACE} relu_param {{ negative_slope: -0.3 }}", [ROWS]),
+        ("relu_param { relu6: true }", [5 * ROWS]),
+        (f"{IN_PLACE} relu_param {{ relu6: true negative_slope: 0.3 }}", [5 * ROWS]),
         (IN_PLACE, [ROWS]),
     ],
     "ReLU6": [
@@ -429,7 +497,11 @@ GRADIENT_TABLE: Table = {
         )
     ],
     "ROIPooling": [
-        ("roi_pooling_param { pooled_h: 2 pooled_w: 3 spatial_scale: 0.0625 }", [IMAGE, REGIONS])
+        ("roi_pooling_param { pooled_h: 2 pooled_w: 3 spatial_scale: 0.0625 }", [IMAGE, REGIONS]),
+        (
+            "roi_pooling_param { pooled_h: 2 pooled_w: 2 spatial_scale: 0.0625 pad_ratio: 0.2 }",
+            [IMAGE, REGIONS],
+        ),
     ],
     "MultiBoxLoss": [
         (

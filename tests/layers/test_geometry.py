@@ -104,6 +104,15 @@ def close(got, want):
     assert np.abs(np.nan_to_num(got) - np.nan_to_num(want)).max(initial=0) <= 2e-5 * scale
 
 
+SIDES = ("pad_t", "pad_l"), ("pad_b", "pad_r")
+
+
+def pads_of_sides(window):
+    """Return the fields of four different pads."""
+    pairs = zip(window, *SIDES, strict=True)
+    return [f"{low}: {w['pad']} {high}: {w['after']}" for w, low, high in pairs]
+
+
 def text_of(window, axes, draw):
     """Return the fields of a window: by axis, or for height and width, or once for all."""
     fields = []
@@ -114,7 +123,11 @@ def text_of(window, axes, draw):
         ("dilation", "dilation"),
     ):
         values = [one[name] for one in window]
-        if axes == 2 and name != "dilation" and draw(st.booleans()):
+        if name == "pad" and "after" in window[0]:
+            fields += pads_of_sides(window)
+        elif name != "dilation" and not draw(st.integers(0, 3)):
+            fields.append(f"{name}_shape {{ {' '.join(f'dim: {n}' for n in values)} }}")
+        elif axes == 2 and draw(st.booleans()):
             fields.append(f"{name}_h: {values[0]} {name}_w: {values[1]}")
         elif len(set(values)) == 1 and draw(st.booleans()):
             fields.append(f"{plural}: {values[0]}")
@@ -137,6 +150,9 @@ def convolutions(draw, map_is_bottom):
         }
         for _ in range(axes)
     ]
+    if axes == 2 and draw(st.booleans()):
+        for one in window:
+            one["after"] = draw(st.integers(0, 3))
     n, group = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     channels, maps = group * draw(st.integers(1, 3)), group * draw(st.integers(1, 3))
     spatial = [draw(st.integers(1, most)) for _ in range(axes)]
@@ -190,27 +206,25 @@ def poolings(draw):
     """Draw (fields, x, window, ceil); values are few, so that there are ties."""
     axes = draw(st.integers(1, 3))
     most = {1: 12, 2: 9, 3: 5}[axes]
-    square = axes != 2 or draw(st.booleans())
+    square = draw(st.booleans())
     sides = [
         {
             "kernel": draw(st.integers(1, 5)),
             "stride": draw(st.integers(1, 4)),
         }
-        for _ in range(1 if square else 2)
+        for _ in range(1 if square else axes)
     ]
     for one in sides:  # a pad as large as the kernel is refused
         one["pad"] = draw(mostly(st.integers(0, one["kernel"] - 1), st.just(one["kernel"])))
+        if axes == 2 and not square and draw(st.booleans()):
+            one["after"] = draw(st.integers(0, one["kernel"] - 1))
     window = sides * axes if square else sides
     spatial = [draw(st.integers(1, most)) for _ in range(axes)]
     whole = draw(st.integers(0, 9)) == 0
     if square:
         fields = "kernel_size: {kernel} stride: {stride} pad: {pad}".format(**sides[0])
     else:
-        fields = " ".join(
-            f"{name}_{letter}: {one[name]}"
-            for one, letter in zip(sides, "hw", strict=True)
-            for name in ("kernel", "stride", "pad")
-        )
+        fields = pool_fields(window, axes, draw)
     if whole:
         fields = "global_pooling: true"
         window = [{"kernel": n, "stride": 1, "pad": 0} for n in spatial]
@@ -221,9 +235,37 @@ def poolings(draw):
     return fields, x, window, ceil
 
 
+def pool_fields(window, axes, draw):
+    """Return the fields of a window whose axes differ, in the way of some fork."""
+    way = draw(st.sampled_from(["hw", "repeated", "list", "3d", "shape", "depth"]))
+    if any("after" in one for one in window):
+        for one in window:
+            one.setdefault("after", one["pad"])
+    fields = []
+    for name, depth in (("kernel", "kernel_depth"), ("stride", "temporal_stride"),
+                        ("pad", "temporal_pad")):  # fmt: skip
+        values, plain = [one[name] for one in window], "kernel_size" if name == "kernel" else name
+        if name == "pad" and "after" in window[0]:
+            fields += pads_of_sides(window)
+        elif way == "hw" and axes == 2:
+            fields.append(f"{name}_h: {values[0]} {name}_w: {values[1]}")
+        elif way == "depth" and axes == 3:
+            fields.append(f"{depth}: {values[0]} {name}_h: {values[1]} {name}_w: {values[2]}")
+        elif way == "shape":
+            fields.append(f"{name}_shape {{ {' '.join(f'dim: {n}' for n in values)} }}")
+        elif way == "3d":
+            fields += [f"{plain}_3d: {n}" for n in values]
+        elif way == "list":
+            fields.append(f"{plain}: {values}")
+        else:
+            fields += [f"{plain}: {n}" for n in values]
+    return " ".join(fields)
+
+
 def padding_fits(window):
     """Pads must be below the kernel, once there is one."""
-    return not any(w["pad"] for w in window) or all(w["pad"] < w["kernel"] for w in window)
+    pads = [(plain_loops.pads(w), w["kernel"]) for w in window]
+    return not any(map(any, (pad for pad, _ in pads))) or all(max(p) < k for p, k in pads)
 
 
 @on_backend
@@ -275,18 +317,25 @@ def test_a_mean_of_nothing_is_caffes_quotient(backend, axes, stride, plan):
     close(dx, loop_backward(dy))
 
 
+MEANS = {
+    "pool: AVE": True,
+    "pool: AVE_EXC_PAD": False,
+    "pool: AVE avg_include_pad: false": False,
+}
+
+
 @on_backend
-@given(poolings(), plans)
-@example(beyond(1, 3), False)
-@example(beyond(2, 3), False)
-@example(beyond(3, 3), False)
-def test_average_pooling_is_a_plain_loop(backend, drawn, plan):
+@given(poolings(), st.sampled_from([*MEANS]), plans)
+@example(beyond(1, 3), "pool: AVE", False)
+@example(beyond(2, 3), "pool: AVE", False)
+@example(beyond(3, 3), "pool: AVE", False)
+def test_average_pooling_is_a_plain_loop(backend, drawn, mean, plan):
     fields, x, window, ceil = drawn
-    case = Case("Pooling", f"pooling_param {{ pool: AVE {fields} }}", {"x": x})
+    case = Case("Pooling", f"pooling_param {{ {mean} {fields} }}", {"x": x})
     try:
         if not padding_fits(window):
             raise RefusedError(window)
-        want, loop_backward = plain_loops.average_pooling(x, window, ceil)
+        want, loop_backward = plain_loops.average_pooling(x, window, ceil, MEANS[mean])
     except RefusedError:
         case.refused(backend, plan)
         return

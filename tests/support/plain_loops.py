@@ -29,6 +29,11 @@ def contacts(image, places, window):
                 yield (slice(None), slice(None), *place), tap, (slice(None), slice(None), *pixel)
 
 
+def pads(one):
+    """The elements added before and after one axis."""
+    return one["pad"], one.get("after", one["pad"])
+
+
 def extent(one):
     return one["dilation"] * (one["kernel"] - 1) + 1
 
@@ -42,12 +47,12 @@ def some(sizes):
 def conv_places(image, window):
     """How many places a convolution has; C's division cuts towards zero."""
     pairs = zip(image, window, strict=True)
-    return some([int((n + 2 * w["pad"] - extent(w)) / w["stride"]) + 1 for n, w in pairs])
+    return some([int((n + sum(pads(w)) - extent(w)) / w["stride"]) + 1 for n, w in pairs])
 
 
 def deconv_size(places, window):
     pairs = zip(places, window, strict=True)
-    return some([w["stride"] * (n - 1) + extent(w) - 2 * w["pad"] for n, w in pairs])
+    return some([w["stride"] * (n - 1) + extent(w) - sum(pads(w)) for n, w in pairs])
 
 
 def groups(weight, group):
@@ -102,9 +107,9 @@ def pool_places(image, window, ceil):
     """How many places pooling has: with pads, the last must begin on the image or its pad."""
     out = []
     for n, w in zip(image, window, strict=True):
-        steps = (n + 2 * w["pad"] - w["kernel"]) / w["stride"]
+        steps = (n + sum(pads(w)) - w["kernel"]) / w["stride"]
         out.append(int(np.ceil(steps) if ceil else np.floor(steps)) + 1)
-    if any(w["pad"] for w in window):
+    if any(sum(pads(w)) for w in window):
         for axis, (n, w) in enumerate(zip(image, window, strict=True)):
             if (out[axis] - 1) * w["stride"] >= n + w["pad"]:
                 out[axis] -= 1
@@ -113,12 +118,12 @@ def pool_places(image, window, ceil):
     return some(out)
 
 
-def pool_windows(image, places, window):
+def pool_windows(image, places, window, counts_pads=True):
     """Yield, for each place, the pixels its window holds and what the mean is divided by."""
     for place in grid(*places):
         starts = [p * w["stride"] - w["pad"] for p, w in zip(place, window, strict=True)]
         ends = [
-            min(start + w["kernel"], n + w["pad"])
+            min(start + w["kernel"], n + pads(w)[1])
             for start, n, w in zip(starts, image, window, strict=True)
         ]
         size = np.prod([end - start for start, end in zip(starts, ends, strict=True)])
@@ -128,7 +133,8 @@ def pool_windows(image, places, window):
                 for start, end, n in zip(starts, ends, image, strict=True)
             )
         )
-        yield place, list(pixels), size
+        pixels = list(pixels)
+        yield place, pixels, size if counts_pads else len(pixels)
 
 
 def max_pooling(x, window, ceil):
@@ -154,18 +160,18 @@ def max_pooling(x, window, ceil):
     return y, mask, backward
 
 
-def average_pooling(x, window, ceil):
+def average_pooling(x, window, ceil, counts_pads=True):
     """Return (N, C, *places), and a function of the gradient to that of x."""
     spatial = x.shape[2:]
     places = pool_places(spatial, window, ceil)
     y = np.zeros((*x.shape[:2], *places))
-    for place, pixels, size in pool_windows(spatial, places, window):
+    for place, pixels, size in pool_windows(spatial, places, window, counts_pads):
         total = sum((x[(..., *pixel)] for pixel in pixels), np.zeros(x.shape[:2]))
         y[(..., *place)] = total / size if size else np.nan
 
     def backward(dy):
         dx = np.zeros_like(x)
-        for place, pixels, size in pool_windows(spatial, places, window):
+        for place, pixels, size in pool_windows(spatial, places, window, counts_pads):
             for pixel in pixels:
                 dx[(..., *pixel)] += dy[(..., *place)] / size
         return dx

@@ -15,6 +15,7 @@ import numpy as np
 
 from demitasse.io.proto import LRNParameter, PoolingParameter
 from demitasse.layers import Layer
+from demitasse.layers.pooling import pooling_method, pooling_window
 
 __all__ = ["layer_flops"]
 
@@ -74,10 +75,8 @@ def layer_flops(layer: Layer, bottoms: Shapes, tops: Shapes) -> int:
 
 def _pooling(p: PoolingParameter, shape: tuple[int, ...]) -> int:
     """Return the operations per output value."""
-    window = (p.kernel_h or p.kernel_size) * (p.kernel_w or p.kernel_size)
-    if p.global_pooling:
-        window = prod(shape[2:])
-    return window + (1 if p.pool == PoolingParameter.AVE else 0)
+    window = prod(pooling_window(p, shape[2:]).kernel)
+    return window + (1 if pooling_method(p)[0] == "AVE" else 0)
 
 
 def _lrn(p: LRNParameter, shape: tuple[int, ...]) -> int:

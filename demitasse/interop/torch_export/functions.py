@@ -207,6 +207,24 @@ def caffe_pool(x, mode, kernel, stride, pad, ceil):
     return sums / torch.where(area == 0, torch.nan, area)
 
 
+def padded_pool(x, mode, kernel, stride, counted, beyond):
+    """Pool an image with pads given for each side, in the order of F.pad.
+
+    A mean counts the pads ``counted``, not those ``beyond``; negative pads crop.
+    """
+    axes = len(kernel) - 1
+    if mode == "max":
+        pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[axes]
+        lowest = torch.finfo(x.dtype).min
+        wide = F.pad(F.pad(x, counted, value=lowest), beyond, value=lowest)
+        return pool(wide, kernel, stride)
+    pool = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[axes]
+    means = pool(F.pad(F.pad(x, counted), beyond), kernel, stride)
+    ones = F.pad(F.pad(torch.ones_like(x), counted, value=1.0), beyond)
+    parts = pool(ones, kernel, stride)
+    return means / torch.where(parts == 0, torch.nan, parts)
+
+
 def expected_pool(x, kernel, stride, pad, ceil):
     """Return the expected value of stochastic pooling: sum of squares over sum."""
     squares = caffe_pool(x * x, "mean", kernel, stride, pad, ceil)

@@ -18,6 +18,7 @@ __all__ = [
     "Annotation",
     "AnnotationGroup",
     "ArgMaxParameter",
+    "BBoxRegParameter",
     "BNParameter",
     "BatchNormParameter",
     "BatchSampler",
@@ -26,6 +27,8 @@ __all__ = [
     "BlobProtoVector",
     "BlobShape",
     "BoxAnnotatorOHEMParameter",
+    "BoxGroupOutputParameter",
+    "BoxGroupParameter",
     "CenterLossParameter",
     "ClipParameter",
     "ConcatParameter",
@@ -34,6 +37,7 @@ __all__ = [
     "CropParameter",
     "DataParameter",
     "Datum",
+    "DecodeBBoxParameter",
     "DenseImageDataParameter",
     "DetectionEvaluateParameter",
     "DetectionOutputParameter",
@@ -107,9 +111,11 @@ __all__ = [
     "SigmoidParameter",
     "SliceParameter",
     "SmoothL1LossParameter",
+    "SoftmaxLossParameter",
     "SoftmaxParameter",
     "SolverParameter",
     "SolverState",
+    "SqueezeParameter",
     "SwishParameter",
     "TEST",
     "TRAIN",
@@ -124,6 +130,8 @@ __all__ = [
     "V1LayerParameter",
     "VideoDataParameter",
     "WindowDataParameter",
+    "YoloDetectionOutputParameter",
+    "Yolov3DetectionOutputParameter",
 ]
 
 Phase: EnumTypeWrapper
@@ -555,6 +563,13 @@ class LayerParameter(Message):
     TRIPLET_LOSS_PARAM_FIELD_NUMBER: Final = 5005
     SEG_ACCURACY_PARAM_FIELD_NUMBER: Final = 5006
     PROPOSAL_PARAM_FIELD_NUMBER: Final = 5007
+    SQUEEZE_PARAM_FIELD_NUMBER: Final = 241
+    YOLO_DETECTION_OUTPUT_PARAM_FIELD_NUMBER: Final = 601
+    YOLOV3_DETECTION_OUTPUT_PARAM_FIELD_NUMBER: Final = 602
+    BBOX_REG_PARAM_FIELD_NUMBER: Final = 5008
+    DECODE_BBOX_PARAM_FIELD_NUMBER: Final = 5009
+    BOX_GROUP_OUTPUT_PARAM_FIELD_NUMBER: Final = 5010
+    SOFTMAXLOSS_PARAM_FIELD_NUMBER: Final = 5011
     VIDEO_DATA_PARAM_FIELD_NUMBER: Final = 207
     DENSE_IMAGE_DATA_PARAM_FIELD_NUMBER: Final = 5020
     MULTI_STAGE_MEANFIELD_PARAM_FIELD_NUMBER: Final = 5021
@@ -722,6 +737,20 @@ class LayerParameter(Message):
     @property
     def proposal_param(self) -> ProposalParameter: ...
     @property
+    def squeeze_param(self) -> SqueezeParameter: ...
+    @property
+    def yolo_detection_output_param(self) -> YoloDetectionOutputParameter: ...
+    @property
+    def yolov3_detection_output_param(self) -> Yolov3DetectionOutputParameter: ...
+    @property
+    def bbox_reg_param(self) -> BBoxRegParameter: ...
+    @property
+    def decode_bbox_param(self) -> DecodeBBoxParameter: ...
+    @property
+    def box_group_output_param(self) -> BoxGroupOutputParameter: ...
+    @property
+    def softmaxloss_param(self) -> SoftmaxLossParameter: ...
+    @property
     def video_data_param(self) -> VideoDataParameter: ...
     @property
     def dense_image_data_param(self) -> DenseImageDataParameter: ...
@@ -816,6 +845,13 @@ class LayerParameter(Message):
         triplet_loss_param: TripletLossParameter | Mapping[str, Any] | None = ...,
         seg_accuracy_param: SegAccuracyParameter | Mapping[str, Any] | None = ...,
         proposal_param: ProposalParameter | Mapping[str, Any] | None = ...,
+        squeeze_param: SqueezeParameter | Mapping[str, Any] | None = ...,
+        yolo_detection_output_param: YoloDetectionOutputParameter | Mapping[str, Any] | None = ...,
+        yolov3_detection_output_param: Yolov3DetectionOutputParameter | Mapping[str, Any] | None = ...,
+        bbox_reg_param: BBoxRegParameter | Mapping[str, Any] | None = ...,
+        decode_bbox_param: DecodeBBoxParameter | Mapping[str, Any] | None = ...,
+        box_group_output_param: BoxGroupOutputParameter | Mapping[str, Any] | None = ...,
+        softmaxloss_param: SoftmaxLossParameter | Mapping[str, Any] | None = ...,
         video_data_param: VideoDataParameter | Mapping[str, Any] | None = ...,
         dense_image_data_param: DenseImageDataParameter | Mapping[str, Any] | None = ...,
         multi_stage_meanfield_param: MultiStageMeanfieldParameter | Mapping[str, Any] | None = ...,
@@ -1839,6 +1875,18 @@ class ConvolutionParameter(Message):
     ENGINE_FIELD_NUMBER: Final = 15
     AXIS_FIELD_NUMBER: Final = 16
     FORCE_ND_IM2COL_FIELD_NUMBER: Final = 17
+    DILATION_H_FIELD_NUMBER: Final = 5001
+    DILATION_W_FIELD_NUMBER: Final = 5002
+    KERNEL_SHAPE_FIELD_NUMBER: Final = 7778
+    STRIDE_SHAPE_FIELD_NUMBER: Final = 7779
+    PAD_SHAPE_FIELD_NUMBER: Final = 7777
+    KERNEL_DEPTH_FIELD_NUMBER: Final = 5003
+    TEMPORAL_STRIDE_FIELD_NUMBER: Final = 5004
+    TEMPORAL_PAD_FIELD_NUMBER: Final = 5005
+    PAD_L_FIELD_NUMBER: Final = 26
+    PAD_R_FIELD_NUMBER: Final = 27
+    PAD_T_FIELD_NUMBER: Final = 28
+    PAD_B_FIELD_NUMBER: Final = 29
     num_output: int
     bias_term: bool
     @property
@@ -1863,6 +1911,21 @@ class ConvolutionParameter(Message):
     engine: int
     axis: int
     force_nd_im2col: bool
+    dilation_h: int
+    dilation_w: int
+    @property
+    def kernel_shape(self) -> BlobShape: ...
+    @property
+    def stride_shape(self) -> BlobShape: ...
+    @property
+    def pad_shape(self) -> BlobShape: ...
+    kernel_depth: int
+    temporal_stride: int
+    temporal_pad: int
+    pad_l: int
+    pad_r: int
+    pad_t: int
+    pad_b: int
     def __init__(
         self,
         *,
@@ -1884,6 +1947,18 @@ class ConvolutionParameter(Message):
         engine: int | str | None = ...,
         axis: int | None = ...,
         force_nd_im2col: bool | None = ...,
+        dilation_h: int | None = ...,
+        dilation_w: int | None = ...,
+        kernel_shape: BlobShape | Mapping[str, Any] | None = ...,
+        stride_shape: BlobShape | Mapping[str, Any] | None = ...,
+        pad_shape: BlobShape | Mapping[str, Any] | None = ...,
+        kernel_depth: int | None = ...,
+        temporal_stride: int | None = ...,
+        temporal_pad: int | None = ...,
+        pad_l: int | None = ...,
+        pad_r: int | None = ...,
+        pad_t: int | None = ...,
+        pad_b: int | None = ...,
     ) -> None: ...
 
 class CropParameter(Message):
@@ -1935,6 +2010,7 @@ class PoolingParameter(Message):
     MAX: Final = 0
     AVE: Final = 1
     STOCHASTIC: Final = 2
+    AVE_EXC_PAD: Final = 3
     Engine: ClassVar[EnumTypeWrapper]
     DEFAULT: Final = 0
     CAFFE: Final = 1
@@ -1955,6 +2031,20 @@ class PoolingParameter(Message):
     ENGINE_FIELD_NUMBER: Final = 11
     GLOBAL_POOLING_FIELD_NUMBER: Final = 12
     ROUND_MODE_FIELD_NUMBER: Final = 13
+    KERNEL_SIZE_3D_FIELD_NUMBER: Final = 5001
+    STRIDE_3D_FIELD_NUMBER: Final = 5002
+    PAD_3D_FIELD_NUMBER: Final = 5003
+    KERNEL_SHAPE_FIELD_NUMBER: Final = 7778
+    STRIDE_SHAPE_FIELD_NUMBER: Final = 7779
+    PAD_SHAPE_FIELD_NUMBER: Final = 7777
+    KERNEL_DEPTH_FIELD_NUMBER: Final = 5004
+    TEMPORAL_STRIDE_FIELD_NUMBER: Final = 5005
+    TEMPORAL_PAD_FIELD_NUMBER: Final = 5006
+    PAD_L_FIELD_NUMBER: Final = 5007
+    PAD_R_FIELD_NUMBER: Final = 5008
+    PAD_T_FIELD_NUMBER: Final = 5009
+    PAD_B_FIELD_NUMBER: Final = 5010
+    AVG_INCLUDE_PAD_FIELD_NUMBER: Final = 5011
     pool: int
     pad: int
     pad_h: int
@@ -1968,6 +2058,26 @@ class PoolingParameter(Message):
     engine: int
     global_pooling: bool
     round_mode: int
+    @property
+    def kernel_size_3d(self) -> _Scalars[int]: ...
+    @property
+    def stride_3d(self) -> _Scalars[int]: ...
+    @property
+    def pad_3d(self) -> _Scalars[int]: ...
+    @property
+    def kernel_shape(self) -> BlobShape: ...
+    @property
+    def stride_shape(self) -> BlobShape: ...
+    @property
+    def pad_shape(self) -> BlobShape: ...
+    kernel_depth: int
+    temporal_stride: int
+    temporal_pad: int
+    pad_l: int
+    pad_r: int
+    pad_t: int
+    pad_b: int
+    avg_include_pad: bool
     def __init__(
         self,
         *,
@@ -1984,6 +2094,20 @@ class PoolingParameter(Message):
         engine: int | str | None = ...,
         global_pooling: bool | None = ...,
         round_mode: int | str | None = ...,
+        kernel_size_3d: Iterable[int] | None = ...,
+        stride_3d: Iterable[int] | None = ...,
+        pad_3d: Iterable[int] | None = ...,
+        kernel_shape: BlobShape | Mapping[str, Any] | None = ...,
+        stride_shape: BlobShape | Mapping[str, Any] | None = ...,
+        pad_shape: BlobShape | Mapping[str, Any] | None = ...,
+        kernel_depth: int | None = ...,
+        temporal_stride: int | None = ...,
+        temporal_pad: int | None = ...,
+        pad_l: int | None = ...,
+        pad_r: int | None = ...,
+        pad_t: int | None = ...,
+        pad_b: int | None = ...,
+        avg_include_pad: bool | None = ...,
     ) -> None: ...
 
 class SPPParameter(Message):
@@ -2292,13 +2416,16 @@ class ReLUParameter(Message):
     CUDNN: Final = 2
     NEGATIVE_SLOPE_FIELD_NUMBER: Final = 1
     ENGINE_FIELD_NUMBER: Final = 2
+    RELU6_FIELD_NUMBER: Final = 3
     negative_slope: float
     engine: int
+    relu6: bool
     def __init__(
         self,
         *,
         negative_slope: float | None = ...,
         engine: int | str | None = ...,
+        relu6: bool | None = ...,
     ) -> None: ...
 
 class SigmoidParameter(Message):
@@ -2951,15 +3078,18 @@ class ROIPoolingParameter(Message):
     POOLED_H_FIELD_NUMBER: Final = 1
     POOLED_W_FIELD_NUMBER: Final = 2
     SPATIAL_SCALE_FIELD_NUMBER: Final = 3
+    PAD_RATIO_FIELD_NUMBER: Final = 4
     pooled_h: int
     pooled_w: int
     spatial_scale: float
+    pad_ratio: float
     def __init__(
         self,
         *,
         pooled_h: int | None = ...,
         pooled_w: int | None = ...,
         spatial_scale: float | None = ...,
+        pad_ratio: float | None = ...,
     ) -> None: ...
 
 class PSROIPoolingParameter(Message):
@@ -3019,6 +3149,160 @@ class ProposalParameter(Message):
         pre_nms_topn: int | None = ...,
         post_nms_topn: int | None = ...,
         nms_thresh: float | None = ...,
+    ) -> None: ...
+
+class SqueezeParameter(Message):
+    AXIS_FIELD_NUMBER: Final = 1
+    @property
+    def axis(self) -> _Scalars[int]: ...
+    def __init__(
+        self,
+        *,
+        axis: Iterable[int] | None = ...,
+    ) -> None: ...
+
+class YoloDetectionOutputParameter(Message):
+    SIDE_FIELD_NUMBER: Final = 1
+    NUM_CLASSES_FIELD_NUMBER: Final = 2
+    NUM_BOX_FIELD_NUMBER: Final = 3
+    COORDS_FIELD_NUMBER: Final = 4
+    CONFIDENCE_THRESHOLD_FIELD_NUMBER: Final = 5
+    NMS_THRESHOLD_FIELD_NUMBER: Final = 6
+    BIASES_FIELD_NUMBER: Final = 7
+    LABEL_MAP_FILE_FIELD_NUMBER: Final = 8
+    side: int
+    num_classes: int
+    num_box: int
+    coords: int
+    confidence_threshold: float
+    nms_threshold: float
+    @property
+    def biases(self) -> _Scalars[float]: ...
+    label_map_file: str
+    def __init__(
+        self,
+        *,
+        side: int | None = ...,
+        num_classes: int | None = ...,
+        num_box: int | None = ...,
+        coords: int | None = ...,
+        confidence_threshold: float | None = ...,
+        nms_threshold: float | None = ...,
+        biases: Iterable[float] | None = ...,
+        label_map_file: str | None = ...,
+    ) -> None: ...
+
+class Yolov3DetectionOutputParameter(Message):
+    NUM_CLASSES_FIELD_NUMBER: Final = 1
+    NUM_BOX_FIELD_NUMBER: Final = 2
+    CONFIDENCE_THRESHOLD_FIELD_NUMBER: Final = 3
+    NMS_THRESHOLD_FIELD_NUMBER: Final = 4
+    BIASES_FIELD_NUMBER: Final = 5
+    ANCHORS_SCALE_FIELD_NUMBER: Final = 6
+    MASK_GROUP_NUM_FIELD_NUMBER: Final = 7
+    MASK_FIELD_NUMBER: Final = 8
+    GAUSSIAN_BOX_FIELD_NUMBER: Final = 9
+    num_classes: int
+    num_box: int
+    confidence_threshold: float
+    nms_threshold: float
+    @property
+    def biases(self) -> _Scalars[float]: ...
+    @property
+    def anchors_scale(self) -> _Scalars[int]: ...
+    mask_group_num: int
+    @property
+    def mask(self) -> _Scalars[int]: ...
+    gaussian_box: bool
+    def __init__(
+        self,
+        *,
+        num_classes: int | None = ...,
+        num_box: int | None = ...,
+        confidence_threshold: float | None = ...,
+        nms_threshold: float | None = ...,
+        biases: Iterable[float] | None = ...,
+        anchors_scale: Iterable[int] | None = ...,
+        mask_group_num: int | None = ...,
+        mask: Iterable[int] | None = ...,
+        gaussian_box: bool | None = ...,
+    ) -> None: ...
+
+class BBoxRegParameter(Message):
+    BBOX_MEAN_FIELD_NUMBER: Final = 1
+    BBOX_STD_FIELD_NUMBER: Final = 2
+    CLS_AWARE_FIELD_NUMBER: Final = 3
+    @property
+    def bbox_mean(self) -> _Scalars[float]: ...
+    @property
+    def bbox_std(self) -> _Scalars[float]: ...
+    cls_aware: bool
+    def __init__(
+        self,
+        *,
+        bbox_mean: Iterable[float] | None = ...,
+        bbox_std: Iterable[float] | None = ...,
+        cls_aware: bool | None = ...,
+    ) -> None: ...
+
+class DecodeBBoxParameter(Message):
+    GT_IOU_THR_FIELD_NUMBER: Final = 1
+    gt_iou_thr: float
+    def __init__(
+        self,
+        *,
+        gt_iou_thr: float | None = ...,
+    ) -> None: ...
+
+class BoxGroupParameter(Message):
+    FIELD_H_FIELD_NUMBER: Final = 1
+    FIELD_W_FIELD_NUMBER: Final = 2
+    STRIDE_FIELD_NUMBER: Final = 3
+    @property
+    def field_h(self) -> _Scalars[int]: ...
+    @property
+    def field_w(self) -> _Scalars[int]: ...
+    stride: int
+    def __init__(
+        self,
+        *,
+        field_h: Iterable[int] | None = ...,
+        field_w: Iterable[int] | None = ...,
+        stride: int | None = ...,
+    ) -> None: ...
+
+class BoxGroupOutputParameter(Message):
+    FG_THR_FIELD_NUMBER: Final = 1
+    IOU_THR_FIELD_NUMBER: Final = 2
+    NMS_TYPE_FIELD_NUMBER: Final = 3
+    BOX_GROUP_PARAM_FIELD_NUMBER: Final = 4
+    FIELD_WHR_FIELD_NUMBER: Final = 5
+    FIELD_XYR_FIELD_NUMBER: Final = 6
+    MAX_NMS_NUM_FIELD_NUMBER: Final = 7
+    MAX_POST_NMS_NUM_FIELD_NUMBER: Final = 8
+    MIN_SIZE_FIELD_NUMBER: Final = 9
+    fg_thr: float
+    iou_thr: float
+    nms_type: str
+    @property
+    def box_group_param(self) -> _Messages[BoxGroupParameter]: ...
+    field_whr: float
+    field_xyr: float
+    max_nms_num: int
+    max_post_nms_num: int
+    min_size: float
+    def __init__(
+        self,
+        *,
+        fg_thr: float | None = ...,
+        iou_thr: float | None = ...,
+        nms_type: str | None = ...,
+        box_group_param: Iterable[BoxGroupParameter | Mapping[str, Any]] | None = ...,
+        field_whr: float | None = ...,
+        field_xyr: float | None = ...,
+        max_nms_num: int | None = ...,
+        max_post_nms_num: int | None = ...,
+        min_size: float | None = ...,
     ) -> None: ...
 
 class SmoothL1LossParameter(Message):
@@ -3287,6 +3571,67 @@ class V1LayerParameter(Message):
     CONTRASTIVE_LOSS: Final = 37
     EXP: Final = 38
     DECONVOLUTION: Final = 39
+    ANNOTATED_DATA: Final = 5001
+    AXPY: Final = 5002
+    BATCH_NORM: Final = 5003
+    BATCH_REINDEX: Final = 5004
+    BIAS: Final = 5005
+    BN: Final = 5006
+    BOX_ANNOTATOR_OHEM: Final = 5007
+    BOX_GROUP_OUTPUT: Final = 5008
+    CENTER_LOSS: Final = 5009
+    CLIP: Final = 5010
+    CONVOLUTION_DEPTHWISE: Final = 5011
+    CROP: Final = 5012
+    DECODE_BBOX: Final = 5013
+    DENSE_IMAGE_DATA: Final = 5014
+    DEPTHWISE_CONVOLUTION: Final = 5015
+    DETECTION_EVALUATE: Final = 5016
+    DETECTION_OUTPUT: Final = 5017
+    ELU: Final = 5018
+    EMBED: Final = 5019
+    FILTER: Final = 5020
+    FOCAL_LOSS: Final = 5021
+    GELU: Final = 5022
+    HARD_SWISH: Final = 5023
+    IMAGE_SEG_DATA: Final = 5024
+    INPUT: Final = 5025
+    INTERP: Final = 5026
+    LOG: Final = 5027
+    LSTM: Final = 5028
+    LSTM_UNIT: Final = 5029
+    MULTI_BOX_LOSS: Final = 5030
+    NORMALIZE: Final = 5031
+    PARAMETER: Final = 5032
+    PERMUTE: Final = 5033
+    PRELU: Final = 5034
+    PRIOR_BOX: Final = 5035
+    PROPOSAL: Final = 5036
+    PSROI_POOLING: Final = 5037
+    PYTHON: Final = 5038
+    REDUCTION: Final = 5039
+    RELU6: Final = 61
+    REORG: Final = 5040
+    RESHAPE: Final = 5041
+    RNN: Final = 5042
+    ROI_ALIGN: Final = 5043
+    ROI_POOLING: Final = 5044
+    SCALE: Final = 5045
+    SEG_ACCURACY: Final = 5046
+    SHUFFLE_CHANNEL: Final = 5047
+    SMOOTH_L1_LOSS: Final = 5048
+    SMOOTH_L1_LOSS_OHEM: Final = 5049
+    SOFTMAX_WITH_LOSS_OHEM: Final = 5050
+    SPP: Final = 5051
+    SQUEEZE: Final = 5052
+    SWISH: Final = 5053
+    TILE: Final = 5054
+    TRIPLET_LOSS: Final = 5055
+    UPSAMPLE: Final = 5056
+    YOLOV3_DETECTION_OUTPUT: Final = 5057
+    YOLO_DETECTION_OUTPUT: Final = 5058
+    CONVOLUTION3D: Final = 5059
+    POOLING3D: Final = 5060
     DimCheckMode: ClassVar[EnumTypeWrapper]
     STRICT: Final = 0
     PERMISSIVE: Final = 1
@@ -3332,6 +3677,59 @@ class V1LayerParameter(Message):
     WINDOW_DATA_PARAM_FIELD_NUMBER: Final = 20
     TRANSFORM_PARAM_FIELD_NUMBER: Final = 36
     LOSS_PARAM_FIELD_NUMBER: Final = 42
+    BATCH_NORM_PARAM_FIELD_NUMBER: Final = 5001
+    BIAS_PARAM_FIELD_NUMBER: Final = 5002
+    CLIP_PARAM_FIELD_NUMBER: Final = 5003
+    CROP_PARAM_FIELD_NUMBER: Final = 5004
+    ELU_PARAM_FIELD_NUMBER: Final = 5005
+    EMBED_PARAM_FIELD_NUMBER: Final = 5006
+    FLATTEN_PARAM_FIELD_NUMBER: Final = 5007
+    INPUT_PARAM_FIELD_NUMBER: Final = 5008
+    LOG_PARAM_FIELD_NUMBER: Final = 5009
+    PARAMETER_PARAM_FIELD_NUMBER: Final = 5010
+    PRELU_PARAM_FIELD_NUMBER: Final = 5011
+    PYTHON_PARAM_FIELD_NUMBER: Final = 5012
+    RECURRENT_PARAM_FIELD_NUMBER: Final = 5013
+    REDUCTION_PARAM_FIELD_NUMBER: Final = 5014
+    RESHAPE_PARAM_FIELD_NUMBER: Final = 5015
+    SCALE_PARAM_FIELD_NUMBER: Final = 5016
+    SPP_PARAM_FIELD_NUMBER: Final = 5017
+    SWISH_PARAM_FIELD_NUMBER: Final = 5018
+    TILE_PARAM_FIELD_NUMBER: Final = 5019
+    BN_PARAM_FIELD_NUMBER: Final = 5020
+    PERMUTE_PARAM_FIELD_NUMBER: Final = 5021
+    ANNOTATED_DATA_PARAM_FIELD_NUMBER: Final = 5022
+    MULTIBOX_LOSS_PARAM_FIELD_NUMBER: Final = 5023
+    PRIOR_BOX_PARAM_FIELD_NUMBER: Final = 5024
+    DETECTION_OUTPUT_PARAM_FIELD_NUMBER: Final = 5025
+    DETECTION_EVALUATE_PARAM_FIELD_NUMBER: Final = 5026
+    NORM_PARAM_FIELD_NUMBER: Final = 5027
+    REORG_PARAM_FIELD_NUMBER: Final = 5028
+    SHUFFLE_CHANNEL_PARAM_FIELD_NUMBER: Final = 5029
+    BOX_ANNOTATOR_OHEM_PARAM_FIELD_NUMBER: Final = 5030
+    PSROI_POOLING_PARAM_FIELD_NUMBER: Final = 5031
+    RELU6_PARAM_FIELD_NUMBER: Final = 5032
+    ROI_POOLING_PARAM_FIELD_NUMBER: Final = 5033
+    SMOOTH_L1_LOSS_PARAM_FIELD_NUMBER: Final = 5034
+    INTERP_PARAM_FIELD_NUMBER: Final = 5035
+    UPSAMPLE_PARAM_FIELD_NUMBER: Final = 5036
+    FOCAL_LOSS_PARAM_FIELD_NUMBER: Final = 5037
+    CENTER_LOSS_PARAM_FIELD_NUMBER: Final = 5038
+    TRIPLET_LOSS_PARAM_FIELD_NUMBER: Final = 5039
+    SEG_ACCURACY_PARAM_FIELD_NUMBER: Final = 5040
+    PROPOSAL_PARAM_FIELD_NUMBER: Final = 5041
+    SQUEEZE_PARAM_FIELD_NUMBER: Final = 5042
+    YOLO_DETECTION_OUTPUT_PARAM_FIELD_NUMBER: Final = 5043
+    YOLOV3_DETECTION_OUTPUT_PARAM_FIELD_NUMBER: Final = 5044
+    BBOX_REG_PARAM_FIELD_NUMBER: Final = 5045
+    DECODE_BBOX_PARAM_FIELD_NUMBER: Final = 5046
+    BOX_GROUP_OUTPUT_PARAM_FIELD_NUMBER: Final = 5047
+    VIDEO_DATA_PARAM_FIELD_NUMBER: Final = 5048
+    DENSE_IMAGE_DATA_PARAM_FIELD_NUMBER: Final = 5049
+    MULTI_STAGE_MEANFIELD_PARAM_FIELD_NUMBER: Final = 5050
+    ROI_WARPING_PARAM_FIELD_NUMBER: Final = 5051
+    TRANSPOSE_PARAM_FIELD_NUMBER: Final = 5052
+    SOFTMAXLOSS_PARAM_FIELD_NUMBER: Final = 5053
     LAYER_FIELD_NUMBER: Final = 1
     @property
     def bottom(self) -> _Scalars[str]: ...
@@ -3416,6 +3814,112 @@ class V1LayerParameter(Message):
     @property
     def loss_param(self) -> LossParameter: ...
     @property
+    def batch_norm_param(self) -> BatchNormParameter: ...
+    @property
+    def bias_param(self) -> BiasParameter: ...
+    @property
+    def clip_param(self) -> ClipParameter: ...
+    @property
+    def crop_param(self) -> CropParameter: ...
+    @property
+    def elu_param(self) -> ELUParameter: ...
+    @property
+    def embed_param(self) -> EmbedParameter: ...
+    @property
+    def flatten_param(self) -> FlattenParameter: ...
+    @property
+    def input_param(self) -> InputParameter: ...
+    @property
+    def log_param(self) -> LogParameter: ...
+    @property
+    def parameter_param(self) -> ParameterParameter: ...
+    @property
+    def prelu_param(self) -> PReLUParameter: ...
+    @property
+    def python_param(self) -> PythonParameter: ...
+    @property
+    def recurrent_param(self) -> RecurrentParameter: ...
+    @property
+    def reduction_param(self) -> ReductionParameter: ...
+    @property
+    def reshape_param(self) -> ReshapeParameter: ...
+    @property
+    def scale_param(self) -> ScaleParameter: ...
+    @property
+    def spp_param(self) -> SPPParameter: ...
+    @property
+    def swish_param(self) -> SwishParameter: ...
+    @property
+    def tile_param(self) -> TileParameter: ...
+    @property
+    def bn_param(self) -> BNParameter: ...
+    @property
+    def permute_param(self) -> PermuteParameter: ...
+    @property
+    def annotated_data_param(self) -> AnnotatedDataParameter: ...
+    @property
+    def multibox_loss_param(self) -> MultiBoxLossParameter: ...
+    @property
+    def prior_box_param(self) -> PriorBoxParameter: ...
+    @property
+    def detection_output_param(self) -> DetectionOutputParameter: ...
+    @property
+    def detection_evaluate_param(self) -> DetectionEvaluateParameter: ...
+    @property
+    def norm_param(self) -> NormalizeParameter: ...
+    @property
+    def reorg_param(self) -> ReorgParameter: ...
+    @property
+    def shuffle_channel_param(self) -> ShuffleChannelParameter: ...
+    @property
+    def box_annotator_ohem_param(self) -> BoxAnnotatorOHEMParameter: ...
+    @property
+    def psroi_pooling_param(self) -> PSROIPoolingParameter: ...
+    @property
+    def relu6_param(self) -> ReLU6Parameter: ...
+    @property
+    def roi_pooling_param(self) -> ROIPoolingParameter: ...
+    @property
+    def smooth_l1_loss_param(self) -> SmoothL1LossParameter: ...
+    @property
+    def interp_param(self) -> InterpParameter: ...
+    @property
+    def upsample_param(self) -> UpsampleParameter: ...
+    @property
+    def focal_loss_param(self) -> FocalLossParameter: ...
+    @property
+    def center_loss_param(self) -> CenterLossParameter: ...
+    @property
+    def triplet_loss_param(self) -> TripletLossParameter: ...
+    @property
+    def seg_accuracy_param(self) -> SegAccuracyParameter: ...
+    @property
+    def proposal_param(self) -> ProposalParameter: ...
+    @property
+    def squeeze_param(self) -> SqueezeParameter: ...
+    @property
+    def yolo_detection_output_param(self) -> YoloDetectionOutputParameter: ...
+    @property
+    def yolov3_detection_output_param(self) -> Yolov3DetectionOutputParameter: ...
+    @property
+    def bbox_reg_param(self) -> BBoxRegParameter: ...
+    @property
+    def decode_bbox_param(self) -> DecodeBBoxParameter: ...
+    @property
+    def box_group_output_param(self) -> BoxGroupOutputParameter: ...
+    @property
+    def video_data_param(self) -> VideoDataParameter: ...
+    @property
+    def dense_image_data_param(self) -> DenseImageDataParameter: ...
+    @property
+    def multi_stage_meanfield_param(self) -> MultiStageMeanfieldParameter: ...
+    @property
+    def roi_warping_param(self) -> ROIWarpingParameter: ...
+    @property
+    def transpose_param(self) -> TransposeParameter: ...
+    @property
+    def softmaxloss_param(self) -> SoftmaxLossParameter: ...
+    @property
     def layer(self) -> V0LayerParameter: ...
     def __init__(
         self,
@@ -3462,7 +3966,73 @@ class V1LayerParameter(Message):
         window_data_param: WindowDataParameter | Mapping[str, Any] | None = ...,
         transform_param: TransformationParameter | Mapping[str, Any] | None = ...,
         loss_param: LossParameter | Mapping[str, Any] | None = ...,
+        batch_norm_param: BatchNormParameter | Mapping[str, Any] | None = ...,
+        bias_param: BiasParameter | Mapping[str, Any] | None = ...,
+        clip_param: ClipParameter | Mapping[str, Any] | None = ...,
+        crop_param: CropParameter | Mapping[str, Any] | None = ...,
+        elu_param: ELUParameter | Mapping[str, Any] | None = ...,
+        embed_param: EmbedParameter | Mapping[str, Any] | None = ...,
+        flatten_param: FlattenParameter | Mapping[str, Any] | None = ...,
+        input_param: InputParameter | Mapping[str, Any] | None = ...,
+        log_param: LogParameter | Mapping[str, Any] | None = ...,
+        parameter_param: ParameterParameter | Mapping[str, Any] | None = ...,
+        prelu_param: PReLUParameter | Mapping[str, Any] | None = ...,
+        python_param: PythonParameter | Mapping[str, Any] | None = ...,
+        recurrent_param: RecurrentParameter | Mapping[str, Any] | None = ...,
+        reduction_param: ReductionParameter | Mapping[str, Any] | None = ...,
+        reshape_param: ReshapeParameter | Mapping[str, Any] | None = ...,
+        scale_param: ScaleParameter | Mapping[str, Any] | None = ...,
+        spp_param: SPPParameter | Mapping[str, Any] | None = ...,
+        swish_param: SwishParameter | Mapping[str, Any] | None = ...,
+        tile_param: TileParameter | Mapping[str, Any] | None = ...,
+        bn_param: BNParameter | Mapping[str, Any] | None = ...,
+        permute_param: PermuteParameter | Mapping[str, Any] | None = ...,
+        annotated_data_param: AnnotatedDataParameter | Mapping[str, Any] | None = ...,
+        multibox_loss_param: MultiBoxLossParameter | Mapping[str, Any] | None = ...,
+        prior_box_param: PriorBoxParameter | Mapping[str, Any] | None = ...,
+        detection_output_param: DetectionOutputParameter | Mapping[str, Any] | None = ...,
+        detection_evaluate_param: DetectionEvaluateParameter | Mapping[str, Any] | None = ...,
+        norm_param: NormalizeParameter | Mapping[str, Any] | None = ...,
+        reorg_param: ReorgParameter | Mapping[str, Any] | None = ...,
+        shuffle_channel_param: ShuffleChannelParameter | Mapping[str, Any] | None = ...,
+        box_annotator_ohem_param: BoxAnnotatorOHEMParameter | Mapping[str, Any] | None = ...,
+        psroi_pooling_param: PSROIPoolingParameter | Mapping[str, Any] | None = ...,
+        relu6_param: ReLU6Parameter | Mapping[str, Any] | None = ...,
+        roi_pooling_param: ROIPoolingParameter | Mapping[str, Any] | None = ...,
+        smooth_l1_loss_param: SmoothL1LossParameter | Mapping[str, Any] | None = ...,
+        interp_param: InterpParameter | Mapping[str, Any] | None = ...,
+        upsample_param: UpsampleParameter | Mapping[str, Any] | None = ...,
+        focal_loss_param: FocalLossParameter | Mapping[str, Any] | None = ...,
+        center_loss_param: CenterLossParameter | Mapping[str, Any] | None = ...,
+        triplet_loss_param: TripletLossParameter | Mapping[str, Any] | None = ...,
+        seg_accuracy_param: SegAccuracyParameter | Mapping[str, Any] | None = ...,
+        proposal_param: ProposalParameter | Mapping[str, Any] | None = ...,
+        squeeze_param: SqueezeParameter | Mapping[str, Any] | None = ...,
+        yolo_detection_output_param: YoloDetectionOutputParameter | Mapping[str, Any] | None = ...,
+        yolov3_detection_output_param: Yolov3DetectionOutputParameter | Mapping[str, Any] | None = ...,
+        bbox_reg_param: BBoxRegParameter | Mapping[str, Any] | None = ...,
+        decode_bbox_param: DecodeBBoxParameter | Mapping[str, Any] | None = ...,
+        box_group_output_param: BoxGroupOutputParameter | Mapping[str, Any] | None = ...,
+        video_data_param: VideoDataParameter | Mapping[str, Any] | None = ...,
+        dense_image_data_param: DenseImageDataParameter | Mapping[str, Any] | None = ...,
+        multi_stage_meanfield_param: MultiStageMeanfieldParameter | Mapping[str, Any] | None = ...,
+        roi_warping_param: ROIWarpingParameter | Mapping[str, Any] | None = ...,
+        transpose_param: TransposeParameter | Mapping[str, Any] | None = ...,
+        softmaxloss_param: SoftmaxLossParameter | Mapping[str, Any] | None = ...,
         layer: V0LayerParameter | Mapping[str, Any] | None = ...,
+    ) -> None: ...
+
+class SoftmaxLossParameter(Message):
+    IGNORE_LABEL_FIELD_NUMBER: Final = 2
+    WEIGHT_SOURCE_FIELD_NUMBER: Final = 16
+    @property
+    def ignore_label(self) -> _Scalars[int]: ...
+    weight_source: str
+    def __init__(
+        self,
+        *,
+        ignore_label: Iterable[int] | None = ...,
+        weight_source: str | None = ...,
     ) -> None: ...
 
 class V0LayerParameter(Message):

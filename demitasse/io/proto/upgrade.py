@@ -90,6 +90,29 @@ def _upgrade_batch_norm(net: NetParameter) -> list[str]:
     return [f"BatchNorm with three param entries: their lr_mult and decay_mult are 0 ({len(old)})"]
 
 
+def _upgrade_softmax_loss(net: NetParameter) -> list[str]:
+    """Move the ignored label of DeepLab's first release to ``loss_param``, in place."""
+    old = [
+        layer
+        for layer in net.layer
+        if layer.type == "SoftmaxWithLoss" and layer.HasField("softmaxloss_param")
+    ]
+    for layer in old:
+        labels = sorted(set(layer.softmaxloss_param.ignore_label))
+        source = layer.softmaxloss_param.weight_source
+        if source or len(labels) > 1:
+            field, got = ("weight_source", source) if source else ("ignore_label", labels)
+            message = (
+                f"layer {layer.name!r}: got softmaxloss_param.{field} {got!r} of DeepLab, expected "
+                "at most one ignore_label and no weight_source; use InfogainLoss for class weights"
+            )
+            raise PrototxtError(message, code=ErrorCode.UNSUPPORTED, field=field, layer=layer.name)
+        if labels:
+            layer.loss_param.ignore_label = labels[0]
+        layer.ClearField("softmaxloss_param")
+    return ["softmaxloss_param.ignore_label moved to loss_param"] if old else []
+
+
 SOLVER_TYPES = {
     SolverParameter.SGD: "SGD",
     SolverParameter.NESTEROV: "Nesterov",
@@ -137,6 +160,7 @@ def upgrade_net(net: NetParameter, lines: Lines | None = None) -> list[str]:
     notes += upgrade_v1(net)
     notes += _upgrade_inputs(net, lines)
     notes += _upgrade_batch_norm(net)
+    notes += _upgrade_softmax_loss(net)
     return notes
 
 

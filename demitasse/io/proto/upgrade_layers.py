@@ -4,7 +4,9 @@ V0 takes two steps: padding layers are folded into the convolution or pooling th
 the fields of each flat layer, ``layers { layer { ... } }``, move to the V1 message of its type.
 
 Source: Caffe, ``src/caffe/util/upgrade_proto.cpp`` (UpgradeV0PaddingLayers,
-UpgradeV0LayerParameter, UpgradeV0LayerType, UpgradeV1Net, UpgradeV1LayerParameter).
+UpgradeV0LayerParameter, UpgradeV0LayerType, UpgradeV1Net, UpgradeV1LayerParameter). V1 types of
+forks: DeepLab's first release; C3D; FCN's first release (longjon/caffe, branch ``future``), whose
+CROP computes its offset.
 """
 
 from collections.abc import Iterable
@@ -13,6 +15,7 @@ from demitasse.core.text import suggestion
 from demitasse.errors import ErrorCode, PrototxtError
 from demitasse.io.proto.caffe_pb2 import LayerParameter, NetParameter, V1LayerParameter
 from demitasse.io.proto.caffe_pb2 import V1LayerParameter as Old
+from demitasse.io.proto.crop_offset import crop_offset
 
 Lines = list[int | None]
 """Line of each layer, or None if unknown."""
@@ -258,6 +261,68 @@ V1_TYPES = {
     V1LayerParameter.TANH: "TanH",
     V1LayerParameter.THRESHOLD: "Threshold",
     V1LayerParameter.WINDOW_DATA: "WindowData",
+    # of the forks, and of types that the current format has only
+    V1LayerParameter.ANNOTATED_DATA: "AnnotatedData",
+    V1LayerParameter.AXPY: "Axpy",
+    V1LayerParameter.BATCH_NORM: "BatchNorm",
+    V1LayerParameter.BATCH_REINDEX: "BatchReindex",
+    V1LayerParameter.BIAS: "Bias",
+    V1LayerParameter.BN: "BN",
+    V1LayerParameter.BOX_ANNOTATOR_OHEM: "BoxAnnotatorOHEM",
+    V1LayerParameter.BOX_GROUP_OUTPUT: "BoxGroupOutput",
+    V1LayerParameter.CENTER_LOSS: "CenterLoss",
+    V1LayerParameter.CLIP: "Clip",
+    V1LayerParameter.CONVOLUTION_DEPTHWISE: "ConvolutionDepthwise",
+    V1LayerParameter.CROP: "Crop",
+    V1LayerParameter.DECODE_BBOX: "DecodeBBox",
+    V1LayerParameter.DENSE_IMAGE_DATA: "DenseImageData",
+    V1LayerParameter.DEPTHWISE_CONVOLUTION: "DepthwiseConvolution",
+    V1LayerParameter.DETECTION_EVALUATE: "DetectionEvaluate",
+    V1LayerParameter.DETECTION_OUTPUT: "DetectionOutput",
+    V1LayerParameter.ELU: "ELU",
+    V1LayerParameter.EMBED: "Embed",
+    V1LayerParameter.FILTER: "Filter",
+    V1LayerParameter.FOCAL_LOSS: "FocalLoss",
+    V1LayerParameter.GELU: "GELU",
+    V1LayerParameter.HARD_SWISH: "HardSwish",
+    V1LayerParameter.IMAGE_SEG_DATA: "ImageSegData",
+    V1LayerParameter.INPUT: "Input",
+    V1LayerParameter.INTERP: "Interp",
+    V1LayerParameter.LOG: "Log",
+    V1LayerParameter.LSTM: "LSTM",
+    V1LayerParameter.LSTM_UNIT: "LSTMUnit",
+    V1LayerParameter.MULTI_BOX_LOSS: "MultiBoxLoss",
+    V1LayerParameter.NORMALIZE: "Normalize",
+    V1LayerParameter.PARAMETER: "Parameter",
+    V1LayerParameter.PERMUTE: "Permute",
+    V1LayerParameter.PRELU: "PReLU",
+    V1LayerParameter.PRIOR_BOX: "PriorBox",
+    V1LayerParameter.PROPOSAL: "Proposal",
+    V1LayerParameter.PSROI_POOLING: "PSROIPooling",
+    V1LayerParameter.PYTHON: "Python",
+    V1LayerParameter.REDUCTION: "Reduction",
+    V1LayerParameter.RELU6: "ReLU6",
+    V1LayerParameter.REORG: "Reorg",
+    V1LayerParameter.RESHAPE: "Reshape",
+    V1LayerParameter.RNN: "RNN",
+    V1LayerParameter.ROI_ALIGN: "ROIAlign",
+    V1LayerParameter.ROI_POOLING: "ROIPooling",
+    V1LayerParameter.SCALE: "Scale",
+    V1LayerParameter.SEG_ACCURACY: "SegAccuracy",
+    V1LayerParameter.SHUFFLE_CHANNEL: "ShuffleChannel",
+    V1LayerParameter.SMOOTH_L1_LOSS: "SmoothL1Loss",
+    V1LayerParameter.SMOOTH_L1_LOSS_OHEM: "SmoothL1LossOHEM",
+    V1LayerParameter.SOFTMAX_WITH_LOSS_OHEM: "SoftmaxWithLossOHEM",
+    V1LayerParameter.SPP: "SPP",
+    V1LayerParameter.SQUEEZE: "Squeeze",
+    V1LayerParameter.SWISH: "Swish",
+    V1LayerParameter.TILE: "Tile",
+    V1LayerParameter.TRIPLET_LOSS: "TripletLoss",
+    V1LayerParameter.UPSAMPLE: "Upsample",
+    V1LayerParameter.YOLOV3_DETECTION_OUTPUT: "Yolov3DetectionOutput",
+    V1LayerParameter.YOLO_DETECTION_OUTPUT: "YoloDetectionOutput",
+    V1LayerParameter.CONVOLUTION3D: "Convolution",  # C3D
+    V1LayerParameter.POOLING3D: "Pooling",  # C3D
 }
 # Per-parameter fields of V1, and the ParamSpec fields that replaced them.
 SPECS = {
@@ -283,8 +348,9 @@ def upgrade_v1(net: NetParameter) -> list[str]:
         net.ClearField("layer")
     for old in net.layers:
         _upgrade_v1_layer(old, net.layer.add())
+    crops = [i for i, old in enumerate(net.layers) if old.type == V1LayerParameter.CROP]
     net.ClearField("layers")
-    return notes
+    return notes + [note for i in crops for note in _align(net, i)]
 
 
 def _upgrade_v1_layer(old: V1LayerParameter, new: LayerParameter) -> None:
@@ -304,3 +370,17 @@ def _set_each(layer: LayerParameter, name: str, values: Iterable[str | float]) -
     for i, value in enumerate(values):
         spec = layer.param[i] if i < len(layer.param) else layer.param.add()
         setattr(spec, name, value)
+
+
+def _align(net: NetParameter, index: int) -> list[str]:
+    """Set the offset of a CROP layer without one, as FCN's first release computes it."""
+    crop = net.layer[index]
+    if crop.HasField("crop_param") or len(crop.bottom) != 2:
+        return []
+    offset = crop_offset(net, index)
+    if offset is None:
+        note = f"layer {crop.name!r}: the bottoms of CROP have no common coordinates, offset is 0"
+        return [Problem(note)]
+    if any(offset):
+        crop.crop_param.offset.extend(offset)
+    return [f"layer {crop.name!r}: CROP aligns its bottoms, offset {offset[0]}, {offset[1]}"]

@@ -36,6 +36,7 @@ from demitasse.layers.metadata.schema import (
 )
 
 SECOND_BOTTOM = Condition("with a second bottom", lambda param, phase: len(param.bottom) >= 2)
+LIMITED = flag("relu_param.relu6")
 STOCHASTIC = PoolingParameter.STOCHASTIC
 SPREADS = Condition(
     "with STOCHASTIC", lambda param, phase: param.pooling_param.pool == STOCHASTIC
@@ -151,7 +152,8 @@ ACTIVATIONS: Mapping[str, LayerMetadata] = {
         op="relu",
         backward_inputs={
             "bottoms": ELSEWHERE,
-            "signs": IN_PLACE & _rectifies("relu_param.negative_slope"),
+            "signs": IN_PLACE & _rectifies("relu_param.negative_slope") & unless(LIMITED),
+            "tops": IN_PLACE & _rectifies("relu_param.negative_slope") & LIMITED,
         },
         preserves_sign=_rectifies("relu_param.negative_slope"),
     ),

@@ -97,6 +97,82 @@ def test_pooling_of_any_window(window, method, mode, mask, tmp_path_factory, exp
     )
 
 
+SIDES = ("pad_t", "pad_l", "pad_b", "pad_r")
+
+
+def sides(pads):
+    return " ".join(f"{name}: {pad}" for name, pad in zip(SIDES, pads, strict=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(window=windows, method=st.sampled_from(["MAX", "AVE", "AVE_EXC_PAD"]),
+       mode=st.sampled_from(["CEIL", "FLOOR"]),
+       after=st.tuples(st.integers(0, 3), st.integers(0, 3)))  # fmt: skip
+def test_pooling_with_other_pads_after_the_image(
+    window, method, mode, after, tmp_path_factory, expect_same
+):
+    kernel, size = window["kernel"], window["size"]
+    pads = [min(p, k - 1) for p, k in zip((*window["pad"], *after), kernel * 2, strict=True)]
+    padded = [n + pads[i] + pads[i + 2] for i, n in enumerate(size)]
+    if any(k > n for k, n in zip(kernel, padded, strict=True)):
+        return
+    fields = (
+        f"pooling_param {{ pool: {method} round_mode: {mode} {pair('kernel', kernel)}"
+        f"{pair('stride', window['stride'])}{sides(pads)} }}"
+    )
+
+    expect_same(
+        net(layer("Pooling", fields), {"x": (2, 3, *size)}), tmp_path_factory.mktemp("pooling")
+    )
+
+
+@pytest.mark.parametrize("method", ["MAX", "AVE", "AVE_EXC_PAD"])
+@pytest.mark.parametrize(
+    "window",
+    [
+        "kernel_size: [1, 2, 2] stride: [1, 2, 2]",
+        "kernel_size_3d: [3, 2, 3] stride_3d: 2 pad_3d: [1, 0, 1]",
+        "kernel_depth: 2 kernel_size: 3 temporal_stride: 1 stride: 2 pad: 1 round_mode: FLOOR",
+        "global_pooling: true",
+    ],
+)
+def test_pooling_of_volumes(method, window, tmp_path, expect_same):
+    fields = f"pooling_param {{ pool: {method} {window} }}"
+
+    expect_same(net(layer("Pooling", fields), {"x": (2, 3, 4, 6, 7)}), tmp_path)
+
+
+@settings(max_examples=40, deadline=None)
+@given(window=windows, kind=st.sampled_from(["Convolution", "Deconvolution"]),
+       after=st.tuples(st.integers(0, 3), st.integers(0, 3)))  # fmt: skip
+def test_convolution_with_other_pads_after_the_image(
+    window, kind, after, tmp_path_factory, expect_same
+):
+    kernel = window["kernel"]
+    pads = [min(p, k - 1) for p, k in zip((*window["pad"], *after), kernel * 2, strict=True)]
+    if kind == "Deconvolution":
+        pads = [pad // 2 for pad in pads]
+    size = [max(n, k) for n, k in zip(window["size"], kernel, strict=True)]
+    fields = (
+        f"convolution_param {{ num_output: 4 {pair('kernel', kernel)}"
+        f"{pair('stride', window['stride'])}{sides(pads)} }}"
+    )
+
+    expect_same(
+        net(layer(kind, fields), {"x": (2, 3, *size)}), tmp_path_factory.mktemp("convolution")
+    )
+
+
+@pytest.mark.parametrize("slope", [0, 0.25])
+def test_a_relu_that_ends_at_6(slope, tmp_path, expect_same):
+    fields = f"relu_param {{ relu6: true negative_slope: {slope} }}"
+    scaled = layer("Power", "power_param { scale: 9 }", tops=("x9",), name="scale")
+
+    made = net(scaled + layer("ReLU", fields, bottoms=("x9",)), MAPS)
+
+    expect_same(made, tmp_path)
+
+
 @settings(max_examples=40, deadline=None)
 @given(window=windows, kind=st.sampled_from(["Convolution", "Deconvolution"]),
        group=st.sampled_from([1, 2, 6]), dilation=st.integers(1, 3),

@@ -94,3 +94,35 @@ def test_examples_of_an_operator_are_right_or_refused(operator, tmp_path):
         right += 1
 
     assert right or operator == "LayerNormalization", reasons  # whose examples want the mean, too
+
+
+@pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel_shape": [1, 2, 2], "strides": [1, 2, 2]},
+        {"kernel_shape": [3, 3, 3], "strides": [2, 2, 1], "pads": [1, 1, 1, 1, 1, 1]},
+        {"kernel_shape": [2, 3, 2], "pads": [0, 1, 0, 1, 1, 0], "ceil_mode": 1},
+        {"kernel_shape": [2, 3, 3], "strides": [2, 2, 2], "auto_pad": "SAME_UPPER"},
+    ],
+)
+@pytest.mark.parametrize("with_pads", [0, 1])
+def test_pooling_over_three_axes_is_that_of_onnxruntime(operator, options, with_pads, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    from onnx import TensorProto, helper
+
+    counting = {"count_include_pad": with_pads} if operator == "AveragePool" else {}
+    node = helper.make_node(operator, ["x"], ["y"], **options, **counting)
+    info = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3, 5, 6, 7]),
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]  # fmt: skip
+    graph = helper.make_graph([node], "pool", info[:1], info[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+    onnx.save(model, str(tmp_path / "net.onnx"))
+    x = np.random.default_rng(0).normal(size=(2, 3, 5, 6, 7)).astype(np.float32)
+    [want] = onnxruntime.InferenceSession(tmp_path / "net.onnx").run(None, {"x": x})
+
+    net = import_onnx(tmp_path / "net.onnx").net
+    net.set_input("x", x)
+    net.forward()
+
+    np.testing.assert_allclose(net.blobs["y"].cpu_data(), want, rtol=1e-5, atol=1e-6)

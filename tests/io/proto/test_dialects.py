@@ -100,7 +100,7 @@ def test_types_of_the_old_format_are_named(name, fork):
     ("field", "fork"),
     [
         ("lstm_param", "caffe-lstm and CTPN"),
-        ("box_group_output_param", "Cascade R-CNN"),
+        ("eval_data_param", "Cascade R-CNN"),
         ("extended_image_data_param", "autocolorize"),
     ],
 )
@@ -152,3 +152,18 @@ def test_recorded_files_of_forks_have_no_field_that_nobody_knows(reference_data)
                 parse(text, NetParameter)
             except PrototxtError as error:
                 assert error.code != ErrorCode.UNKNOWN, entry["file"]  # noqa: PT017
+
+
+@pytest.mark.parametrize("text", ["kernel_size: 1 kernel_size: 2 kernel_size: 3",
+                                  "kernel_size: [1, 2, 3]",
+                                  "kernel_size: 1 kernel_size: [2, 3]"])  # fmt: skip
+def test_a_field_of_pooling_with_several_values_has_one_for_each_axis(text):
+    parsed = parse(text, PoolingParameter)
+
+    assert parsed.message == PoolingParameter(kernel_size_3d=[1, 2, 3])
+    assert [warning.kind for warning in parsed.warnings] == ["foreign-field"]
+
+
+def test_other_fields_with_two_values_are_refused():
+    with expect_error(PrototxtError, ErrorCode.UNREADABLE, mentions="two"):
+        parse_text("pool: MAX pool: AVE", PoolingParameter)

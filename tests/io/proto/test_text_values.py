@@ -108,7 +108,7 @@ def test_enums_by_name_and_number(text):
 @pytest.mark.parametrize(
     ("text", "mentions"),
     [
-        ("MEAN", ["1:7", "MEAN (MAX, AVE, STOCHASTIC)"]),
+        ("MEAN", ["1:7", "MEAN (MAX, AVE, STOCHASTIC, AVE_EXC_PAD)"]),
         ("Max", ["1:7", "Max", "'MAX'"]),
         ("7", ["1:7", "7"]),
         ("-AVE", ["1:8", "AVE"]),

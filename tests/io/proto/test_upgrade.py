@@ -377,3 +377,119 @@ def test_a_current_solver_stays_as_it_is():
 
     assert upgrade_solver(solver) == []
     assert solver == SolverParameter(type="Adam")
+
+
+# -- V1 spellings of later types, and of forks ----------------------------------------------------
+
+
+def test_every_type_and_its_message_has_a_v1_spelling():
+    from demitasse.io.proto import LayerParameter, V1LayerParameter
+    from demitasse.layers.registry import CATALOG
+
+    assert {*CATALOG} - {*V1_TYPES.values()} == set()
+    for field in LayerParameter.DESCRIPTOR.fields:
+        old = V1LayerParameter.DESCRIPTOR.fields_by_name.get(field.name)
+        if field.name.endswith("_param"):
+            assert old is not None, field.name
+            assert old.message_type is field.message_type
+
+
+@pytest.mark.parametrize(
+    ("text", "current"),
+    [
+        (
+            "type: INTERP interp_param { shrink_factor: 8 }",
+            "type: 'Interp' interp_param { shrink_factor: 8 }",
+        ),
+        (
+            "type: SEG_ACCURACY seg_accuracy_param { ignore_label: 255 }",
+            "type: 'SegAccuracy' seg_accuracy_param { ignore_label: 255 }",
+        ),
+        (
+            "type: IMAGE_SEG_DATA image_data_param { label_type: PIXEL }",
+            "type: 'ImageSegData' image_data_param { label_type: PIXEL }",
+        ),
+        ("type: BN bn_param { bn_mode: INFERENCE }", "type: 'BN' bn_param { bn_mode: INFERENCE }"),
+        (
+            "type: ROI_POOLING roi_pooling_param { pooled_h: 7 }",
+            "type: 'ROIPooling' roi_pooling_param { pooled_h: 7 }",
+        ),
+        (
+            "type: CONVOLUTION3D blobs_lr: 2 convolution_param { kernel_depth: 3 temporal_pad: 1 }",
+            "type: 'Convolution' param { lr_mult: 2 } "
+            "convolution_param { kernel_depth: 3 temporal_pad: 1 }",
+        ),
+        (
+            "type: POOLING3D pooling_param { kernel_depth: 1 temporal_stride: 1 }",
+            "type: 'Pooling' pooling_param { kernel_depth: 1 temporal_stride: 1 }",
+        ),
+        (
+            "type: SOFTMAX_LOSS softmaxloss_param { ignore_label: 255 }",
+            "type: 'SoftmaxWithLoss' loss_param { ignore_label: 255 }",
+        ),
+        (
+            "type: CONVOLUTION strict_dim: false convolution_param { hole_h: 2 hole_w: 3 }",
+            "type: 'Convolution' convolution_param { dilation_h: 2 dilation_w: 3 }",
+        ),
+    ],
+)
+def test_old_entries_of_forks_become_current_layers(text, current):
+    net, _ = upgraded(f"layers {{ name: 'a' {text} }}")
+
+    assert same(net, f"layer {{ name: 'a' {current} }}")
+
+
+@pytest.mark.parametrize(
+    "fields", ["ignore_label: 0 ignore_label: 255", "weight_source: 'weights.txt'"]
+)
+def test_a_softmax_loss_of_deeplab_that_caffe_does_not_have_is_refused(fields):
+    with expect_error(PrototxtError, ErrorCode.UNSUPPORTED, mentions="softmaxloss_param"):
+        upgraded(f"layers {{ name: 'a' type: SOFTMAX_LOSS softmaxloss_param {{ {fields} }} }}")
+
+
+def fcn(stages, last):
+    """An old-format net of convolutions and poolings, as FCN has them, without its last layers."""
+    entry = "layers {{ name: '{0}' type: {1} bottom: '{2}' top: '{0}' {3} }}"
+    lines, below = [], "data"
+    for i in range(stages):
+        pad = 1 if i else 100
+        lines += [
+            entry.format(f"c{i}", "CONVOLUTION", below,
+                         f"convolution_param {{ kernel_size: 3 pad: {pad} }}"),
+            f"layers {{ name: 'r{i}' type: RELU bottom: 'c{i}' top: 'c{i}' }}",
+            entry.format(f"p{i}", "POOLING", f"c{i}", "pooling_param { kernel_size: 2 stride: 2 }"),
+        ]  # fmt: skip
+        below = f"p{i}"
+    lines.append(entry.format("fc", "CONVOLUTION", below, "convolution_param { kernel_size: 7 }"))
+    return "\n".join(["input: 'data' input_dim: [1, 3, 64, 64]", *lines, last])
+
+
+def test_a_crop_of_fcns_first_release_aligns_its_bottoms():
+    last = """
+        layers { name: 'up' type: DECONVOLUTION bottom: 'fc' top: 'up'
+                 convolution_param { kernel_size: 64 stride: 32 } }
+        layers { name: 'score' type: CROP bottom: 'up' bottom: 'data' top: 'score' }
+    """
+
+    net, notes = upgraded(fcn(5, last))
+
+    assert list(net.layer[-1].crop_param.offset) == [19, 19]  # as in FCN-32s
+    assert any("19, 19" in note for note in notes)
+
+
+def test_a_crop_with_an_offset_keeps_it():
+    last = "layers { name: 'c' type: CROP bottom: 'fc' bottom: 'data' crop_param { offset: 3 } }"
+
+    net, _ = upgraded(fcn(1, last))
+
+    assert list(net.layer[-1].crop_param.offset) == [3]
+
+
+@pytest.mark.parametrize("reference", ["p0", "other"])
+def test_a_crop_between_blobs_without_common_coordinates_begins_at_0(reference):
+    last = f"layers {{ name: 'c' type: CROP bottom: 'c0' bottom: '{reference}' top: 'c' }}"
+
+    net, notes = upgraded(fcn(1, last))
+
+    assert not net.layer[-1].HasField("crop_param")
+    assert any(isinstance(note, Problem) and "offset is 0" in note for note in notes)

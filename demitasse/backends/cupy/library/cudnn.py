@@ -62,6 +62,9 @@ def graph_of(cudnn: ModuleType, convolution: Convolution, properties: Any) -> An
 def _check(convolution: Convolution) -> None:
     """Raise Declined for what no graph can be made of."""
     axes = len(convolution.geometry.spatial)
+    if convolution.geometry.window.after:
+        message = "other pads after the axes than before"
+        raise Declined(message)
     if axes > MOST_AXES:
         message = f"{axes} spatial axes; cuDNN convolves over {MOST_AXES} at most"
         raise Declined(message)

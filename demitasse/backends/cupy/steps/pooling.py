@@ -1,4 +1,4 @@
-"""Pooling over height and width."""
+"""Pooling over depth, height and width."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from demitasse.backends.step import Declined, Operands, decline_in_place
 __all__ = ["AveragePoolStep", "MaxPoolStep", "pool"]
 
 
+AXES = 3
+"""Spatial axes of the kernels."""
+
+
 class _PoolStep(GpuStep[ops.Pool]):
     """Shared code of MAX and AVE pooling.
 
-    Shapes: bottom (N, C, H, W) -> top (N, C, *out).
+    Shapes: bottom (N, C, *spatial) -> top (N, C, *out), with up to three spatial axes.
     """
 
     narrow_params = ()
@@ -27,12 +31,23 @@ class _PoolStep(GpuStep[ops.Pool]):
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
         axes = len(op.bottom) - 2
-        if axes != 2:
-            message = f"{axes} spatial axes; kernels pool over height and width"
+        if axes > AXES:
+            message = f"{axes} spatial axes; kernels pool over {AXES} at most"
             raise Declined(message)
         self.small, self.large = math.prod(op.top), math.prod(op.bottom)
         # what every kernel takes after the number of elements
-        self.numbers = (*op.bottom[2:], *op.kernel, *op.stride, *op.pad, *op.top[2:])
+        self.numbers = [
+            number
+            for values, neutral in (
+                (op.bottom[2:], 1), (op.kernel, 1), (op.stride, 1), (op.pad, 0), (op.top[2:], 1)
+            )
+            for number in _three(values, neutral)
+        ]  # fmt: skip
+
+
+def _three(values: ops.Shape, neutral: int) -> ops.Shape:
+    """Return one value for each axis of the kernels, ``neutral`` for missing ones."""
+    return (*[neutral] * (AXES - len(values)), *values)
 
 
 class MaxPoolStep(_PoolStep):
@@ -69,18 +84,20 @@ class MaxPoolStep(_PoolStep):
 
 
 class AveragePoolStep(_PoolStep):
-    """The mean of each window, padding counted as Caffe counts it."""
+    """The mean of each window, with or without its padding."""
 
     def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
         super().__init__(engine, op, at)
         if op.tops > 1:
             message = "a second top, which the kernel writes for MAX alone"
             raise Declined(message)
+        after = _three(op.after or op.pad, 0) if op.counts_pads else (-1,) * AXES
+        numbers = (*self.numbers, *after)
         self._forward = engine.elementwise(
-            "pool", "average_pool", self.dtype, self.small, *self.numbers, reach=self.large
+            "pool", "average_pool", self.dtype, self.small, *numbers, reach=self.large
         )
         self._backward = engine.elementwise(
-            "pool", "average_pool_gradient", op.dtype, self.large, *self.numbers, reach=self.small
+            "pool", "average_pool_gradient", op.dtype, self.large, *numbers, reach=self.small
         )
 
     def forward(self) -> None:

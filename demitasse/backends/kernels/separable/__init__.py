@@ -38,7 +38,7 @@ def plan_separable(depthwise: ops.Conv, pointwise: ops.Conv, tuning: Tuning) -> 
     if not tuning.width or tuning.separable == "never":
         message = "our own separable convolution is off"
         raise Declined(message)
-    if not pointwise.is_pointwise or len(pointwise.kernel) != 2:
+    if depthwise.after or not pointwise.is_pointwise or len(pointwise.kernel) != 2:
         message = "a depthwise convolution runs as one with windows of one pixel in one group"
         raise Declined(message)
     strips = plan_depthwise(depthwise, depthwise.bottom, depthwise.top, tuning)

@@ -41,7 +41,7 @@ class PoolStep(HostStep[ops.Pool]):
         self.count = math.prod(op.bottom[:LEAD])
         self.spatial, self.positions = op.bottom[LEAD:], op.top[LEAD:]
         self.x_shape, self.y_shape = (self.count, *self.spatial), (self.count, *self.positions)
-        self.window = Window(op.kernel, op.stride, op.pad, (1,) * len(op.kernel))
+        self.window = Window(op.kernel, op.stride, op.pad, (1,) * len(op.kernel), op.after)
         self.size = self.window.canvas(self.spatial, self.positions)
         self.inside = (slice(None), *self.window.inside(self.spatial))
         self.block = max(1, min(self.count, BLOCK // math.prod(self.size)))
@@ -326,16 +326,8 @@ class AverageStep(PoolStep):
 
     def __init__(self, engine: Engine, op: ops.Pool, at: Operands) -> None:
         super().__init__(engine, op, at)
-        divisor = np.ones(self.positions, op.dtype)
-        for axis, (n, k, s, p) in enumerate(
-            zip(self.spatial, op.kernel, op.stride, op.pad, strict=True)
-        ):
-            first = np.arange(self.positions[axis]) * s - p
-            length = np.minimum(first + k, n + p) - first
-            divisor *= length.reshape(-1, *(1,) * (len(self.positions) - axis - 1)).astype(op.dtype)
-        # an empty window is 0 / 0; a divisor of NaN gives NaN without a warning
-        divisor[divisor == 0] = math.nan
-        self.divisor = divisor
+        divisors = self.window.divisors(self.spatial, self.positions, pads=op.counts_pads)
+        self.divisor = divisors.astype(op.dtype)
 
     def forward(self) -> None:
         x, y = self.x(), self.y()
@@ -405,7 +397,8 @@ def pool(engine: Engine, op: ops.Pool, at: Operands) -> PoolStep:
     if op.method == "STOCHASTIC":
         message = "STOCHASTIC; numpy's Steps are for MAX and AVE"
         raise Declined(message)
-    whole = op.kernel == op.bottom[LEAD:] and not any(op.pad) and set(op.top[LEAD:]) == {1}
+    pads = (*op.pad, *(op.after or ()))
+    whole = op.kernel == op.bottom[LEAD:] and not any(pads) and set(op.top[LEAD:]) == {1}
     if op.method == "AVE":
         return GlobalAverageStep(engine, op, at) if whole else AverageStep(engine, op, at)
     if whole:

@@ -74,8 +74,8 @@ class WindowStep(OnednnStep[C]):
         self.image, self.maps = (g.n, g.channels, *g.spatial), (g.n, g.maps, *g.positions)
         shape = (g.maps // g.group, g.channels // g.group, *op.kernel)
         self.w = shape if g.group == 1 else (g.group, *shape)
-        pad = dims(op.pad)
-        self.window = [dims(op.stride), dims(tuple(d - 1 for d in op.dilation)), pad, pad]
+        gaps = dims(tuple(d - 1 for d in op.dilation))
+        self.window = [dims(op.stride), gaps, dims(op.pad), dims(op.after or op.pad)]
 
     @abstractmethod
     def geometry(self) -> ConvGeometry:

@@ -89,7 +89,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
     def _jit_call(self) -> Runnable | None:
         """Return the forward pass in kernels of our own; None where none pays or can be made."""
         engine, op, at = self.engine, self.op, self.at
-        if not overlaps(op) or "overlap_add" in engine.tuning.without:
+        if op.after or not overlaps(op) or "overlap_add" in engine.tuning.without:
             return None
         x, y = (engine.innermost_layout(shape, 1) for shape in (op.bottom, op.top))
         operands = ConvOperands(
@@ -103,7 +103,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
     def _planes(self, plain: Description) -> Runnable | None:
         """Return what computes one channel at a time; None where the library does better."""
         engine, op, at = self.engine, self.op, self.at
-        if at.backward:
+        if at.backward or op.after:
             return None
         arguments = (
             InputArg(Arg.SRC, at.bottom[0], engine.plain(op.bottom)),
@@ -120,6 +120,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
         turned = ops.Conv(
             dtype=op.dtype, bottom=op.top, top=op.bottom, axis=op.axis, kernel=op.kernel,
             stride=op.stride, pad=op.pad, dilation=op.dilation, group=op.group, bias=False,
+            after=op.after,
         )  # fmt: skip
         kernels = conv_kernels(self.engine, turned, self.image, self.maps, training=True)
         if not isinstance(kernels, WinogradKernels):

@@ -20,7 +20,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims
 from demitasse.backends.onednn.library.primitive import Description, candidates
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
-from demitasse.backends.regions import Bins, bins, bins_between
+from demitasse.backends.regions import Bins, bins, bins_between, widened
 from demitasse.backends.step import Declined, Operand, Operands, decline_gradients, decline_in_place
 
 if TYPE_CHECKING:
@@ -146,10 +146,12 @@ def algorithm(op: ops.Pool) -> Algorithm:
     if op.method != "AVE":
         message = f"{op.method}; oneDNN takes MAX and AVE"
         raise Declined(message)
-    clipped = any(right > p for right, p in zip(beyond(op), op.pad, strict=True))
+    if not op.counts_pads:
+        return Algorithm.POOL_AVERAGE
+    clipped = any(right > p for right, p in zip(beyond(op), op.after or op.pad, strict=True))
     if not clipped:
         return Algorithm.POOL_AVERAGE_PADDED
-    if any(op.pad):
+    if any((*op.pad, *(op.after or ()))):
         message = "AVE with windows that reach beyond the pads, by which oneDNN divides otherwise"
         raise Declined(message)
     return Algorithm.POOL_AVERAGE
@@ -245,6 +247,8 @@ class _RegionStep(OnednnStep[O]):
     def forward(self) -> None:
         op, regions = self.op, self.at.bottom[1]
         corners = regions.data_memory.cpu_data()[: op.top[0] * VALUES].reshape(-1, VALUES)
+        if isinstance(op, ops.ROIPool):
+            corners = widened(corners, op.pad_ratio)
         images, size = op.bottom[0], (op.bottom[2], op.bottom[3])
         pooled = op.top[2], op.top[3]
         self.call.bins = type(self).cut(corners, op.scale, pooled, images, size)

@@ -102,6 +102,9 @@ class FullWidthConvStep(WindowStep[ops.Conv]):
         if op.bias and at.backward and wanted[1] and not wanted[0]:
             message = "a bias that is learned without its weight; both are one primitive's"
             raise Declined(message)
+        if op.after:
+            message = "other pads after the axes than before; rows have the same"
+            raise Declined(message)
         if len(op.kernel) != 2 or self.image[1] != 1 or self.image[3] < FEWEST:
             message = f"images of one channel and {FEWEST} columns or more are taken by their rows"
             raise Declined(message)

@@ -22,7 +22,7 @@ from demitasse.io.proto import PoolingParameter
 from demitasse.layers.convolution import ConvolutionBase
 from demitasse.layers.im2col import Im2col
 from demitasse.layers.interp import Interp
-from demitasse.layers.pooling import pooling_window
+from demitasse.layers.pooling import pooling_method, pooling_window
 from demitasse.layers.spp import SPP
 from demitasse.layers.upsample import Upsample
 
@@ -40,7 +40,7 @@ def _deconvolution(node: LayerNode, graph: GraphBuilder) -> None:
     """Add a ConvTranspose for each bottom."""
     layer = node.layer_as(ConvolutionBase)
     for x, y in zip(node.bottoms, node.tops, strict=True):
-        _product(graph, "ConvTranspose", layer, x, y, [*layer.window.pad, *layer.window.pad])
+        _product(graph, "ConvTranspose", layer, x, y, [*layer.window.pad, *layer.window.pad_after])
 
 
 def _pads_of(window: Window, size: Shape, out: Shape) -> list[int]:
@@ -49,9 +49,9 @@ def _pads_of(window: Window, size: Shape, out: Shape) -> list[int]:
     Caffe accepts a window that exceeds image and pads by less than a stride.
     """
     after = [
-        max(pad, (n - 1) * stride + extent - length - pad)
-        for pad, n, stride, extent, length in zip(
-            window.pad, out, window.stride, window.extent, size, strict=True
+        max(after, (n - 1) * stride + extent - length - before)
+        for (before, after), n, stride, extent, length in zip(
+            window.pads, out, window.stride, window.extent, size, strict=True
         )
     ]
     return [*window.pad, *after]
@@ -140,11 +140,13 @@ class Fit:
         window: The window.
         size: Size of the image.
         out: Number of windows along each axis.
+        counts_pads: Whether a mean counts the pads.
     """
 
     window: Window
     size: Shape
     out: Shape
+    counts_pads: bool = True
 
     @property
     def over(self) -> Shape:
@@ -166,20 +168,15 @@ class Fit:
 
     def divisor(self) -> np.ndarray:
         """Return the divisor of each window's sum; NaN for 0. Shape: (1, 1, *out)."""
-        total = np.ones((), np.float32)
-        window = self.window
-        for size, out, stride, length, pad in zip(
-            self.size, self.out, window.stride, window.kernel, window.pad, strict=True
-        ):
-            starts = np.arange(out) * stride - pad
-            total = np.multiply.outer(total, np.minimum(starts + length, size + pad) - starts)
-        return np.where(total == 0, np.nan, total).astype(np.float32)[None, None]
+        divisors = self.window.divisors(self.size, self.out, pads=self.counts_pads)
+        return divisors.astype(np.float32)[None, None]
 
 
 def _fit_of(p: PoolingParameter, spatial: Shape) -> Fit:
     """Return the placement of a layer's windows."""
     window = pooling_window(p, spatial)
-    return Fit(window, spatial, window.pooled(spatial, ceil=p.round_mode == PoolingParameter.CEIL))
+    out = window.pooled(spatial, ceil=p.round_mode == PoolingParameter.CEIL)
+    return Fit(window, spatial, out, pooling_method(p)[1])
 
 
 def _pooling(node: LayerNode, graph: GraphBuilder) -> None:
@@ -190,12 +187,13 @@ def _pooling(node: LayerNode, graph: GraphBuilder) -> None:
         _pool_any_size(node, graph, x, p)
         return
     fit = _fit_of(p, x.shape[2:])
-    if p.pool == PoolingParameter.AVE:
+    method, _ = pooling_method(p)
+    if method == "AVE":
         if p.global_pooling:
             graph.add("GlobalAveragePool", x, to=top)
         else:
             average(graph, x, fit, to=top)
-    elif p.pool == PoolingParameter.STOCHASTIC:
+    elif method == "STOCHASTIC":
         _stochastic(graph, x, fit, to=top)
     elif mask:
         _max_with_mask(graph, x, fit, top, mask[0])
@@ -209,10 +207,11 @@ def _pool_any_size(node: LayerNode, graph: GraphBuilder, x: Value, p: PoolingPar
     """Add a pooling for any image size, with ONNX's rounding."""
     window = pooling_window(p, x.shape[2:])
     up = p.round_mode == PoolingParameter.CEIL and set(window.stride) != {1}
-    ends, [top, *mask] = [*window.pad, *window.pad], node.tops
+    ends, [top, *mask] = [*window.pad, *window.pad_after], node.tops
+    method, counts_pads = pooling_method(p)
     gaps = any(s > k for s, k in zip(window.stride, window.kernel, strict=True))
-    means = p.pool != PoolingParameter.MAX
-    if mask or (up and (gaps or (means and any(window.pad)))):
+    means = method != "MAX" and counts_pads
+    if mask or (up and (gaps or (means and any(ends)))):
         message = (
             "this pooling is supported for one image size only: it has a mask, or rounds sizes up "
             "and has a stride above the kernel or a mean with pads"
@@ -222,10 +221,10 @@ def _pool_any_size(node: LayerNode, graph: GraphBuilder, x: Value, p: PoolingPar
     def pool(operator: str, image: str | Value, **how: Any) -> str:
         return graph.add(operator, image, ceil_mode=int(up), pads=ends, **_window(window), **how)
 
-    if p.pool == PoolingParameter.MAX:
+    if method == "MAX":
         pool("MaxPool", x, to=top)
-    elif p.pool == PoolingParameter.AVE:
-        pool("AveragePool", x, to=top, count_include_pad=int(not up))
+    elif method == "AVE":
+        pool("AveragePool", x, to=top, count_include_pad=int(counts_pads and not up))
     else:
         squares = pool("AveragePool", graph.add("Mul", x, x), count_include_pad=0)
         mean = graph.add("Add", pool("AveragePool", x, count_include_pad=0), graph.scalar(TINY))
@@ -253,18 +252,20 @@ def _max_with_mask(graph: GraphBuilder, x: Value, fit: Fit, top: Value, mask: Va
 def average(graph: GraphBuilder, x: str | Value, fit: Fit, to: Value | None = None) -> str:
     """Add AveragePool with Caffe's divisors."""
     window = fit.window
-    beyond = tuple(max(0, over - pad) for over, pad in zip(fit.over, window.pad, strict=True))
+    beyond = tuple(max(0, over - q) for over, q in zip(fit.over, window.pad_after, strict=True))
     if fit.some_empty:
         x = _padded(graph, x, (*window.pad, *fit.over), 0.0)
         mean = graph.add("AveragePool", x, **_window(window))
         return graph.add("Mul", mean, graph.constant(window.size / fit.divisor()), to=to)
-    if not any(beyond):
+    if not fit.counts_pads:
         return graph.add(
-            "AveragePool", x, to=to, count_include_pad=1, pads=[*window.pad, *window.pad],
-            **_window(window),
-        )  # fmt: skip
-    if any(window.pad):
-        x = _padded(graph, x, (*window.pad, *window.pad), 0.0)
+            "AveragePool", x, to=to, count_include_pad=0, pads=_pads(fit), **_window(window)
+        )
+    pads = [*window.pad, *window.pad_after]
+    if not any(beyond):
+        return graph.add("AveragePool", x, to=to, count_include_pad=1, pads=pads, **_window(window))
+    if any(pads):
+        x = _padded(graph, x, pads, 0.0)
     pads = [*(0,) * len(beyond), *beyond]
     return graph.add("AveragePool", x, to=to, count_include_pad=0, pads=pads, **_window(window))
 

@@ -216,8 +216,23 @@ def _move_anchors(graph: GraphBuilder, anchors: np.ndarray, code: str) -> str:
 def _roi_pooling(node: LayerNode, graph: GraphBuilder) -> None:
     p, (x, rois), [y] = node.layer.param.roi_pooling_param, node.bottoms, node.tops
     regions = rois.name if len(rois.shape) == 2 else graph.reshape(rois, [-1, 5])
+    regions = _widened(graph, regions, p.pad_ratio)
     size = [p.pooled_h, p.pooled_w]
     graph.add("MaxRoiPool", x, regions, to=y, pooled_shape=size, spatial_scale=p.spatial_scale)
+
+
+def _widened(graph: GraphBuilder, regions: str, ratio: float) -> str:
+    """Add regions that are wider on each side by a ratio of their size: a product and a sum."""
+    if not ratio:
+        return regions
+    factors, shift = np.eye(5, dtype=np.float32), np.zeros(5, np.float32)
+    for low, high in ((1, 3), (2, 4)):
+        for corner, sign in ((low, 1), (high, -1)):
+            factors[low, corner] += sign * ratio
+            factors[high, corner] -= sign * ratio
+            shift[corner] = -sign * ratio
+    weights = graph.constant(factors, "widening"), graph.constant(shift, "shift")
+    return graph.add("Gemm", regions, *weights)
 
 
 def _psroi_pooling(node: LayerNode, graph: GraphBuilder) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from demitasse.interop.export.layer_graph import LayerNode, Value
 from demitasse.interop.onnx_export.graph import Converter, GraphBuilder
+from demitasse.layers.activations import ReLU
 from demitasse.layers.dropout import Dropout
 from demitasse.layers.exp_log_power import Exp, Log, Power
 
@@ -21,17 +22,19 @@ def _plain(operator: str) -> Converter:
 
 
 def _relu(node: LayerNode, graph: GraphBuilder) -> None:
-    """Add Relu, or LeakyRelu with ``negative_slope``."""
-    slope = node.layer.param.relu_param.negative_slope
-    if slope:
+    """Add Relu, or LeakyRelu with ``negative_slope``; Clip for ReLU6."""
+    layer = node.layer_as(ReLU)
+    slope = layer.slope
+    if layer.limited:
+        _relu6(node, graph, slope)
+    elif slope:
         graph.add("LeakyRelu", node.bottoms[0], to=node.tops[0], alpha=slope)
     else:
         graph.add("Relu", node.bottoms[0], to=node.tops[0])
 
 
-def _relu6(node: LayerNode, graph: GraphBuilder) -> None:
-    """Add Clip, after LeakyRelu with ``negative_slope``."""
-    slope = node.layer.param.relu6_param.negative_slope
+def _relu6(node: LayerNode, graph: GraphBuilder, slope: float) -> None:
+    """Add Clip, after LeakyRelu with a slope."""
     if slope:
         x: str | Value = graph.add("LeakyRelu", node.bottoms[0], alpha=slope)
         graph.add("Min", x, graph.scalar(6), to=node.tops[0])
@@ -154,7 +157,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "PReLU": _prelu,
     "Power": _power,
     "ReLU": _relu,
-    "ReLU6": _relu6,
+    "ReLU6": _relu,
     "Sigmoid": _plain("Sigmoid"),
     "Swish": _swish,
     "TanH": _plain("Tanh"),

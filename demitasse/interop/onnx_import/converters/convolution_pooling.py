@@ -214,7 +214,7 @@ ROUND_MODES = ("CEIL", "FLOOR")
 """Round modes of Pooling, the default first."""
 
 IMAGE = 2
-"""Number of image axes that Pooling supports."""
+"""Number of axes of an image; a row is read as an image of one row."""
 
 
 def _max_pool(node: Node, net: NetBuilder) -> None:
@@ -250,10 +250,7 @@ def _pool(node: Node, net: NetBuilder, method: str) -> None:
     """Add Pooling."""
     where = _window_geometry(node, tuple(node.attributes["kernel_shape"]), node.x.shape[2:])
     x, spatial, out = net.blob(node.x), node.x.shape[2:], node.y.shape[2:]
-    flat = len(spatial) == IMAGE
-    if len(spatial) > IMAGE:
-        message = f"got images of {len(spatial)} axes, Pooling supports 2"
-        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+    flat = len(spatial) >= IMAGE
     if set(where.dilation) != {1}:
         message = f"got dilations {list(where.dilation)}, which Pooling does not support"
         raise NetError(message, code=ErrorCode.UNSUPPORTED)
@@ -264,7 +261,7 @@ def _pool(node: Node, net: NetBuilder, method: str) -> None:
         spatial, out = (1, *spatial), (1, *out)
     skipped, rounding = _plan_windows(where, spatial, out)
     pad = tuple(b + n * s for b, n, s in zip(where.before, skipped, where.stride, strict=True))
-    window = Window(where.kernel, where.stride, pad, (1,) * IMAGE)
+    window = Window(where.kernel, where.stride, pad, (1,) * len(pad))
     made = window.pooled(spatial, ceil=rounding == "CEIL")
     factors = _factors(node, where, spatial, out, pad) if method == "AVE" else None
     last = flat and made == out and factors is None
@@ -281,7 +278,7 @@ def _pool(node: Node, net: NetBuilder, method: str) -> None:
     for axis, (first, size) in enumerate(zip(skipped, out, strict=True)):
         found = net.slice(found, axis + 2, first, first + size)
     if factors is not None:
-        fields = {"axis": 2, "num_axes": IMAGE}
+        fields = {"axis": 2, "num_axes": len(pad)}
         found = net.add("Scale", [found], net.shapes[found], to=node.y if flat else None,
                         weights=[factors], scale_param=fields)  # fmt: skip
     if not flat:
@@ -299,6 +296,8 @@ def _fields(method: str, window: Window, rounding: str) -> dict[str, Any]:
         if len(set(values)) == 1:
             if values[0] != usual:
                 fields[short] = values[0]
+        elif len(values) != IMAGE:
+            fields[f"{short}_3d"] = list(values)
         else:
             fields[f"{name}_h"], fields[f"{name}_w"] = values
     if rounding == "FLOOR":

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from demitasse.backends.windows import Window
+from demitasse.backends.windows import Shape, Window
 from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.export.layer_graph import LayerNode
 from demitasse.interop.torch_export.code import Converter, ModuleCode, sizes
@@ -12,7 +12,7 @@ from demitasse.io.proto import PoolingParameter
 from demitasse.layers.convolution import ConvolutionBase
 from demitasse.layers.im2col import Im2col
 from demitasse.layers.interp import Interp
-from demitasse.layers.pooling import pooling_window
+from demitasse.layers.pooling import pooling_method, pooling_window
 from demitasse.layers.spp import SPP
 from demitasse.layers.upsample import Upsample
 
@@ -37,7 +37,8 @@ def _product(node: LayerNode, code: ModuleCode, kind: str) -> None:
     into, out = x.shape[layer.axis], node.tops[0].shape[layer.axis]
     options = [f"{into}", f"{out}", sizes(window.kernel)]
     options += [f"stride={sizes(window.stride)}"] if set(window.stride) != {1} else []
-    options += [f"padding={sizes(window.pad)}"] if any(window.pad) else []
+    pad = tuple(map(min, window.pads))  # other pads become F.pad, or a slice
+    options += [f"padding={sizes(pad)}"] if any(pad) else []
     options += [f"dilation={sizes(window.dilation)}"] if set(window.dilation) != {1} else []
     options += [f"groups={layer.group}"] if layer.group != 1 else []
     options += [] if layer.has_bias else ["bias=False"]
@@ -56,6 +57,8 @@ def _product(node: LayerNode, code: ModuleCode, kind: str) -> None:
             image = _padded(code, image, window, bottom.shape[layer.axis + 1 :],
                               top.shape[layer.axis + 1 :])  # fmt: skip
         maps = f"{module}({image})"
+        if kind == "ConvTranspose":
+            maps += _cropped(window)
         code.let(code.reshaped(maps, top.sizes) if lead else maps, top)
 
 
@@ -67,15 +70,32 @@ def _padded(
     Caffe accepts a window that exceeds image and pads by less than a stride.
     """
     beyond = [
-        max(0, (n - 1) * stride + extent - length - 2 * pad)
-        for n, stride, extent, length, pad in zip(
-            out, window.stride, window.extent, size, window.pad, strict=True
+        (before - min(before, after),
+         max(after, (n - 1) * stride + extent - length - before) - min(before, after))
+        for n, stride, extent, length, (before, after) in zip(
+            out, window.stride, window.extent, size, window.pads, strict=True
         )
-    ]
-    if not any(beyond):
+    ]  # fmt: skip
+    if not any(map(any, beyond)):
         return image
-    pads = [side for count in reversed(beyond) for side in (0, count)]
-    return f"F.pad({image}, {tuple(pads)})"
+    return f"F.pad({image}, {_sides(beyond)})"
+
+
+def _cropped(window: Window) -> str:
+    """Return the index that crops a transposed convolution where pads differ."""
+    if window.after is None:
+        return ""
+    low = [min(pair) for pair in window.pads]
+    spans = [
+        f"{before - least or ''}:{least - after or ''}"
+        for (before, after), least in zip(window.pads, low, strict=True)
+    ]
+    return f"[..., {', '.join(spans)}]"
+
+
+def _sides(pairs: Iterable[tuple[int, int]]) -> tuple[int, ...]:
+    """Return pads of axes in the order of F.pad: the last axis first."""
+    return tuple(side for pair in reversed([*pairs]) for side in pair)
 
 
 def _im2col(node: LayerNode, code: ModuleCode) -> None:
@@ -88,9 +108,9 @@ def _im2col(node: LayerNode, code: ModuleCode) -> None:
     if layer.axis != 1:
         images = code.reshaped(images, [-1, *x.sizes[layer.axis :]])
     images = _padded(code, images, window, x.shape[layer.axis + 1 :], y.shape[layer.axis + 1 :])
-    options = [sizes(window.kernel)]
+    options, pad = [sizes(window.kernel)], tuple(map(min, window.pads))
     for name, values, usual in (
-        ("dilation", window.dilation, 1), ("padding", window.pad, 0), ("stride", window.stride, 1)
+        ("dilation", window.dilation, 1), ("padding", pad, 0), ("stride", window.stride, 1)
     ):  # fmt: skip
         options += [f"{name}={sizes(values)}"] if set(values) != {usual} else []
     columns = f"F.unfold({images}, {', '.join(options)})"
@@ -128,10 +148,23 @@ def _pooling(node: LayerNode, code: ModuleCode) -> None:
     p, [x] = node.layer.param.pooling_param, node.bottoms
     image, [top, *mask] = code.variable(x), node.tops
     window = pooling_window(p, x.shape[2:])
-    if p.global_pooling and not mask and p.pool != PoolingParameter.STOCHASTIC:
-        kind = "Max" if p.pool == PoolingParameter.MAX else "Avg"
-        module = code.module(node, f"nn.Adaptive{kind}Pool2d(1)")
+    axes = len(window.kernel)
+    method, _ = pooling_method(p)
+    if axes > 3 or (method == "STOCHASTIC" and axes != 2):
+        message = f"got a pooling ({method}) over {axes} axes; PyTorch supports 1 to 3, 2 if random"
+        raise NetError(message, code=ErrorCode.UNSUPPORTED, got=axes)
+    if p.global_pooling and not mask and method != "STOCHASTIC":
+        kind = "Max" if method == "MAX" else "Avg"
+        module = code.module(node, f"nn.Adaptive{kind}Pool{axes}d(1)")
         code.let(f"{module}({image})", top)
+        return
+    if (
+        method != "STOCHASTIC"
+        and not mask
+        and not _pytorch_has(p, window, x.shape[2:])
+        and (axes != 2 or window.after is not None or not pooling_method(p)[1])
+    ):
+        code.let(_padded_pool(code, image, p, window, x.shape[2:], top.shape[2:]), top)
         return
     if mask or (p.pool != PoolingParameter.STOCHASTIC and _pytorch_has(p, window, x.shape[2:])):
         if not _pytorch_has(p, window, x.shape[2:]):
@@ -160,6 +193,7 @@ def _pytorch_has(p: PoolingParameter, window: Window, size: Sequence[int]) -> bo
     Caffe keeps if there are no pads.
     """
     half = all(2 * pad <= kernel for pad, kernel in zip(window.pad, window.kernel, strict=True))
+    half = half and window.after is None
     gaps = any(stride > kernel for stride, kernel in zip(window.stride, window.kernel, strict=True))
     fits = all(
         length + 2 * pad >= kernel
@@ -169,13 +203,32 @@ def _pytorch_has(p: PoolingParameter, window: Window, size: Sequence[int]) -> bo
 
 
 def _module(p: PoolingParameter, window: Window, *, mask: bool) -> str:
-    kind = "Max" if p.pool == PoolingParameter.MAX else "Avg"
+    method, counts_pads = pooling_method(p)
+    kind = "Max" if method == "MAX" else "Avg"
     options = [sizes(window.kernel)]
     options += [f"stride={sizes(window.stride)}"] if window.stride != window.kernel else []
     options += [f"padding={sizes(window.pad)}"] if any(window.pad) else []
     options += ["return_indices=True"] if mask else []
     options += ["ceil_mode=True"] if _rounds_up(p) and set(window.stride) != {1} else []
-    return f"nn.{kind}Pool2d({', '.join(options)})"
+    options += ["count_include_pad=False"] if kind == "Avg" and not counts_pads else []
+    return f"nn.{kind}Pool{len(window.kernel)}d({', '.join(options)})"
+
+
+def _padded_pool(
+    code: ModuleCode, image: str, p: PoolingParameter, window: Window, size: Shape, out: Shape
+) -> str:
+    """Return a pooling of windows over pads of any size on each side."""
+    method, counts_pads = pooling_method(p)
+    counted = [pair if counts_pads else (0, 0) for pair in window.pads]
+    beyond = [
+        (before - low, (n - 1) * stride + extent - length - before - high)
+        for n, stride, extent, length, (before, _), (low, high) in zip(
+            out, window.stride, window.kernel, size, window.pads, counted, strict=True
+        )
+    ]
+    mode = '"max"' if method == "MAX" else '"mean"'
+    how = [window.kernel, window.stride, _sides(counted), _sides(beyond)]
+    return code.call("padded_pool", image, mode, *(str(tuple(map(int, one))) for one in how))
 
 
 def _caffe_pool(code: ModuleCode, image: str, kind: int, window: Window, up: bool) -> str:

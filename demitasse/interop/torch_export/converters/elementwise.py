@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from demitasse.interop.export.layer_graph import LayerNode
 from demitasse.interop.torch_export.code import Converter, ModuleCode, number
+from demitasse.layers.activations import ReLU
 from demitasse.layers.dropout import Dropout
 from demitasse.layers.exp_log_power import Exp, Log, Power
 
@@ -26,15 +27,12 @@ def _module(node: LayerNode, code: ModuleCode, made: str) -> None:
 
 
 def _relu(node: LayerNode, code: ModuleCode) -> None:
-    """Add ReLU, or LeakyReLU with ``negative_slope``."""
-    slope = node.layer.param.relu_param.negative_slope
-    _module(node, code, f"nn.LeakyReLU({number(slope)})" if slope else "nn.ReLU()")
-
-
-def _relu6(node: LayerNode, code: ModuleCode) -> None:
-    """Add ReLU6, or its formula with ``negative_slope``."""
-    slope = node.layer.param.relu6_param.negative_slope
-    if slope:
+    """Add ReLU or ReLU6; LeakyReLU or a formula with ``negative_slope``."""
+    layer = node.layer_as(ReLU)
+    slope = layer.slope
+    if not layer.limited:
+        _module(node, code, f"nn.LeakyReLU({number(slope)})" if slope else "nn.ReLU()")
+    elif slope:
         x = code.variable(node.bottoms[0])
         code.let(f"F.leaky_relu({x}, {number(slope)}).clamp(max=6)", node.tops[0])
     else:
@@ -127,7 +125,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "PReLU": _prelu,
     "Power": _power,
     "ReLU": _relu,
-    "ReLU6": _relu6,
+    "ReLU6": _relu,
     "Sigmoid": _plain("nn.Sigmoid()"),
     "Swish": _swish,
     "TanH": _plain("nn.Tanh()"),

@@ -13,6 +13,9 @@ from google.protobuf.message import Message
 from demitasse.io.proto.text.schema import schema
 from demitasse.io.proto.text.tokens import Token
 
+LISTED_IN = frozenset({"PoolingParameter"})
+"""Messages with entries in the table's ``lists``."""
+
 TABLE = Path(__file__).with_name("dialects.toml")
 
 
@@ -61,6 +64,13 @@ class Entry(NamedTuple):
 def lookup(message: str, field: str) -> Entry | None:
     """Return the entry of a field that Caffe does not have."""
     return _entries().get(f"{message}.{field}")
+
+
+def list_of(message: str, field: str) -> str:
+    """Return the repeated field that takes several values of a field, or an empty string."""
+    if message not in LISTED_IN:
+        return ""
+    return str(_table()["lists"].get(f"{message}.{field}", ""))
 
 
 def forks_of_field(message: str, field: str) -> str:

@@ -156,7 +156,10 @@ class Parser:
             self._unknown(message, shape, token)
         else:
             earlier = first.setdefault(token.text, token)
-            if earlier is not token and not field.repeated:
+            listed = "" if field.repeated else dialects.list_of(shape.name, token.text)
+            if listed and (earlier is not token or cursor.begins_list()):
+                field = self._list(message, shape, token, listed)
+            elif earlier is not token and not field.repeated:
                 self._fault(token, _twice(token.text, cursor.line(earlier)))
                 message = type(message)()  # continue, for faults inside the value
             if self._depth == 0 and token.text == "input" and self.input_line is None:
@@ -164,6 +167,17 @@ class Parser:
             self._known(message, field, token)
         if not cursor.take(","):
             cursor.take(";")
+
+    def _list(self, message: Any, shape: Schema, name: Token, listed: str) -> Field:
+        """Return the repeated field for a field with several values; move the first value there."""
+        values = getattr(message, listed)
+        if message.HasField(name.text):
+            values.append(getattr(message, name.text))
+            message.ClearField(name.text)
+        if len(values) <= 1:
+            done = f"{name.text} with several values is read as one for each spatial axis"
+            self._warn(name, done, "foreign-field")
+        return shape.fields[listed]
 
     def _known(self, message: Message, field: Field, name: Token) -> None:
         cursor = self.cursor

@@ -119,6 +119,10 @@ class Cursor:
             return False
         return self._after.text in {":", "{", "<"}
 
+    def begins_list(self) -> bool:
+        """Return True if a list in brackets follows a field name that was just consumed."""
+        return (self.next.text, self._after.text) == (":", "[")
+
     def line(self, token: Token) -> int:
         """Return the line of a token, from 1."""
         return self._places.line(token.offset)

@@ -59,6 +59,8 @@ def conv_kernels(
         followers: What may run as one with it.
         training: Whether filters change between passes.
     """
+    if op.after:
+        return ConvKernels(engine, x, ("other pads after the axes than before",))
     tuning = engine.tuning.as_set(wanted())
     if max(op.kernel) == 1:  # a product of matrices, which the library does best
         if not training:

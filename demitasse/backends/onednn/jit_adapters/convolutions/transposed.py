@@ -85,7 +85,7 @@ def transposed_kernels(
     """
     reach = tuple(d * (k - 1) for d, k in zip(op.dilation, op.kernel, strict=True))
     pad = tuple(r - p for r, p in zip(reach, op.pad, strict=True))
-    if op.group > 1 or set(op.stride) != {1} or min(pad) < 0:
+    if op.group > 1 or op.after or set(op.stride) != {1} or min(pad) < 0:
         return None
     turned = ops.Conv(
         dtype=op.dtype, bottom=y, top=x, axis=1, kernel=op.kernel, stride=op.stride, pad=pad,
