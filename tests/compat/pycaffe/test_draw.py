@@ -100,7 +100,9 @@ def test_factors_of_the_learning_rate(net):
 def test_colours_and_names_for_types():
     assert draw.choose_color_by_layertype("Pooling") == "#FF9900"
     assert draw.choose_color_by_layertype("Concat") == draw.LAYER_STYLE_DEFAULT["fillcolor"]
-    assert draw.get_pooling_types_dict() == {0: "MAX", 1: "AVE", 2: "STOCHASTIC"}
+    assert draw.get_pooling_types_dict() == {
+        0: "MAX", 1: "AVE", 2: "STOCHASTIC", 3: "AVE_EXC_PAD",
+    }  # fmt: skip
 
 
 def test_the_graph_of_a_net_in_graphviz_language(net):
