@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuda_host import cuda_at
+from expect_error import expect_error
 from PIL import Image
 from replays import played_from_now_on
 
 from demitasse import Net
 from demitasse.backends.recording import NotRecorded
 from demitasse.core.config import settings
-from demitasse.errors import DeviceError
+from demitasse.errors import DeviceError, ErrorCode, NetError
 
 LAYERS = """
 layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param {
@@ -368,6 +369,24 @@ def test_an_interrupted_recording_leaves_everything_as_it_was(make, monkeypatch)
     check(
         make, run, MADE.replace('type: "gaussian"', 'type: "constant" value: 2'), "TRAIN", times=4
     )
+
+
+def test_gradients_of_a_failed_launch_are_refused(make, monkeypatch):
+    net = make(MADE, "TRAIN")
+    for _ in range(3):
+        net.clear_param_diffs()
+        net.forward_backward()
+    net.clear_param_diffs()
+
+    def fail(recording):
+        raise DeviceError("no more")
+
+    monkeypatch.setattr(type(check.played[-1]), "play", fail)
+    with expect_error(DeviceError, mentions="no more"):
+        net.forward_backward()
+
+    with expect_error(NetError, ErrorCode.BAD_STATE):
+        net.check_gradients()
 
 
 def test_memory_of_recordings_counts(make):
