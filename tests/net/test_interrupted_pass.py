@@ -228,11 +228,12 @@ def other(net):
     if id(net) not in others:
         others.clear()
         source = Net(net._source, device=net.device, seed=9)
-        others[id(net)] = source
-    return others[id(net)]
+        others[id(net)] = net, source
+    return others[id(net)][1]
 
 
-others: dict[int, Net] = {}
+others: dict[int, tuple[Net, Net]] = {}
+"""Nets by the identity of another, which lives as long, so that no later net has it too."""
 
 WORK = [grown, shrunk, moved, shared, loaded, copied, adopted, predicted]
 
