@@ -85,7 +85,7 @@ class HostEngine(Engine):
 
     def do(self, work: Callable[[], None]) -> None:
         """Do what the device would, or keep it while it is recorded."""
-        if self.recorded is None:
+        if self.input_updates is None:
             work()
         else:
             self.tape.append(work)
@@ -113,7 +113,7 @@ class HostEngine(Engine):
         return np.array(host)
 
     def put(self, host: np.ndarray, array: np.ndarray) -> None:
-        assert self.recorded is None  # CUDA refuses copies from the host while it records
+        assert self.input_updates is None  # CUDA refuses copies from the host while it records
         array[...] = host
 
     def address(self, array: np.ndarray) -> int:
@@ -148,15 +148,15 @@ class HostRecorder:
         return nullcontext()
 
     def record(self, work: Callable[[], None]) -> "HostRecording":
-        engine, renewals = self.engine, []
-        engine.recorded, engine.tape = renewals, []
+        engine, updates = self.engine, []
+        engine.input_updates, engine.tape = updates, []
         try:
             work()
         except RuntimeError as error:
             raise NotRecorded(str(error)) from error
         finally:
-            engine.recorded = None
-        return HostRecording(renewals, engine.tape)
+            engine.input_updates = None
+        return HostRecording(updates, engine.tape)
 
 
 class HostRecording:
@@ -164,15 +164,15 @@ class HostRecording:
 
     compiled = False
 
-    def __init__(self, renewals: list[Callable[[], None]], tape: list[Callable[[], None]]) -> None:
-        self.renewals, self.tape = renewals, tape
+    def __init__(self, updates: list[Callable[[], None]], tape: list[Callable[[], None]]) -> None:
+        self.updates, self.tape = updates, tape
 
     @property
     def nbytes(self) -> int:
         return 0
 
     def play(self) -> None:
-        for one in (*self.renewals, *self.tape):
+        for one in (*self.updates, *self.tape):
             one()
 
 
@@ -203,7 +203,7 @@ class HostCudaBackend(Backend):
 
     def refuse_while_recording(self) -> None:
         """Refuse copies, as cupy does."""
-        if self.engine.recorded is not None:
+        if self.engine.input_updates is not None:
             raise RuntimeError("copies between host and device cannot be captured")
 
     def fill(self, array: np.ndarray, value: float) -> None:

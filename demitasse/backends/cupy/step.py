@@ -93,13 +93,13 @@ class NarrowParameter(_Narrow):
 
     def read(self) -> Array:
         """Return the copy, for reading. Shape: the parameter's."""
-        if self._engine.recorded is None or self._copy is None:
-            self._renew()
-        else:  # before the recorded work is played
-            self._engine.recorded.append(self._renew)
+        if self._copy is None:
+            self._update()
+        else:
+            self._engine.update_input(self._update)
         return self._copy
 
-    def _renew(self) -> None:
+    def _update(self) -> None:
         memory = self._blob.data_memory
         now = (memory.serial, memory.version)
         if now == self._known:

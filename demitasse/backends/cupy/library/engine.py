@@ -6,7 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from importlib.resources import files
 from typing import Any, ClassVar
 
@@ -86,7 +86,7 @@ class Grid:
 
 
 class _OfThread(threading.local):
-    recorded: list[Callable[[], None]] | None = None
+    input_updates: list[Callable[[], None]] | None = None
 
 
 class Engine(ABC):
@@ -102,13 +102,24 @@ class Engine(ABC):
     _thread: ClassVar = _OfThread()
 
     @property
-    def recorded(self) -> list[Callable[[], None]] | None:
-        """While this thread records work: what is to be called before it is played. Else None."""
-        return self._thread.recorded
+    def input_updates(self) -> list[Callable[[], None]] | None:
+        """Copies of host numbers before each replay, while this thread records; otherwise None."""
+        return self._thread.input_updates
 
-    @recorded.setter
-    def recorded(self, renewals: list[Callable[[], None]] | None) -> None:
-        self._thread.recorded = renewals
+    @input_updates.setter
+    def input_updates(self, updates: list[Callable[[], None]] | None) -> None:
+        self._thread.input_updates = updates
+
+    def update_input(self, update: Callable[[], None]) -> None:
+        """Copy numbers of the host to the device now, or before each replay of recorded work.
+
+        Args:
+            update: Copies the present numbers.
+        """
+        if self.input_updates is None:
+            update()
+        else:
+            self.input_updates.append(update)
 
     @property
     def nbytes(self) -> int:
@@ -336,15 +347,14 @@ class DeviceScalars:
         self._engine, self._held = engine, b""
 
     def holding(self, values: Callable[[], np.ndarray]) -> Array:
-        """Return the array, holding what ``values`` gives; asked again whenever it is played.
+        """Return the array, filled with the present values, now or before each replay.
 
-        Shapes: values (count,), of the cell's dtype -> (count,).
+        Args:
+            values: Returns the values.
+
+        Shapes: values (count,), of the array's dtype -> (count,).
         """
-        renew = partial(self._renew, values)
-        if self._engine.recorded is None:
-            renew()
-        else:
-            self._engine.recorded.append(renew)
+        self._engine.update_input(lambda: self.write(values()))
         return self.array
 
     def write(self, values: np.ndarray) -> None:
@@ -354,6 +364,3 @@ class DeviceScalars:
             self._held = b""  # until they are there
             self._engine.put(values, self.array)
             self._held = bits
-
-    def _renew(self, values: Callable[[], np.ndarray]) -> None:
-        self.write(values())

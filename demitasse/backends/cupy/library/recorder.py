@@ -1,4 +1,4 @@
-"""CUDA graphs: what a stream is given is kept, and launched as one."""
+"""CUDA graphs: work queued on a stream is captured, and launched as one."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["GraphRecorder"]
 
 @dataclass(frozen=True, eq=False)
 class GraphRecording:
-    """A graph, launched on whatever stream is current.
+    """A CUDA graph, launched on the current stream.
 
     Attributes:
         graph: ``cupy.cuda.Graph``.
-        renewals: What brings numbers of the host to the device.
-        pool: Memory of its own that the graph works with.
-        held: Other memory and handles that it works with.
-        current: Returns the stream that is current.
-        home: The stream that was current when it was recorded, on which its memory is in order.
+        input_updates: Copies of numbers of the host to the device before each launch.
+        pool: Memory pool of the graph.
+        held: Other memory and handles that the graph uses.
+        current: Returns the current stream.
+        home: The current stream of the recording, on which the graph's memory is in order.
     """
 
     graph: Any
-    renewals: list[Callable[[], None]]
+    input_updates: list[Callable[[], None]]
     pool: Any
     held: tuple[object, ...]
     current: Callable[[], Any]
@@ -45,26 +45,25 @@ class GraphRecording:
         here = self.current()
         if here != self.home:
             here.wait_event(self.home.record())
-        for renew in self.renewals:
-            renew()
+        for update in self.input_updates:
+            update()
         self.graph.launch()
         if here != self.home:
             self.home.wait_event(here.record())
 
 
 class GraphRecorder:
-    """Records on a stream of its own, since CUDA does not record its default stream.
+    """Records on a stream of its own, since CUDA does not capture its default stream.
 
-    Arrays that are made while work is recorded come from a pool of the recording's own: what is
-    freed on the way is never given to others, and the graph may write to it for as long as it
-    lives.
+    Arrays that are allocated during a capture come from the recording's own memory pool, so that
+    nothing else uses their memory while the graph exists.
 
     Args:
         cupy: The library.
-        engine: Whose work is recorded.
+        engine: The engine of the recorded work.
         side_streams: Filled during a capture: the stream that captures, by address, and the stream
             that it replaces.
-        alone: Held while we record: other threads wait before they use the GPU.
+        alone: Lock during a capture; other threads wait before they use the GPU.
     """
 
     def __init__(
@@ -89,28 +88,28 @@ class GraphRecorder:
     def record(self, work: Callable[[], object]) -> GraphRecording:
         cuda, engine, stream = self._cupy.cuda, self._engine, self._stream
         home = cuda.get_current_stream()
-        pool, renewals = cuda.MemoryPool(), list[Callable[[], None]]()
+        pool, updates = cuda.MemoryPool(), list[Callable[[], None]]()
         try:
             with self.side_stream(), cuda.using_allocator(pool.malloc):
                 stream.begin_capture()
-                engine.recorded = renewals
+                engine.input_updates = updates
                 try:
                     work()
                 except BaseException:
-                    with suppress(Exception):  # it says again that the capture has failed
+                    with suppress(Exception):  # the capture's failure once more
                         stream.end_capture()
                     raise
                 finally:
-                    engine.recorded = None
+                    engine.input_updates = None
                 graph, held = stream.end_capture(), engine.held()
         except (RuntimeError, NotImplementedError, DeviceError) as error:
             message = f"CUDA does not record it ({type(error).__name__}: {error})"
             raise NotRecorded(message) from error
-        return GraphRecording(graph, renewals, pool, held, cuda.get_current_stream, home)
+        return GraphRecording(graph, updates, pool, held, cuda.get_current_stream, home)
 
     @contextmanager
     def side_stream(self) -> Iterator[None]:
-        """Make our stream current, after what is queued and before what will be."""
+        """Make the stream of captures current, after earlier work and before later work."""
         outer = self._cupy.cuda.get_current_stream()
         self._stream.wait_event(outer.record())
         if outer != self._stream:
@@ -118,5 +117,5 @@ class GraphRecorder:
         try:
             with self._alone, self._stream:
                 yield
-        finally:  # what was queued before an error is still under way
+        finally:  # work queued before an error still runs
             outer.wait_event(self._stream.record())
