@@ -74,6 +74,8 @@ class ErrorCode(StrEnum):
     """A file, folder, record or data set does not exist."""
     EXISTS = "exists"
     """A file or database to be created exists already."""
+    IN_USE = "in-use"
+    """Another process uses the file or folder."""
     UNREADABLE = "unreadable"
     """A file or record cannot be decoded or parsed."""
     TRUNCATED = "truncated"

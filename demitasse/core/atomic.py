@@ -1,7 +1,13 @@
 """Atomic replacement of files and folders: a reader sees the old content or the new one.
 
-Incomplete files are called ``.NAME.1a2b3c4d.part`` and are never read. A killed process leaves its
-incomplete files behind; the next process that writes to the folder deletes them.
+Incomplete files are called ``.NAME.CHECK.1a2b3c4d.part`` and are never read. ``CHECK`` is a hash of
+the other parts, so no other program makes such a name by accident. A process locks its incomplete
+files. A killed process leaves its files behind, without a lock; the next process that writes to the
+folder deletes them once they are ten minutes old. Where files cannot be locked nothing is deleted.
+
+The new file has mode, owner, group, ACL and extended attributes of the file that it replaces, as
+far as the system permits, and is never more accessible before. Other hard links of the old file
+keep the old content.
 """
 
 from __future__ import annotations
@@ -9,37 +15,65 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import shutil
+import stat
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
+from demitasse.core.hashing import digest
 from demitasse.core.paths import regular_file
 
-__all__ = ["atomic_write", "partial_name", "put_in_place"]
+if sys.platform != "win32":
+    import fcntl
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+__all__ = [
+    "atomic_write",
+    "is_partial_name",
+    "locked_folder",
+    "partial_folder",
+    "partial_name",
+    "put_in_place",
+]
 
 ABANDONED = 600
 """Seconds without a change after which an incomplete file counts as abandoned."""
 
+PART = 1 << 20
+"""Bytes of a file that are read at a time."""
+
 HERE, EXCHANGE = -100, 2
 """``AT_FDCWD`` and ``RENAME_EXCHANGE`` of Linux."""
+
+PRIVATE_FILE, PRIVATE_FOLDER, PUBLIC = 0o600, 0o700, 0o666
+"""Modes of new files and folders; the last is restricted by the process's umask."""
+
+PARTIAL = re.compile(
+    r"\.(?P<name>.+)\.(?P<check>[0-9a-f]{16})\.(?P<key>[0-9a-f]{8})\.part", re.DOTALL
+)
 
 _cleared: set[Path] = set()
 """Folders whose abandoned files this process has deleted."""
 
 
 @contextmanager
-def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def atomic_write(path: str | os.PathLike[str], hashed: _Hash | None = None) -> Iterator[BinaryIO]:
     """Open a temporary file that replaces ``path`` when the block ends without an exception.
 
     The bytes are flushed to disk before the rename. If the block raises, ``path`` is unchanged and
-    the temporary file is deleted. Permissions of an existing file are kept. Libraries that open
-    files by name can use ``file.name``.
+    the temporary file is deleted. Libraries that open files by name can use ``file.name``.
 
     Args:
         path: The file to write; its folder must exist.
+        hashed: A hash that is updated by the bytes of the file before the rename, or None.
 
     Yields:
         The temporary file, open for writing and reading bytes, in the folder of ``path``.
@@ -50,13 +84,18 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """
     target = _target(path)
     temporary = partial_name(target)
+    mode = PRIVATE_FILE if target.exists() else PUBLIC
     try:
-        with temporary.open("x+b") as file:
+        with open(temporary, "x+b", opener=partial(os.open, mode=mode)) as file:
+            _lock(file.fileno())
             yield file
             file.flush()
+            if hashed is not None:
+                file.seek(0)
+                while part := file.read(PART):
+                    hashed.update(part)
+            copy_attributes(target, temporary)
             os.fsync(file.fileno())
-        with suppress(FileNotFoundError):
-            temporary.chmod(target.stat().st_mode & 0o7777)
         temporary.replace(target)
     except BaseException as error:
         with suppress(OSError):  # report the first error
@@ -70,6 +109,68 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     _sync_folder(target.parent)
 
 
+@contextmanager
+def partial_folder(path: Path) -> Iterator[Path]:
+    """Make a private folder beside ``path``, locked during the block and deleted afterwards.
+
+    Args:
+        path: The file or folder that is to be made in the new folder.
+
+    Yields:
+        The folder, empty.
+
+    Raises:
+        OSError: The folder cannot be made.
+    """
+    folder = partial_name(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(PRIVATE_FOLDER)
+    try:
+        with locked_folder(folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder during the block, where the system can lock folders.
+
+    Raises:
+        BlockingIOError: Another process has locked the folder.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            _lock(handle)
+        except BlockingIOError as error:
+            error.filename = os.fspath(folder)
+            raise
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int) -> bool:
+    """Lock an open file or folder until it is closed; return False if the system cannot.
+
+    Raises:
+        BlockingIOError: Another process has locked the file.
+    """
+    if sys.platform == "win32":
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return False
+    return True
+
+
 def partial_name(path: Path) -> Path:
     """Return a unique name for a file or folder until it is complete.
 
@@ -80,52 +181,137 @@ def partial_name(path: Path) -> Path:
     folder = path.parent.absolute()
     if folder not in _cleared:
         _clear_leftovers(folder)
-    return path.with_name(f".{path.name[:200]}.{os.urandom(4).hex()}.part")
+    name = os.fsencode(path.name)[:200].decode("utf-8", "ignore")
+    key = os.urandom(4).hex()
+    return path.with_name(f".{name}.{_check(name, key)}.{key}.part")
+
+
+def _check(name: str, key: str) -> str:
+    return digest(f"demitasse {name} {key}".encode("utf-8", "surrogatepass"))[:16]
+
+
+def is_partial_name(name: str) -> bool:
+    """Return True for a name that ``partial_name`` has made."""
+    parts = PARTIAL.fullmatch(name)
+    return parts is not None and parts["check"] == _check(parts["name"], parts["key"])
 
 
 def _clear_leftovers(folder: Path) -> None:
     """Delete the abandoned files and folders of killed processes."""
     _cleared.add(folder)
-    for path in folder.glob(f".*.{'[0-9a-f]' * 8}.part"):
+    for path in folder.glob(".*.part"):
+        if not is_partial_name(path.name):
+            continue
         with suppress(OSError):
-            inside = path.iterdir() if path.is_dir() else ()
-            if max(file.stat().st_mtime for file in (path, *inside)) > time.time() - ABANDONED:
-                continue
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+            inside = path.rglob("*") if path.is_dir() else ()
+            if max(file.lstat().st_mtime for file in (path, *inside)) <= time.time() - ABANDONED:
+                _delete_unlocked(path)
 
 
-def put_in_place(partial: Path, path: Path) -> None:
+def _delete_unlocked(path: Path) -> None:
+    """Delete an abandoned file or folder, unless a process has locked it or locks do not work."""
+    is_folder = stat.S_ISDIR(path.lstat().st_mode)
+    handle = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
+    try:
+        if not _lock(handle):
+            return
+        if is_folder:
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    finally:
+        os.close(handle)
+
+
+def copy_attributes(source: Path, target: Path) -> None:
+    """Copy mode, owner, group, ACL and extended attributes, as far as the system permits.
+
+    Without the right to keep the group, its members get the rights of all others.
+
+    Args:
+        source: A file or folder; if it does not exist, nothing is copied.
+        target: A file or folder of this process.
+    """
+    try:
+        wanted = source.stat()
+    except FileNotFoundError:
+        return
+    mode, own = stat.S_IMODE(wanted.st_mode), target.stat()
+    if sys.platform != "win32" and (own.st_uid, own.st_gid) != (wanted.st_uid, wanted.st_gid):
+        with suppress(OSError):
+            os.chown(target, -1, wanted.st_gid)
+        with suppress(OSError):
+            os.chown(target, wanted.st_uid, -1)
+        own = target.stat()
+        if (own.st_uid, own.st_gid) != (wanted.st_uid, wanted.st_gid):
+            mode &= ~(stat.S_ISUID | stat.S_ISGID)
+        if own.st_gid != wanted.st_gid:
+            mode &= ~stat.S_IRWXG | (mode & stat.S_IRWXO) << 3
+    _copy_extended_attributes(source, target)
+    with suppress(PermissionError):  # some file systems have no modes
+        target.chmod(mode)
+
+
+def _copy_extended_attributes(source: Path, target: Path) -> None:
+    """Copy extended attributes, among them ACLs; Linux only."""
+    if sys.platform != "linux":
+        return
+    with suppress(OSError):
+        wanted = os.listxattr(source)
+        for name in set(os.listxattr(target)) - set(wanted):  # inherited from the folder
+            with suppress(OSError):
+                os.removexattr(target, name)
+        for name in wanted:
+            with suppress(OSError):
+                os.setxattr(target, name, os.getxattr(source, name))
+
+
+def put_in_place(complete: Path, path: Path) -> None:
     """Rename a complete folder to its final name, and delete the folder that had it.
 
     Linux exchanges the two names atomically, on its native file systems. Elsewhere the name is
     absent for a moment: a process that is killed then leaves the old folder as
-    ``.NAME.1a2b3c4d.old``.
+    ``.NAME.CHECK.1a2b3c4d.old``. The new folder has the attributes of the old folder, and its files
+    those of the old files of their names; other files get the rights that all old files give.
 
     Args:
-        partial: The complete folder; its files are flushed to disk.
+        complete: The folder; its files are flushed to disk.
         path: The final name.
 
     Raises:
         OSError: The folder cannot be renamed; the old folder is unchanged.
     """
-    _sync_folder(partial)
+    if path.is_dir():
+        _copy_folder_attributes(path, complete)
+    _sync_folder(complete)
     if not path.exists():
-        partial.rename(path)
-    elif _exchange(partial, path):
-        shutil.rmtree(partial, ignore_errors=True)
+        complete.rename(path)
+    elif _exchange(complete, path):
+        shutil.rmtree(complete, ignore_errors=True)
     else:
         old = partial_name(path).with_suffix(".old")
         path.rename(old)
         try:
-            partial.rename(path)
+            complete.rename(path)
         except BaseException:
             old.rename(path)
             raise
         shutil.rmtree(old, ignore_errors=True)
     _sync_folder(path.parent)
+
+
+def _copy_folder_attributes(source: Path, target: Path) -> None:
+    """Copy the attributes of a folder and of its files."""
+    files = {file.name: file for file in source.iterdir() if file.is_file()}
+    common = PUBLIC
+    for file in files.values():
+        common &= file.stat().st_mode
+    for file in target.iterdir():
+        if file.name in files:
+            copy_attributes(files[file.name], file)
+        elif files:
+            file.chmod(file.stat().st_mode & common)
+    copy_attributes(source, target)
 
 
 def _exchange(one: Path, other: Path) -> bool:

@@ -88,6 +88,8 @@ class TrainingLoop:
         last = solver.iter + iterations
         solver.stopped = solver.early_stopped = False
         self._rollback_end = None
+        if iterations > 0 and (run.param.snapshot or run.monitor.keeps_best):
+            self._checkpointer.lock_prefix()
         run.report.start(run.net, solver.iter)
         while solver.iter < last:
             if not self._step():

@@ -254,6 +254,11 @@ class MetricMonitor:
             )  # fmt: skip
 
     @property
+    def keeps_best(self) -> bool:
+        """True with a metric whose best weights are kept."""
+        return self._keep is not None
+
+    @property
     def best(self) -> str:
         """Name and best value of ``keep_best``, for the log."""
         return "" if self._keep is None else f"{self._keep.name} = {self._keep}"

@@ -259,6 +259,13 @@ class Solver:
             )
         if self.param.snapshot_after_train and self._run.is_root:
             check_folder(self.param.snapshot_prefix)
+            self._checkpointer.lock_prefix()
+        try:
+            self._solve(resume)
+        finally:
+            self._checkpointer.close()
+
+    def _solve(self, resume: str | os.PathLike[str] | None) -> None:
         log.info("Solving %s", self.net.name)
         log.info("Learning Rate Policy: %s", self.param.lr_policy)
         if resume is not None:
@@ -466,7 +473,8 @@ class Solver:
     # -- the end -------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop the threads and close the files of all nets, and close the loggers."""
+        """Stop the threads, close the files of all nets and the loggers, and free the lock."""
+        self._checkpointer.close()
         self._run.report.loggers.close()
         for net in (*self._run.training_nets, *self.test_nets):
             net.close()

@@ -251,7 +251,7 @@ class Injector:
         return Left(code, text, said, _units(writer, place / "out"), calls)
 
 
-USERS = ("s_iter_0.tempfile", ".w.npz.part", ".db.mine.part")
+USERS = ("s_iter_0.tempfile", ".w.npz.part", ".db.mine.part", ".w.npz.deadbeef.part")
 """Files of the user that look a little like ours, and must stay."""
 
 
@@ -300,7 +300,11 @@ class Judge:
         if not self._may_leave:
             found += [f"left {name}" for name in sorted(strangers)]
         found += self._ends(left)
-        if left.code == 0 and not self.writer.optional and "GOES ON WITHOUT IT" not in left.text:
+        if (
+            left.code == 0
+            and not self.writer.optional
+            and "TRAINING CONTINUES WITHOUT" not in left.text
+        ):
             missing = {name for name, digest in self.new.items() if left.units.get(name) != digest}
             found += [f"ends well without {name}" for name in sorted(missing)]
         if self.writer.optional and left.text.count("not kept") > 1:
@@ -350,7 +354,8 @@ class Judge:
 def _is_leftover(name: str) -> bool:
     """Whether a file or folder is one of those that a killed process leaves."""
     parts = Path(name).parts
-    return any(fnmatch.filter(parts, pattern) for pattern in (".*.????????.part", ".*.partial"))
+    patterns = (".*.????????.part", ".*.partial", ".s.lock")
+    return any(fnmatch.filter(parts, pattern) for pattern in patterns)
 
 
 def _units(writer: Writer, folder: Path) -> dict[str, str]:

@@ -10,7 +10,7 @@ Source: Caffe, ``src/caffe/blob.cpp`` (FromProto, ToProto).
 import mmap
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,9 @@ from demitasse.io.proto.caffe_pb2 import (
 )
 from demitasse.io.proto.read_binary import mapped_file, parsed
 from demitasse.io.proto.wire_format import LARGEST, LENGTH, fields, length_prefix, payloads
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 Floats = npt.NDArray[Any]  # float32 or float64
 
@@ -328,8 +331,17 @@ def with_field(message: Message, number: int, values: Sequence[Pieces]) -> Piece
     return [*pieces, high.SerializePartialToString()]
 
 
-def write_pieces(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryview]) -> None:
+def write_pieces(
+    path: str | os.PathLike[str],
+    pieces: Iterable[bytes | memoryview],
+    hashed: "_Hash | None" = None,
+) -> None:
     """Write the pieces of a message, atomically.
+
+    Args:
+        path: The file.
+        pieces: The pieces.
+        hashed: A hash that is updated by the bytes of the file, or None.
 
     Raises:
         OSError: The file cannot be written; an old file is kept.
@@ -340,7 +352,7 @@ def write_pieces(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryvi
     if size > LARGEST:
         reason = f"got {size} bytes, expected at most 2 GiB (protobuf); write HDF5 instead"
         raise WeightsError(reason, code=ErrorCode.LIMIT, got=size).at(os.fspath(path))
-    with atomic_write(path) as file:
+    with atomic_write(path, hashed) as file:
         for part in parts:
             file.write(part)
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from demitasse.core.paths import regular_file
 from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.data.databases.hdf5 import ErrorRecordingFile, array_of, damage, member
 from demitasse.io.weights.store import ParameterStore
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 NUMBER = re.compile("0|[1-9][0-9]{0,8}")
@@ -60,14 +63,18 @@ def open_hdf5(path: Path | Any, mode: str) -> Any:
 
 
 @contextmanager
-def new_hdf5(path: Path) -> Iterator[Any]:
+def new_hdf5(path: Path, hashed: _Hash | None = None) -> Iterator[Any]:
     """Open an HDF5 file for writing that replaces ``path`` when the block succeeds.
+
+    Args:
+        path: The file.
+        hashed: A hash that is updated by the bytes of the file, or None.
 
     Raises:
         OSError: The file cannot be written; an old file is kept.
         WeightsError: h5py is not installed.
     """
-    with atomic_write(path) as temporary:
+    with atomic_write(path, hashed) as temporary:
         steady = ErrorRecordingFile(temporary)
         try:
             with open_hdf5(steady, "w") as file:
@@ -161,9 +168,11 @@ def write_hdf5_arrays(path: Path, weights: dict[str, dict[int, np.ndarray]]) -> 
                 group.create_dataset(str(index), data=array)
 
 
-def write_hdf5_weights(net: ParameterStore, path: Path, write_diff: bool) -> None:
+def write_hdf5_weights(
+    net: ParameterStore, path: Path, write_diff: bool, hashed: _Hash | None = None
+) -> None:
     """Write the parameters owned by a net, and optionally all gradients, atomically."""
-    with new_hdf5(path) as file:
+    with new_hdf5(path, hashed) as file:
         for kind in ("data", "diff") if write_diff else ("data",):
             group = file.create_group(kind)
             for layer in net.layers:

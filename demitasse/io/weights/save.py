@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from demitasse.io.proto.zero_copy import (
 from demitasse.io.weights.formats import write_weights
 from demitasse.io.weights.hdf5 import write_hdf5_weights
 from demitasse.io.weights.store import ParameterStore
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 Parameter = tuple[np.ndarray, np.ndarray | None]
 """Values, and gradients or None."""
@@ -52,13 +56,22 @@ def save(net: ParameterStore, path: Path, write_diff: bool) -> None:
         write_weights(path, path.suffix[1:], weights)
 
 
-def save_caffemodel(net: ParameterStore, path: Path, write_diff: bool) -> None:
-    """Write a net's parameters to a caffemodel, atomically, without copying them."""
+def save_caffemodel(
+    net: ParameterStore, path: Path, write_diff: bool, hashed: _Hash | None = None
+) -> None:
+    """Write a net's parameters to a caffemodel, atomically, without copying them.
+
+    Args:
+        net: The net.
+        path: The file.
+        write_diff: Whether to write gradients.
+        hashed: A hash that is updated by the bytes of the file, or None.
+    """
     blobs = [
         [(blob.cpu_data(), blob.cpu_diff() if write_diff else None) for blob in layer.blobs]
         for layer in net.layers
     ]
-    write_pieces(path, caffemodel_pieces(net.name, net.layer_messages(), blobs))
+    write_pieces(path, caffemodel_pieces(net.name, net.layer_messages(), blobs), hashed)
 
 
 def caffemodel_pieces(

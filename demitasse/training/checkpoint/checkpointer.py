@@ -142,6 +142,19 @@ class Checkpointer:
         if self._run.nonfinite.raises:
             self._run.nonfinite.check_weights(self._run.net, iteration)
 
+    def lock_prefix(self) -> None:
+        """Lock the prefix of the snapshots until ``close``; only on rank 0.
+
+        Raises:
+            SnapshotError: Another process writes snapshots with the prefix.
+        """
+        if self._run.is_root:
+            self._retention.lock.take(self._run.param.snapshot_prefix)
+
+    def close(self) -> None:
+        """Free the lock of the prefix."""
+        self._retention.lock.free()
+
     def gather(self) -> None:
         """Collect the state of layers of all shards for the next snapshot; all processes call."""
         self._resumable.gather()

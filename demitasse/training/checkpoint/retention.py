@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from demitasse.core.log import get_logger
@@ -13,6 +14,7 @@ from demitasse.core.paths import real_path
 from demitasse.errors import SnapshotError
 from demitasse.io.proto import SolverParameter
 from demitasse.net import Net
+from demitasse.training.checkpoint.prefix_lock import PrefixLock
 from demitasse.training.checkpoint.resume_check import file_digest
 from demitasse.training.checkpoint.snapshot import (
     Checkpoint,
@@ -35,11 +37,13 @@ class SnapshotRetention:
 
     Attributes:
         iterations: Iterations of the snapshots that are kept, oldest first.
+        lock: Lock of the prefix.
     """
 
     def __init__(self, param: SolverParameter, keep_last: int | None) -> None:
         self._param, self._keep_last = param, keep_last
         self.iterations: list[int] = []
+        self.lock = PrefixLock()
 
     def write(
         self, checkpoint: Checkpoint, prefix: str | os.PathLike[str] | None
@@ -57,8 +61,13 @@ class SnapshotRetention:
         Raises:
             SnapshotError: The snapshot cannot be written; nothing is deleted.
         """
-        if prefix is not None:
-            return write_snapshot(checkpoint, os.fspath(prefix))
+        own = self._param.snapshot_prefix
+        with self.lock.held(own if prefix is None else os.fspath(prefix)):
+            if prefix is not None:
+                return write_snapshot(checkpoint, os.fspath(prefix))
+            return self._write_own(checkpoint)
+
+    def _write_own(self, checkpoint: Checkpoint) -> tuple[Path, Path]:
         kept = checkpoint.resume.snapshot
         if self._keep_last is not None:
             kept[:] = [*(i for i in self.iterations if i != checkpoint.iter), checkpoint.iter]
@@ -84,7 +93,11 @@ class SnapshotRetention:
         ours = snapshot_paths(self._param, self._param.snapshot_prefix, iteration)[1]
         same = real_path(ours) == real_path(state)  # else the files may belong to another run
         self.iterations = list(kept) if same else []
-        self._delete_old()
+        if self._keep_last is not None and len(self.iterations) > self._keep_last:
+            own = self._param.snapshot_prefix
+            # the files of a run in another process stay
+            with suppress(SnapshotError), self.lock.held(own):
+                self._delete_old()
 
     def _delete_old(self) -> None:
         while self._keep_last is not None and len(self.iterations) > self._keep_last:

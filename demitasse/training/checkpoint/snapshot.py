@@ -18,13 +18,15 @@ import numpy as np
 
 from demitasse.core.atomic import partial_name
 from demitasse.core.axes import shape_string
+from demitasse.core.hashing import sha256
 from demitasse.core.log import get_logger
 from demitasse.core.paths import is_file
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, SnapshotError
 from demitasse.io.proto import ResumeState, SolverParameter
+from demitasse.io.weights.hdf5 import write_hdf5_weights
+from demitasse.io.weights.save import save_caffemodel
 from demitasse.net import Net
 from demitasse.training.checkpoint.layer_state import LARGEST_COUNT
-from demitasse.training.checkpoint.resume_check import file_digest
 from demitasse.training.checkpoint.state_file import State, read_state, write_state
 from demitasse.training.updater import History
 
@@ -118,9 +120,7 @@ def write_snapshot(checkpoint: Checkpoint, prefix: str) -> tuple[Path, Path]:
     )
     kind = "HDF5" if _is_hdf5(param) else "binary proto"
     log.info("Snapshotting to %s file %s", kind, weights)
-    _save(param, checkpoint.net, weights)
-    with _writing(weights):
-        checkpoint.resume.run.weights = file_digest(weights)
+    checkpoint.resume.run.weights = _save(param, checkpoint.net, weights)
     log.info("Snapshotting solver state to %s file %s", kind, file)
     with _writing(file):
         write_state(file, state, hdf5=_is_hdf5(param))
@@ -173,10 +173,13 @@ def _suffix(param: SolverParameter) -> str:
     return ".h5" if _is_hdf5(param) else ""
 
 
-def _save(param: SolverParameter, net: Net, path: Path) -> None:
-    with _writing(path):
-        save = net.save_hdf5 if _is_hdf5(param) else net.save
-        save(path, write_diff=param.snapshot_diff)
+def _save(param: SolverParameter, net: Net, path: Path) -> bytes:
+    """Write the weights of a net; return the SHA-256 of the bytes that were written."""
+    hashed = sha256()
+    with _writing(path), net.lock:
+        save = write_hdf5_weights if _is_hdf5(param) else save_caffemodel
+        save(net.structure, path, param.snapshot_diff, hashed)
+    return hashed.digest()
 
 
 @contextmanager

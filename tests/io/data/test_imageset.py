@@ -1,6 +1,7 @@
 """Databases of image files: options of convert_imageset, and conversions that are interrupted."""
 
 import shutil
+import sys
 from contextlib import closing
 
 import numpy as np
@@ -9,7 +10,8 @@ from expect_error import expect_error
 
 from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.data.databases.database import open_db, records
-from demitasse.io.data.databases.datum import datum_to_array
+from demitasse.io.data.databases.datum import array_to_datum, datum_to_array
+from demitasse.io.data.databases.writing import Records, resumable_database
 from demitasse.io.data.images.codecs import read_image
 from demitasse.io.data.images.resize import resize_image
 from demitasse.io.data.imageset import ImageSet, convert_imageset, read_lines
@@ -309,3 +311,47 @@ def test_keys_and_datums_are_those_of_caffe(reference_data, tmp_path, name):
     for one, other in zip(ours.values(), theirs.values(), strict=True):
         difference = datum_to_array(one).astype(int) - datum_to_array(other)
         assert abs(difference).max() <= (4 if one.encoded else 2)  # of another JPEG decoder
+
+
+def add_a_record(folder, **options):
+    with resumable_database(folder / "db", "LMDB", {"size": 1}, **options) as database:
+        records = Records(database)
+        records.add(b"0", array_to_datum(np.zeros((1, 2, 2), np.uint8), 0))
+        records.commit()
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "database/a.jpg", "sub/settings.json"])
+def test_a_folder_of_the_user_is_not_taken_for_an_interrupted_database(tmp_path, name):
+    file = tmp_path / ".db.partial" / name
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"mine")
+
+    for resume in (False, True):
+        with expect_error(DataError, code=ErrorCode.EXISTS, mentions=".db.partial"):
+            add_a_record(tmp_path, resume=resume)
+
+    assert file.read_bytes() == b"mine"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX locks")
+def test_a_database_that_a_living_process_writes_is_left_alone(tmp_path):
+    with resumable_database(tmp_path / "db", "LMDB", {"size": 1}):
+        for resume in (False, True):
+            with expect_error(DataError, code=ErrorCode.IN_USE):
+                add_a_record(tmp_path, resume=resume)
+
+    add_a_record(tmp_path, overwrite=True)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX systems")
+def test_a_private_database_stays_private(tmp_path):
+    add_a_record(tmp_path)
+    (tmp_path / "db").chmod(0o700)
+    for file in (tmp_path / "db").iterdir():
+        file.chmod(0o600)
+
+    with resumable_database(tmp_path / "db", "LMDB", {"size": 1}, overwrite=True):
+        assert (tmp_path / ".db.partial").stat().st_mode & 0o077 == 0
+
+    assert (tmp_path / "db").stat().st_mode & 0o777 == 0o700
+    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "db").iterdir()} == {0o600}

@@ -1,6 +1,10 @@
 """Files are replaced whole or not at all."""
 
+import contextlib
+import errno
 import os
+import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -117,19 +121,280 @@ def test_a_long_name_has_room_for_the_temporary_one(tmp_path):
     assert names(tmp_path) == [path.name]
 
 
-def test_what_killed_processes_left_is_deleted_and_nothing_else(tmp_path):
-    left, left_folder = tmp_path / ".net.0123abcd.part", tmp_path / ".db.89abcdef.part"
-    at_work, users = tmp_path / ".net.11111111.part", tmp_path / ".net.part"
-    left_folder.mkdir()
-    for path in (left, at_work, users, left_folder / "data.mdb"):
-        path.write_bytes(b"half")
-    for path in (left, users, left_folder / "data.mdb", left_folder):
-        os.utime(path, (1e9, 1e9))
+WRITER = """
+import sys, time
+from pathlib import Path
+from demitasse.core.atomic import atomic_write, partial_folder
+path = Path(sys.argv[1])
+with atomic_write(path / "net") as file, partial_folder(path / "db") as folder:
+    file.write(b"half"), file.flush()
+    (folder / "data.mdb").write_bytes(b"half")
+    print("ready", flush=True)
+    time.sleep(600)
+"""
 
-    with atomic_write(tmp_path / "other"):
+
+@contextlib.contextmanager
+def writer(folder):
+    """Start a process that writes a file and a folder and does not complete them."""
+    process = subprocess.Popen([sys.executable, "-c", WRITER, folder], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def clear(folder):
+    """Write a file, as a new process does."""
+    atomic._cleared.clear()
+    with atomic_write(folder / "other"):
         pass
 
-    assert names(tmp_path) == [at_work.name, users.name, "other"]
+
+def age(folder):
+    for path in folder.rglob("*"):
+        os.utime(path, (1e9, 1e9))
+
+
+def test_what_a_killed_process_left_is_deleted_when_it_is_old(tmp_path):
+    with writer(tmp_path):
+        pass
+    assert len(names(tmp_path)) == 2
+
+    clear(tmp_path)
+    assert len(names(tmp_path)) == 3
+    age(tmp_path)
+    clear(tmp_path)
+
+    assert names(tmp_path) == ["other"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX locks")
+def test_what_a_living_process_writes_is_never_deleted(tmp_path):
+    with writer(tmp_path):
+        before = names(tmp_path)
+        age(tmp_path)
+        clear(tmp_path)
+
+        assert names(tmp_path) == [*before, "other"]
+        assert len(before) == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX locks")
+def test_without_locks_nothing_is_deleted(tmp_path, monkeypatch):
+    with writer(tmp_path):
+        pass
+    age(tmp_path)
+
+    def refuse(handle, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(atomic.fcntl, "flock", refuse)
+    clear(tmp_path)
+
+    assert len(names(tmp_path)) == 3
+
+
+USERS = (
+    ".net.0123abcd.part", ".net.part", ".0123abcd.part", ".net.0123456789abcdef.0123abcd.part",
+    "net.0123abcd.part", ".a.b.cafecafe.part", ".net.0123456789abcdef.0123abcd.old",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["files", "folders", "links"])
+def test_nothing_of_the_user_is_deleted(tmp_path, kind):
+    with writer(tmp_path):
+        pass
+    [left] = [path for path in tmp_path.iterdir() if path.is_file()]
+    ours = left.name
+    key = ours.split(".")[-2]
+    place, target = tmp_path / kind, tmp_path / "target"
+    place.mkdir(), target.mkdir()
+    (target / "thesis").write_bytes(b"mine")
+    imitations = (ours.replace(".net.", ".mine."), ours.replace(key, "00000000"), f"{ours}.part")
+    for name in (*USERS, *imitations, *([ours] if kind == "links" else ())):
+        if kind == "files":
+            (place / name).write_bytes(b"mine")
+        elif kind == "folders":
+            (place / name / "sub").mkdir(parents=True)
+            (place / name / "sub" / "a.jpg").write_bytes(b"mine")
+        else:
+            (place / name).symlink_to(target)
+    before = names(place)
+    age(tmp_path)
+
+    clear(place)
+
+    assert names(place) == sorted([*before, "other"])
+    assert names(target) == ["thesis"]
+
+
+def test_a_name_in_any_script_has_room_for_the_temporary_one(tmp_path):
+    path = tmp_path / ("ё" * 120)
+
+    with atomic_write(path) as file:
+        file.write(b"x")
+
+    assert names(tmp_path) == [path.name]
+
+
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX systems")
+
+
+def mode_of(path):
+    return path.stat().st_mode & 0o7777
+
+
+@POSIX
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644, 0o400, 0o000, 0o4711, 0o666])
+@pytest.mark.parametrize("umask", [0o022, 0o000, 0o077])
+def test_a_temporary_file_is_never_more_accessible_than_its_target(tmp_path, mode, umask):
+    path = tmp_path / "w"
+    path.write_bytes(b"old")
+    path.chmod(mode)
+    before = os.umask(umask)
+    try:
+        with atomic_write(path) as file:
+            [temporary] = [one for one in tmp_path.iterdir() if one != path]
+            assert mode_of(temporary) & ~0o600 & ~mode == 0
+            assert mode_of(temporary) & 0o077 == 0
+            file.write(b"new")
+    finally:
+        os.umask(before)
+
+    assert mode_of(path) == mode
+
+
+def test_a_file_that_gets_a_mode_while_it_is_rewritten_keeps_the_mode(tmp_path):
+    path = tmp_path / "w"
+    with atomic_write(path) as file:
+        path.write_bytes(b"another process's")
+        path.chmod(0o600)
+        file.write(b"new")
+
+    assert path.stat().st_mode & 0o077 == 0
+
+
+root = pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs the rights of root"
+)
+
+
+@root
+def test_owner_and_group_are_kept(tmp_path):
+    path = tmp_path / "w"
+    path.write_bytes(b"old")
+    os.chown(path, 1234, 4321)
+    path.chmod(0o4750)
+
+    with atomic_write(path) as file:
+        file.write(b"new")
+
+    status = path.stat()
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (1234, 4321, 0o4750)
+
+
+@POSIX
+def test_without_the_right_to_keep_the_group_its_members_get_less(tmp_path, monkeypatch):
+    path = tmp_path / "w"
+    path.write_bytes(b"old")
+    path.chmod(0o2754)
+    status = path.stat()
+
+    class Other:
+        """A file of another owner and group."""
+
+        st_uid, st_gid, st_mode = status.st_uid + 1, status.st_gid + 1, status.st_mode
+
+    def refuse(*arguments):
+        raise PermissionError
+
+    stat = Path.stat
+    monkeypatch.setattr(os, "chown", refuse)
+    monkeypatch.setattr(Path, "stat", lambda self, **how: Other if self == path else stat(self))
+    atomic.copy_attributes(path, made(tmp_path))
+    monkeypatch.undo()
+
+    assert mode_of(tmp_path / "made") == 0o744
+
+
+def made(folder):
+    (folder / "made").write_bytes(b"")
+    return folder / "made"
+
+
+def extended(path, name, value):
+    """Set an extended attribute, or skip the test."""
+    try:
+        os.setxattr(path, name, value)
+    except (AttributeError, OSError):
+        pytest.skip(f"no attribute {name} here")
+
+
+def acl(*entries):
+    """Return an ACL in the form of Linux: of tag, rights and identity."""
+    parts = (struct.pack("<HHI", tag, rights, who) for tag, rights, who in entries)
+    return struct.pack("<I", 2) + b"".join(parts)
+
+
+NOBODY = 0xFFFFFFFF
+ACL = acl((1, 6, NOBODY), (2, 4, 1234), (4, 0, NOBODY), (16, 4, NOBODY), (32, 0, NOBODY))
+"""Owner rw, user 1234 r, group none, mask r, others none."""
+
+
+def test_extended_attributes_are_kept(tmp_path):
+    path = tmp_path / "w"
+    path.write_bytes(b"old")
+    extended(path, "user.origin", b"here")
+
+    with atomic_write(path) as file:
+        file.write(b"new")
+
+    assert os.getxattr(path, "user.origin") == b"here"
+
+
+def test_an_acl_is_kept_and_none_is_inherited(tmp_path):
+    path, plain = tmp_path / "w", tmp_path / "plain"
+    path.write_bytes(b"old"), plain.write_bytes(b"old")
+    plain.chmod(0o600)
+    extended(path, "system.posix_acl_access", ACL)
+    inherited = acl((1, 7, NOBODY), (2, 7, 77), (4, 7, NOBODY), (16, 7, NOBODY), (32, 7, NOBODY))
+    extended(tmp_path, "system.posix_acl_default", inherited)
+
+    for one in (path, plain):
+        with atomic_write(one) as file:
+            file.write(b"new")
+
+    assert os.getxattr(path, "system.posix_acl_access") == ACL
+    assert "system.posix_acl_access" not in os.listxattr(plain)
+    assert mode_of(plain) == 0o600
+
+
+@POSIX
+def test_other_hard_links_keep_the_old_content(tmp_path):
+    path, backup = tmp_path / "w", tmp_path / "backup"
+    path.write_bytes(b"old")
+    backup.hardlink_to(path)
+
+    with atomic_write(path) as file:
+        file.write(b"new")
+
+    assert (path.read_bytes(), backup.read_bytes()) == (b"new", b"old")
+
+
+@POSIX
+def test_a_private_folder_stays_private_when_another_takes_its_place(tmp_path):
+    new, old = folders(tmp_path)
+    (new / "data.mdb").write_bytes(b"new"), (old / "data.mdb").write_bytes(b"old")
+    (old / "old").chmod(0o640), (old / "data.mdb").chmod(0o600), old.chmod(0o750)
+
+    put_in_place(new, old)
+
+    assert names(old) == ["data.mdb", "new"]
+    assert [mode_of(path) for path in (old, old / "data.mdb", old / "new")] == [0o750, 0o600, 0o600]
 
 
 def folders(tmp_path):

@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 from google.protobuf.message import Message
 
-from demitasse.core.atomic import atomic_write, partial_name, put_in_place
+from demitasse.core.atomic import (
+    atomic_write,
+    is_partial_name,
+    locked_folder,
+    partial_folder,
+    put_in_place,
+)
 from demitasse.core.paths import read_bytes, real_path
 from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.database import Database, Mode, open_db
@@ -29,6 +35,9 @@ __all__ = [
 
 COMMIT_EVERY = 1000
 """Records per transaction."""
+
+PRIVATE = 0o700
+"""Mode of folders until they are complete."""
 
 SETTINGS = "settings.json"
 """File beside an incomplete database: the settings of its records."""
@@ -171,13 +180,10 @@ def new_database(path: Path, backend: str, *, overwrite: bool = False) -> Iterat
     """
     _need_room(path, overwrite=overwrite)
     path = _followed(path)
-    partial = partial_name(path)
-    try:
-        with closing(open_db(partial, backend, "new")) as database:
+    with partial_folder(path) as folder:
+        with closing(open_db(folder / "database", backend, "new")) as database:
             yield database
-        put_in_place(partial, path)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        put_in_place(folder / "database", path)
 
 
 @contextmanager
@@ -213,20 +219,57 @@ def resumable_database(
     path = _followed(path)
     folder = path.with_name(f".{path.name}.partial")
     settings = json.loads(json.dumps({**settings, "backend": backend}))
-    begun = resume and (folder / SETTINGS).exists()
-    if begun:
-        _need_same(settings, folder)
-    else:
+    _need_own(folder)
+    folder.mkdir(PRIVATE, parents=True, exist_ok=True)
+    with _sole_writer(folder):
+        begun = resume and (folder / SETTINGS).exists()
+        if begun:
+            _need_same(settings, folder)
+        else:
+            shutil.rmtree(folder / "database", ignore_errors=True)
+            (folder / SETTINGS).unlink(missing_ok=True)
+        mode: Mode = "write" if begun else "new"
+        with closing(open_db(folder / "database", backend, mode)) as database:
+            if not begun:  # resumable from here on
+                with atomic_write(folder / SETTINGS) as file:
+                    file.write(json.dumps(settings).encode())
+            yield database
+        put_in_place(folder / "database", path)
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-    mode: Mode = "write" if begun else "new"
-    with closing(open_db(folder / "database", backend, mode)) as database:
-        if not begun:  # resumable from here on
-            with atomic_write(folder / SETTINGS) as file:
-                file.write(json.dumps(settings).encode())
-        yield database
-    put_in_place(folder / "database", path)
-    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _sole_writer(folder: Path) -> Iterator[None]:
+    """Lock a folder during the block.
+
+    Raises:
+        DataError: Another process has locked the folder.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked_folder(folder))
+        except BlockingIOError:
+            message = "another process writes there; wait for its end, or write elsewhere"
+            raise DataError(message, str(folder), code=ErrorCode.IN_USE) from None
+        yield
+
+
+def _need_own(folder: Path) -> None:
+    """Refuse a folder with other contents than those of an interrupted call.
+
+    Raises:
+        DataError: The folder is none of ours.
+    """
+    if not folder.exists() and not folder.is_symlink():
+        return
+    names = {file.name for file in folder.iterdir()} if folder.is_dir() else {folder.name}
+    database = folder / "database"
+    inside = {file.name for file in database.iterdir()} if database.is_dir() else set()
+    others = {name for name in names if name not in {SETTINGS, "database"}}
+    others |= {name for name in inside if not _of_a_database(name)}
+    if folder.is_symlink() or not all(map(is_partial_name, others)):
+        message = "is no folder of an interrupted conversion; move it away, or write elsewhere"
+        raise DataError(message, str(folder), code=ErrorCode.EXISTS)
 
 
 def _need_same(settings: Mapping[str, object], folder: Path) -> None:
