@@ -47,7 +47,7 @@ def layer_flops(layer: Layer, bottoms: Shapes, tops: Shapes) -> int:
     count = prod(bottoms[0]) if bottoms else 0
     outputs = prod(tops[0]) if tops else 0
     match layer.param.type:
-        case "Convolution":
+        case "Convolution" | "ConvolutionDepthwise" | "DepthwiseConvolution":
             taps = prod(layer.blobs[0].shape[2:])
             return outputs * (2 * taps * bottoms[0][1] + 1)
         case "Deconvolution":

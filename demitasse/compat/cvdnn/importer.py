@@ -1,7 +1,8 @@
 """A net as OpenCV's importer reads it: layer 0 is the inputs, the other layers follow from 1 on.
 
-Repeated names get the suffixes ``_1``, ``_2``, ... Callers request layers, not blobs, and a layer
-that runs in place does not change the output of the layer before it.
+Repeated names get the suffixes ``_1``, ``_2``, ... A Convolution is a layer for each of its tops,
+and has the top's name. Callers request layers, not blobs, and a layer that runs in place does not
+change the output of the layer before it.
 
 Source: OpenCV 4, ``modules/dnn/src/caffe/caffe_importer.cpp``, ``lrn_layer.cpp``,
 ``prior_box_layer.cpp``.
@@ -10,9 +11,10 @@ Source: OpenCV 4, ``modules/dnn/src/caffe/caffe_importer.cpp``, ``lrn_layer.cpp`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from demitasse.graph import filter_net
 from demitasse.io.proto import LayerParameter, NetParameter, Phase, upgrade_net
 from demitasse.layers import Layer
 
+T = TypeVar("T")
 Shape = tuple[int, ...]
 Weights = Path | NetParameter
 LayerId = int | str
@@ -33,16 +36,53 @@ INPUTS = "_input"
 
 
 @dataclass(frozen=True)
+class ImportedLayer:
+    """A layer as OpenCV counts layers.
+
+    Attributes:
+        name: Unique name.
+        message: The file's layer.
+        part: Index of the only bottom and top of a Convolution; None for all of another layer.
+    """
+
+    name: str
+    message: LayerParameter
+    part: int | None = None
+
+    @property
+    def type(self) -> str:
+        """OpenCV's name of the type."""
+        kind = self.message.type
+        return "Convolution" if kind == "ConvolutionDepthwise" else kind
+
+    @property
+    def bottoms(self) -> list[str]:
+        """Names of the bottoms."""
+        return list(self.of(self.message.bottom))
+
+    @property
+    def tops(self) -> list[str]:
+        """Names of the tops."""
+        return list(self.of(self.message.top))
+
+    def of(self, values: Sequence[T]) -> Sequence[T]:
+        """Return those values, one for each bottom or top of the message, that are the layer's."""
+        return values if self.part is None else values[self.part : self.part + 1]
+
+
+@dataclass(frozen=True)
 class BuiltNet:
-    """A net of the engine, with the indices of the file's layers.
+    """A net of the engine, with the indices of the layers.
 
     Attributes:
         net: The net.
-        indices: Index in the net of each layer of the file; 0 for layer 0.
+        layers: The layers, from layer 1 on.
+        indices: Index in the net of each layer; 0 for layer 0.
         untrained: Names of layers with parameters, if no weights were given.
     """
 
     net: engine.Net
+    layers: Sequence[ImportedLayer]
     indices: tuple[int, ...]
     untrained: tuple[str, ...]
 
@@ -52,14 +92,14 @@ class BuiltNet:
 
     def tops(self, number: int) -> list[str]:
         """Return the names of a layer's tops."""
-        return self._names(self.net.structure.top_ids(self.indices[number]))
+        return self._names(number, self.net.structure.top_ids(self.indices[number]))
 
     def bottoms(self, number: int) -> list[str]:
         """Return the names of a layer's bottoms."""
-        return self._names(self.net.structure.bottom_ids(self.indices[number]))
+        return self._names(number, self.net.structure.bottom_ids(self.indices[number]))
 
-    def _names(self, blobs: list[int]) -> list[str]:
-        return [self.net.blob_names[blob] for blob in blobs]
+    def _names(self, number: int, blobs: list[int]) -> list[str]:
+        return [self.net.blob_names[blob] for blob in self.layers[number - 1].of(blobs)]
 
 
 class ImportedNet:
@@ -78,6 +118,7 @@ class ImportedNet:
 
     Raises:
         DemitasseError: The message cannot be upgraded.
+        error: A Convolution's top has the name of another layer.
     """
 
     def __init__(self, message: NetParameter, weights: Weights | None, source: str) -> None:
@@ -96,8 +137,8 @@ class ImportedNet:
             for i, top in enumerate(layer.top):
                 self.declared[top] = shapes[min(i, len(shapes) - 1)]
         self.inputs = list(self.declared)
-        self.layers = [layer for layer in self._message.layer if layer.type != "Input"]
-        self.names = _unique([layer.name for layer in self.layers])
+        self.layers = _imported(self._message)
+        self.names = [layer.name for layer in self.layers]
 
     def numbers(self) -> dict[str, int]:
         """Return the number of each layer by name."""
@@ -112,8 +153,7 @@ class ImportedNet:
         if isinstance(layer, str):
             number = self.numbers().get(layer)
             if number is None:
-                pairs = zip(self.names, self.layers, strict=True)
-                writers = [name for name, message in pairs if layer in message.top]
+                writers = [one.name for one in self.layers if layer in one.tops]
                 hint = f"; blob {layer!r} is a top of layer {writers[-1]!r}" if writers else ""
                 message = f"unknown layer {layer!r}{hint}; known are {', '.join(self.names)}"
                 raise error(message, code=ErrorCode.UNKNOWN, layer=layer)
@@ -131,16 +171,16 @@ class ImportedNet:
         writer: dict[str, int] = {}
         read: set[int] = set()
         for number, layer in enumerate(self.layers, 1):
-            read.update(writer[bottom] for bottom in layer.bottom if bottom in writer)
-            writer.update(dict.fromkeys(layer.top, number))
+            read.update(writer[bottom] for bottom in layer.bottoms if bottom in writer)
+            writer.update(dict.fromkeys(layer.tops, number))
         return [number for number in range(1, len(self.layers) + 1) if number not in read]
 
     def edges(self) -> list[tuple[int, int]]:
         """Return the edges of the graph: pairs of writer and reader; 0 for an input."""
         writer, edges = dict.fromkeys(self.inputs, 0), list[tuple[int, int]]()
         for number, layer in enumerate(self.layers, 1):
-            edges += [(writer[bottom], number) for bottom in layer.bottom if bottom in writer]
-            writer.update(dict.fromkeys(layer.top, number))
+            edges += [(writer[bottom], number) for bottom in layer.bottoms if bottom in writer]
+            writer.update(dict.fromkeys(layer.tops, number))
         return edges
 
     def build(self, input_shapes: Mapping[str, Shape], device: Device | None) -> BuiltNet | None:
@@ -173,41 +213,58 @@ class ImportedNet:
                 message = f"the weights contain no parameters of layers {', '.join(missing)}"
                 raise error(message, code=ErrorCode.MISSING, layer=missing[0])
             self._weights, untrained = None, ()
-        return BuiltNet(net, self._indices(net), untrained)
+        return BuiltNet(net, self.layers, self._indices(net), untrained)
 
     def _inputs(self) -> list[LayerParameter]:
         return [layer for layer in self._message.layer if layer.type == "Input"]
 
     def _indices(self, net: engine.Net) -> tuple[int, ...]:
-        """Return the indices of the file's layers in the net, which also contains splits."""
-        indices, remaining = [0], iter(self.layers)
-        layer = next(remaining, None)
-        for index, made in enumerate(net.layers):
-            if layer is not None and (made.name, made.param.type) == (layer.name, layer.type):
-                indices.append(index)
-                layer = next(remaining, None)
+        """Return the indices of the layers in the net, which also contains splits."""
+        indices, made = [0], iter(enumerate(net.layers))
+        for layer in self.layers:
+            message, index = layer.message, indices[-1]
+            if not layer.part:  # further parts are of the same layer of the net
+                index = next(
+                    i for i, one in made
+                    if (one.name, one.param.type) == (message.name, message.type)
+                )  # fmt: skip
+            indices.append(index)
         return tuple(indices)
 
 
-def _unique(names: list[str]) -> list[str]:
-    """Append numbers to repeated names, like OpenCV."""
+def _imported(net: NetParameter) -> list[ImportedLayer]:
+    """Return the layers of a net without Input layers, with OpenCV's names."""
     seen: Counter[str] = Counter()
-    unique = []
-    for name in names:
-        unique.append(f"{name}_{seen[name]}" if seen[name] else name)
-        seen[name] += 1
-    return unique
+    layers: dict[str, ImportedLayer] = {}
+    for message in net.layer:
+        repetitions = seen[message.name]
+        seen[message.name] += 1
+        name = f"{message.name}_{repetitions}" if repetitions else message.name
+        made = [ImportedLayer(name, message)]
+        if message.type == "Convolution":
+            made = [ImportedLayer(top, message, part) for part, top in enumerate(message.top)]
+        for layer in made if message.type != "Input" else ():
+            if layer.name in layers:
+                text = (
+                    f"layer {message.name!r} is called {layer.name!r} by OpenCV, the name of "
+                    "another layer; give the Convolution's top another name"
+                )
+                raise error(text, code=ErrorCode.DUPLICATE, layer=layer.name)
+            layers[layer.name] = layer
+    return list(layers.values())
 
 
 def apply_opencv_defaults(layer: LayerParameter) -> None:
     """Set OpenCV's defaults in a layer, in place, where they differ from Caffe's.
 
     LRN: alpha defaults to 0.0001 instead of 1, and k is always 1. PriorBox: boxes are clipped to
-    the image unless the file disables it.
+    the image unless the file disables it, and sizes keep their fractions.
     """
     if layer.type == "LRN":
         if not layer.lrn_param.HasField("alpha"):
             layer.lrn_param.alpha = 1e-4
         layer.lrn_param.k = 1
-    if layer.type == "PriorBox" and not layer.prior_box_param.HasField("clip"):
-        layer.prior_box_param.clip = True
+    if layer.type == "PriorBox":
+        layer.prior_box_param.truncate_sizes = False
+        if not layer.prior_box_param.HasField("clip"):
+            layer.prior_box_param.clip = True

@@ -143,7 +143,8 @@ class Session:
         with self._timed(built):
             for number in sorted(set(numbers)):
                 index = built.indices[number]
-                built.net.forward(start, index)
+                if index >= start:  # parts of one Convolution are computed together
+                    built.net.forward(start, index)
                 results[number] = self._tops(built, number)
                 start = index + 1
         return [results[number] for number in numbers]
@@ -263,11 +264,11 @@ class Net:
         number = self._imported.number(layerId)
         if number == 0:
             return Layer(INPUTS, "", (), self._imported.inputs)
-        message = self._imported.layers[number - 1]
+        layer = self._imported.layers[number - 1]
         built = self._session.built
         blobs = () if built is None else built.layer(number).blobs
         copies = tuple(blob.cpu_data().copy() for blob in blobs)
-        return Layer(self._imported.names[number - 1], message.type, copies, list(message.top))
+        return Layer(layer.name, layer.type, copies, layer.tops)
 
     @failing_as("getParam")
     def getParam(self, layer: LayerId, numParam: int = 0) -> np.ndarray:
@@ -477,9 +478,8 @@ class Net:
 
     def dump(self) -> str:
         """Return the graph of the layers in Graphviz's language."""
-        names = [INPUTS, *self._imported.names]
-        layers = zip(names[1:], self._imported.layers, strict=True)
-        nodes = [f'\t"{name}" [label="{name}\\n{layer.type}" shape=box]' for name, layer in layers]
+        names, layers = [INPUTS, *self._imported.names], self._imported.layers
+        nodes = [f'\t"{one.name}" [label="{one.name}\\n{one.type}" shape=box]' for one in layers]
         edges = [f'\t"{names[a]}" -> "{names[b]}"' for a, b in self._imported.edges()]
         return "\n".join(["digraph G {", *nodes, *edges, "}", ""])
 

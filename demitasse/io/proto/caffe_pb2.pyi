@@ -2658,6 +2658,7 @@ class PriorBoxParameter(Message):
     OFFSET_FIELD_NUMBER: Final = 13
     OFFSET_H_FIELD_NUMBER: Final = 14
     OFFSET_W_FIELD_NUMBER: Final = 15
+    TRUNCATE_SIZES_FIELD_NUMBER: Final = 5001
     @property
     def min_size(self) -> _Scalars[float]: ...
     @property
@@ -2679,6 +2680,7 @@ class PriorBoxParameter(Message):
     def offset_h(self) -> _Scalars[float]: ...
     @property
     def offset_w(self) -> _Scalars[float]: ...
+    truncate_sizes: bool
     def __init__(
         self,
         *,
@@ -2697,6 +2699,7 @@ class PriorBoxParameter(Message):
         offset: float | None = ...,
         offset_h: Iterable[float] | None = ...,
         offset_w: Iterable[float] | None = ...,
+        truncate_sizes: bool | None = ...,
     ) -> None: ...
 
 class NonMaximumSuppressionParameter(Message):

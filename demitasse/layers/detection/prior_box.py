@@ -27,27 +27,31 @@ def box_sizes(
     aspect_ratios: Sequence[float],
     *,
     flip: bool,
+    truncate: bool = True,
 ) -> tuple[tuple[float, float], ...]:
     """Return (width, height) of every prior of a cell, in pixels.
 
-    For each smallest size, truncated to whole pixels: a square of that size, a square between the
-    smallest and the largest size, and one box for each aspect ratio other than 1.
+    For each smallest size: a square of that size, a square between the smallest and the largest
+    size, and one box for each aspect ratio other than 1.
 
     Args:
         min_sizes: Smallest sizes.
         max_sizes: Largest sizes; none, or one for each of ``min_sizes``.
         aspect_ratios: Width over height; repetitions are ignored.
         flip: True adds the inverse of every ratio.
+        truncate: True cuts sizes to whole pixels.
     """
+    least, most = (map(int, sizes) if truncate else sizes for sizes in (min_sizes, max_sizes))
+    largest = list(most)
     ratios: list[float] = [1.0]
     for ratio in aspect_ratios:
         if all(abs(ratio - known) >= SAME for known in ratios):
             ratios += [ratio, 1 / ratio] if flip else [ratio]
     sizes: list[tuple[float, float]] = []
-    for i, size in enumerate(map(int, min_sizes)):
+    for i, size in enumerate(least):
         sizes.append((size, size))
-        if max_sizes:
-            between = (size * int(max_sizes[i])) ** 0.5
+        if largest:
+            between = (size * largest[i]) ** 0.5
             sizes.append((between, between))
         sizes += [(size * r**0.5, size / r**0.5) for r in ratios if abs(r - 1) >= SAME]
     return tuple(sizes)
@@ -112,7 +116,8 @@ class PriorBox(Layer):
     """Place boxes of several sizes and aspect ratios around the centre of every cell.
 
     The boxes depend on the shapes of the bottoms only, so the gradients are 0. ``min_size`` and
-    ``max_size`` are truncated to whole pixels, as in SSD. Compared with OpenCV's output.
+    ``max_size`` are truncated to whole pixels, as in SSD; ``truncate_sizes: false`` keeps their
+    fractions, as OpenCV 4 does. Compared with OpenCV's output.
 
     Shapes: bottoms map (N, C, H, W), image (N, C, height, width) -> top (1, 2, H W K 4): corners of
     K boxes for each cell, in units of the image, and their variances.
@@ -129,7 +134,9 @@ class PriorBox(Layer):
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.prior_box_param
         _check_sizes(p)
-        self.sizes = box_sizes(p.min_size, p.max_size, p.aspect_ratio, flip=p.flip)
+        self.sizes = box_sizes(
+            p.min_size, p.max_size, p.aspect_ratio, flip=p.flip, truncate=p.truncate_sizes
+        )
         self.clip = p.clip
         self.variance = list(p.variance) or [0.1]
         if len(self.variance) not in {1, 4}:

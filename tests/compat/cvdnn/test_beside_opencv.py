@@ -16,7 +16,7 @@ from opencv_nets import (
     net_of,
 )
 
-from demitasse import cvdnn
+from demitasse import Net, cvdnn
 from demitasse.compat.cvdnn import constants
 
 cv2 = pytest.importorskip("cv2", reason="OpenCV is not installed; it is compared with by hand")
@@ -194,3 +194,85 @@ def test_both_refuse_the_same(call):
         call(cv2.dnn, theirs)
     with pytest.raises(cvdnn.error):
         call(cvdnn, ours)
+
+
+CONV = 'convolution_param { num_output: 2 kernel_size: 3 pad: 1 weight_filler { type: "msra" } }'
+NAMES = {
+    "other tops": """
+        layer { name: "c1" type: "Convolution" bottom: "data" top: "x" CONV }
+        layer { name: "r" type: "ReLU" bottom: "x" top: "x" }
+        layer { name: "c2" type: "Convolution" bottom: "x" top: "y" CONV }
+        layer { name: "s" type: "Sigmoid" bottom: "x" top: "z" }""",
+    "a top called like an input": """
+        layer { name: "c1" type: "Convolution" bottom: "data" top: "data" CONV }""",
+    "each channel": """
+        layer { name: "c1" type: "ConvolutionDepthwise" bottom: "data" top: "x" CONV }
+        layer { name: "d1" type: "Deconvolution" bottom: "x" top: "y" CONV }""",
+    "split": """
+        layer { name: "c1" type: "Convolution" bottom: "data" top: "x" CONV }
+        layer { name: "sp" type: "Split" bottom: "x" top: "u" top: "v" }
+        layer { name: "c2" type: "Convolution" bottom: "u" top: "cu" CONV }
+        layer { name: "r" type: "ReLU" bottom: "v" top: "v" }""",
+    "several tops": """
+        input: "other" input_shape { dim: 1 dim: 2 dim: 5 dim: 5 }
+        layer { name: "c" type: "Convolution" bottom: "data" bottom: "other" top: "a" top: "b"
+                CONV }
+        layer { name: "r" type: "ReLU" bottom: "b" top: "b" }
+        layer { name: "e" type: "Eltwise" bottom: "a" bottom: "b" top: "e" }""",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_convolutions_are_equal(name, tmp_path):
+    text = 'input: "data" input_shape { dim: 1 dim: 2 dim: 5 dim: 5 }' + NAMES[name]
+    files = str(tmp_path / "n.prototxt"), str(tmp_path / "n.caffemodel")
+    (tmp_path / "n.prototxt").write_text(text.replace("CONV", CONV))
+    Net(files[0], "TEST").save(files[1])
+    nets = [dnn.readNetFromCaffe(*files) for dnn in (cvdnn, cv2.dnn)]
+    inputs = {"data": np.random.default_rng(1).normal(size=(1, 2, 5, 5)).astype(np.float32)}
+    if "other" in text:
+        inputs["other"] = inputs["data"] + 1
+    shapes = [[1, 2, 5, 5]] * len(inputs)
+    for net in nets:
+        for key, value in inputs.items():
+            net.setInput(value, key)
+
+    ours, theirs = nets
+    names = tuple(theirs.getLayerNames())
+
+    assert ours.getLayerNames() == names
+    assert ours.getUnconnectedOutLayersNames() == tuple(theirs.getUnconnectedOutLayersNames())
+    assert [*ours.getUnconnectedOutLayers()] == [*np.ravel(theirs.getUnconnectedOutLayers())]
+    for one in (*names, "c1", "c2", "x", "data", "_input"):
+        assert ours.getLayerId(one) == theirs.getLayerId(one)
+    for got, want in zip(ours.forward(names), theirs.forward(names), strict=True):
+        assert np.allclose(got, want, atol=1e-4)
+    for number, one in enumerate(names, 1):
+        assert ours.getLayer(number).type == theirs.getLayer(number).type
+        assert ours.getFLOPS(number, shapes) == theirs.getFLOPS(number, shapes)
+        retrieved = [net.forwardAndRetrieve([one])[0] for net in nets]
+        assert [a.shape for a in retrieved[0]] == [a.shape for a in retrieved[1]]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_priors_of_fractional_sizes_are_equal(seed):
+    rng = np.random.default_rng(seed)
+    least = rng.uniform(3, 60, 2)
+    fields = " ".join(f"min_size: {a:.3f} max_size: {a + b:.3f}"
+                      for a, b in zip(least, rng.uniform(1, 60, 2), strict=True))  # fmt: skip
+    text = f"""
+        input: "map" input_shape {{ dim: 1 dim: 2 dim: 3 dim: 4 }}
+        input: "image" input_shape {{ dim: 1 dim: 3 dim: 96 dim: 128 }}
+        layer {{ name: "p" type: "PriorBox" bottom: "map" bottom: "image" top: "p"
+                prior_box_param {{ {fields} aspect_ratio: {rng.uniform(1.5, 3):.3f}
+                                  clip: {str(bool(seed % 2)).lower()} flip: true
+                                  variance: 0.1 }} }}"""
+    nets = both(text)
+    for net in nets:
+        net.setInput(np.zeros((1, 2, 3, 4), np.float32), "map")
+        net.setInput(np.zeros((1, 3, 96, 128), np.float32), "image")
+
+    got, want = (net.forward() for net in nets)
+
+    assert got.shape == want.shape
+    assert np.allclose(got, want, atol=1e-6)

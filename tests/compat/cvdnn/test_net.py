@@ -16,7 +16,7 @@ from opencv_nets import (
     net_of,
 )
 
-from demitasse import cvdnn
+from demitasse import Net, cvdnn
 from demitasse.errors import ErrorCode
 from demitasse.io.proto import NetParameter
 
@@ -267,16 +267,14 @@ def test_parameters_are_read_and_replaced():
     net = cvdnn.readNetFromCaffe(CONVOLUTION.encode(), WEIGHTS)
     net.setInput(np.ones((1, 1, 4, 4), np.float32))
 
-    net.setParam("conv", 1, np.array([5.0, 6.0]))
+    net.setParam("y", 1, np.array([5.0, 6.0]))
 
-    assert net.getParam("conv").shape == (2, 1, 3, 3)
+    assert net.getParam("y").shape == (2, 1, 3, 3)
     assert net.getParam(1, 1).tolist() == [5, 6]
-    assert [blob.shape for blob in net.getLayer("conv").blobs] == [(2, 1, 3, 3), (2,)]
+    assert [blob.shape for blob in net.getLayer("y").blobs] == [(2, 1, 3, 3), (2,)]
     assert net.forward()[0, :, 0, 0].tolist() == [14, 15]
-    with expect_error(
-        cvdnn.error, ErrorCode.SHAPE_MISMATCH, layer="conv", mentions=["(2,)", "(3,)"]
-    ):
-        net.setParam("conv", 1, np.zeros(3))
+    with expect_error(cvdnn.error, ErrorCode.SHAPE_MISMATCH, layer="y", mentions=["(2,)", "(3,)"]):
+        net.setParam("y", 1, np.zeros(3))
 
 
 def test_figures_are_counted_as_opencv_counts():
@@ -337,3 +335,72 @@ def test_a_target_that_is_not_here_is_replaced_with_a_warning(monkeypatch, caplo
     assert net.forward().tolist() == [[3]]
     assert cvdnn.getAvailableTargets(cvdnn.DNN_BACKEND_CUDA) == []
     assert cvdnn.getAvailableTargets(cvdnn.DNN_BACKEND_OPENCV) == [cvdnn.DNN_TARGET_CPU]
+
+
+# -- names of Convolutions -------------------------------------------------------------------------
+
+FILLED = 'num_output: 2 kernel_size: 3 pad: 1 weight_filler { type: "msra" }'
+TWO_CONVOLUTIONS = f"""
+input: "data" input_shape {{ dim: 1 dim: 2 dim: 5 dim: 5 }}
+input: "other" input_shape {{ dim: 1 dim: 2 dim: 5 dim: 5 }}
+layer {{ name: "conv" type: "Convolution" bottom: "data" bottom: "other" top: "a" top: "b"
+        convolution_param {{ {FILLED} }} }}
+layer {{ name: "relu" type: "ReLU" bottom: "b" top: "b" }}
+layer {{ name: "sum" type: "Eltwise" bottom: "a" bottom: "b" top: "s" }}
+"""
+
+
+def test_a_convolution_is_a_layer_for_each_top(tmp_path):
+    (tmp_path / "n.prototxt").write_text(TWO_CONVOLUTIONS)
+    made = Net(tmp_path / "n.prototxt", "TEST")
+    made.save(tmp_path / "n.caffemodel")
+    net = cvdnn.readNetFromCaffe(str(tmp_path / "n.prototxt"), str(tmp_path / "n.caffemodel"))
+    first, second = values(1, 2, 5, 5), values(1, 2, 5, 5) + 1
+    net.setInput(first, "data")
+    net.setInput(second, "other")
+
+    a, b, relu, total = net.forward(["a", "b", "relu", "sum"])
+
+    assert net.getLayerNames() == ("a", "b", "relu", "sum")
+    assert net.getLayerId("conv") == -1
+    assert net.getLayer("b").outputNameToIndex("b") == 0
+    assert net.getUnconnectedOutLayers().tolist() == [4]
+    assert np.array_equal(net.getParam("a"), net.getParam("b"))
+    assert net.getFLOPS(2, [first.shape, second.shape]) == 50 * (2 * 9 * 2 + 1)
+    made.set_input("data", first)
+    made.set_input("other", second)
+    made.forward()
+    assert np.array_equal(a, made.blobs["a"].data)
+    assert np.array_equal(relu, made.blobs["b"].data)
+    assert np.array_equal(relu, np.maximum(b, 0))
+    assert np.array_equal(total, a + relu)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        'layer { name: "x" type: "Power" bottom: "data" top: "q" } '
+        'layer { name: "c" type: "Convolution" bottom: "q" top: "x" convolution_param { F } }',
+        'layer { name: "c" type: "Convolution" bottom: "data" top: "x" convolution_param { F } } '
+        'layer { name: "d" type: "Convolution" bottom: "x" top: "x" convolution_param { F } }',
+    ],
+)
+def test_a_convolution_called_like_another_layer_is_refused_as_by_opencv(layers):
+    with expect_error(cvdnn.error, ErrorCode.DUPLICATE, mentions="'x'"):
+        net_of('input: "data" input_dim: [1, 2, 5, 5]' + layers.replace("F", FILLED))
+
+
+def test_priors_keep_fractions_of_sizes():
+    net = net_of(
+        """
+        input: "map" input_dim: [1, 1, 1, 1] input: "image" input_dim: [1, 3, 100, 100]
+        layer { name: "p" type: "PriorBox" bottom: "map" bottom: "image" top: "p"
+                prior_box_param { min_size: 35.84 max_size: 76.8 } }
+        """
+    )
+    net.setInput(values(1, 1, 1, 1), "map")
+    net.setInput(values(1, 3, 100, 100), "image")
+
+    boxes = net.forward()[0, 0].reshape(2, 4)
+
+    assert np.allclose(100 * (boxes[:, 2] - boxes[:, 0]), [35.84, np.sqrt(35.84 * 76.8)])
