@@ -5,11 +5,15 @@ Source: Caffe, ``python/caffe/_caffe.cpp`` and ``include/caffe/layers/python_lay
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABCMeta
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
+from functools import wraps
+from typing import Any, Self
 
 from demitasse.blob import Blob
 from demitasse.core.deprecated import deprecated_attribute
+from demitasse.errors import ErrorCode, NetError
 from demitasse.io.proto import LayerParameter
 from demitasse.layers.base import Layer
 
@@ -29,9 +33,25 @@ class RawBlobVec(list[Blob]):
 
 
 class BlobVec(list[Blob]):
-    """Blobs, for instance the parameters of a layer; ``add_blob`` appends one."""
+    """Blobs, for instance the parameters of a layer; ``add_blob`` appends one.
+
+    A list of a net's parameters is fixed: assigning a blob to an item shares the blob's data and
+    gradient with the parameter.
+
+    Raises:
+        NetError: A fixed list is changed in another way. In Caffe an added blob is saved with the
+            net and has no other effect.
+    """
 
     _layer: Layer | None = None
+    _fixed = False
+
+    @classmethod
+    def of_net(cls, blobs: Iterable[Blob]) -> Self:
+        """Return the fixed list of a layer's parameters."""
+        self = cls(blobs)
+        self._fixed = True
+        return self
 
     def add_blob(self, *shape: int) -> None:
         """Append a blob of zeros; in the ``setup`` of a Python layer, a parameter.
@@ -48,8 +68,55 @@ class BlobVec(list[Blob]):
         """Make ``add_blob`` add parameters to this layer."""
         self._layer = layer
 
+    def __setitem__(self, index: Any, blob: Any) -> None:
+        if not self._fixed:
+            super().__setitem__(index, blob)
+            return
+        if isinstance(index, slice) or not isinstance(blob, Blob):
+            raise _fixed_list()
+        param = self[index]
+        param.share_data(blob)
+        param.share_diff(blob)
 
-class UserLayer:
+
+def _fixed_list() -> NetError:
+    message = (
+        "the list of a layer's parameters cannot be changed; to change values, write into a "
+        "blob: net.params['ip1'][0].data[...] = array"
+    )
+    return NetError(message, code=ErrorCode.READ_ONLY)
+
+
+def _unless_fixed(name: str) -> Callable[..., Any]:
+    """Return a method of lists that refuses fixed lists."""
+    plain = getattr(list, name)
+
+    @wraps(plain)
+    def method(self: BlobVec, *args: Any, **kwargs: Any) -> Any:
+        if self._fixed:
+            raise _fixed_list()
+        return plain(self, *args, **kwargs)
+
+    return method
+
+
+for _name in (
+    "__delitem__", "__iadd__", "__imul__", "append", "clear", "extend", "insert", "pop", "remove",
+    "reverse", "sort",
+):  # fmt: skip
+    setattr(BlobVec, _name, _unless_fixed(_name))
+
+
+class _UserLayerType(ABCMeta):
+    """Class of ``UserLayer``: in Caffe all layers are instances of ``caffe.Layer``."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return super().__instancecheck__(instance) or (
+            cls is UserLayer and isinstance(instance, Layer)
+        )
+
+
+class UserLayer(metaclass=_UserLayerType):
     """Base class of users' Python layers, ``caffe.Layer``.
 
     ``bottom[i].data`` and ``.diff`` are live numpy views; ``top[i].reshape(...)`` sets a shape.

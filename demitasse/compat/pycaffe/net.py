@@ -10,7 +10,7 @@ import pathlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -43,34 +43,6 @@ class IntVec(list[int]):
 
 class LayerVec(list[Any]):
     """Layers; a ``Python`` layer is represented by the user's object."""
-
-
-class ParamVec(BlobVec):
-    """Parameters of a layer; the list is fixed.
-
-    Assigning a blob to an item shares the blob's data and gradient with the parameter.
-
-    Raises:
-        NetError: The list is changed in another way. In Caffe an added blob is saved with the net
-            and has no other effect.
-    """
-
-    def __setitem__(self, index: Any, blob: Any) -> None:
-        if isinstance(index, slice) or not isinstance(blob, Blob):
-            self._refuse()
-        param = self[index]
-        param.share_data(blob)
-        param.share_diff(blob)
-
-    def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        message = (
-            "the list of a layer's parameters cannot be changed; to change values, write into a "
-            "blob: net.params['ip1'][0].data[...] = array"
-        )
-        raise NetError(message, code=ErrorCode.READ_ONLY)
-
-    __delitem__ = __iadd__ = __imul__ = _refuse
-    add_blob = append = clear = extend = insert = pop = remove = reverse = sort = _refuse
 
 
 class StringVec(list[str]):
@@ -130,7 +102,7 @@ class Net:
         params: list[tuple[str, BlobVec]] = []
         for layer in net.layers:
             if not isinstance(layer.blobs, BlobVec):
-                layer.blobs = ParamVec(layer.blobs)  # scripts assign blobs to its items
+                layer.blobs = BlobVec.of_net(layer.blobs)  # scripts assign blobs to its items
             if layer.blobs:
                 params.append((layer.name, layer.blobs))
         self.layers = LayerVec(

@@ -330,6 +330,22 @@ layer { name: "rows" type: "MemoryData" top: "data" top: "label"
 """
 
 
+def test_scripts_that_compare_types_take_the_branch_of_caffe():
+    net = caffe.Net("net.prototxt", caffe.TRAIN)
+
+    for vector in (net.params["ip"], net.layers[2].blobs, net.layer_dict["ip"].blobs, net._blobs):
+        assert type(vector) is _caffe.BlobVec
+    assert type(net.params["ip"][0]) is type(net.blobs["ip"]) is _caffe.Blob is caffe._caffe.Blob
+    assert type(net) is _caffe.Net is caffe.Net
+    assert type(net.layers) is _caffe.LayerVec
+    assert type(net._inputs) is type(net._bottom_ids(3)) is _caffe.IntVec
+    assert type(net._layer_names) is _caffe.StringVec
+    assert type(net._blob_loss_weights) is _caffe.DtypeVec
+    assert all(isinstance(layer, caffe.Layer) for layer in net.layers)
+    assert not isinstance(net, caffe.Layer)
+    assert not issubclass(type(net.layers[2]), caffe.Layer)
+
+
 def test_arrays_are_the_input_of_a_memory_layer(folder):
     (folder / "memory.prototxt").write_text(MEMORY)
     net = caffe.Net("memory.prototxt", caffe.TEST)
