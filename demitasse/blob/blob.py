@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -25,7 +25,19 @@ from demitasse.memory import Head, SyncedMemory
 __all__ = ["Blob", "VersionCounter"]
 
 PART = 1 << 20
-"""Elements copied at a time from values whose memory is returned to the system on the way."""
+"""Elements copied at a time from values that may be in a file."""
+
+
+class Values(Protocol):
+    """Numbers in memory or in a file."""
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+
+    def __getitem__(self, part: slice, /) -> np.ndarray:
+        """Return some values."""
+
 
 _numbers = itertools.count(1)
 
@@ -494,22 +506,19 @@ class Blob(Axes):
             )
         self.set_floats(floats(proto), floats(proto, diff=True))
 
-    def set_floats(
-        self, data: np.ndarray, diff: np.ndarray, taken: Callable[[], None] | None = None
-    ) -> None:
-        """Copy the data and, unless it is empty, the gradient. Shapes: (count,).
+    def set_floats(self, data: Values, diff: Values) -> None:
+        """Copy the data and, unless it is empty, the gradient, in parts. Shapes: (count,).
 
         Args:
             data: The data.
             diff: The gradient.
-            taken: Called after each copied part.
 
         Raises:
             ShapeError: The number of values is not the blob's count.
         """
-        self._fill(self._data, data, "values", taken)
+        self._fill(self._data, data, "values")
         if diff.size:
-            self._fill(self._diff, diff, "gradient values", taken)
+            self._fill(self._diff, diff, "gradient values")
 
     def to_proto(self, write_diff: bool = False) -> BlobProto:
         """Return a message with the shape, the data and, with ``write_diff``, the gradient."""
@@ -521,13 +530,7 @@ class Blob(Axes):
             set_floats(proto, self.cpu_diff().reshape(-1), diff=True)
         return proto
 
-    def _fill(
-        self,
-        memory: SyncedMemory,
-        values: np.ndarray,
-        what: str,
-        taken: Callable[[], None] | None = None,
-    ) -> None:
+    def _fill(self, memory: SyncedMemory, values: Values, what: str) -> None:
         if values.size != self._count:
             message = f"got {values.size} {what} for {self._label()} {self.shape_string}"
             raise ShapeError(
@@ -540,8 +543,6 @@ class Blob(Axes):
         host = memory.mutable_cpu_data(discard=True)[: self._count]
         for first in range(0, self._count, PART):
             host[first : first + PART] = values[first : first + PART]
-            if taken is not None:
-                taken()
 
     # -- details -------------------------------------------------------------------------------
 

@@ -6,9 +6,8 @@ such a string as bytes, which code for strings cannot use; these bytes are escap
 Source: Caffe, ``src/caffe/util/io.cpp`` (ReadProtoFromBinaryFile).
 """
 
-import mmap
 import os
-from contextlib import suppress
+import weakref
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -21,6 +20,9 @@ from demitasse.io.proto.caffe_pb2 import NetParameter, SolverState
 from demitasse.io.proto.wire_format import LARGEST
 
 M = TypeVar("M", bound=Message)
+
+BLOCK = 1 << 16
+"""Bytes that are read at a time while the fields of a message are searched."""
 
 
 def escape_invalid_utf8(message: Message) -> int:
@@ -102,12 +104,129 @@ def bytes_of_file(path: str | os.PathLike[str], error: type[DemitasseError]) -> 
         raise error(str(fault), code=ErrorCode.INVALID).at(os.fspath(path)) from None
 
 
-def mapped_file(path: str | os.PathLike[str], error: type[DemitasseError]) -> mmap.mmap | bytes:
-    """Return the contents of a file as a memory map, or as bytes if mapping fails."""
-    with suppress(OSError, ValueError), regular_file(path).open("rb") as file:
-        if os.fstat(file.fileno()).st_size <= LARGEST:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return bytes_of_file(path, error)  # or raises the reason
+class OpenFile:
+    """An open file that is read at any position, without a memory map.
+
+    A mapped file that another process cuts short would end this process by SIGBUS.
+
+    Args:
+        path: The file.
+        error: Class of raised errors.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], error: type[DemitasseError]) -> None:
+        self._error = error
+        file = regular_file(path).open("rb", buffering=0)
+        weakref.finalize(self, file.close)
+        self._file = file
+        self._opened = self._version()
+        self._first, self._block = 0, b""
+
+    @property
+    def size(self) -> int:
+        """Number of bytes when the file was opened."""
+        return self._opened[0]
+
+    def byte(self, at: int) -> int:
+        """Return one byte."""
+        if not 0 <= at - self._first < len(self._block):
+            self._first = at - at % BLOCK
+            self._block = self.read(self._first, min(BLOCK, self.size - self._first))
+        return self._block[at - self._first]
+
+    def read(self, first: int, count: int) -> bytes:
+        """Return some bytes.
+
+        Raises:
+            DemitasseError: The file ends before.
+        """
+        content = bytearray(count)
+        self.read_into(first, memoryview(content))
+        return bytes(content)
+
+    def read_into(self, first: int, target: memoryview) -> None:
+        """Fill a buffer with bytes.
+
+        Raises:
+            DemitasseError: The file ends before, or cannot be read.
+        """
+        done = 0
+        try:
+            self._file.seek(first)
+            while done < len(target) and (count := self._file.readinto(target[done:])):
+                done += count
+        except OSError as fault:
+            raise self._error(str(fault), code=ErrorCode.UNREADABLE) from fault
+        if done < len(target):
+            text = f"the file was cut short at byte {first + done} while it was read"
+            raise self._error(text, code=ErrorCode.TRUNCATED)
+
+    def check_unchanged(self) -> None:
+        """Check that nobody has written to the file since it was opened.
+
+        Raises:
+            DemitasseError: The size or the time of the last change differs.
+        """
+        if self._version() != self._opened:
+            message = "the file was changed while it was read; read it again"
+            raise self._error(message, code=ErrorCode.CORRUPT)
+
+    def _version(self) -> tuple[int, int]:
+        status = os.fstat(self._file.fileno())
+        return status.st_size, status.st_mtime_ns
+
+
+class FileView:
+    """Some bytes of an open file, which are read when they are used.
+
+    Args:
+        file: The file.
+        first: First byte.
+        end: Byte behind the last.
+    """
+
+    def __init__(self, file: OpenFile, first: int, end: int) -> None:
+        self.file, self.first, self.end = file, first, end
+
+    def __len__(self) -> int:
+        return self.end - self.first
+
+    def __getitem__(self, at: int) -> int:
+        if at >= len(self):
+            raise IndexError(at)
+        return self.file.byte(self.first + at)
+
+    def part(self, begin: int, end: int | None = None) -> "FileView":
+        """Return a view of some bytes, by default to the end."""
+        stop = self.end if end is None else self.first + end
+        return FileView(self.file, self.first + begin, stop)
+
+    def read(self) -> bytes:
+        """Return the bytes.
+
+        Raises:
+            DemitasseError: The file ends before.
+        """
+        return self.file.read(self.first, len(self))
+
+
+def open_binary(path: str | os.PathLike[str], error: type[DemitasseError]) -> FileView:
+    """Return a view of a file; refuse what ``bytes_of_file`` refuses.
+
+    Raises:
+        DemitasseError: As ``error``: the file cannot be read, is empty, or exceeds 2 GiB.
+    """
+    try:
+        file = OpenFile(path, error)
+    except OSError as fault:
+        raise error(read_failure(fault, path), code=code_of(fault)).at(os.fspath(path)) from fault
+    reason = _unreadable(file.size)
+    if reason:
+        raise error(reason, code=ErrorCode.INVALID).at(os.fspath(path))
+    return FileView(file, 0, file.size)
 
 
 def parsed(
@@ -115,7 +234,7 @@ def parsed(
     cls: type[M],
     path: str | os.PathLike[str],
     error: type[DemitasseError],
-    whole: mmap.mmap | bytes | None = None,
+    whole: FileView | None = None,
 ) -> M:
     """Parse the contents of a file; ``whole`` is the complete contents, for error messages."""
     name = os.fspath(path)
@@ -123,7 +242,7 @@ def parsed(
     try:
         message.ParseFromString(encoded)
     except DecodeError as fault:
-        reason = _why(encoded if whole is None else bytes(whole), cls)
+        reason = _why(encoded if whole is None else whole.read(), cls)
         raise error(reason, code=ErrorCode.UNREADABLE).at(name) from fault
     escape_invalid_utf8(message)
     if not message.IsInitialized():
@@ -134,15 +253,18 @@ def parsed(
 
 
 def _bytes(path: Path) -> bytes:
-    size = regular_file(path).stat().st_size
-    if size > LARGEST:
-        message = f"got {size} bytes, expected at most 2 GiB, the limit of protobuf"
-        raise ValueError(message)
-    encoded = path.read_bytes()
+    reason = _unreadable(max(1, regular_file(path).stat().st_size))
+    encoded = b"" if reason else path.read_bytes()
     if not encoded:
-        message = "the file is empty (0 bytes)"
-        raise ValueError(message)
+        raise ValueError(reason or _unreadable(0))
     return encoded
+
+
+def _unreadable(size: int) -> str:
+    """Return the reason why a file of a size is no message; empty if it may be one."""
+    if size > LARGEST:
+        return f"got {size} bytes, expected at most 2 GiB, the limit of protobuf"
+    return "" if size else "the file is empty (0 bytes)"
 
 
 def _why(encoded: bytes, cls: type[Message]) -> str:

@@ -1,11 +1,20 @@
 """Protobuf's binary encoding, as far as block copies and file checks need it; no numpy."""
 
 from collections.abc import Iterator
+from typing import Protocol
 
 LARGEST = 2**31 - 1
 """Largest message that protobuf reads, in bytes."""
 
 VARINT, FIXED64, LENGTH, GROUP, GROUP_END, FIXED32 = range(6)
+
+
+class Bytes(Protocol):
+    """Bytes in memory or in a file."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, at: int, /) -> int: ...
 
 
 def length_prefix(number: int, length: int) -> bytes:
@@ -33,7 +42,7 @@ def payloads(encoded: bytes, wanted: int) -> Iterator[memoryview]:
             at += 8 if kind == FIXED64 else 4
 
 
-def fields(view: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
+def fields(view: Bytes) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield each field: number, wire type, and offsets of its tag, its contents and its end.
 
     Raises:
@@ -74,7 +83,7 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _read_varint(view: memoryview, at: int) -> tuple[int, int]:
+def _read_varint(view: Bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while shift < 70:
         byte = view[at]

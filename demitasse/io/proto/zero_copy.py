@@ -1,13 +1,13 @@
-"""Messages with large arrays, read and written without copying the arrays.
+"""Messages with large arrays, read and written without further copies of the arrays.
 
-protobuf would copy every array. For reading, large arrays are cut out of the mapped file, the rest
-is parsed as usual, and a marker in each blob identifies its array. Written bytes equal protobuf's
-own: fields in the order of their numbers.
+protobuf would copy every array. For reading, the places of large arrays in the file are noted, the
+rest is parsed as usual, and a marker in each blob identifies its array. An array is read from the
+file to its destination in parts. Written bytes equal protobuf's own: fields in the order of their
+numbers.
 
 Source: Caffe, ``src/caffe/blob.cpp`` (FromProto, ToProto).
 """
 
-import mmap
 import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,7 +27,7 @@ from demitasse.io.proto.caffe_pb2 import (
     SolverState,
     V1LayerParameter,
 )
-from demitasse.io.proto.read_binary import mapped_file, parsed
+from demitasse.io.proto.read_binary import FileView, OpenFile, open_binary, parsed
 from demitasse.io.proto.wire_format import LARGEST, LENGTH, fields, length_prefix, payloads
 
 if TYPE_CHECKING:
@@ -174,27 +174,67 @@ KINDS = {
 """Array field -> its dtype, and the field that stores the marker."""
 
 
-class Arrays:
-    """Arrays cut out of a message.
+class StoredArray:
+    """An array in a file; a slice of it is read from the file.
 
     Args:
-        contents: Contents of the file.
+        place: Its bytes.
+        dtype: Type of its numbers.
+
+    Attributes:
+        size: Number of values.
     """
 
-    def __init__(self, contents: mmap.mmap | bytes = b"") -> None:
-        self._contents = contents
-        self._mark = os.urandom(16)  # unpredictable: no file can fake a marker
-        self._arrays: list[Array] = []
+    def __init__(self, place: FileView, dtype: str) -> None:
+        self._place, self._dtype = place, np.dtype(dtype)
+        self.size = len(place) // self._dtype.itemsize
 
-    def add(self, array: Array) -> bytes:
+    def __getitem__(self, part: slice) -> Array:
+        first, end, _ = part.indices(self.size)
+        values = np.empty(end - first, self._dtype)
+        start = self._place.first + first * self._dtype.itemsize
+        self._place.file.read_into(start, values.view(np.uint8).data)
+        return values
+
+
+class Arrays:
+    """Arrays of a message that are still in its file.
+
+    Args:
+        file: The file; None if there are none.
+    """
+
+    def __init__(self, file: OpenFile | None = None) -> None:
+        self._file = file
+        self._mark = os.urandom(16)  # unpredictable: no file can fake a marker
+        self._arrays: list[StoredArray] = []
+
+    def add(self, array: StoredArray) -> bytes:
         """Store an array and return the marker of its blob."""
         self._arrays.append(array)
         return self._mark + b"%d" % (len(self._arrays) - 1)
 
     def floats(self, blob: BlobProto, diff: bool = False) -> Array:
-        """Return the values like ``floats`` of a blob message; may be unaligned."""
+        """Return the values like ``floats`` of a blob message.
+
+        Raises:
+            DemitasseError: The file was cut short since it was opened.
+        """
+        return self.stored(blob, diff)[:]
+
+    def stored(self, blob: BlobProto, diff: bool = False) -> Array | StoredArray:
+        """Return the values like ``floats`` of a blob message; large ones are still in the file."""
         array = self._of(blob, diff)
         return floats(blob, diff) if array is None else array
+
+    def check_unchanged(self) -> None:
+        """Check that nobody has written to the file since it was opened.
+
+        Raises:
+            DemitasseError: The file was changed.
+        """
+        if self._file is not None:
+            self._file.check_unchanged()
 
     def count(self, blob: BlobProto, diff: bool = False) -> int:
         """Return the number of values."""
@@ -206,14 +246,9 @@ class Arrays:
         for diff in (False, True):
             array = self._of(blob, diff)
             if array is not None:
-                set_floats(blob, array, diff)
+                set_floats(blob, array[:], diff)
 
-    def release_pages(self) -> None:
-        """Release the file's pages; later reads load them again."""
-        if isinstance(self._contents, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-            self._contents.madvise(mmap.MADV_DONTNEED)
-
-    def _of(self, blob: BlobProto, diff: bool) -> Array | None:
+    def _of(self, blob: BlobProto, diff: bool) -> StoredArray | None:
         raw: bytes = blob.raw_diff if diff else blob.raw_data
         if not raw.startswith(self._mark):
             return None
@@ -234,39 +269,46 @@ def read_message_arrays(
         DemitasseError: As ``error``: the file does not exist, or is empty, damaged or no such
             message.
     """
-    contents = mapped_file(path, error)
-    arrays = Arrays(contents)
+    contents = open_binary(path, error)
+    arrays = Arrays(contents.file)
     try:
-        parts = _rest(memoryview(contents), PLACES[cls], arrays)
-    except ValueError:  # protobuf reports the fault
-        return parsed(bytes(contents), cls, path, error), Arrays()
-    return parsed(b"".join(parts), cls, path, error, whole=contents), arrays
+        try:
+            encoded = b"".join(_rest(contents, PLACES[cls], arrays))
+        except ValueError:  # protobuf reports the fault
+            encoded, arrays = contents.read(), Arrays(contents.file)
+        message = parsed(encoded, cls, path, error, whole=contents)
+        arrays.check_unchanged()
+    except DemitasseError as fault:
+        if not fault.place:
+            fault.at(os.fspath(path))
+        raise
+    return message, arrays
 
 
-def _rest(view: memoryview, places: dict[int, Any], arrays: Arrays) -> list[bytes | memoryview]:
+def _rest(view: FileView, places: dict[int, Any], arrays: Arrays) -> list[bytes]:
     """Return the parts of a message without the large arrays of its blobs.
 
     Raises:
         ValueError: The message is malformed.
     """
-    parts: list[bytes | memoryview] = []
+    parts: list[bytes] = []
     begin = 0
     for number, kind, start, body, end in fields(view):
         inner = places.get(number)
         if inner is None or kind != LENGTH or end - body < LARGE:
             continue
-        payload = view[body:end]
+        payload = view.part(body, end)
         rest = _blob(payload, arrays) if inner is BLOB else _rest(payload, inner, arrays)
         size = sum(len(part) for part in rest)
-        parts += [view[begin:start], length_prefix(number, size), *rest]
+        parts += [view.part(begin, start).read(), length_prefix(number, size), *rest]
         begin = end
-    return [*parts, view[begin:]]
+    return [*parts, view.part(begin).read()]
 
 
-def _blob(view: memoryview, arrays: Arrays) -> list[bytes | memoryview]:
+def _blob(view: FileView, arrays: Arrays) -> list[bytes]:
     """Return the parts of a blob, its large arrays replaced by markers."""
     found = list(fields(view))
-    parts: list[bytes | memoryview] = []
+    parts: list[bytes] = []
     begin = 0
     numbers = [number for number, *_ in found]
     for number, kind, start, body, end in found:
@@ -278,10 +320,10 @@ def _blob(view: memoryview, arrays: Arrays) -> list[bytes | memoryview]:
         if (end - body) % np.dtype(dtype).itemsize:
             message = "an array ends inside a number"
             raise ValueError(message)
-        text = arrays.add(np.frombuffer(view[body:end], dtype))
-        parts += [view[begin:start], length_prefix(mark, len(text)), text]
+        text = arrays.add(StoredArray(view.part(body, end), dtype))
+        parts += [view.part(begin, start).read(), length_prefix(mark, len(text)), text]
         begin = end
-    return [*parts, view[begin:]]
+    return [*parts, view.part(begin).read()]
 
 
 Pieces = list[bytes | memoryview]

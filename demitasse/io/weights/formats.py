@@ -140,13 +140,15 @@ def read_weights(path: str | os.PathLike[str]) -> Parameters:
         return {name: arrays for name, arrays in found.items() if arrays}
     net, arrays = read_net_arrays(path)
     try:
-        return {
+        weights = {
             layer.name: {
                 i: _array_of(layer.name, i, blob, arrays) for i, blob in enumerate(layer.blobs)
             }
             for layer in net.layer
             if layer.blobs
         }
+        arrays.check_unchanged()
+        return weights
     except WeightsError as error:
         raise error.at(os.fspath(path)) from None
 
@@ -177,7 +179,7 @@ def _array_of(layer: str, index: int, blob: BlobProto, arrays: Arrays) -> np.nda
         raise error.at(place) from None
     try:
         if min(shape, default=1) >= 0 and values.size == math.prod(shape):
-            return np.array(values.reshape(shape))  # a copy, to release the file
+            return np.array(values.reshape(shape))  # a copy: not a part of a message
     except ValueError:  # an axis of 0, and another that is too long
         pass
     message = (

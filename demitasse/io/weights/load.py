@@ -329,12 +329,41 @@ def _load_message(
         with skipping_mismatches(layer.name, report, skip):
             stored_blobs = converted_blobs(layer, len(mine))
             pairs[layer.name] = message_pairs(layer.name, mine, stored_blobs, arrays)
-    # doubles may overflow to infinity, as in C
-    with np.errstate(over="ignore", invalid="ignore"), Uninterrupted():
-        for blob, proto in chain.from_iterable(pairs.values()):
-            values, diff = arrays.floats(proto), arrays.floats(proto, diff=True)
-            blob.set_floats(values, diff, arrays.release_pages)
+    with np.errstate(over="ignore", invalid="ignore"):  # doubles may overflow to infinity, as in C
+        _copy(list(chain.from_iterable(pairs.values())), arrays)
     return with_missing(net, report)
+
+
+def _copy(pairs: Sequence[tuple[Blob, BlobProto]], arrays: Arrays) -> None:
+    """Copy values and gradients to parameters; if the file is cut meanwhile, nothing changes.
+
+    Values go from the file to parameters without contents, in parts. Parameters with contents get
+    them after all values are in memory.
+
+    Raises:
+        WeightsError: The file was changed since it was opened.
+    """
+    memories = [memory for blob, _ in pairs for memory in (blob.data_memory, blob.diff_memory)]
+    if not all(memory.lazy or memory.cleared for memory in memories):
+        values = [(blob, arrays.floats(p), arrays.floats(p, diff=True)) for blob, p in pairs]
+        arrays.check_unchanged()
+        with Uninterrupted():
+            for blob, data, diff in values:
+                blob.set_floats(data, diff)
+        return
+    before = [(memory, memory.initializer) for memory in memories]
+    with Uninterrupted():
+        try:
+            for blob, proto in pairs:
+                blob.set_floats(arrays.stored(proto), arrays.stored(proto, diff=True))
+            arrays.check_unchanged()
+        except BaseException:
+            for memory, initializer in before:
+                if initializer is None:
+                    memory.clear()
+                else:
+                    memory.lazy_init(initializer)
+            raise
 
 
 def _load_arrays(net: ParameterStore, weights: Parameters, skip: bool) -> LoadReport:

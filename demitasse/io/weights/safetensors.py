@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +43,8 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         WeightsError: The file does not exist or cannot be read.
     """
     try:
-        return _arrays_of(np.fromfile(regular_file(path), np.uint8))
+        with regular_file(path).open("rb") as file:
+            return _arrays_of(file, os.fstat(file.fileno()).st_size)
     except UNREADABLE as error:
         message = f"{path} cannot be read as weights: {error}"
         code = code_of(error) if isinstance(error, OSError) else ErrorCode.UNREADABLE
@@ -115,31 +118,36 @@ def _stored(array: np.ndarray, dtype: str) -> bytes:
     return rounded.astype("<u2").tobytes()
 
 
-def _arrays_of(content: np.ndarray) -> dict[str, np.ndarray]:
-    (length,) = struct.unpack("<Q", content[:8].tobytes())
-    if length > min(LONGEST_HEADER, content.size - 8):
+def _arrays_of(file: BufferedReader, size: int) -> dict[str, np.ndarray]:
+    (length,) = struct.unpack("<Q", file.read(8))
+    if length > min(LONGEST_HEADER, size - 8):
         message = f"its header declares {length} bytes"
         raise ValueError(message)
-    header = json.loads(content[8 : 8 + length].tobytes())
+    header = json.loads(file.read(length))
     if not isinstance(header, dict):
         message = "its header is no JSON object"
         raise TypeError(message)
     types = {text: np.dtype(name).newbyteorder("<") for name, text in (TYPES | INTEGERS).items()}
     types["BF16"] = np.dtype("<u2")
-    data, arrays, used = content[8 + length :], {}, 0
+    first, arrays, used = 8 + length, {}, 0
+    room = size - first
     for name, about in header.items():
         if name == "__metadata__":
             continue
         begin, end = about["data_offsets"]
         kind, shape = types[about["dtype"]], tuple(about["shape"])
-        if not 0 <= begin <= end <= data.size or end - begin != math.prod(shape) * kind.itemsize:
+        if not 0 <= begin <= end <= room or end - begin != math.prod(shape) * kind.itemsize:
             message = f"tensor {name!r} does not lie at its declared offsets"
             raise ValueError(message)
         used += end - begin
-        if used > data.size:
+        if used > room:
             message = f"tensor {name!r} overlaps other tensors"
             raise ValueError(message)
-        array = data[begin:end].copy().view(kind).reshape(shape)
+        array = np.empty(shape, kind)
+        file.seek(first + begin)
+        if file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:
+            message = f"the file was cut short in tensor {name!r} while it was read"
+            raise ValueError(message)
         if about["dtype"] == "BF16":  # the upper half of a float32
             array = (array.astype(np.uint32) << 16).view(np.float32)
         arrays[name] = array

@@ -282,6 +282,7 @@ class Checkpointer:
         run = self._run
         history = run.updater.history
         state = read_checked(path, run.net, len(history.memories), run.updater.rule.type)
+        weights = _version(state.learned_net)
         now = run_fingerprint(run)
         lost = list(self._resumable.missing(state.resume))
         check_compatible(state, now, self._seed, path, lost, force=force, exact=exact)
@@ -293,11 +294,23 @@ class Checkpointer:
                 except DemitasseError:  # nothing has changed
                     self.inconsistent = before
                     raise
+                if _version(state.learned_net) != weights:
+                    message = "its weights were replaced while they were read; restore it again"
+                    raise SnapshotError(message, code=ErrorCode.CORRUPT).at(os.fspath(path))
             history.load(state.history)
             resume = self._resumable.restore(state.resume)
             self._retention.resume(path, state.iter, resume.snapshot)
         run.nonfinite.reset()
         return state
+
+
+def _version(path: str) -> tuple[int, int, int, int]:
+    """Return the identity of a file and of its contents; zeros for a missing file."""
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return 0, 0, 0, 0
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def weight_memories(net: Net) -> list[SyncedMemory]:

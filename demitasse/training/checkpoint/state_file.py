@@ -96,11 +96,16 @@ def read_state(path: Path) -> State:
             raise _weights_mistaken_for_state(path)
         text = "this is not a solver state: iter is missing"
         raise SnapshotError(text, code=ErrorCode.INVALID, field="iter").at(str(path))
+    history = [_array(blob, i, path, arrays) for i, blob in enumerate(message.history)]
+    try:
+        arrays.check_unchanged()
+    except SnapshotError as error:
+        raise error.at(str(path)) from None
     return State(
         message.iter,
         message.learned_net,
         message.current_step,
-        [_array(blob, i, path, arrays) for i, blob in enumerate(message.history)],
+        history,
         message.resume if message.HasField("resume") else None,
     )
 
@@ -108,7 +113,7 @@ def read_state(path: Path) -> State:
 def _array(blob: BlobProto, index: int, path: Path, arrays: Arrays) -> np.ndarray:
     try:
         values, shape = arrays.floats(blob), stored_shape(blob)
-    except WeightsError as error:
+    except (SnapshotError, WeightsError) as error:
         text = f"history {index}: {error.message}"
         raise SnapshotError(text, code=error.code, history=index).at(str(path)) from error
     try:

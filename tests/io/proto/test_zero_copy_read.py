@@ -1,6 +1,8 @@
 """Large arrays are read beside their message, and are what protobuf reads."""
 
-import mmap
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from demitasse.io.proto import (
     read_net_params_binary,
     set_floats,
 )
+from demitasse.io.proto.read_binary import OpenFile
 from demitasse.io.proto.wire_format import fields, length_prefix
 from demitasse.io.proto.zero_copy import read_message_arrays
 
@@ -209,29 +212,99 @@ def test_what_is_not_well_formed_is_noticed(content):
         list(fields(memoryview(content)))
 
 
-def test_arrays_are_read_where_the_file_is_mapped(tmp_path):
-    net, arrays = read_net_arrays(written(tmp_path, net_of(blob_of([1, 2, 3]))))
-
-    values = arrays.floats(net.layer[0].blobs[0])
-
-    base = values.base
-    assert isinstance(base, memoryview)
-    assert isinstance(base.obj, mmap.mmap)
+LARGE_NET = """
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 300 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y"
+  inner_product_param { num_output: 900 weight_filler { type: "xavier" } } }
+"""
 
 
-def test_what_a_file_took_in_memory_comes_back_when_it_is_read_again(tmp_path):
-    net, arrays = read_net_arrays(written(tmp_path, net_of(blob_of([1, 2, 3]))))
-    values = arrays.floats(net.layer[0].blobs[0])
-
-    arrays.release_pages()
-
-    assert values.tolist() == [1, 2, 3]
+def large_net(seed):
+    return Net(parse_text(LARGE_NET, NetParameter), "TEST", device="numpy", seed=seed)
 
 
-def test_a_file_that_cannot_be_mapped_is_read(tmp_path, monkeypatch):
-    def refused(*args, **options):
-        raise OSError
+CHANGES = {
+    "cut": lambda path: os.truncate(path, 4096),
+    "empty": lambda path: os.truncate(path, 0),
+    "longer": lambda path: os.truncate(path, path.stat().st_size + 99),
+    "other": lambda path: path.write_bytes(b"\xff" * path.stat().st_size),
+}
 
-    monkeypatch.setattr(mmap, "mmap", refused)
 
-    assert same(written(tmp_path, net_of(blob_of([1, 2, 3]))))
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("when", ["while its fields are read", "while its arrays are read"])
+@pytest.mark.parametrize("known", [False, True], ids=["fresh", "with weights"])
+def test_a_file_that_changes_while_it_is_read_changes_nothing(
+    tmp_path, monkeypatch, change, when, known
+):
+    path = tmp_path / "w.caffemodel"
+    large_net(1).save(path)
+    net, same = large_net(2), large_net(2)
+    if known:
+        net.params["ip"][0].data[0, 0] = same.params["ip"][0].data[0, 0] = 7
+        net.params["ip"][1].data[...] = same.params["ip"][1].data[...] = 8
+    reads = []
+    read = OpenFile.read_into
+
+    def changing(self, first, target):
+        read(self, first, target)
+        reads.append(first)
+        if len(reads) == (1 if "fields" in when else 6):
+            CHANGES[change](path)
+
+    monkeypatch.setattr(OpenFile, "read_into", changing)
+    with expect_error(WeightsError, mentions="w.caffemodel"):
+        net.load(path)
+    monkeypatch.undo()
+
+    for mine, theirs in zip(net.params["ip"], same.params["ip"], strict=True):
+        np.testing.assert_array_equal(mine.cpu_data(), theirs.cpu_data())
+
+
+@pytest.mark.parametrize("suffix", [".caffemodel", ".h5", ".npz", ".safetensors"])
+def test_loaded_weights_stay_when_the_file_changes(tmp_path, suffix):
+    if suffix == ".h5":
+        pytest.importorskip("h5py")
+    path, net = tmp_path / f"w{suffix}", large_net(2)
+    large_net(1).save(path)
+    net.load(path)
+    read = load_weights(path)
+
+    path.write_bytes(b"\xff" * path.stat().st_size)
+    os.truncate(path, 0)
+
+    for mine, theirs, whole in zip(
+        net.params["ip"], read["ip"], large_net(1).params["ip"], strict=True
+    ):
+        np.testing.assert_array_equal(mine.cpu_data(), whole.cpu_data())
+        np.testing.assert_array_equal(theirs, whole.cpu_data())
+
+
+MAPS = """
+import sys
+from demitasse import Net
+net = Net(sys.argv[1], "TEST", device="numpy", seed=1)
+net.load(sys.argv[2])
+assert sys.argv[2] not in open("/proc/self/maps").read()
+peak = [int(l.split()[1]) for l in open("/proc/self/status") if l.startswith("VmHWM")][0]
+print(peak)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_file_goes_to_a_new_net_without_a_second_copy(tmp_path):
+    size, peaks = 150 << 20, []
+    for count in (1000, 1000 + size // 4 // 1000):
+        (tmp_path / "n.prototxt").write_text(
+            LARGE_NET.replace("300", "1000").replace("900", str(count))
+        )
+        net = Net(tmp_path / "n.prototxt", "TEST", device="numpy", seed=1)
+        net.save(tmp_path / "w.caffemodel")
+        del net
+        result = subprocess.run(
+            [sys.executable, "-c", MAPS, tmp_path / "n.prototxt", tmp_path / "w.caffemodel"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        peaks.append(int(result.stdout) << 10)
+
+    assert 0.9 * size < peaks[1] - peaks[0] < 1.3 * size

@@ -172,6 +172,28 @@ def test_files_of_two_runs_are_never_restored_together(solver_file, tmp_path):
             two.restore(tmp_path / "s_iter_1.solverstate")
 
 
+def test_weights_that_are_replaced_during_a_restore_are_noticed(solver_file, tmp_path):
+    from demitasse.training.checkpoint import checkpointer
+
+    with (
+        Solver(solver_file, device="numpy") as one,
+        Solver(solver_file, seed=4, device="numpy") as two,
+    ):
+        one.step(1)
+        check = checkpointer.check_compatible
+
+        def meanwhile(*arguments, **options):
+            check(*arguments, **options)
+            two.net.save(tmp_path / "s_iter_1.caffemodel")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(checkpointer, "check_compatible", meanwhile)
+            with expect_error(SnapshotError, code=ErrorCode.CORRUPT):
+                one.restore(tmp_path / "s_iter_1.solverstate")
+        with expect_error(SnapshotError, code=ErrorCode.BAD_STATE):
+            one.step(1)
+
+
 @pytest.mark.parametrize("fmt", ["BINARYPROTO", "HDF5"])
 def test_the_digest_is_that_of_the_file(fields, tmp_path, fmt):
     if fmt == "HDF5":

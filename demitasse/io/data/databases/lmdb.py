@@ -2,7 +2,9 @@
 
 Reading needs neither the LMDB library nor the lock file: databases on read-only media and network
 drives work, and a damaged database raises an error. Do not write to a database while it is read.
-Writing uses the LMDB library.
+Writing uses the LMDB library, which maps the file into memory: another process that cuts the file
+short meanwhile ends this process (SIGBUS), which no check can prevent. A database is therefore
+written in a folder that is private to the user.
 
 Source: Caffe, ``src/caffe/util/db_lmdb.cpp``.
 """
