@@ -30,6 +30,7 @@ from demitasse.io.proto import (
     set_floats,
     stored_shape,
 )
+from demitasse.io.proto.read_binary import parse_message
 
 __all__ = [
     "Transformer",
@@ -105,7 +106,7 @@ def arraylist_to_blobprotovector_str(arraylist: Iterable[np.ndarray]) -> bytes:
 
 def blobprotovector_str_to_arraylist(str: bytes) -> list[np.ndarray]:
     """Return the arrays in the bytes of a message of several blobs."""
-    return [blobproto_to_array(blob) for blob in BlobProtoVector.FromString(str).blobs]
+    return [blobproto_to_array(blob) for blob in parse_message(str, BlobProtoVector).blobs]
 
 
 def array_to_datum(arr: np.ndarray, label: int | None = None) -> Datum:

@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import stat
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -27,6 +26,7 @@ from demitasse.core.deprecated import log_once
 from demitasse.core.hashing import sha256
 from demitasse.core.paths import read_bytes, regular_file
 from demitasse.core.text import suggestion
+from demitasse.core.toml import parse_toml
 from demitasse.errors import ConfigError, ErrorCode
 
 __all__ = [
@@ -136,7 +136,7 @@ def _read(name: str, changed: int, reason: str) -> SettingsFile | None:
     content = b""
     try:
         content = read_bytes(path)
-        table = tomllib.loads(content.decode())
+        table = parse_toml(content)
     except (OSError, ValueError, RecursionError) as error:
         if keys:  # a broken pyproject.toml of another tool is not reported
             return None

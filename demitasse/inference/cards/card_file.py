@@ -7,7 +7,6 @@ in its own folder only (see ``safe_path``). Files that the caller gives replace 
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from demitasse.core.log import get_logger
 from demitasse.core.paths import is_file, read_bytes
 from demitasse.core.text import suggestion
+from demitasse.core.toml import parse_toml
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.cards.card import (
     CHANNELS,
@@ -94,7 +94,7 @@ def card_values(path: Path) -> dict[str, object]:
         if path.stat().st_size > MAX_CARD:
             message = f"a card has at most {MAX_CARD} bytes"
             raise ConfigError(message, code=ErrorCode.LIMIT).at(str(path))
-        return tomllib.loads(read_bytes(path).decode())
+        return parse_toml(read_bytes(path))
     except (OSError, ValueError, RecursionError) as error:
         message = f"the card cannot be read: {getattr(error, 'strerror', None) or error}"
         raise ConfigError(message, code=ErrorCode.UNREADABLE).at(str(path)) from None

@@ -31,6 +31,7 @@ from demitasse.io.data.redaction import read_list_file
 from demitasse.io.data.sources.sampler import EpochPermutation
 from demitasse.io.data.threads import THREADS, map_ahead
 from demitasse.io.proto import AnnotatedDatum, Datum
+from demitasse.io.proto.read_binary import parse_message
 
 __all__ = ["Annotations", "Converted", "ImageSet", "convert_imageset"]
 
@@ -353,7 +354,7 @@ def _first_size(database: Database, how: ImageSet) -> int | None:
     with closing(database.new_cursor()) as cursor:
         content = bytes(cursor.value())
     annotated = how.annotations is not None
-    datum = AnnotatedDatum.FromString(content).datum if annotated else Datum.FromString(content)
+    datum = parse_message(content, AnnotatedDatum).datum if annotated else Datum.FromString(content)
     if datum.encoded:
         return decode_image(datum.data).size
     return datum.channels * datum.height * datum.width

@@ -8,14 +8,25 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-from demitasse.core.paths import code_of, read_failure, read_text
-from demitasse.errors import DataError
+from demitasse.core.paths import code_of, read_failure, read_text, regular_file
+from demitasse.errors import DataError, ErrorCode
 
 ENDINGS = {
     ".bmp", ".dib", ".gif", ".h5", ".hdf", ".hdf5", ".jp2", ".jpe", ".jpeg", ".jpg", ".mat",
     ".npy", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp",
 }  # fmt: skip
 """File name extensions of data files."""
+
+
+BINARY = {
+    b"\x89HDF": "an HDF5 file", b"\x89PNG": "an image", b"\xff\xd8\xff": "an image",
+    b"GIF8": "an image", b"BM": "an image", b"II*\0": "an image", b"MM\0*": "an image",
+    b"RIFF": "an image", b"PK\x03\x04": "a ZIP archive", b"\x1f\x8b": "a gzip archive",
+}  # fmt: skip
+"""First bytes of a binary file -> its kind."""
+
+START = 1 << 16
+"""Bytes of a file that are searched for zeros, before gigabytes are read."""
 
 
 def quoted(name: str, number: int, path: Path | None = None) -> str:
@@ -43,10 +54,20 @@ def read_list_file(source: Path, what: str) -> str:
         what: Description of the file, for errors.
 
     Raises:
-        DataError: The file cannot be read.
+        DataError: The file cannot be read, or is binary.
     """
     try:
-        return read_text(source)
+        with regular_file(source).open("rb") as file:
+            start = file.read(START)
+        text = "" if b"\0" in start else read_text(source)
     except OSError as error:
         message = f"the {what} cannot be read: {read_failure(error, source)}"
         raise DataError(message, str(source), code=code_of(error)) from error
+    if b"\0" in start or "\0" in text:
+        known = (kind for begin, kind in BINARY.items() if start.startswith(begin))
+        message = (
+            f"got {next(known, 'a binary file')}, expected a {what}, which is a text file; "
+            "write the names of the files into a text file, and name the text file"
+        )
+        raise DataError(message, str(source), code=ErrorCode.INVALID)
+    return text

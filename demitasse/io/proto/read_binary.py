@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from demitasse.core.paths import code_of, read_failure, regular_file
 from demitasse.errors import DemitasseError, ErrorCode, WeightsError
 from demitasse.io.proto.caffe_pb2 import NetParameter, SolverState
-from demitasse.io.proto.wire_format import LARGEST
+from demitasse.io.proto.wire_format import LARGEST, memory_cost, memory_limit
 
 M = TypeVar("M", bound=Message)
 
@@ -58,6 +58,9 @@ def _escape_each(values: Any) -> int:
 def _escaped(value: bytes) -> str:
     return value.decode("utf-8", "backslashreplace")
 
+
+NEVER_TOO_LARGE = 1 << 14
+"""Bytes of a file whose messages need not be counted."""
 
 ITER = b"\x08"  # tag of the first field of a solver state
 
@@ -239,6 +242,7 @@ def parsed(
     """Parse the contents of a file; ``whole`` is the complete contents, for error messages."""
     name = os.fspath(path)
     message = cls()
+    check_memory_cost(encoded, cls, path, error, len(encoded if whole is None else whole))
     try:
         message.ParseFromString(encoded)
     except DecodeError as fault:
@@ -250,6 +254,47 @@ def parsed(
         reason = f"required fields are missing: {missing}"
         raise error(reason, code=ErrorCode.MISSING, field=missing).at(name)
     return message
+
+
+def check_memory_cost(
+    encoded: bytes,
+    cls: type[Message],
+    path: str | os.PathLike[str],
+    error: type[DemitasseError],
+    size: int | None = None,
+) -> None:
+    """Check that the messages in an encoded message take memory in proportion to the file.
+
+    Args:
+        encoded: The message.
+        cls: Class of the message.
+        path: The file, for the error.
+        error: Class of the error.
+        size: Size of the file; by default that of ``encoded``.
+
+    Raises:
+        DemitasseError: As ``error``: the file consists of many empty messages.
+    """
+    most = memory_limit(len(encoded) if size is None else size)
+    if len(encoded) > NEVER_TOO_LARGE and memory_cost(encoded, cls.DESCRIPTOR, most) > most:
+        message = (
+            f"got {len(encoded)} bytes whose (almost) empty messages take more than "
+            f"{most >> 20} MiB of memory, expected a {cls.__name__}; the file is damaged"
+        )
+        raise error(message, code=ErrorCode.LIMIT, got=len(encoded)).at(os.fspath(path))
+
+
+def parse_message(encoded: bytes, cls: type[M]) -> M:
+    """Return a message of bytes that no file has, checked as those of a file.
+
+    Raises:
+        DecodeError: The bytes are no such message, or would take too much memory.
+    """
+    try:
+        check_memory_cost(encoded, cls, cls.__name__, WeightsError)
+    except WeightsError as fault:
+        raise DecodeError(str(fault)) from None
+    return cls.FromString(encoded)
 
 
 def _bytes(path: Path) -> bytes:

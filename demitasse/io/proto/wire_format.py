@@ -1,7 +1,10 @@
 """Protobuf's binary encoding, as far as block copies and file checks need it; no numpy."""
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Protocol
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 LARGEST = 2**31 - 1
 """Largest message that protobuf reads, in bytes."""
@@ -94,3 +97,83 @@ def _read_varint(view: Bytes, at: int) -> tuple[int, int]:
         shift += 7
     message = "a number that does not end"
     raise ValueError(message)
+
+
+COST, COST_OF_FIELD, COST_OF_STRING = 32, 10, 48
+"""Bytes of memory of a parsed message, of each field that its class has, and of a string."""
+
+COST_OF_READING = {"V1LayerParameter": 900, "NodeProto": 900}
+"""Class of messages -> bytes of what is made of each message: an upgraded layer, a node of ONNX."""
+
+SPARE, FACTOR = 32 << 20, 20
+"""Bytes of memory that messages may take in any case, and times the size of the file."""
+
+
+def memory_limit(size: int) -> int:
+    """Return the memory that the messages in a file of some bytes may take."""
+    return SPARE + FACTOR * size
+
+
+def message_cost(kind: Descriptor) -> int:
+    """Return the memory of an empty message."""
+    return COST + COST_OF_FIELD * len(kind.fields) + COST_OF_READING.get(kind.name, 0)
+
+
+def memory_cost(encoded: bytes, kind: Descriptor, most: int) -> int:
+    """Return the memory of the parsed messages in an encoded message, without their values.
+
+    An empty message takes two bytes of a file, and a thousand bytes of memory.
+
+    Args:
+        encoded: The message. Counting ends where it is malformed: protobuf reports the fault.
+        kind: Class of the message.
+        most: Counting ends when the cost exceeds this number of bytes.
+    """
+    cost = 0
+    waiting = [(0, len(encoded), kind)]
+    while waiting and cost <= most:
+        at, end, kind = waiting.pop()
+        inner = _message_fields(kind)
+        groups = 0
+        try:
+            while at < end and cost <= most:
+                tag = encoded[at]
+                at += 1
+                if tag > 0x7F:
+                    tag, at = _read_varint(encoded, at - 1)
+                wire = tag & 7
+                if wire == LENGTH:
+                    length = encoded[at]
+                    at += 1
+                    if length > 0x7F:
+                        length, at = _read_varint(encoded, at - 1)
+                    found = inner.get(tag >> 3) if not groups else None
+                    if found is not None:
+                        cost += found[1]
+                        if length and found[0] is not None:
+                            waiting.append((at, at + length, found[0]))
+                    at += length
+                elif wire == VARINT:
+                    while encoded[at] > 0x7F:
+                        at += 1
+                    at += 1
+                elif wire in (GROUP, GROUP_END):
+                    groups += 1 if wire == GROUP else -1
+                else:
+                    at += 8 if wire == FIXED64 else 4
+        except (IndexError, ValueError):
+            break
+    return cost
+
+
+@cache
+def _message_fields(kind: Descriptor) -> dict[int, tuple[Descriptor | None, int]]:
+    """Return class and cost of each field of messages, and of strings (None), by number."""
+    found: dict[int, tuple[Descriptor | None, int]] = {}
+    for field in kind.fields:
+        inner = field.message_type
+        if inner is not None:
+            found[field.number] = inner, message_cost(inner)
+        elif field.type in {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES}:
+            found[field.number] = None, COST_OF_STRING
+    return found

@@ -20,7 +20,13 @@ import numpy as np
 from demitasse.core.atomic import atomic_write
 from demitasse.core.paths import regular_file
 from demitasse.errors import ErrorCode, WeightsError
-from demitasse.io.data.databases.hdf5 import ErrorRecordingFile, array_of, damage, member
+from demitasse.io.data.databases.hdf5 import (
+    ErrorRecordingFile,
+    array_of,
+    damage,
+    member,
+    need_memory,
+)
 from demitasse.io.weights.store import ParameterStore
 
 if TYPE_CHECKING:
@@ -94,7 +100,9 @@ def read_hdf5_weights(path: Path) -> dict[str, dict[int, np.ndarray]]:
     """
     found: dict[str, dict[str, np.ndarray]] = {}
     with damage(path, WeightsError), open_hdf5(path, "r") as file:
-        for name, item in _members(path, _data_group(path, file)):
+        members = list(_members(path, _data_group(path, file)))
+        need_memory([item for _, item in members if item is not None])
+        for name, item in members:
             layer, _, index = name.rpartition("/")
             if item is None:
                 found.setdefault(name, {})

@@ -96,6 +96,9 @@ def _fill(room: np.ndarray, file: IO[bytes]) -> None:
 DEFLATES = 1032
 """Largest ratio of DEFLATE compression: bytes per compressed byte."""
 
+ROOM, GROWTH = 64 << 20, 50
+"""Bytes that the arrays may take in any case, and bytes per byte of the file."""
+
 ENCRYPTED = 1
 """Flag bit of encrypted members."""
 
@@ -155,7 +158,7 @@ def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 def _need_room(archive: zipfile.ZipFile, size: int) -> None:
     """Refuse members in an unsupported encoding, and members that share bytes."""
-    stored = 0
+    stored = total = 0
     for member in archive.infolist():
         kinds = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: DEFLATES}
         growth = kinds.get(member.compress_type)
@@ -163,6 +166,13 @@ def _need_room(archive: zipfile.ZipFile, size: int) -> None:
             message = f"{member.filename!r} is encrypted, or not compressed by deflate"
             raise ValueError(message)
         stored += member.compress_size
+        total += member.file_size
+        if total > max(ROOM, GROWTH * size):
+            message = (
+                f"got {total} bytes of arrays in {size} bytes, expected at most {GROWTH} times as "
+                "many; store the arrays uncompressed"
+            )
+            raise ValueError(message)
         if stored > size or member.file_size > growth * member.compress_size:
             message = f"{member.filename!r} declares more bytes than the file can hold"
             raise ValueError(message)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from demitasse.core.paths import resolve_path
-from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.hdf5 import Hdf5Writer, read_list
-from demitasse.io.data.redaction import quoted
 from demitasse.io.data.sources.arrays import Hdf5Batches
 from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
 from demitasse.layers.base import AtLeast, Blobs, Exactly, Layer
@@ -50,12 +48,7 @@ class HDF5Data(EpochDataLayer):
         base_dir = self.context.base_dir
         self.names = [blob.name for blob in top]
         self.source = resolve_path(p.source, base_dir)
-        names = read_list(self.source)
-        self.paths = [resolve_path(name, base_dir) for name in names]
-        for number, (name, path) in enumerate(zip(names, self.paths, strict=True), 1):
-            if quoted(name, number, path) != name:
-                message = f"entry {number} names no file; list paths of HDF5 files"
-                raise DataError(message, str(self.source), code=ErrorCode.INVALID, index=number)
+        self.paths = read_list(self.source, base_dir)
         self.shape_tops(top)
 
     def fingerprint(self) -> Fingerprint:

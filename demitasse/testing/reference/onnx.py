@@ -15,6 +15,7 @@ import numpy as np
 
 from demitasse.core.paths import regular_file
 from demitasse.errors import DataError, DemitasseError, ErrorCode
+from demitasse.io.proto.read_binary import bytes_of_file, check_memory_cost
 from demitasse.testing.reference.model import Parameter, Value, kind_of, role_of
 
 TYPES = {
@@ -146,7 +147,9 @@ def read_onnx(path: Path, onnx: Any) -> Any:
         DataError: The file cannot be read, or names external files outside its folder.
     """
     try:
-        model = onnx.load(str(regular_file(path)), load_external_data=False)
+        content = bytes_of_file(path, DataError)
+        check_memory_cost(content, onnx.ModelProto, path, DataError)
+        model = onnx.load_model_from_string(content)
         folder = path.resolve().parent
         for tensor in _tensors(model, onnx):
             for entry in tensor.external_data:

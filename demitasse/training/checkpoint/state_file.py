@@ -16,7 +16,7 @@ import numpy as np
 
 from demitasse.core.paths import is_file
 from demitasse.errors import ErrorCode, SnapshotError, WeightsError
-from demitasse.io.data.databases.hdf5 import array_of, damage, member
+from demitasse.io.data.databases.hdf5 import array_of, damage, member, need_memory
 from demitasse.io.proto import (
     BlobProto,
     NetParameter,
@@ -26,6 +26,7 @@ from demitasse.io.proto import (
     read_binary,
     stored_shape,
 )
+from demitasse.io.proto.read_binary import parse_message
 from demitasse.io.proto.zero_copy import (
     Arrays,
     blob_pieces,
@@ -191,11 +192,13 @@ def _read_hdf5(path: Path) -> State:
             if names != [str(i) for i in range(len(names))]:
                 text = f"got history arrays named {', '.join(names)}, expected 0, 1, 2, ..."
                 raise SnapshotError(text, code=ErrorCode.CORRUPT, field="history").at(str(path))
+            stored = [member(history, name) for name in names]
+            need_memory(stored)
             return State(
                 _integer(member(file, "iter")),
                 _text(array_of(member(file, "learned_net"))) if "learned_net" in file else "",
                 _integer(member(file, "current_step")) if "current_step" in file else 0,
-                [array_of(member(history, name)) for name in names],
+                [array_of(one) for one in stored],
                 _resume(member(file, RESUME)) if RESUME in file else None,
             )
     except WeightsError as error:
@@ -207,7 +210,7 @@ def _integer(dataset: Any) -> int:
 
 
 def _resume(dataset: Any) -> ResumeState:
-    resume: ResumeState = ResumeState.FromString(array_of(dataset).tobytes())
+    resume = parse_message(array_of(dataset).tobytes(), ResumeState)
     escape_invalid_utf8(resume)
     return resume
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from demitasse.core.paths import regular_file
-from demitasse.errors import DataError, DemitasseError, ErrorCode
-from demitasse.io.data.redaction import read_list_file
+from demitasse.core.paths import regular_file, resolve_path
+from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
+from demitasse.io.data.redaction import quoted, read_list_file
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -33,6 +33,7 @@ __all__ = [
     "array_of",
     "damage",
     "member",
+    "need_memory",
     "need_room",
     "open_file",
     "read_list",
@@ -44,15 +45,22 @@ BLOCK = 64 << 20
 DEFLATES = 1032
 """Largest ratio of DEFLATE compression: bytes per compressed byte."""
 
+ROOM, GROWTH = 64 << 20, 50
+"""Bytes that arrays in memory may take in any case, and bytes per byte of the file."""
+
 LINKS = 16
 """Largest number of soft links on the way to a data set."""
 
 
-def read_list(source: Path) -> list[str]:
-    """Return the file names in a list, separated by white space.
+def read_list(source: Path, base_dir: Path | None = None) -> list[Path]:
+    """Return the files in a list of names, separated by white space.
+
+    Args:
+        source: The list.
+        base_dir: Folder of files that are not in the working directory.
 
     Raises:
-        DataError: The list cannot be read, or names no file.
+        DataError: The list cannot be read, or an entry names no file.
     """
     try:
         names = read_list_file(source, "list of HDF5 files").split()
@@ -61,7 +69,17 @@ def read_list(source: Path) -> list[str]:
     if not names:
         message = "the list names no HDF5 file; write one path per line"
         raise DataError(message, str(source), code=ErrorCode.MISSING)
-    return names
+    paths = []
+    for number, name in enumerate(names, 1):
+        try:
+            path = resolve_path(name, base_dir)
+        except ConfigError:  # an impossible file name
+            path = None
+        if path is None or quoted(name, number, path) != name:
+            message = f"entry {number} names no file; list paths of HDF5 files"
+            raise DataError(message, str(source), code=ErrorCode.INVALID, index=number)
+        paths.append(path)
+    return paths
 
 
 def open_file(path: Path) -> Any:
@@ -224,8 +242,31 @@ def array_of(dataset: Any) -> np.ndarray:
         ValueError: The object is no data set, is stored in other files, or declares more values
             than its file can hold.
     """
-    need_room(dataset)
+    need_memory([dataset])
     return np.asarray(dataset[()])
+
+
+def need_memory(datasets: Sequence[Any]) -> None:
+    """Refuse data sets that take far more memory than their file has bytes; see ``need_room``.
+
+    Args:
+        datasets: Data sets of one file, which are read as a whole.
+
+    Raises:
+        ValueError: The reason.
+    """
+    if not datasets:
+        return
+    for one in datasets:
+        need_room(one)
+    size, total = datasets[0].file.id.get_filesize(), sum(one.nbytes for one in datasets)
+    if total > max(ROOM, GROWTH * size):
+        more = f" and {len(datasets) - 1} more" if len(datasets) > 1 else ""
+        message = (
+            f"{datasets[0].name}{more}: got {total} bytes of values in a file of {size} bytes, "
+            f"expected at most {GROWTH} times as many; store the values uncompressed"
+        )
+        raise ValueError(message)
 
 
 def need_room(dataset: Any) -> None:
@@ -249,7 +290,8 @@ def need_room(dataset: Any) -> None:
         message = f"{dataset.name} {dataset.shape} has more values than the file has room for"
         raise ValueError(message)
     chunk = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
-    if chunk > max(room, BLOCK):  # one value needs its whole chunk in memory
+    most = max(min(room, GROWTH * dataset.file.id.get_filesize()), BLOCK)
+    if chunk > most:  # one value needs its whole chunk in memory
         message = f"{dataset.name} is in chunks of {chunk} bytes, which the file has no room for"
         raise ValueError(message)
 
@@ -274,6 +316,8 @@ class Hdf5File:
         try:
             with damage(path):
                 self._sets = [self._numbers(name) for name in names]
+                if whole:
+                    need_memory(self._sets)
             self.rows = int(self._sets[0].shape[0])
             for name, one in zip(names, self._sets, strict=True):
                 if one.shape[0] != self.rows:

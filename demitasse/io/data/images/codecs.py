@@ -42,7 +42,7 @@ __all__ = [
 FORMATS = ("BMP", "DIB", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "SUN", "TIFF", "WEBP")
 """Formats of OpenCV. Pillow reads more, among them EPS, for which it would start Ghostscript."""
 
-ROOM, GROWTH = 1 << 26, 256
+ROOM, GROWTH = 1 << 26, 50
 """Largest image in bytes; for large files, largest number of bytes per byte of the file."""
 
 Color = Literal["native", "color", "gray", "indices"]

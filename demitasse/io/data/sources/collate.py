@@ -29,6 +29,7 @@ from demitasse.io.data.transform.geometric import EmitFilter, mirrored
 from demitasse.io.data.transform.random import RandomWords
 from demitasse.io.data.transform.transformer import DataTransformer, Images
 from demitasse.io.proto import AnnotatedDatum, Datum
+from demitasse.io.proto.read_binary import parse_message
 from demitasse.io.proto.wire_format import varint
 
 DATA_TAG = Datum.DATA_FIELD_NUMBER << 3 | 2
@@ -328,7 +329,7 @@ class AnnotatedMaker:
             DemitasseError: The record is bad.
         """
         try:
-            record = AnnotatedDatum.FromString(bytes(raw))
+            record = parse_message(bytes(raw), AnnotatedDatum)
         except DecodeError:
             message = "the record is damaged: it is no AnnotatedDatum"
             raise DataError(message, code=ErrorCode.UNREADABLE) from None

@@ -45,7 +45,7 @@ Find = Callable[[str], Path]
 """Returns the path of an image name."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A line of a list: the name of an image as written, and its labels."""
 

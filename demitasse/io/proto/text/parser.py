@@ -24,6 +24,7 @@ from demitasse.io.proto.text.schema import (
 )
 from demitasse.io.proto.text.tokens import END, NAME, NUMBER, Cursor, Skip, Token
 from demitasse.io.proto.text.tokens import STRING as QUOTED
+from demitasse.io.proto.wire_format import memory_limit
 
 # Fields of old formats, and their present place.
 MOVED = {
@@ -117,6 +118,7 @@ class Parser:
         self.layer_lines: dict[str, list[int]] = {"layer": [], "layers": []}
         self.input_line: int | None = None
         self._depth = 0
+        self._memory, self._most_memory = 0, memory_limit(len(text))
 
     def parse(self, message: Message) -> None:
         """Parse the whole text into a message; sets ``faults``."""
@@ -222,6 +224,7 @@ class Parser:
         if self._depth == 0 and field.name in self.layer_lines:
             self.layer_lines[field.name].append(self.cursor.line(name))
         part = getattr(message, field.name)
+        self._count_memory(opened, field)
         if field.repeated:
             part = part.add()
         else:
@@ -229,6 +232,17 @@ class Parser:
         self._depth += 1
         self._fields(part, opened)
         self._depth -= 1
+
+    def _count_memory(self, opened: Token, field: Field) -> None:
+        """Stop at messages that take far more memory than the text."""
+        self._memory += field.cost
+        if self._memory > self._most_memory:
+            enough = (
+                f"got (almost) empty messages that take more than {self._most_memory >> 20} MiB "
+                "of memory, expected a net or solver; parsing stops here"
+            )
+            self.faults.append(self.cursor.fault(opened, enough, "syntax"))
+            raise _Enough
 
     def _check_required(self, message: Message, shape: Schema, opened: Token | None) -> None:
         missing = [name for name in shape.required if not message.HasField(name)]

@@ -9,6 +9,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from demitasse.io.proto.text.faults import short
+from demitasse.io.proto.wire_format import message_cost
 
 INTEGER = re.compile(r"0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*")
 DECIMAL = re.compile(r"(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fF]?")
@@ -133,6 +134,7 @@ class Field:
         values: For an enum, its numbers by name; else empty.
         known: For an enum, its numbers.
         convert: For a number or a bool, converts text and sign to a value.
+        cost: For a message, its bytes of memory.
     """
 
     def __init__(self, field: FieldDescriptor) -> None:
@@ -143,6 +145,7 @@ class Field:
         self.values = {value.name: value.number for value in enum.values} if enum else {}
         self.known = frozenset(self.values.values())
         self.convert = _converter(self.type)
+        self.cost = message_cost(field.message_type) if field.message_type else 0
 
     @property
     def wants(self) -> str:
