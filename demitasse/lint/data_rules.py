@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from demitasse.core.paths import resolve_path
-from demitasse.errors import ConfigError, DemitasseError
+from demitasse.errors import ConfigError, DataError, DemitasseError
 from demitasse.io.data.databases.database import open_db, records
 from demitasse.io.data.databases.datum import datum_to_array
+from demitasse.io.data.databases.hdf5 import read_list
 from demitasse.io.data.images.codecs import read_image
+from demitasse.io.data.redaction import read_list_file
 from demitasse.io.data.sources.image_list import read_image_list
 from demitasse.io.data.transform.mean import read_mean
 from demitasse.io.proto import DataParameter, Datum, LayerParameter, TransformationParameter
@@ -40,6 +42,52 @@ def missing_files(view: NetView) -> None:
             if not there:
                 message = f"cannot find {field} {name!r}"
                 view.report("warning", "missing-file", index, message)
+
+
+def wrong_sources(view: NetView) -> None:
+    """Report sources and means that exist, but are of another kind than their layer reads."""
+    for index, layer in enumerate(view.layers):
+        field = view.facts[index].source
+        source = field_value(layer, field) if field else ""
+        named = {source: READERS.get(field), layer.transform_param.mean_file: _read_mean}
+        for name, read in named.items():
+            try:
+                if name and read and resolve_path(name, view.base).exists():
+                    read(layer, resolve_path(name, view.base), view.base)
+            except DataError as error:
+                view.report("error", "wrong-source", index, f"{name!r}: {error.message}")
+            except (DemitasseError, OSError, ValueError):
+                pass  # of another setting, or a file that cannot be read
+
+
+def _read_mean(layer: LayerParameter, path: Path, base: Path | None) -> None:
+    del layer, base
+    read_mean(path)
+
+
+def _read_hdf5_list(layer: LayerParameter, path: Path, base: Path | None) -> None:
+    del layer
+    read_list(path, base)
+
+
+def _read_list(layer: LayerParameter, path: Path, base: Path | None) -> None:
+    del layer, base
+    read_list_file(path, "list of images")
+
+
+def _open_database(layer: LayerParameter, path: Path, base: Path | None) -> None:
+    del base
+    open_db(path, DataParameter.DB.Name(layer.data_param.backend)).close()
+
+
+READERS: dict[str, Callable[[LayerParameter, Path, Path | None], None]] = {
+    "data_param.source": _open_database,
+    "hdf5_data_param.source": _read_hdf5_list,
+    "image_data_param.source": _read_list,
+    "dense_image_data_param.source": _read_list,
+    "window_data_param.source": _read_list,
+}
+"""Field of a source -> function that raises a DataError for a source of another kind."""
 
 
 def no_loss(view: NetView) -> None:
@@ -151,7 +199,7 @@ def _ignored(layer: LayerParameter) -> set[int]:
     return ignored | set(layer.seg_accuracy_param.ignore_label)
 
 
-RULES = (no_loss, missing_files, mirror_in_test, means, crops, label_range)
+RULES = (no_loss, missing_files, wrong_sources, mirror_in_test, means, crops, label_range)
 
 
 MOST_RECORDS = 1000

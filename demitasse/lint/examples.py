@@ -271,6 +271,14 @@ EXAMPLES: Mapping[Code, Sequence[Example]] = {
             SOLVER.replace('net: "net.prototxt"', "{}"),
         ),
     ],
+    "wrong-source": [
+        Example(
+            "error",
+            DATA.replace('"records"', '"mean.binaryproto"').strip(),
+            DATA.strip(),
+            f"{{}}\n{FC}{LOSS}",
+        )
+    ],
     "mirror-in-test": [
         Example(
             "warning",

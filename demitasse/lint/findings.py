@@ -52,6 +52,7 @@ Code = Literal[
     "unused-blob",
     "unused-field",
     "useless-bias",
+    "wrong-source",
     "zero-weights",
 ]
 
@@ -183,6 +184,11 @@ CODES: Mapping[Code, Meaning] = {
         "A named file does not exist. A missing net of a solver is an error; missing data is a "
         "warning, as data can come later.",
         "Correct the name. It is relative to the prototxt's folder or the working directory.",
+    ),
+    "wrong-source": Meaning(
+        "A named file exists, but its layer reads files of another kind. `hdf5_data_param` and "
+        "`image_data_param` name a text file that lists files.",
+        "Write the names of the files into a text file, and name the text file.",
     ),
     "mirror-in-test": Meaning(
         "Images are mirrored at random in phase TEST, too, so results change from run to run.",
