@@ -8,8 +8,9 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Literal
 
 import click
@@ -56,6 +57,32 @@ EXIT_CODES: dict[type[BaseException], int] = {
 """Exception -> exit code; the first match counts. Wrong usage is click's own 2."""
 
 
+_broken: list[str] = []
+"""Parts of the command line that contain line breaks, longest first."""
+
+
+def note_arguments(args: Sequence[str]) -> None:
+    """Note the command line, whose line breaks are escaped in all output.
+
+    A file whose name contains a line break could otherwise forge a line of the output.
+    """
+    parts = {part for arg in args for part in (arg, arg.partition("=")[2], *Path(arg).parts)}
+    _broken[:] = sorted((part for part in parts if "\n" in part), key=len, reverse=True)
+
+
+def printable(text: str) -> str:
+    """Return text for a terminal: control characters, and line breaks of arguments, are escaped."""
+    text = escaped(text)
+    for part in _broken:
+        text = text.replace(escaped(part), escaped(part, one_line=True))
+    return text
+
+
+def echo(text: str) -> None:
+    """Print text on standard output."""
+    click.echo(printable(text))
+
+
 class CliError(click.ClickException):
     """Exit with a message and a code, without a traceback."""
 
@@ -67,7 +94,7 @@ class CliError(click.ClickException):
         """Print the message on standard error, if the stream can be written."""
         del file
         try:
-            click.echo(f"error: {escaped(self.format_message())}", err=True)
+            click.echo(f"error: {printable(self.format_message())}", err=True)
         except OSError:
             discard_stream("stderr")
 
@@ -179,7 +206,7 @@ def as_run_failures() -> Iterator[None]:
 def print_stderr(text: str) -> None:
     """Print text on standard error; ignore a stream that cannot be written."""
     with suppress(OSError):
-        click.echo(text, err=True)
+        click.echo(printable(text), err=True)
 
 
 def discard_stream(name: Literal["stdout", "stderr"]) -> None:

@@ -10,8 +10,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-import click
-
+from demitasse.cli.errors import echo
 from demitasse.core.log import json_ready
 from demitasse.core.text import escaped
 
@@ -19,7 +18,7 @@ from demitasse.core.text import escaped
 def show(text: str) -> None:
     """Print text; wrap lines to the width of a terminal."""
     width = terminal_width()
-    click.echo(text if width is None else "\n".join(fitted_lines(text, width, indent="  ")))
+    echo(text if width is None else "\n".join(fitted_lines(text, width, indent="  ")))
 
 
 def table(
@@ -91,7 +90,7 @@ def _text(cell: object) -> str:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
-    click.echo(json_text(value))
+    echo(json_text(value))
 
 
 def json_text(value: Any) -> str:

@@ -15,7 +15,9 @@ from demitasse.cli.errors import (
     FAILED,
     discard_stream,
     handle_errors,
+    note_arguments,
     print_stderr,
+    printable,
     stdout_failed,
     stdout_message,
 )
@@ -102,6 +104,7 @@ def cli() -> None:
 
 def run(args: Sequence[str] | None) -> NoReturn:
     """Run the command line and exit with its code, even if no stream can be written."""
+    note_arguments(sys.argv[1:] if args is None else args)
     try:
         code: Any = cli.main(args, standalone_mode=False)
     except click.ClickException as error:
@@ -120,6 +123,7 @@ def run(args: Sequence[str] | None) -> NoReturn:
 
 def _show(error: click.ClickException) -> None:
     """Print an error, if standard error can be written."""
+    error.message = printable(error.message)
     try:
         error.show()
     except OSError:

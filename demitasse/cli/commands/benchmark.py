@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import click
 
 from demitasse.cli.command import DEVICES, Command, MultiValueCommand
-from demitasse.cli.errors import FAILED, print_stderr
+from demitasse.cli.errors import FAILED, echo, print_stderr
 from demitasse.cli.gflags import RenamedOption
 from demitasse.cli.options import (
     FILE,
@@ -258,8 +258,8 @@ def bench_command(
     )
     show(table(*results_table(results)))
     for result in (one for one in results if one.layers):
-        click.echo(f"\n{result.case.name}, slowest layers:")
-        click.echo(table(("layer", "ms", "share"), slowest_layers(result, 10)))
+        echo(f"\n{result.case.name}, slowest layers:")
+        echo(table(("layer", "ms", "share"), slowest_layers(result, 10)))
     for result in (one for one in results if one.error):
         print_stderr(f"{result.case.name}: {result.error}")
     slower = None if saved is None else regressions(results, saved, tolerance / 100)

@@ -13,7 +13,7 @@ import click
 
 from demitasse.cli.command import Command, LazyGroup
 from demitasse.cli.commands import CAFFE_TOOLS
-from demitasse.cli.errors import FAILED, print_stderr
+from demitasse.cli.errors import FAILED, echo, print_stderr
 from demitasse.cli.options import FOLDER
 from demitasse.core.atomic import atomic_write
 from demitasse.core.paths import real_path
@@ -107,7 +107,7 @@ def caffe_shims_command(folder: Path) -> None:
     examples are written to build/examples, too.
     """
     written = write_shims(folder)
-    click.echo(f"Wrote {len(written)} executables to {folder}")
+    echo(f"Wrote {len(written)} executables to {folder}")
 
 
 def write_shims(folder: Path) -> list[Path]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from demitasse.cli.command import Command
+from demitasse.cli.errors import echo
 from demitasse.cli.options import FILE, device_option, option_group
 from demitasse.core.atomic import atomic_write
 from demitasse.errors import ConfigError, ErrorCode
@@ -186,7 +187,7 @@ def classify_command(
         scores = classifier.predict(_load_images(source, ext), oversample=not center_only)
     with atomic_write(out) as file:
         np.save(file, scores)
-    click.echo(f"Wrote scores of {len(scores)} images to {out}")
+    echo(f"Wrote scores of {len(scores)} images to {out}")
 
 
 def _load_images(source: Path, ext: str) -> list[np.ndarray]:
@@ -268,7 +269,7 @@ def detect_command(
         _write_csv(out, found)
     else:
         _write_hdf5(out, found)
-    click.echo(f"Wrote scores of {len(found)} windows to {out}")
+    echo(f"Wrote scores of {len(found)} windows to {out}")
 
 
 def _windows(source: Path) -> list[tuple[str, list[list[int]]]]:

@@ -13,6 +13,7 @@ import click
 
 from demitasse.cli.command import Command
 from demitasse.cli.commands.compare import ReportOptions, report_options
+from demitasse.cli.errors import echo
 from demitasse.cli.gflags import RenamedOption
 from demitasse.cli.options import (
     FILE,
@@ -333,7 +334,7 @@ def upgrade_net_text(source: Path, out: Path, *, ignore_unknown_fields: bool = F
     from demitasse.io.proto import read_net_params, write_text
 
     write_text(out, read_net_params(source, ignore_unknown_fields=ignore_unknown_fields))
-    click.echo(f"Wrote upgraded net to {out}")
+    echo(f"Wrote upgraded net to {out}")
 
 
 def upgrade_net_binary(source: Path, out: Path) -> None:
@@ -341,7 +342,7 @@ def upgrade_net_binary(source: Path, out: Path) -> None:
     from demitasse.io.proto import read_net_params_binary, write_binary
 
     write_binary(out, read_net_params_binary(source))
-    click.echo(f"Wrote upgraded net to {out}")
+    echo(f"Wrote upgraded net to {out}")
 
 
 def upgrade_solver_text(source: Path, out: Path, *, ignore_unknown_fields: bool = False) -> None:
@@ -353,7 +354,7 @@ def upgrade_solver_text(source: Path, out: Path, *, ignore_unknown_fields: bool 
     for note in upgrade_solver(message):
         get_logger(__name__).info("%s: %s", source, note)
     write_text(out, message)
-    click.echo(f"Wrote upgraded solver to {out}")
+    echo(f"Wrote upgraded solver to {out}")
 
 
 @click.group()

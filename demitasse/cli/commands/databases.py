@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from demitasse.cli.command import Command
+from demitasse.cli.errors import echo
 from demitasse.cli.options import (
     BACKEND,
     FILE,
@@ -71,7 +72,7 @@ class ImageSetConversion:
             print_json({"database": str(self.out), **done._asdict()})
             return
         left_out = f", {done.skipped} images skipped" if done.skipped else ""
-        click.echo(f"{self.out}: {done.written} records written{left_out}")
+        echo(f"{self.out}: {done.written} records written{left_out}")
 
 
 def _conversion(
@@ -233,7 +234,7 @@ def print_record_counts(written: Mapping[Path, int], *, as_json: bool) -> None:
         print_json({str(path): count for path, count in written.items()})
         return
     for path, count in written.items():
-        click.echo(f"{path}: {count} records")
+        echo(f"{path}: {count} records")
 
 
 @click.group()
@@ -357,7 +358,7 @@ def compute_image_mean_command(
         print_json({"shape": list(array.shape), "channel_means": channels})
         return
     for index, value in enumerate(channels):
-        click.echo(f"mean_value channel [{index}]: {value:g}")
+        echo(f"mean_value channel [{index}]: {value:g}")
 
 
 @click.command(cls=Command)

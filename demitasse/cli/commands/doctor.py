@@ -17,7 +17,7 @@ import click
 
 from demitasse import __version__
 from demitasse.cli.command import Command
-from demitasse.cli.errors import FAILED
+from demitasse.cli.errors import FAILED, echo
 from demitasse.cli.options import FILE, available_gpus, gpu_numbers, json_option
 from demitasse.cli.render import print_json, show, table
 from demitasse.core.config import settings
@@ -370,7 +370,7 @@ def device_query_command(gpu: str, as_json: bool) -> None:
         print_json(devices)
         return
     for device in devices:
-        click.echo("\n".join(_property_lines(device)))
+        echo("\n".join(_property_lines(device)))
 
 
 def _existing_gpus(gpu: str) -> list[int]:
@@ -411,13 +411,13 @@ def trust_command(files: tuple[Path, ...], remove: bool) -> None:
 
     if not files:
         for name, digest in sorted(trusted_files().items()):
-            click.echo(f"{digest[:12]}  {name}")
+            echo(f"{digest[:12]}  {name}")
     for file in files:
         if not remove:
             trust(file)
-            click.echo(f"trusted in its current state: {file}")
+            echo(f"trusted in its current state: {file}")
         elif distrust(file):
-            click.echo(f"no longer trusted: {file}")
+            echo(f"no longer trusted: {file}")
         else:
             message = f"{file} is not on the list {trust_list()}"
             raise click.UsageError(message)
@@ -430,4 +430,4 @@ def version_command(as_json: bool) -> None:
     if as_json:
         print_json({"demitasse": __version__})
     else:
-        click.echo(f"demitasse {__version__}")
+        echo(f"demitasse {__version__}")

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from demitasse.cli.command import Command
+from demitasse.cli.errors import echo
 from demitasse.cli.options import FILE, FOLDER
 from demitasse.errors import DataError, ErrorCode
 
@@ -75,7 +76,7 @@ def resize_and_crop_images_command(
     faults = [fault for fault in map_ahead(work, names, num_clients or THREADS) if fault]
     for fault in faults:
         get_logger(__name__).warning("Left out: %s", fault)
-    click.echo(f"{output_folder}: {len(names) - len(faults)} images written")
+    echo(f"{output_folder}: {len(names) - len(faults)} images written")
 
 
 def _write_square(
@@ -155,7 +156,7 @@ def get_image_size_command(root: Path, source: Path, out: Path, name_id_file: Pa
     ]
     with atomic_write(out) as file:
         file.write("".join(lines).encode("utf-8", "surrogateescape"))
-    click.echo(f"{out}: sizes of {len(lines)} images")
+    echo(f"{out}: sizes of {len(lines)} images")
 
 
 def _size(root: Path, name: str) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from demitasse.cli.command import Command
-from demitasse.cli.errors import MODEL_OR_DATA, print_stderr
+from demitasse.cli.errors import MODEL_OR_DATA, echo, print_stderr
 from demitasse.cli.options import (
     FILE,
     complete_codes,
@@ -122,8 +122,8 @@ def lint_command(ctx: click.Context, files: tuple[Path, ...], strict: bool, as_j
         for finding in findings:
             show(str(finding))
             for line in _excerpt(finding):
-                click.echo(line)
-        click.echo(_count_text([finding.severity for finding in findings]))
+                echo(line)
+        echo(_count_text([finding.severity for finding in findings]))
         if findings:
             print_stderr(f"to explain: demitasse explain {findings[0].code}")
     bad = {"error", "warning"} if strict else {"error"}
@@ -210,4 +210,4 @@ def draw_net_command(net: Path, out: Path, rankdir: str, phase: str, display_lrm
 
     chosen = None if phase == "ALL" else Phase.Value(phase)
     draw_net_to_file(read_net_params(net), str(out), rankdir, chosen, display_lrm)
-    click.echo(f"Drew {net} to {out}")
+    echo(f"Drew {net} to {out}")

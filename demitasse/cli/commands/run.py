@@ -12,7 +12,7 @@ import click
 
 from demitasse.cli.command import Command
 from demitasse.cli.commands.classify import input_errors
-from demitasse.cli.errors import MODEL_OR_DATA, print_stderr
+from demitasse.cli.errors import MODEL_OR_DATA, echo, print_stderr
 from demitasse.cli.options import FILE, FOLDER, device_options
 
 if TYPE_CHECKING:
@@ -114,9 +114,9 @@ def run_command(
             if classes is not None:
                 classes.mask(image, answer)
         if lines:
-            click.echo(json_line(image, answer, top))
+            echo(json_line(image, answer, top))
         elif not isinstance(answer, DataError):
-            click.echo(text_lines(image, answer, top))
+            echo(text_lines(image, answer, top))
     if broken:
         ctx.exit(MODEL_OR_DATA)
 
@@ -192,19 +192,19 @@ def predict_command(
             message = "--join takes one folder of parts and no INPUT"
             raise click.UsageError(message)
         count = join_parts(model, out)
-        click.echo(f"{out}: {count} parts")
+        echo(f"{out}: {count} parts")
         return
     if not inputs:
         message = "Missing argument 'INPUT...'."
         raise click.UsageError(message)
     part = find_shard(shard, os.environ)
     if shard.startswith("auto"):
-        click.echo(f"Shard {part}, from {part.where}")
+        echo(f"Shard {part}, from {part.where}")
     with input_errors():
         runner = BatchRunner(find_model(model, weights), device, output)
         items = find_items(inputs, runner.net.inputs)
     path, made = make_part(out, part, runner, items, batch_size=batch, kind=kind, force=force)
-    click.echo(f"{path}: {'made' if made else 'exists already'}")
+    echo(f"{path}: {'made' if made else 'exists already'}")
 
 
 MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
@@ -336,10 +336,10 @@ def _print_models(address: str, models: Sequence[Model]) -> None:
     for model in models:
         inputs = ", ".join(f"{port.name} {list(port.shape)}" for port in model.inputs)
         joined = f"up to {model.max_batch} at once" if model.can_batch else "one request at a time"
-        click.echo(f"{address}/v2/models/{model.name}  {inputs}, {joined}")
+        echo(f"{address}/v2/models/{model.name}  {inputs}, {joined}")
     if address.startswith(("http://127.", "http://[::1]")):
-        click.echo("Only this machine can connect; --host 0.0.0.0 opens the server to the network")
-    click.echo("Ready")
+        echo("Only this machine can connect; --host 0.0.0.0 opens the server to the network")
+    echo("Ready")
 
 
 def _show_list(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
@@ -351,7 +351,7 @@ def _show_list(ctx: click.Context, param: click.Parameter, wanted: bool) -> None
     from demitasse.inference.cards.published import published_cards
 
     rows = [(one.key, one.name, "yes" if one.recognisable else "no") for one in published_cards()]
-    click.echo(table(("card", "model", "recognised"), rows))
+    echo(table(("card", "model", "recognised"), rows))
     ctx.exit()
 
 
@@ -441,4 +441,4 @@ def card_command(
         text = format_card(card, path.parent, label_file)
     with atomic_write(path) as file:
         file.write(text.encode())
-    click.echo(f"Wrote {path}: demitasse run {path} IMAGE...")
+    echo(f"Wrote {path}: demitasse run {path} IMAGE...")

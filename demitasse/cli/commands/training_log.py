@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from demitasse.cli.command import Command
+from demitasse.cli.errors import echo
 from demitasse.cli.options import FILE, FOLDER
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def report_command(runs: tuple[Path, ...], out: Path) -> None:
     from demitasse.cli.run_report import read_run, write_run_page
 
     write_run_page(out, [read_run(path) for path in dict.fromkeys(runs)])
-    click.echo(f"Wrote {out}")
+    echo(f"Wrote {out}")
 
 
 @click.command(cls=Command)
@@ -53,7 +54,7 @@ def parse_log_command(log: Path, folder: Path, delimiter: str, verbose: bool) ->
         if rows:
             _write_csv(out, rows, delimiter)
         if verbose:
-            click.echo(f"Wrote {out}" if rows else f"Not writing {out}; no lines to write")
+            echo(f"Wrote {out}" if rows else f"Not writing {out}; no lines to write")
 
 
 def _write_csv(path: Path, rows: list[Row], delimiter: str) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from demitasse.cli.command import Command
-from demitasse.cli.errors import FAILED
+from demitasse.cli.errors import FAILED, echo
 from demitasse.cli.options import FILE, json_option
 from demitasse.cli.render import print_json, show, table
-from demitasse.core.text import bytes_text
+from demitasse.core.text import bytes_text, escaped
 
 if TYPE_CHECKING:
     from demitasse.cli.comparison import WeightsDifference
@@ -49,8 +49,8 @@ def list_weights(file: Path, as_json: bool) -> None:
         return
     count = sum(row[4] for row in rows)
     size = sum(array.nbytes for arrays in weights.values() for array in arrays)
-    click.echo(table(("layer", "param", "shape", "dtype", "count"), rows))
-    click.echo(f"\n{len(weights):,} layers, {count:,} values, {bytes_text(size)}")
+    echo(table(("layer", "param", "shape", "dtype", "count"), rows))
+    echo(f"\n{len(weights):,} layers, {count:,} values, {bytes_text(size)}")
 
 
 @weights_command.command(cls=Command)
@@ -87,7 +87,7 @@ def export(file: Path, out: Path, kind: str | None, names: Path | None, dtype: s
     weights = read_weights(file)
     if names is None and kind not in {"pt", "pth"} and dtype is None:
         write_weights(out, kind, weights)
-        click.echo(f"{out}: {sum(map(len, weights.values()))} arrays of {len(weights)} layers")
+        echo(f"{out}: {sum(map(len, weights.values()))} arrays of {len(weights)} layers")
         return
     _export_state_dict(file, weights, out, kind, names, dtype)
 
@@ -103,8 +103,8 @@ def _export_state_dict(
         raise click.UsageError(message)
     arrays, pairs = to_state_dict(read_layers(file), weights, names)
     write_state_dict(out, arrays, dtype)
-    click.echo(table(("layer", "module"), [(str(unit), module) for unit, module in pairs]))
-    click.echo(f"\n{out}: {len(arrays)} tensors of {len(pairs)} modules")
+    echo(table(("layer", "module"), [(str(unit), module) for unit, module in pairs]))
+    echo(f"\n{out}: {len(arrays)} tensors of {len(pairs)} modules")
 
 
 @weights_command.command("import", cls=Command)
@@ -138,9 +138,9 @@ def import_state_dict(
     shapes = {layer.name: [blob.shape for blob in layer.blobs] for layer in layers}
     pairs = pairs_for([layer.param for layer in layers], shapes, arrays, names)
     weights, unread = to_parameters(pairs, shapes, arrays)
-    click.echo(table(("layer", "module"), [(str(unit), module) for unit, module in pairs]))
+    echo(table(("layer", "module"), [(str(unit), module) for unit, module in pairs]))
     for module in unread:
-        click.echo(f"note: no layer uses module {module!r}")
+        echo(f"note: no layer uses module {module!r}")
     if save_map is not None:
         with atomic_write(save_map) as opened:
             opened.write(map_text(pairs).encode())
@@ -150,7 +150,7 @@ def import_state_dict(
         for number, array in blobs.items():
             made.params[name][number].mutable_cpu_data()[...] = array
     made.save(out)
-    click.echo(f"{out}: {sum(map(len, weights.values()))} arrays of {len(weights)} layers")
+    echo(f"{out}: {sum(map(len, weights.values()))} arrays of {len(weights)} layers")
 
 
 @weights_command.command(cls=Command)
@@ -188,10 +188,12 @@ def diff(
 
 
 def _text(result: WeightsDifference, top: int) -> str:
-    lines = [f"only in the first: {name}" for name in result.only_first]
-    lines += [f"only in the second: {name}" for name in result.only_second]
+    lines = [f"only in the first: {escaped(name, one_line=True)}" for name in result.only_first]
+    lines += [f"only in the second: {escaped(name, one_line=True)}" for name in result.only_second]
     for layer, index, one, other in result.shapes:
-        lines.append(f"{layer}, parameter {index}: {_shape(one)} and {_shape(other)}")
+        lines.append(
+            f"{escaped(layer, one_line=True)}, parameter {index}: {_shape(one)} and {_shape(other)}"
+        )
     unlike = [array for array in result.arrays if array.absolute]
     if unlike:
         rows = [
