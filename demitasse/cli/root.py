@@ -123,7 +123,7 @@ def run(args: Sequence[str] | None) -> NoReturn:
 
 def _show(error: click.ClickException) -> None:
     """Print an error, if standard error can be written."""
-    error.message = printable(error.message)
+    error.message = printable(error.message)  # type: ignore[misc]  # as printed
     try:
         error.show()
     except OSError:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
@@ -119,7 +119,7 @@ def message_cost(kind: Descriptor) -> int:
     return COST + COST_OF_FIELD * len(kind.fields) + COST_OF_READING.get(kind.name, 0)
 
 
-def memory_cost(encoded: bytes, kind: Descriptor, most: int) -> int:
+def memory_cost(encoded: bytes, kind: Any, most: int) -> int:
     """Return the memory of the parsed messages in an encoded message, without their values.
 
     An empty message takes two bytes of a file, and a thousand bytes of memory.
