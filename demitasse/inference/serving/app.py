@@ -12,19 +12,20 @@ import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Any
 
 from demitasse.core.log import get_logger
 from demitasse.errors import DataError
 from demitasse.inference.serving.batching import BusyError, Queue, RunError
+from demitasse.inference.serving.codec import CodecError, Codecs, shared_codecs
+from demitasse.inference.serving.gate import State
 from demitasse.inference.serving.messages import (
     LENGTH_HEADER,
-    InferRequest,
     InferResponse,
+    Tensor,
     write_response,
+    write_response_parts,
 )
 from demitasse.inference.serving.parsing import read_request
 from demitasse.version import __version__
@@ -35,14 +36,19 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-SMALL = 1 << 16
-"""Bytes up to which a body is parsed in the event loop; larger bodies are parsed in a thread."""
+SMALL = 1 << 14
+"""Bytes of JSON up to which a body is parsed in the event loop, and others in a codec process."""
+
+FEW = 1 << 10
+"""Numbers up to which JSON is written in the event loop."""
+
+PIECE = 1 << 18
+"""Bytes of a response that are sent at once."""
+
+MAX_SILENT = 30.0
+"""Seconds without a sign of life from the event loop after which the server is not live."""
 
 FAILED = "internal error; see the server's log"
-
-READERS = 4
-"""Threads that parse large bodies and decode images."""
-
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -57,7 +63,8 @@ class Limits:
     Attributes:
         max_bytes: Largest body of a request, in bytes.
         timeout: Seconds to receive a request, and again to respond.
-        held: Largest total of all bodies in memory, in bytes; 0 for eight times ``max_bytes``.
+        held: Largest total of all bodies and responses in memory, in bytes, beyond which requests
+            are refused; 0 for eight times ``max_bytes``.
     """
 
     max_bytes: int = 1 << 25
@@ -72,6 +79,12 @@ class Response:
     status: int
     body: bytes
     headers: Mapping[str, str]
+    binary: Sequence[memoryview] = ()
+    """Further parts of the body."""
+
+    def __len__(self) -> int:
+        """Return the number of bytes of the body."""
+        return len(self.body) + sum(part.nbytes for part in self.binary)
 
 
 class HTTPError(Exception):
@@ -94,6 +107,7 @@ class App:
         queues: Queue of each model, by name.
         limits: Limits of requests.
         metrics: Counters; None for new ones.
+        codecs: Processes for large messages; None for those that all applications share.
     """
 
     def __init__(
@@ -101,15 +115,14 @@ class App:
         queues: Mapping[str, Queue],
         limits: Limits | None = None,
         metrics: Metrics | None = None,
+        codecs: Codecs | None = None,
     ) -> None:
         self._queues = queues
         self._limits = limits or Limits()
         self._metrics = metrics or Metrics()
         self._held = 0
         self._most_held = self._limits.held or 8 * self._limits.max_bytes
-        self._readers = ThreadPoolExecutor(READERS, "reader")
-        # large bodies one at a time: parsing takes several times their size
-        self._parsing = Lock()
+        self._codecs = codecs or shared_codecs()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Respond to a request, or to the server's start and shutdown."""
@@ -120,13 +133,37 @@ class App:
                 response = await self._respond(scope, receive)
             except HTTPError as error:
                 response = error.response()
-            await _send(response, send, head=scope["method"] == "HEAD")
+            self._held += len(response)
+            try:
+                await _send(response, send, head=scope["method"] == "HEAD")
+            finally:
+                self._held -= len(response)
+
+    def probes(self, silent: float = 0.0) -> State:
+        """Return the answers to probes, in any thread.
+
+        Args:
+            silent: Seconds since the event loop has last given a sign of life.
+        """
+        live, json_type = silent < MAX_SILENT, "application/json"
+        ready = {name: live and queue.ready for name, queue in self._queues.items()}
+        every = all(ready.values())
+        waiting = {name: len(queue) for name, queue in self._queues.items()}
+        answers = {
+            "/v2/health/live": (200 if live else 503, json_type, json.dumps({"live": live})),
+            "/v2/health/ready": (200 if every else 503, json_type, json.dumps({"ready": every})),
+            "/metrics": (200, METRICS_TYPE, self._metrics.text(waiting)),
+        }
+        for name, one in ready.items():
+            answer = 200 if one else 503, json_type, json.dumps({"name": name, "ready": one})
+            answers[f"/v2/models/{name}/ready"] = answer
+            answers[f"/v2/models/{name}/versions/1/ready"] = answer
+        return answers
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        self._readers.shutdown()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _respond(self, scope: Message, receive: Receive) -> Response:
@@ -139,17 +176,12 @@ class App:
                     "version": __version__,
                     "extensions": ["binary_tensor_data"],
                 }
-            case ["v2", "health", "live"]:
-                content = {"live": True}
-            case ["v2", "health", "ready"]:
-                content = {"ready": True}
+            case ["v2", "health", "live" | "ready"] | ["metrics"]:
+                _need_method(scope, "GET", "HEAD")
+                status, kind, text = self.probes()[f"/{scope['path'].strip('/')}"]
+                return Response(status, text.encode(), {"Content-Type": kind})
             case ["v2", "models"]:
                 content = {"models": list(self._queues)}
-            case ["metrics"]:
-                _need_method(scope, "GET", "HEAD")
-                waiting = {name: len(queue) for name, queue in self._queues.items()}
-                text = self._metrics.text(waiting).encode()
-                return Response(200, text, {"Content-Type": METRICS_TYPE})
             case _:
                 raise HTTPError(404, "unknown path; the server's paths begin with /v2")
         _need_method(scope, "GET", "HEAD")
@@ -169,7 +201,9 @@ class App:
             case []:
                 content: object = queue.model.metadata()
             case ["ready"]:
-                content = {"name": name, "ready": True}
+                _need_method(scope, "GET", "HEAD")
+                status = 200 if queue.ready else 503
+                return _json(status, {"name": name, "ready": queue.ready})
             case _:
                 raise HTTPError(404, "a model has /infer, /ready, /versions/1 and nothing else")
         _need_method(scope, "GET", "HEAD")
@@ -209,7 +243,7 @@ class App:
             raise HTTPError(504, message) from None
         except BusyError as busy:
             raise HTTPError(503, str(busy), **{"Retry-After": "1"}) from None
-        except RunError:
+        except (RunError, CodecError):
             raise HTTPError(500, FAILED) from None
         except DataError as error:
             raise HTTPError(400, error.message) from None
@@ -232,7 +266,7 @@ class App:
                     more = message.get("more_body", False)
         except TimeoutError:
             message_ = f"no complete body within {self._limits.timeout:g} seconds"
-            raise HTTPError(408, message_) from None
+            raise HTTPError(408, message_, Connection="close") from None
 
     def _need_room(self, size: int, *, more: int) -> None:
         """Refuse a body of ``size`` bytes, ``more`` of them not received yet, beyond the limits."""
@@ -244,24 +278,43 @@ class App:
             raise HTTPError(503, message, **{"Retry-After": "1", "Connection": "close"})
 
     async def _run(self, queue: Queue, body: bytearray, json_length: int | None) -> Response:
-        model, loop = queue.model, asyncio.get_running_loop()
-        if len(body) <= SMALL:
-            request = read_request(bytes(body), json_length)
+        model, images = queue.model, None
+        if not _is_light(body, json_length):
+            request, images = await self._codecs.call(model.reader, body, json_length)
         else:
-            request = await loop.run_in_executor(self._readers, self._read, body, json_length)
-        if any(tensor.datatype == "BYTES" for tensor in request.inputs):
-            prepared = await loop.run_in_executor(self._readers, model.prepare, request)
-        else:
-            prepared = model.prepare(request)
-        outputs = await asyncio.wrap_future(queue.put(prepared))
+            request = read_request(memoryview(body), json_length)
+            if any(tensor.datatype == "BYTES" for tensor in request.inputs):
+                request, images = await self._codecs.call(model.reader.decode, request)
+        outputs = await asyncio.wrap_future(queue.put(model.prepare(request, images)))
         tensors = model.tensors(request, outputs)
         wanted = request.outputs or {one.name: request.binary for one in tensors}
-        headers, content = write_response(InferResponse(model.name, tensors, request.id), wanted)
-        return Response(200, content, headers)
+        return await self._written(InferResponse(model.name, tensors, request.id), wanted)
 
-    def _read(self, body: bytearray, json_length: int | None) -> InferRequest:
-        with self._parsing:
-            return read_request(bytes(body), json_length)
+    async def _written(self, response: InferResponse, binary: Mapping[str, bool]) -> Response:
+        """Write a response: binary values without a copy, and many numbers in a codec process."""
+        texts = [one for one in response.outputs if not binary[one.name]]
+        if sum(_weight(one) for one in texts) > FEW:
+            headers, content = await self._codecs.call(write_response, response, binary)
+            return Response(200, content, headers)
+        headers, content, parts = write_response_parts(response, binary)
+        return Response(200, content, headers, parts)
+
+
+def _is_light(body: bytearray, json_length: int | None) -> bool:
+    """Return whether a body is parsed in no time: little JSON, and perhaps binary numbers."""
+    if len(body) <= SMALL:
+        return True
+    if json_length is None or not 0 <= json_length <= SMALL:
+        return False
+    head = body[:json_length]
+    return b"BYTES" not in head and b"\\" not in head  # texts are read one by one
+
+
+def _weight(tensor: Tensor) -> int:
+    """Return about how many numbers a tensor takes as long as in JSON."""
+    if tensor.datatype == "BYTES":
+        return sum(len(text) for text in tensor.values.ravel()) // 4
+    return tensor.values.size
 
 
 def _length(headers: Mapping[bytes, bytes], name: str) -> int | None:
@@ -284,10 +337,19 @@ def _json(status: int, content: object) -> Response:
 
 
 async def _send(response: Response, send: Send, *, head: bool) -> None:
-    headers = {**response.headers, "Content-Length": str(len(response.body))}
+    headers = {**response.headers, "Content-Length": str(len(response))}
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": response.status, "headers": raw})
-    await send({"type": "http.response.body", "body": b"" if head else response.body})
+    if head or len(response) <= PIECE:
+        body = b"" if head else b"".join([response.body, *response.binary])
+        await send({"type": "http.response.body", "body": body})
+        return
+    for part in (memoryview(response.body), *response.binary):
+        for start in range(0, part.nbytes, PIECE):
+            body = bytes(part[start : start + PIECE])
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+            await asyncio.sleep(0)  # other connections come in between
+    await send({"type": "http.response.body", "body": b""})
 
 
 @dataclass

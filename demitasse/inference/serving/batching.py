@@ -24,6 +24,9 @@ log = get_logger(__name__)
 
 Arrays = dict[str, np.ndarray]
 
+RETRY = 1.0
+"""Seconds between trials of a net that has failed."""
+
 
 class BusyError(Exception):
     """The queue is full."""
@@ -43,6 +46,36 @@ class _Job:
     def key(self) -> object:
         """Row shapes by input, which are equal in requests of one batch."""
         return {name: array.shape[1:] for name, array in self.request.inputs.items()}
+
+
+class _Worker:
+    """State of a worker thread.
+
+    Attributes:
+        ready: True if the net ran on zeros, or a request, and has not failed on zeros since.
+        tried: Set once the net has run or failed for the first time.
+        ended: True once the thread has ended.
+    """
+
+    def __init__(self) -> None:
+        self.ready = self.ended = False
+        self.tried = threading.Event()
+
+    def check(self, model: Model, runner: Runner) -> None:
+        """Run the net on zeros."""
+        try:
+            runner.warm_up(model.max_batch, can_batch=model.can_batch)
+        except Exception:
+            log.exception("Model %r fails on zeros, and is not ready", model.name)
+            self.ready = False
+        else:
+            self.ready = True
+        self.tried.set()
+
+    def end(self) -> None:
+        """Note the end of the thread."""
+        self.ready, self.ended = False, True
+        self.tried.set()
 
 
 class Queue:
@@ -71,12 +104,20 @@ class Queue:
         self._changed = threading.Condition()
         self._closed = False
         runners = [model.runner() for _ in range(workers)]
+        self._workers = [_Worker() for _ in runners]
         self._threads = [
-            threading.Thread(target=self._serve, args=(runner,), name=f"{model.name}-{i}")
-            for i, runner in enumerate(runners)
+            threading.Thread(target=self._work, args=(runner, worker), name=f"{model.name}-{i}")
+            for i, (runner, worker) in enumerate(zip(runners, self._workers, strict=True))
         ]
         for thread in self._threads:
             thread.start()
+        for worker in self._workers:
+            worker.tried.wait()
+
+    @property
+    def ready(self) -> bool:
+        """True if every worker has run its net, and none has failed on zeros or ended since."""
+        return not self._closed and all(worker.ready for worker in self._workers)
 
     def __len__(self) -> int:
         """Return the number of queued requests."""
@@ -87,9 +128,13 @@ class Queue:
 
         Raises:
             BusyError: The queue is full, or closed.
+            RunError: All workers have ended.
         """
         job = _Job(request)
         with self._changed:
+            if not self._closed and all(worker.ended for worker in self._workers):
+                message = f"all workers of model {self.model.name!r} have ended"
+                raise RunError(message)
             if self._closed or len(self._jobs) >= self._max_queue:
                 message = (
                     "the server is stopping"
@@ -109,22 +154,43 @@ class Queue:
         for thread in self._threads:
             thread.join()
 
-    def _serve(self, runner: Runner) -> None:
-        while batch := self._next():
-            jobs = [job for job in batch if job.result.set_running_or_notify_cancel()]
-            if jobs:
+    def _work(self, runner: Runner, worker: _Worker) -> None:
+        """Run requests until the queue is closed; fail them if the thread ends before."""
+        batch: list[_Job] = []
+        try:
+            worker.check(self.model, runner)
+            while (found := self._next(worker)) is not None:
+                batch = [job for job in found if job.result.set_running_or_notify_cancel()]
                 start = time.perf_counter()
-                _run(runner, jobs)
-                rows = sum(job.request.rows for job in jobs)
-                self._on_batch(len(jobs), rows, time.perf_counter() - start)
+                failed = bool(batch) and _run(runner, batch)
+                if batch:
+                    rows = sum(job.request.rows for job in batch)
+                    self._on_batch(len(batch), rows, time.perf_counter() - start)
+                if failed or not worker.ready:
+                    worker.check(self.model, runner)
+        except BaseException:  # a layer may raise SystemExit
+            log.exception("A worker of model %r ended", self.model.name)
+        finally:
+            with self._changed:
+                worker.end()
+                if all(one.ended for one in self._workers):
+                    batch += self._jobs
+                    self._jobs.clear()
+            for job in batch:
+                if not job.result.done():
+                    job.result.set_exception(RunError("the worker ended"))
 
-    def _next(self) -> list[_Job]:
-        """Wait for a request; return its batch, or an empty list after ``close``."""
+    def _next(self, worker: _Worker) -> list[_Job] | None:
+        """Wait for a request; return its batch, or None after ``close``.
+
+        A worker whose net has failed gets an empty batch after a while, to try the net again.
+        """
         with self._changed:
             while not self._jobs:
                 if self._closed:
+                    return None
+                if not self._changed.wait(None if worker.ready else RETRY):
                     return []
-                self._changed.wait()
             batch = [self._jobs.popleft()]
             if self.model.can_batch:
                 self._fill(batch)
@@ -141,21 +207,40 @@ class Queue:
                     room -= job.request.rows
             left = until - time.monotonic()
             if room <= 0 or left <= 0 or self._closed:
-                return
+                break
             self._changed.wait(left)
+        rows = sum(job.request.rows for job in batch)
+        while len(batch) > 1 and not _is_prepared(rows):
+            last = batch.pop()
+            rows -= last.request.rows
+            self._jobs.appendleft(last)
+            self._changed.notify()
 
 
-def _run(runner: Runner, jobs: Sequence[_Job]) -> None:
-    """Run a batch; if it fails, run each request alone, to isolate the failure."""
+def _is_prepared(rows: int) -> bool:
+    """Return whether joined requests may have so many rows.
+
+    A net stays prepared for 16 shapes. Up to 8 rows, powers of two, and three times powers of two
+    are 16 numbers up to 128, and no batch loses more than a third of its rows.
+    """
+    odd = rows // 3 if rows % 3 == 0 else rows
+    return rows <= 8 or odd & (odd - 1) == 0
+
+
+def _run(runner: Runner, jobs: Sequence[_Job]) -> bool:
+    """Run a batch; if it fails, run each request alone, to isolate the failure.
+
+    Returns:
+        True if a request failed.
+    """
     try:
         found = runner.run([job.request for job in jobs])
     except Exception as error:
         if len(jobs) > 1:
-            for job in jobs:
-                _run(runner, [job])
-            return
+            return sum(_run(runner, [job]) for job in jobs) > 0
         log.exception("A request failed")
         jobs[0].result.set_exception(RunError(str(error)))
-    else:
-        for job, outputs in zip(jobs, found, strict=True):
-            job.result.set_result(outputs)
+        return True
+    for job, outputs in zip(jobs, found, strict=True):
+        job.result.set_result(outputs)
+    return False

@@ -6,7 +6,6 @@ Source: KServe, *Open Inference Protocol*, version 2, with the binary extension 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -123,11 +122,28 @@ def write_request(request: InferRequest, *, binary: bool = True) -> Encoded:
             for name, flag in request.outputs.items()
         ]
     chosen = {tensor.name: binary for tensor in request.inputs}
-    return _encoded(top, "inputs", request.inputs, chosen)
+    headers, head, parts = _encoded(top, "inputs", request.inputs, chosen)
+    return headers, b"".join([head, *parts])
 
 
 def write_response(response: InferResponse, binary: Mapping[str, bool] | bool = False) -> Encoded:
     """Return headers and body of a response.
+
+    Args:
+        response: The response.
+        binary: Encode outputs in binary: all, or by name.
+
+    Raises:
+        DataError: A value has no representation in JSON.
+    """
+    headers, head, parts = write_response_parts(response, binary)
+    return headers, b"".join([head, *parts])
+
+
+def write_response_parts(
+    response: InferResponse, binary: Mapping[str, bool] | bool = False
+) -> tuple[dict[str, str], bytes, list[memoryview]]:
+    """Return headers, JSON and binary values of a response; arrays are not copied.
 
     Args:
         response: The response.
@@ -146,7 +162,7 @@ def write_response(response: InferResponse, binary: Mapping[str, bool] | bool = 
 
 def _encoded(
     top: dict[str, object], key: str, tensors: Sequence[Tensor], binary: Mapping[str, bool]
-) -> Encoded:
+) -> tuple[dict[str, str], bytes, list[memoryview]]:
     entries, parts = [], []
     for tensor in tensors:
         entry: dict[str, object] = {
@@ -157,7 +173,7 @@ def _encoded(
         parameters = dict(tensor.parameters)
         if binary.get(tensor.name, False):
             parts.append(_bytes(tensor.values))
-            parameters["binary_data_size"] = len(parts[-1])
+            parameters["binary_data_size"] = parts[-1].nbytes
         else:
             entry["data"] = _list(tensor)
         if parameters:
@@ -166,22 +182,22 @@ def _encoded(
     top[key] = entries
     head = json.dumps(top, allow_nan=False, separators=(",", ":")).encode()
     if not parts:
-        return {"Content-Type": "application/json"}, head
+        return {"Content-Type": "application/json"}, head, parts
     headers = {"Content-Type": "application/octet-stream", LENGTH_HEADER: str(len(head))}
-    return headers, b"".join([head, *parts])
+    return headers, head, parts
 
 
-def _bytes(values: np.ndarray) -> bytes:
+def _bytes(values: np.ndarray) -> memoryview:
     if values.dtype.kind == "O":
         items = (bytes(item) for item in values.ravel())
-        return b"".join(len(item).to_bytes(4, "little") + item for item in items)
-    return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
+        return memoryview(b"".join(len(item).to_bytes(4, "little") + item for item in items))
+    little = values.astype(values.dtype.newbyteorder("<"), copy=False)
+    return np.ascontiguousarray(little).reshape(-1).view(np.uint8).data
 
 
 def _list(tensor: Tensor) -> list[object]:
-    values: list[object] = tensor.values.ravel().tolist()
     kind = tensor.values.dtype.kind
-    if kind == "f" and not all(isinstance(one, float) and math.isfinite(one) for one in values):
+    if kind == "f" and not np.isfinite(tensor.values).all():
         message = (
             f"{tensor.name!r} contains NaN or infinity, which JSON cannot represent; request it in "
             'binary, with "binary_data": true in its parameters'
@@ -193,4 +209,5 @@ def _list(tensor: Tensor) -> list[object]:
         except UnicodeDecodeError:
             message = f"{tensor.name!r} contains bytes that are not UTF-8; send it in binary"
             raise DataError(message, code=ErrorCode.INVALID, tensor=tensor.name) from None
+    values: list[object] = tensor.values.ravel().tolist()
     return values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,11 +12,21 @@ from demitasse.core.text import suggestion
 from demitasse.errors import DataError, DemitasseError, ErrorCode
 from demitasse.inference.cards.model_files import LoadedModel, ModelFiles
 from demitasse.inference.cards.predictor import Arrays
-from demitasse.inference.cards.preprocessing import View
+from demitasse.inference.cards.preprocessing import Preprocessor, View
 from demitasse.inference.serving.messages import InferRequest, Tensor, datatype_of
+from demitasse.inference.serving.parsing import read_request
 from demitasse.io.data.images.codecs import Color, decode_image, opened
 
-__all__ = ["ANSWER", "Model", "PreparedRequest", "Runner", "TensorSpec"]
+__all__ = [
+    "ANSWER",
+    "ImageReader",
+    "Model",
+    "PreparedImages",
+    "PreparedRequest",
+    "RequestReader",
+    "Runner",
+    "TensorSpec",
+]
 
 ANSWER = "answer"
 """Name of the output with predictions in JSON, decoded by the model's card."""
@@ -59,6 +69,112 @@ class PreparedRequest:
     rows: int = 1
 
 
+@dataclass(frozen=True, eq=False)
+class PreparedImages:
+    """Decoded and preprocessed images.
+
+    Attributes:
+        values: float32. Shape: (N, C, H, W).
+        views: Their views.
+    """
+
+    values: np.ndarray
+    views: Sequence[View]
+
+
+@dataclass(frozen=True)
+class ImageReader:
+    """Decodes and preprocesses images by a card; another process can do this.
+
+    Attributes:
+        prepare: Preprocesses the pixels of an image.
+        color: Color mode in which files are decoded.
+        max_batch: Largest number of images.
+    """
+
+    prepare: Preprocessor
+    color: Color
+    max_batch: int
+
+    def __call__(self, tensor: Tensor) -> PreparedImages:
+        """Return the images of a tensor.
+
+        Raises:
+            DataError: An image cannot be read; the message names the tensor and the image.
+        """
+        files = tensor.values
+        if files.ndim != 1 or not 1 <= len(files) <= self.max_batch:
+            message = (
+                f"input {tensor.name!r}: images are a tensor of one axis with 1 to "
+                f"{self.max_batch} elements, not {list(files.shape)}"
+            )
+            raise DataError(
+                message, code=ErrorCode.SHAPE_MISMATCH, tensor=tensor.name, got=files.shape
+            )
+        ready = []
+        for index, content in enumerate(files):
+            try:
+                ready.append(self.prepare(_decoded(content, self.color)))
+            except DataError as error:
+                message = f"input {tensor.name!r}, image {index}: {error.message}"
+                raise DataError(message, code=error.code, tensor=tensor.name, image=index) from None
+        if len({one.values.shape for one in ready}) > 1:
+            message = (
+                f"input {tensor.name!r}: the images become arrays of different shapes; send images "
+                "of one size, or one image per request"
+            )
+            raise DataError(message, code=ErrorCode.SHAPE_MISMATCH, tensor=tensor.name)
+        return PreparedImages(np.stack([one.values for one in ready]), [one.view for one in ready])
+
+
+@dataclass(frozen=True)
+class RequestReader:
+    """Reads requests to a model, with their images; another process can do this.
+
+    Attributes:
+        model: Name of the model.
+        inputs: Names of its inputs.
+        outputs: Names of its outputs.
+        images: Readers of images, by the name of the input.
+    """
+
+    model: str
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    images: Mapping[str, ImageReader]
+
+    def __call__(
+        self, body: bytes | bytearray, json_length: int | None
+    ) -> tuple[InferRequest, dict[str, PreparedImages]]:
+        """Return a request, and its images by the name of the input; see ``decode``."""
+        return self.decode(read_request(memoryview(body), json_length))
+
+    def decode(self, request: InferRequest) -> tuple[InferRequest, dict[str, PreparedImages]]:
+        """Return a request without its image files, and the images by the name of the input.
+
+        Raises:
+            DataError: The request does not fit the model; the message names the tensor.
+        """
+        given = [tensor.name for tensor in request.inputs]
+        _check_known("input", given, self.inputs)
+        _check_known("output", request.outputs or (), self.outputs)
+        missing = [name for name in self.inputs if name not in given]
+        if missing:
+            message = f"inputs lacks {', '.join(map(repr, missing))} of model {self.model!r}"
+            raise DataError(message, code=ErrorCode.MISSING, tensor=missing[0])
+        images: dict[str, PreparedImages] = {}
+        tensors = list(request.inputs)
+        for index, tensor in enumerate(tensors):
+            if tensor.datatype != "BYTES":
+                continue
+            if tensor.name not in self.images:
+                message = f"input {tensor.name!r} of model {self.model!r} takes no images (BYTES)"
+                raise DataError(message, code=ErrorCode.DTYPE_MISMATCH, tensor=tensor.name)
+            images[tensor.name] = self.images[tensor.name](tensor)
+            tensors[index] = replace(tensor, values=np.empty(0, object))
+        return replace(request, inputs=tensors), images
+
+
 class Runner:
     """A net with its weights, for one thread.
 
@@ -81,6 +197,18 @@ class Runner:
             self.net.blob_by_name(name).reshape(shape)
         self.net.reshape()
         return self.shapes(self.outputs)
+
+    def warm_up(self, max_batch: int, *, can_batch: bool) -> None:
+        """Run the net once on zeros, in the thread that will run it.
+
+        The memories get the size of the largest batch first: Steps depend on their addresses.
+        """
+        declared = self.shapes(self.net.inputs)
+        if can_batch:
+            for rows in (max_batch, 1):
+                declared = {name: (rows, *shape[1:]) for name, shape in declared.items()}
+                self.reshape(declared)
+        self.model.run({name: np.zeros(shape, np.float32) for name, shape in declared.items()})
 
     def run(self, requests: Sequence[PreparedRequest]) -> list[Arrays]:
         """Run requests as one batch, along the first axis; return the outputs of each."""
@@ -119,6 +247,7 @@ class Model:
         can_batch: True if the first axis of all inputs and outputs counts items, of any number;
             otherwise requests must have the net's declared shapes.
         max_batch: Largest number of items in a batch.
+        reader: Reads requests.
     """
 
     def __init__(self, name: str, files: ModelFiles, device: str | None, max_batch: int) -> None:
@@ -136,6 +265,12 @@ class Model:
         if predictor is not None and predictor.card.task != "features":
             rows = -1 if free else declared[predictor.input][0]
             self.outputs.append(TensorSpec(ANSWER, "BYTES", (rows,)))
+        images: dict[str, ImageReader] = {}
+        if predictor is not None:
+            most = max(self.max_batch, 1)
+            images[predictor.input] = ImageReader(predictor.prepare, predictor.color, most)
+        inputs, outputs = ([spec.name for spec in one] for one in (self.inputs, self.outputs))
+        self.reader = RequestReader(name, inputs, outputs, images)
 
     def runner(self) -> Runner:
         """Return a net for exclusive use by one thread."""
@@ -152,26 +287,27 @@ class Model:
             "outputs": [spec.as_dict() for spec in self.outputs],
         }
 
-    def prepare(self, request: InferRequest) -> PreparedRequest:
-        """Validate a request; decode and preprocess its images.
+    def prepare(
+        self, request: InferRequest, images: Mapping[str, PreparedImages] | None = None
+    ) -> PreparedRequest:
+        """Validate a request.
+
+        Args:
+            request: The request.
+            images: Its images, as returned by ``reader``; None to read them here.
 
         Raises:
             DataError: The request does not fit the model; the message names the tensor.
         """
-        given = {tensor.name: tensor for tensor in request.inputs}
+        if images is None:
+            request, images = self.reader.decode(request)
         specs = {spec.name: spec for spec in self.inputs}
-        _check_known("input", given, list(specs))
-        _check_known("output", request.outputs or (), [spec.name for spec in self.outputs])
-        missing = [name for name in specs if name not in given]
-        if missing:
-            message = f"inputs lacks {', '.join(map(repr, missing))} of model {self.name!r}"
-            raise DataError(message, code=ErrorCode.MISSING, tensor=missing[0])
         arrays: Arrays = {}
-        views: list[View] = []
-        for name, tensor in given.items():
-            values = tensor.values
-            if tensor.datatype == "BYTES":
-                values, views = self._images(tensor)
+        views: Sequence[View] = []
+        for tensor in request.inputs:
+            name, values = tensor.name, tensor.values
+            if name in images:
+                values, views = images[name].values, images[name].views
             self._check_fit(tensor, values, specs[name])
             arrays[name] = values
         rows = {len(array) for array in arrays.values()} if self.can_batch else {1}
@@ -216,36 +352,6 @@ class Model:
                 f"{self.max_batch} at once"
             )
             raise DataError(message, code=ErrorCode.OUT_OF_RANGE, tensor=spec.name, got=len(values))
-
-    def _images(self, tensor: Tensor) -> tuple[np.ndarray, list[View]]:
-        """Decode and preprocess images by the card. Shape: (N, C, H, W), float32."""
-        predictor = self._predictor
-        if predictor is None or tensor.name != predictor.input:
-            message = f"input {tensor.name!r} of model {self.name!r} takes no images (BYTES)"
-            raise DataError(message, code=ErrorCode.DTYPE_MISMATCH, tensor=tensor.name)
-        files = tensor.values
-        if files.ndim != 1 or not 1 <= len(files) <= max(self.max_batch, 1):
-            message = (
-                f"input {tensor.name!r}: images are a tensor of one axis with 1 to "
-                f"{self.max_batch} elements, not {list(files.shape)}"
-            )
-            raise DataError(
-                message, code=ErrorCode.SHAPE_MISMATCH, tensor=tensor.name, got=files.shape
-            )
-        ready = []
-        for index, content in enumerate(files):
-            try:
-                ready.append(predictor.prepare(_decoded(content, predictor.color)))
-            except DataError as error:
-                message = f"input {tensor.name!r}, image {index}: {error.message}"
-                raise DataError(message, code=error.code, tensor=tensor.name, image=index) from None
-        if len({one.values.shape for one in ready}) > 1:
-            message = (
-                f"input {tensor.name!r}: the images become arrays of different shapes; send images "
-                "of one size, or one image per request"
-            )
-            raise DataError(message, code=ErrorCode.SHAPE_MISMATCH, tensor=tensor.name)
-        return np.stack([one.values for one in ready]), [one.view for one in ready]
 
 
 def _concatenated(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -297,7 +403,9 @@ def _spec(runner: Runner, name: str, *, free: bool) -> TensorSpec:
     return TensorSpec(name, datatype_of(np.dtype(str(blob.dtype))), shape)
 
 
-def _check_known(what: str, given: Sequence[str] | Mapping[str, object], known: list[str]) -> None:
+def _check_known(
+    what: str, given: Sequence[str] | Mapping[str, object], known: Sequence[str]
+) -> None:
     for name in given:
         if name not in known:
             near = suggestion(name[:100], known)

@@ -62,12 +62,18 @@ def read_request(body: bytes | memoryview, json_length: int | None = None) -> In
     binary_default = parameters.flag("binary_data_output") or False
     if top.has("outputs"):
         outputs = {}
+        count = len(top.items("outputs"))
+        if count > MAX_TENSORS:
+            message = f"outputs must have at most {MAX_TENSORS} entries, it has {count}"
+            raise DataError(message, code=ErrorCode.LIMIT, field="outputs", got=count)
         for one in top.objects("outputs"):
-            flag = one.table("parameters").flag("binary_data")
-            outputs[one.text("name")] = binary_default if flag is None else flag
-            if len(outputs) > MAX_TENSORS:
-                message = f"outputs has more than {MAX_TENSORS} entries"
-                raise DataError(message, code=ErrorCode.LIMIT, field="outputs")
+            options = one.table("parameters")
+            _refuse_shared_memory(options)
+            flag, name = options.flag("binary_data"), one.text("name")
+            if name in outputs:
+                message = f"outputs has {name!r} more than once"
+                raise DataError(message, code=ErrorCode.DUPLICATE, field="outputs", tensor=name)
+            outputs[name] = binary_default if flag is None else flag
     return InferRequest(tensors, outputs or None, binary_default, top.text("id", ""))
 
 
@@ -129,11 +135,11 @@ def _split(body: bytes | memoryview, json_length: int | None) -> tuple[Fields, _
 
 
 def _tensors(top: Fields, key: str, binary: _Binary) -> list[Tensor]:
-    entries = top.objects(key)
-    if not 1 <= len(entries) <= MAX_TENSORS:
-        message = f"{key} must have 1 to {MAX_TENSORS} entries, it has {len(entries)}"
-        raise DataError(message, code=ErrorCode.COUNT_MISMATCH, field=key, got=len(entries))
-    tensors = [_tensor(one, binary) for one in entries]
+    count = len(top.items(key))
+    if not 1 <= count <= MAX_TENSORS:
+        message = f"{key} must have 1 to {MAX_TENSORS} entries, it has {count}"
+        raise DataError(message, code=ErrorCode.COUNT_MISMATCH, field=key, got=count)
+    tensors = [_tensor(one, binary) for one in top.objects(key)]
     names = [tensor.name for tensor in tensors]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -150,6 +156,7 @@ def _tensor(entry: Fields, binary: _Binary) -> Tensor:
         entry.refuse("datatype", f"must be one of {', '.join(known)}", suggestion(datatype, known))
     shape = _shape(entry)
     parameters = entry.table("parameters")
+    _refuse_shared_memory(parameters)
     size = parameters.length("binary_data_size")
     if size is None:
         coded = parameters.has("content_type") and parameters.text("content_type") == "base64"
@@ -161,6 +168,12 @@ def _tensor(entry: Fields, binary: _Binary) -> Tensor:
         content = binary.take(size, entry.place)
         values = _from_bytes(entry, content, datatype, shape)
     return Tensor(name, values, parameters.as_dict())
+
+
+def _refuse_shared_memory(parameters: Fields) -> None:
+    """Refuse Triton's regions of shared memory, which would read and write memory of others."""
+    if parameters.has("shared_memory_region"):
+        parameters.refuse("shared_memory_region", "is not supported; send the values")
 
 
 def _shape(entry: Fields) -> tuple[int, ...]:

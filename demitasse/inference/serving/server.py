@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
@@ -16,11 +18,23 @@ from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.cards.model_files import ModelFiles
 from demitasse.inference.serving.app import App, Limits, Metrics
 from demitasse.inference.serving.batching import Queue
+from demitasse.inference.serving.codec import Codecs
+from demitasse.inference.serving.gate import Gate
 from demitasse.inference.serving.model import Model
 
 __all__ = ["ServerConfig", "listening", "serve"]
 
 MAX_CONNECTIONS = 1000
+"""Number of connections from which on a new one closes the one that is idle for longest."""
+
+SPARE_FILES = 100
+"""File descriptors for other things than connections."""
+
+BACKLOG = 2048
+"""Connections that the system keeps until they are accepted."""
+
+SWITCH_INTERVAL = 0.001
+"""Seconds after which a thread gives the interpreter's lock to the event loop."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +82,15 @@ def serve(
     except ImportError:
         message = "a server needs uvicorn; run: pip install 'demitasse[serve]'"
         raise ConfigError(message, code=ErrorCode.UNAVAILABLE, extra="serve") from None
-    from demitasse.inference.serving.connections import Connection
+    from demitasse.inference.serving.connections import Connection, Turns
 
-    metrics = Metrics()
+    metrics, codecs = Metrics(), Codecs()
     queues: dict[str, Queue] = {}
+    most, interval = _max_connections(), sys.getswitchinterval()
+    turns = Turns(most)
     try:
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        codecs.start()
         for name, files in models.items():
             model = Model(name, files, config.device, config.max_batch)
             queues[name] = Queue(
@@ -82,20 +100,50 @@ def serve(
                 max_queue=config.max_queue,
                 on_batch=partial(metrics.add_batch, name),
             )
+        app = App(queues, config.limits, metrics, codecs)
         options = uvicorn.Config(
-            App(queues, config.limits, metrics),
+            app,
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=MAX_CONNECTIONS,
             timeout_graceful_shutdown=int(2 * config.limits.timeout) + 5,
             http=cast(
-                "Any", partial(Connection, timeout=config.limits.timeout)
+                "Any", partial(Connection, timeout=config.limits.timeout, turns=turns)
             ),  # a factory works too
             ws="none",
         )
-        server = uvicorn.Server(options)
-        with listening(config.host, config.port) as listener, _stopped_by_signals(server):
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # no line for each bad request
+
+        class Server(uvicorn.Server):
+            """A server of the connections that a gate hands over; without a gate, of all."""
+
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                if gate is None:
+                    await super().startup(sockets)
+                    return
+                await self.lifespan.startup()
+                self.servers = []
+                made: Any = options.http_protocol_class
+                state, server_state = self.lifespan.state, self.server_state
+                gate.open(partial(made, config=options, server_state=server_state, app_state=state))
+                self.started = True
+
+            async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+                if gate is not None:
+                    gate.close()
+                await super().shutdown(sockets)
+
+        server = Server(options)
+        with (
+            listening(config.host, config.port) as listener,
+            _stopped_by_signals(server),
+            ExitStack() as closing,
+        ):
+            gate: Gate | None = None
+            if hasattr(socket, "send_fds"):  # not on Windows
+                gate = Gate(listener, app.probes, timeout=config.limits.timeout, most=most)
+                closing.callback(gate.close)
+                gate.start()
             host, port = listener.getsockname()[:2]
             address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             started(address, [queue.model for queue in queues.values()])
@@ -103,6 +151,24 @@ def serve(
     finally:
         for queue in queues.values():
             queue.close()
+        codecs.close()
+        sys.setswitchinterval(interval)
+
+
+def _max_connections() -> int:
+    """Return how many connections may be open, after asking the system for enough files."""
+    try:
+        import resource
+    except ImportError:
+        return MAX_CONNECTIONS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_CONNECTIONS + SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return max(1, min(MAX_CONNECTIONS, soft - SPARE_FILES))
 
 
 class _Server(Protocol):
@@ -138,7 +204,7 @@ def listening(host: str, port: int) -> socket.socket:
     """Return a listening socket, created before the nets are ready to reserve the port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server((host, port), family=family, backlog=2048)
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, OverflowError, UnicodeError) as error:
         message = f"cannot listen on {host}, port {port}: {error}"
         raise ConfigError(message, code=ErrorCode.UNAVAILABLE, host=host, port=port) from None

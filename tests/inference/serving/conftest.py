@@ -88,15 +88,26 @@ class Client:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with a model that has a card, and one that has none."""
+    return with_models(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared_folder(tmp_path_factory) -> Path:
+    """The same folder for all tests of a module, which must not change it."""
+    return with_models(tmp_path_factory.mktemp("models"))
+
+
+def with_models(folder: Path) -> Path:
+    """Write the models into a folder."""
     for name, net in (("means", NET), ("fixed", FIXED)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "net.prototxt").write_text(net)
-        made = Net(tmp_path / name / "net.prototxt", "TEST", device="numpy")
+        (folder / name).mkdir()
+        (folder / name / "net.prototxt").write_text(net)
+        made = Net(folder / name / "net.prototxt", "TEST", device="numpy")
         for params in made.params.values():
             params[0].data[...] = np.eye(3, dtype=np.float32)
-        made.save(tmp_path / name / "net.caffemodel")
-    (tmp_path / "means" / "model.toml").write_text(CARD)
-    return tmp_path
+        made.save(folder / name / "net.caffemodel")
+    (folder / "means" / "model.toml").write_text(CARD)
+    return folder
 
 
 @pytest.fixture

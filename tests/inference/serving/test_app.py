@@ -434,3 +434,171 @@ def test_the_application_begins_and_ends_with_the_server():
     asyncio.run(App({})({"type": "lifespan"}, receive, send))
 
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+class Failing:
+    """Makes the nets of a model fail while ``error`` is set."""
+
+    def __init__(self, monkeypatch):
+        from demitasse.inference.cards.model_files import LoadedModel
+
+        self.error, run = None, LoadedModel.run
+
+        def failing(model, inputs):
+            if self.error is not None:
+                raise self.error
+            return run(model, inputs)
+
+        monkeypatch.setattr(LoadedModel, "run", failing)
+
+
+def test_a_model_whose_net_fails_is_not_ready_until_it_runs_again(serving, monkeypatch):
+    failing = Failing(monkeypatch)
+    failing.error = MemoryError("none left")
+    client = serving()
+
+    assert client.get("/v2/health/ready").status == 503
+    assert client.get("/v2/models/means/ready").json() == {"name": "means", "ready": False}
+    assert client.get("/v2/health/live").status == 200
+    failing.error = None
+    while client.get("/v2/health/ready").status == 503:
+        pass
+    assert client.post(INFER, asked()).status == 200
+
+
+def test_a_request_that_fails_alone_leaves_the_model_ready(serving, held, monkeypatch):
+    held.go.set()
+    client = serving()
+    run = held.run
+
+    def failing(runner, works):
+        message = "this request alone"
+        raise ValueError(message)
+
+    from demitasse.inference.serving.model import Runner
+
+    monkeypatch.setattr(Runner, "run", failing)
+    assert client.post(INFER, asked()).status == 500
+    monkeypatch.setattr(Runner, "run", run)
+
+    assert client.post(INFER, asked()).status == 200
+    assert client.get("/v2/health/ready").status == 200
+
+
+def test_a_worker_that_ends_is_not_ready_and_nobody_waits_for_it(serving, monkeypatch):
+    failing = Failing(monkeypatch)
+    client = serving(workers=2)
+    failing.error = SystemExit(1)
+
+    assert client.post(INFER, asked()).status == 500
+    assert client.get("/v2/health/ready").status == 503
+    failing.error = None
+    assert client.post(INFER, asked()).status == 200
+    failing.error = SystemExit(1)
+    assert client.post(INFER, asked()).status == 500
+    failing.error = None
+
+    assert client.post(INFER, asked()).status == 500
+    assert client.get("/v2/health/ready").status == 503
+
+
+def test_joined_requests_have_few_numbers_of_rows(serving, held):
+    client = serving(max_batch=64)
+
+    async def many():
+        body = json.dumps(asked()).encode()
+        first = asyncio.create_task(client.ask("POST", INFER, body))
+        await asyncio.to_thread(held.begun.wait, 30)
+        others = [asyncio.create_task(client.ask("POST", INFER, body)) for _ in range(47 + 15 + 5)]
+        await asyncio.sleep(0.3)
+        held.go.set()
+        return [(await one).status for one in (first, *others)]
+
+    assert set(asyncio.run(many())) == {200}
+    assert sum(held.sizes) == 68
+    assert held.sizes == [1, 64, 3]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "sizes"), [(13, [12, 1]), (11, [8, 3]), (31, [24, 7]), (63, [48, 12, 3])]
+)
+def test_a_batch_is_cut_to_a_prepared_number_of_rows(serving, held, waiting, sizes):
+    client = serving(max_batch=64)
+
+    async def many():
+        body = json.dumps(asked()).encode()
+        first = asyncio.create_task(client.ask("POST", INFER, body))
+        await asyncio.to_thread(held.begun.wait, 30)
+        others = [asyncio.create_task(client.ask("POST", INFER, body)) for _ in range(waiting)]
+        await asyncio.sleep(0.3)
+        held.go.set()
+        return [(await one).status for one in (first, *others)]
+
+    assert set(asyncio.run(many())) == {200}
+    assert held.sizes == [1, *sizes]
+
+
+def test_many_numbers_are_written_as_few_are(serving, monkeypatch):
+    values = np.random.default_rng(3).standard_normal((2, 3, 4, 4)).astype(np.float32)
+    client = serving()
+    few = client.post("/v2/models/fixed/infer", asked(values, ()))
+    monkeypatch.setattr("demitasse.inference.serving.app.FEW", 0)
+    monkeypatch.setattr("demitasse.inference.serving.app.SMALL", 0)
+
+    many = client.post("/v2/models/fixed/infer", asked(values, ()))
+
+    assert many.body == few.body
+    assert many.headers == few.headers
+
+
+def test_large_answers_are_sent_in_pieces(serving, monkeypatch):
+    monkeypatch.setattr("demitasse.inference.serving.app.PIECE", 7)
+    request = InferRequest([Tensor("data", DATA)], {"score": True})
+    headers, body = write_request(request)
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    raw = [(k.lower().encode(), v.encode()) for k, v in headers.items()]
+    scope = {"type": "http", "method": "POST", "path": INFER, "headers": raw}
+    asyncio.run(serving().app(scope, receive, send))
+
+    content = b"".join(one["body"] for one in sent[1:])
+    head = dict(sent[0]["headers"])
+    assert len(content) == int(head[b"content-length"])
+    assert [one.get("more_body", False) for one in sent[1:]][-2:] == [True, False]
+    answer = read_response(content, int(head[LENGTH_HEADER.lower().encode()]))
+    np.testing.assert_allclose(
+        answer.outputs[0].values, DATA.mean(axis=(2, 3)), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_answers_count_until_they_are_taken(serving):
+    client = serving(Limits(max_bytes=2000, held=2000))
+    taken = asyncio.Event()
+
+    async def both():
+        async def receive():
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message):
+            if message["type"] == "http.response.body":
+                await taken.wait()
+
+        body = json.dumps(asked()).encode()
+        scope = {"type": "http", "method": "POST", "path": INFER, "headers": []}
+        slow = [asyncio.create_task(client.app(scope, receive, send)) for _ in range(20)]
+        await asyncio.sleep(0.5)
+        refused = await client.ask("POST", INFER, body)
+        taken.set()
+        await asyncio.gather(*slow)
+        return refused, await client.ask("POST", INFER, body)
+
+    refused, accepted = asyncio.run(both())
+
+    assert refused.status == 503
+    assert accepted.status == 200

@@ -1,0 +1,222 @@
+"""Processes that parse and write large messages, and decode images.
+
+Python's JSON and base64, and some image formats, keep the interpreter's lock for as long as they
+run: with a body of 20 MB for seconds. A server that did this work itself would answer nobody in the
+meantime.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import IO, Any, NoReturn, TypeVar, cast
+
+from demitasse.core.log import get_logger
+from demitasse.errors import DataError, DemitasseError, ErrorCode
+
+__all__ = ["CodecError", "Codecs", "main"]
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+CODECS = 2
+"""Number of processes."""
+
+NICENESS = 5
+"""The processes yield to the server's event loop and to the nets."""
+
+CHILD = (
+    "import sys; sys.path[:] = sys.argv[1:]; "
+    "from demitasse.inference.serving.codec import main; main()"
+)
+
+
+class CodecError(Exception):
+    """A process ended before its result; the log contains the cause."""
+
+
+class Codecs:
+    """Calls functions in other processes, which start when they are first needed.
+
+    Args:
+        count: Number of processes.
+    """
+
+    def __init__(self, count: int = CODECS) -> None:
+        self._idle: queue.SimpleQueue[_Codec] = queue.SimpleQueue()
+        self._all = [_Codec() for _ in range(count)]
+        for codec in self._all:
+            self._idle.put(codec)
+        # threads that wait for a process, and compute nothing
+        self._threads = ThreadPoolExecutor(count, "codec")
+        self._end = weakref.finalize(self, _kill_all, self._all)
+
+    async def call(self, function: Callable[..., T], *arguments: object) -> T:
+        """Return a function's result; the process is killed if the caller is cancelled.
+
+        Args:
+            function: A function of a module.
+            arguments: Its arguments, which are pickled.
+
+        Raises:
+            DemitasseError: As the function.
+            CodecError: The process ended.
+        """
+        caller, loop = object(), asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._threads, self._run, caller, function, arguments)
+        except asyncio.CancelledError:
+            for codec in self._all:
+                codec.interrupt(caller)
+            raise
+
+    def start(self) -> None:
+        """Start the processes, which takes each about a second."""
+        for codec in self._all:
+            codec.start()
+
+    def close(self) -> None:
+        """End the processes."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._end()
+
+    def _run(self, caller: object, function: Callable[..., T], arguments: tuple[object, ...]) -> T:
+        codec = self._idle.get()
+        try:
+            return cast("T", codec.call(caller, function, arguments))
+        finally:
+            self._idle.put(codec)
+
+
+@cache
+def shared_codecs() -> Codecs:
+    """Return the processes of applications that have none of their own."""
+    return Codecs()
+
+
+class _Codec:
+    """One process."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._caller: object = None
+        self._lock = threading.Lock()  # of the caller
+
+    def start(self) -> None:
+        """Start the process unless it runs."""
+        if self._process is None:
+            paths = [path for path in sys.path if path]
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", CHILD, *paths],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+
+    def call(
+        self, caller: object, function: Callable[..., Any], arguments: tuple[object, ...]
+    ) -> Any:
+        """Return a function's result; a process that has ended is started again.
+
+        Args:
+            caller: Identity of the call, for ``interrupt``.
+            function: The function.
+            arguments: Its arguments.
+        """
+        self.start()
+        with self._lock:
+            self._caller = caller
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            _write(self._process.stdin, (function, arguments))
+            done, value = _read(self._process.stdout)
+        except (OSError, EOFError) as error:
+            self.kill()
+            log.warning("A process for large messages ended, and is started again when needed")
+            message = "a process for large messages ended"
+            raise CodecError(message) from error
+        finally:
+            with self._lock:
+                self._caller = None
+        if not done:
+            raise value
+        return value
+
+    def interrupt(self, caller: object) -> None:
+        """Kill the process if it runs a call; the call then ends with an error."""
+        with self._lock:
+            if self._caller is caller and self._process is not None:
+                self._process.kill()
+
+    def kill(self) -> None:
+        """Kill the process, and release its pipes."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            for pipe in (process.stdin, process.stdout):
+                with suppress(OSError):  # bytes that the process did not read
+                    if pipe is not None:
+                        pipe.close()
+            process.wait()
+
+
+def _kill_all(codecs: Sequence[_Codec]) -> None:
+    for codec in codecs:
+        codec.kill()
+
+
+def main() -> NoReturn:
+    """Call functions for another process, until its end of the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches this process
+    with suppress(OSError, AttributeError):
+        os.nice(NICENESS)
+    with suppress(OSError):  # on Linux, a lack of memory ends this process before the server
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no answer
+    while True:
+        try:
+            function, arguments = _read(sys.stdin.buffer)
+        except EOFError:
+            os._exit(0)
+        try:
+            answer: tuple[bool, object] = True, function(*arguments)
+        except DemitasseError as error:
+            answer = False, error
+        except MemoryError:
+            message = "the message needs more memory than there is"
+            answer = False, DataError(message, code=ErrorCode.LIMIT)
+        del arguments
+        _write(answers, answer)
+
+
+def _write(pipe: IO[bytes], value: object) -> None:
+    content = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    pipe.write(len(content).to_bytes(8, "little"))
+    pipe.write(content)
+    pipe.flush()
+
+
+def _read(pipe: IO[bytes]) -> Any:
+    return pickle.loads(_exactly(pipe, int.from_bytes(_exactly(pipe, 8), "little")))
+
+
+def _exactly(pipe: IO[bytes], count: int) -> bytes:
+    content = pipe.read(count)
+    if len(content) < count:
+        raise EOFError
+    return content
