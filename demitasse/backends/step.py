@@ -8,9 +8,9 @@ code raises :class:`Declined` with the reason, which is kept and shown.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from demitasse.core.deprecated import adopt_renamed_overrides, deprecated_attrib
 __all__ = [
     "AnyStep",
     "Declined",
+    "LayoutUse",
+    "Layouts",
     "Lowering",
     "Lowerings",
     "Memory",
@@ -114,6 +116,32 @@ class Saved(Protocol):
     def read(self) -> Array: ...
 
 
+class LayoutUse(NamedTuple):
+    """A private layout in which a Step uses a blob's data or gradient.
+
+    Attributes:
+        role: "written"; "preferred" for data that is read; "offered" for data that is written in
+            this layout for its reader alone, and would be written in another one otherwise.
+        blob: The blob.
+        layout: The layout.
+        diff: True for the gradient, False for the data.
+    """
+
+    role: Literal["written", "preferred", "offered"]
+    blob: Operand
+    layout: PrivateLayout
+    diff: bool = False
+
+
+class Layouts(Protocol):
+    """Interface of the layout assignment for Steps; ``demitasse.plan.layout`` documents it."""
+
+    def written(self, memory: Memory, shape: tuple[int, ...]) -> PrivateLayout | None: ...
+    def preferred(self, memory: Memory) -> tuple[PrivateLayout, ...]: ...
+    def offered(self, memory: Memory) -> bool: ...
+    def accepted(self, memory: Memory, layout: PrivateLayout) -> bool: ...
+
+
 @dataclass(frozen=True)
 class Operands:
     """The blobs one operation works on, and which gradients are wanted.
@@ -132,6 +160,7 @@ class Operands:
         followers: Operations of the following layers that may be fused, in their order.
         random_words: ``random_words(shape)`` returns the layer's random 32-bit words of this pass
             for elements of a blob, the same words as in portable code.
+        layouts: Private layouts of the Steps prepared before.
     """
 
     bottom: tuple[Operand, ...]
@@ -144,6 +173,7 @@ class Operands:
     backward: bool
     random_words: Callable[[tuple[int, ...]], Array]
     draw: Callable[[], Draw]
+    layouts: Layouts
     storage: Stored = "float"
     followers: tuple[Op, ...] = ()
 
@@ -244,6 +274,11 @@ class Step(ABC, Generic[E, O]):
     def workspace(self) -> int:
         """Bytes of its own or shared scratch memory."""
         return 0
+
+    def layout_uses(self, *, backward: bool) -> Iterable[LayoutUse]:
+        """Return the private layouts of a prepared pass; none for backends without them."""
+        del backward
+        return ()
 
     def prepare(self) -> None:
         """Prepare the forward pass; called in the order of the layers.

@@ -22,6 +22,7 @@ from demitasse.core.out_of_memory import with_location
 from demitasse.errors import DemitasseError, ErrorCode, NetError
 from demitasse.memory.transfers import Guard, current_guard
 from demitasse.plan.fusion import Fusion
+from demitasse.plan.layout import LayoutAssignment
 from demitasse.plan.planned_layer import CACHED_SHAPES, Group, LayerBinding, PlannedLayer
 from demitasse.plan.replay import DeferredExecution, Segment, Segments, group_within
 
@@ -70,6 +71,7 @@ class Plan:
 
     Attributes:
         entries: The layers.
+        layouts: The private layouts of the blobs.
         optimize: As given.
         elidable: As given.
         observer: Gets a call before and after each Step; None for nobody. With an observer, layers
@@ -88,7 +90,8 @@ class Plan:
         elidable: frozenset[int] = frozenset(),
         on_shapes_known: Callable[[], None] | None = None,
     ) -> None:
-        self.entries = [PlannedLayer(binding, optimize=optimize) for binding in bindings]
+        self.layouts = LayoutAssignment()
+        self.entries = [PlannedLayer(one, self.layouts, optimize=optimize) for one in bindings]
         self.optimize, self.elidable = optimize, elidable
         self._on_shapes_known = on_shapes_known
         self.observer: Observer | None = None
@@ -346,14 +349,17 @@ class Plan:
         self._reshape(entries)
         if self._on_shapes_known is not None and len(entries) == len(self.entries):
             self._on_shapes_known()
-        fresh = [self.entries[i] for i in range(start, end + 1) if self._lower(i, end)]
-        for entry in reversed(fresh):
-            with _naming(entry, "preparation"):
-                entry.lower_backward()
+        self.layouts.begin()
+        while not self._lower_range(start, end):
+            continue
+        self.layouts.clear_written()
+        self._add_written(start)
         index = start
         while index <= end:
-            with _naming(self.entries[index], "preparation"):
-                index += self._fusion.fuse(self.entries[index], index, end)
+            entry = self.entries[index]
+            with _naming(entry, "preparation"):
+                index += self._fusion.fuse(entry, index, end)
+            self.layouts.add_written(entry.running)
         groups = self._fusion.groups_with_gradient(start, end)
         for index in range(start, end + 1):
             entry = self.entries[index]
@@ -411,6 +417,31 @@ class Plan:
         for entry in entries:
             with _naming(entry, "reshape"):
                 entry.reshape()
+
+    def _lower_range(self, start: int, end: int) -> bool:
+        """Lower the layers of a range; return False if other layouts are to be assigned."""
+        self.layouts.clear()
+        self._add_written(start)
+        fresh = []
+        for index in range(start, end + 1):
+            fresh.append(self._lower(index, end))
+            self.layouts.add(self.entries[index].step)
+        complete = True
+        for index in range(end, start - 1, -1):
+            entry = self.entries[index]
+            if fresh[index - start]:
+                with _naming(entry, "preparation"):
+                    complete = entry.lower_backward() and complete
+            self.layouts.add(entry.step, backward=True)
+        return complete and not self.layouts.withdraw()
+
+    def _add_written(self, end: int) -> None:
+        """Add the layouts that the layers before ``end`` write."""
+        index = 0
+        while index < end:
+            entry = self.entries[index]
+            self.layouts.add_written(entry.running)
+            index += entry.group.count if entry.group else 1
 
     def _lower(self, index: int, end: int) -> bool:
         entry = self.entries[index]

@@ -7,17 +7,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from demitasse.backends.arrays import PrivateLayout
 from demitasse.backends.kernel_cache import LRUCache
 from demitasse.backends.ops import Op
 from demitasse.backends.step import AnyStep, Declined, Operands
 from demitasse.blob import Blob, VersionCounter
 from demitasse.core.frozen_struct import FrozenStruct
 from demitasse.layers.base import Layer
+from demitasse.plan.layout import LayoutAssignment
 
 __all__ = ["Group", "LayerBinding", "PlannedLayer"]
 
 CACHED_SHAPES = 16
 """Number of shapes of its blobs for which a layer's Steps stay prepared."""
+
+
+Key = tuple[object, ...]
 
 
 class Choice(FrozenStruct):
@@ -76,6 +81,7 @@ class PlannedLayer:
 
     Args:
         binding: The layer with its blobs.
+        layouts: The private layouts of the plan's blobs.
         optimize: Whether the backend is asked for Steps.
 
     Attributes:
@@ -90,8 +96,8 @@ class PlannedLayer:
         seen: Number of the last change when the shapes were last computed.
     """
 
-    def __init__(self, binding: LayerBinding, *, optimize: bool) -> None:
-        self.binding, self.layer = binding, binding.layer
+    def __init__(self, binding: LayerBinding, layouts: LayoutAssignment, *, optimize: bool) -> None:
+        self.binding, self.layer, self._layouts = binding, binding.layer, layouts
         self.step: AnyStep | None = None
         self.executed_step: AnyStep | None = None
         self.group: Group | None = None
@@ -100,6 +106,7 @@ class PlannedLayer:
         self.why = self.why_not_fused = ""
         self.seen = -1
         self._optimize = optimize
+        self._key: Key = ()
         self._weighted = [blob.shape for blob in binding.top]
         self._choices: LRUCache[Choice] = LRUCache(CACHED_SHAPES)
         self._groups: LRUCache[tuple[Group | None, str]] = LRUCache(CACHED_SHAPES)
@@ -125,29 +132,31 @@ class PlannedLayer:
             followers: Operations of the layers that may run as one with this one, in order.
         """
         op = self.layer.op
+        read = (self._written(blob) for blob in self.binding.bottom)
+        refused = (self._layouts.refused(blob.data_memory) for blob in self.binding.top)
+        self._key = (self._operands_key(), *read, *refused)
         if op is None or not self._optimize:
             self.step = None
             self.why = "plans are off" if op is not None else ""
             return False
-        found = self._choices.find(self._key(op))
+        found = self._choices.find(self._key)
         if found is None:
             try:
                 self.step = self.layer.device.backend.lower(op, self._operands(followers))
             except Declined as declined:
-                found = self._choices.keep(self._key(op), Choice(None, str(declined)))
+                found = self._choices.keep(self._key, Choice(None, str(declined)))
             else:
                 return True
         self.step, self.why = found.step, found.why
         return False
 
-    def lower_backward(self) -> None:
-        """Prepare the gradient of a new Step; without one the layer runs its portable code.
+    def lower_backward(self) -> bool:
+        """Prepare the gradient of a new Step; return False for none: portable code runs then.
 
         The Step is cached only now: one whose preparation was interrupted is never used again.
         """
-        op = self.layer.op
-        if op is None or self.step is None:
-            return
+        if self.step is None:
+            return True
         choice = Choice(self.step, "; ".join(self.step.declined))
         if self.binding.backward:
             try:
@@ -155,7 +164,8 @@ class PlannedLayer:
             except Declined as declined:
                 choice = Choice(None, f"its gradient: {declined}")
         self.step, self.why = choice.step, choice.why
-        self._choices.keep(self._key(op), choice)
+        self._choices.keep(self._key, choice)
+        return choice.step is not None
 
     def fuse(self, followers: Sequence[PlannedLayer]) -> None:
         """Find or prepare a group of this layer and as many of the ``followers`` as possible.
@@ -164,7 +174,9 @@ class PlannedLayer:
             followers: The layers that may run as one with this one, in order.
         """
         members = [self, *followers]
-        key = tuple(member._key(op) for member in members if (op := member.layer.op))
+        read = [self._written(blob) for blob in self.binding.bottom]
+        wanted = [self._layouts.preferred(m.binding.top[0].data_memory) for m in members]
+        key = (*(member._key for member in members), *read, *wanted)
         found = self._groups.find(key) or self._groups.keep(key, self._fused(members))
         self.group, self.why_not_fused = found
 
@@ -177,8 +189,7 @@ class PlannedLayer:
                 are then the layers before the group.
         """
         own = self.step if last is None else last.step
-        keys = tuple(entry._key(op) for entry in (*before, self) if (op := entry.layer.op))
-        key = (keys, last)
+        key = (*(entry._key for entry in (*before, self)), last)
         found = self._gradient_groups.find(key) or self._gradient_groups.keep(
             key, (self._gradients_fused(before, own, last),)
         )
@@ -264,7 +275,7 @@ class PlannedLayer:
     def prepared(self) -> tuple[object, ...]:
         """Return the Step and the group of the next forward, and the operands that they have."""
         internal = tuple(blob.data_memory.serial for blob in self.layer.internal_blobs())
-        return self.step, self.group, self._key(self.layer.op), internal
+        return self.step, self.group, self._operands_key(), internal
 
     def state(self) -> tuple[object, ...]:
         """Return the code of the next passes, for ``restore``."""
@@ -274,11 +285,19 @@ class PlannedLayer:
         """Use the code again that ``state`` returned for the present shapes."""
         self.step, self.why, self.group, self.why_not_fused, self.gradient_group = state
 
-    def _key(self, op: Op | None) -> tuple[object, ...]:
+    @property
+    def running(self) -> AnyStep | None:
+        """The Step of the next forward pass: that of the group, if the layer begins one."""
+        return self.step if self.group is None else self.group.step
+
+    def _written(self, blob: Blob) -> PrivateLayout | None:
+        return self._layouts.written(blob.data_memory, blob.shape)
+
+    def _operands_key(self) -> Key:
         # a Step may refer to memories, so a blob with another memory is another operand
         blobs = (*self.binding.bottom, *self.binding.top, *self.layer.blobs)
         return (
-            op,
+            self.layer.op,
             tuple(
                 (b.data_memory.serial, b.diff_memory.serial, b.shape, b.data_memory.concat_slot)
                 for b in blobs
@@ -301,6 +320,7 @@ class PlannedLayer:
             backward=binding.backward and storage == "float",
             random_words=layer.random_words,
             draw=layer.draw,
+            layouts=self._layouts,
             storage=storage,
             followers=tuple(followers),
         )

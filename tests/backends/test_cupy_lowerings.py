@@ -22,6 +22,7 @@ from demitasse.core.device import Device
 from demitasse.errors import DataError, DemitasseError, ErrorCode, OutOfMemoryError
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.memory import transfers
+from demitasse.plan.layout import LayoutAssignment
 from demitasse.testing import compare
 
 RNG = np.random.default_rng(0)
@@ -501,7 +502,7 @@ def test_a_loss_of_labels_that_a_layer_makes_runs_in_its_step():
 
 def test_the_dtypes_of_the_kernels_are_named():
     nothing = Operands(
-        (), (), (), print, (), (), "TEST", backward=False, random_words=print, draw=print
+        (), (), (), print, (), (), "TEST", False, print, print, layouts=LayoutAssignment()
     )
     backend = host_cuda().backend
 

@@ -98,7 +98,7 @@ def in_blocks(net):
     return [
         name
         for name, blob in blobs.items()
-        if engine().known_layout(blob.data_memory, blob.shape)
+        if net.plan.layouts.written(blob.data_memory, blob.shape)
         is channel_blocks(engine(), blob.shape, BLOCK)
     ]
 

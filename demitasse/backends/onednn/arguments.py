@@ -7,7 +7,8 @@ Reading from another layout costs a reorder, which is counted.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from demitasse.backends.onednn.cached_reorder import CachedReorder
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description, Primitive
-from demitasse.backends.step import Memory, Operand
+from demitasse.backends.step import Layouts, LayoutUse, Memory, Operand
 
 __all__ = [
     "Argument",
@@ -27,7 +28,7 @@ __all__ = [
     "InputArg",
     "OutputArg",
     "ParamArg",
-    "converted_bytes",
+    "converted_bytes", "layout_uses", "written_layout",
 ]  # fmt: skip
 
 
@@ -69,6 +70,11 @@ class Argument(ABC):
         """Bytes of a copy in another layout that it keeps."""
         return 0
 
+    @property
+    def layout_use(self) -> LayoutUse | None:
+        """The layout in which it uses a blob, for Steps that are prepared later."""
+        return None
+
 
 class BlobArg(Argument):
     """An argument that is a blob's data or gradient.
@@ -102,10 +108,9 @@ class InputArg(BlobArg):
         super().__init__(role, blob, layout, diff=diff)
         self._copy = CachedReorder(role, layout.size, self._convert)
 
-    def attach(self, primitive: Primitive, engine: Engine) -> None:
-        super().attach(primitive, engine)
-        if not self.diff:
-            engine.prefer_layout(self.memory, self.layout, self.blob)
+    @property
+    def layout_use(self) -> LayoutUse | None:
+        return None if self.diff else LayoutUse("preferred", self.blob, self.layout)
 
     def array(self) -> np.ndarray:
         memory = self.blob.diff_memory if self.diff else self.blob.data_memory
@@ -143,17 +148,11 @@ class OutputArg(BlobArg):
 
     __slots__ = ()
 
-    def attach(self, primitive: Primitive, engine: Engine) -> None:
-        super().attach(primitive, engine)
-        self.set_layout(engine)
-
-    def set_layout(self, engine: Engine) -> None:
-        """Record the layout of the memory for Steps that are prepared later.
-
-        A one-dimensional layout is skipped: it fits any shape in C order.
-        """
-        if len(self.layout.shape) > 1:
-            engine.set_layout(self.memory, self.layout)
+    @property
+    def layout_use(self) -> LayoutUse | None:
+        if len(self.layout.shape) == 1:  # fits any shape in C order
+            return None
+        return LayoutUse("written", self.blob, self.layout, self.diff)
 
     def array(self) -> np.ndarray:
         memory = self.blob.diff_memory if self.diff else self.blob.data_memory
@@ -206,10 +205,25 @@ def converted_bytes(arguments: Sequence[Argument]) -> int:
     return sum(argument.copied for argument in arguments)
 
 
+def layout_uses(arguments: Iterable[Argument]) -> list[LayoutUse]:
+    """Return the layouts in which arguments use blobs."""
+    return [use for argument in arguments if (use := argument.layout_use) is not None]
+
+
+def written_layout(
+    engine: Engine, layouts: Layouts, memory: Memory, shape: tuple[int, ...]
+) -> Layout:
+    """Return the layout in which a Step writes a memory; C order if unknown.
+
+    Raises:
+        Declined: The shape has too many axes.
+    """
+    found: Any = layouts.written(memory, shape)
+    return engine.plain(shape) if found is None else found
+
+
 class Call:
     """A primitive with its arguments.
-
-    The constructor records the layouts of its outputs for Steps that are prepared later.
 
     Args:
         engine: The engine.
@@ -255,3 +269,8 @@ class Call:
     def workspace(self) -> int:
         """Bytes of converted copies it holds."""
         return converted_bytes(self.arguments)
+
+    @property
+    def layout_uses(self) -> list[LayoutUse]:
+        """The layouts of its blobs."""
+        return layout_uses(self.arguments)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from demitasse.backends.onednn.arguments import written_layout
 from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.ops import Activation, Op
-from demitasse.backends.step import Declined, Operands, Step
+from demitasse.backends.step import Declined, LayoutUse, Operand, Operands, Step
 
 __all__ = ["NEEDS_BOTTOM", "FusedStep", "OnednnStep", "Runnable", "op_title"]
 
@@ -33,6 +35,10 @@ class Runnable(Protocol):
     @property
     def implementations(self) -> list[str]:
         """Names of the code that it runs."""
+
+    @property
+    def layout_uses(self) -> Iterable[LayoutUse]:
+        """The layouts of the blobs that it writes, and of those that it prefers to read."""
 
 
 class OnednnStep(Step[Engine, O], Generic[O]):
@@ -84,6 +90,42 @@ class OnednnStep(Step[Engine, O], Generic[O]):
     def workspace(self) -> int:
         calls = (*self.forward_calls, *self.backward_calls)
         return self.kept_bytes + sum(call.workspace for call in calls)
+
+    def layout_uses(self, *, backward: bool) -> Iterable[LayoutUse]:
+        calls = self.backward_calls if backward else self.forward_calls
+        return [use for call in calls for use in call.layout_uses]
+
+    def expected(
+        self, blob: Operand, shape: tuple[int, ...] | None = None, *, diff: bool = False
+    ) -> Layout:
+        """Return the layout in which a Step writes a blob's data or gradient; C order if unknown.
+
+        Contents in another layout are converted.
+
+        Args:
+            blob: The blob.
+            shape: The shape of the layout; None for the blob's.
+            diff: True for the gradient, False for the data.
+
+        Raises:
+            Declined: The shape has too many axes.
+        """
+        memory = blob.diff_memory if diff else blob.data_memory
+        return written_layout(self.engine, self.at.layouts, memory, shape or blob.shape)
+
+    def aliased(self, target: Operand, layout: Layout) -> Layout:
+        """Return the layout in which a blob is written that may be a slice of a Concat's top.
+
+        Args:
+            target: The blob.
+            layout: The layout of a separate memory. With the channels last, the layout of the
+                slice takes its place.
+        """
+        channel_slice, engine = target.data_memory.concat_slot, self.engine
+        if channel_slice is None or channel_slice.shape != layout.shape or channel_slice.is_whole:
+            return layout
+        last = layout is engine.innermost_layout(layout.shape, 1)
+        return engine.part(channel_slice) if last else layout
 
     def forward(self) -> None:
         for call in self.forward_calls:

@@ -11,10 +11,16 @@ import numpy as np
 
 from demitasse.backends.arrays import address
 from demitasse.backends.kernels.language import command_queue
-from demitasse.backends.onednn.arguments import Argument, InputArg, converted_bytes
+from demitasse.backends.onednn.arguments import (
+    Argument,
+    InputArg,
+    OutputArg,
+    converted_bytes,
+    layout_uses,
+)
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
-from demitasse.backends.step import Memory
+from demitasse.backends.step import LayoutUse, Memory
 
 __all__ = [
     "ChannelCall", "ConvCall", "FilterCall", "FilterGradientCall", "HoldsFilters", "KernelCall",
@@ -76,6 +82,11 @@ class KernelCall:
     def kept_bytes(self) -> int:
         """Bytes of its kernel."""
         return 0
+
+    @property
+    def layout_uses(self) -> list[LayoutUse]:
+        """The layouts of the blobs that it writes; kernels read blobs as they are written."""
+        return layout_uses(one for one in self.arguments if isinstance(one, OutputArg))
 
     @abstractmethod
     def __call__(self) -> None:

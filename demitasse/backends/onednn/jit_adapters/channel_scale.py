@@ -37,7 +37,6 @@ class GateCall(KernelCall):
     ) -> None:
         self._kernel, self._x, self._gates, self._other, self._y = kernel, x, gates, other, y
         super().__init__(engine, (x, gates, *([other] if other else []), y), kernel.code)
-        y.set_layout(engine)
 
     def __call__(self) -> None:
         other = None if self._other is None else self._other.array()
@@ -78,9 +77,6 @@ class GateGradientCall(KernelCall):
         self._kernel, self._at = kernel, arguments
         there = tuple(argument for argument in arguments if argument is not None)
         super().__init__(engine, there, kernel.code)
-        for argument in there:
-            if isinstance(argument, OutputArg):
-                argument.set_layout(engine)
 
     def __call__(self) -> None:
         at = self._at

@@ -132,7 +132,6 @@ class OverlapCall(ConvCall):
         self._kernel = Col2Im(*images, op.kernel, op.stride, op.pad, tuning)
         code = f"{found.implementation}, overlaps llvm:{tuning.instructions}"
         super().__init__(engine, operands, code, self._pass_weights, self._kernel.take_offsets)
-        operands.target.set_layout(engine)
 
     def _pass_weights(self, weights: np.ndarray) -> None:
         m, c, *kernel = self._filters

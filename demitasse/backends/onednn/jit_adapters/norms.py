@@ -153,7 +153,6 @@ class NormCall(KernelCall):
         self.parameters: tuple[_Source, _Source] = _filled(parameters, absent)
         kept = kernel.mean.nbytes + kernel.variance.nbytes + kernel.inverse.nbytes
         super().__init__(engine, (source, *parameters, target), kernel.code, kept)
-        target.set_layout(engine)
 
     def __call__(self) -> None:
         source = self._source.array()
@@ -208,8 +207,6 @@ class NormGradientCall(KernelCall):
         everything: list[Argument] = [*arguments, *wanted, *([] if behind is None else [behind])]
         kept = 0 if dx is not None else 4 * size
         super().__init__(forward.engine, tuple(everything), self._kernel.code, kept)
-        if dx is not None:
-            dx.set_layout(self.engine)
 
     def __call__(self) -> None:
         if self.source is not None:
@@ -340,7 +337,6 @@ class PlaneCall(KernelCall):
         super().__init__(
             engine, arguments, f"{found.implementation}, overlaps llvm:{tuning.instructions}"
         )
-        arguments[2].set_layout(engine)
 
     def __call__(self) -> None:
         source, weights, target = (argument.array() for argument in self.arguments)

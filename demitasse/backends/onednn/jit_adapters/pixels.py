@@ -192,7 +192,6 @@ class RowsCall(KernelCall):
         self._weight, self._bias = weight, bias
         arguments: list[Argument] = [source, weight, *([bias] if bias else []), target]
         super().__init__(engine, tuple(arguments), kernel.code)
-        target.set_layout(engine)
 
     def __call__(self) -> None:
         offsets = self._bias.array() if self._bias else None

@@ -37,7 +37,6 @@ class RegionCall(KernelCall):
     ) -> None:
         self._source, self._target, self._kernel = source, target, kernel
         super().__init__(engine, (source, target), kernel.code)
-        target.set_layout(engine)
 
     def __call__(self) -> None:
         self._kernel(self._source.array(), self.bins, self._target.array())

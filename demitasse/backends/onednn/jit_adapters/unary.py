@@ -227,7 +227,6 @@ class MapCall(KernelCall):
     def __init__(self, engine: Engine, source: InputArg, target: OutputArg, kernel: Maps) -> None:
         self._source, self._target, self._kernel = source, target, kernel
         super().__init__(engine, (source, target), kernel.code)
-        target.set_layout(engine)
 
     def __call__(self) -> None:
         self._kernel(self._source.array(), self._target.array())
@@ -280,7 +279,6 @@ class OffsetCall(KernelCall):
         self._kernel, self._offsets = kernel, offsets
         arguments = (source, target) if other is None else (source, other, target)
         super().__init__(engine, arguments, kernel.code)
-        target.set_layout(engine)
 
     @property
     def kept_bytes(self) -> int:
@@ -311,8 +309,6 @@ class ElementwiseCall(KernelCall):
     ) -> None:  # fmt: skip
         self._kernel, self._sources, self._targets = kernel, sources, targets
         super().__init__(engine, (*sources, *targets), kernel.code)
-        for target in targets:
-            target.set_layout(engine)
 
     def __call__(self) -> None:
         arrays = [source.array() for source in self._sources]
@@ -352,7 +348,6 @@ class LRNCall(KernelCall):
     ) -> None:
         self._kernel, self._source, self._target = kernel, source, target
         super().__init__(engine, (source, target), kernel.code, 0)
-        target.set_layout(engine)
 
     def __call__(self) -> None:
         source, target = self._source.array(), self._target.array()
@@ -376,7 +371,6 @@ class LRNGradientCall(KernelCall):
     ) -> None:
         self._kernel, self._source, self._dy, self._dx = kernel, source, dy, dx
         super().__init__(engine, (source, dy, dx), kernel.code, 0)
-        dx.set_layout(engine)
 
     def __call__(self) -> None:
         source, dy, dx = self._source.array(), self._dy.array(), self._dx.array()

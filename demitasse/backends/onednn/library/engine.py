@@ -1,11 +1,10 @@
-"""Engine of the Steps: the library, layouts that Steps agree on, shared memory."""
+"""Engine of the Steps: the library, its layouts, shared memory."""
 
 from __future__ import annotations
 
 import ctypes
 import math
 import threading
-import weakref
 from collections.abc import Callable
 from ctypes import c_void_p
 from functools import cache
@@ -34,7 +33,7 @@ from demitasse.backends.onednn.library.primitive import (
     Stream,
     make_attributes,
 )
-from demitasse.backends.step import Declined, Memory, Operand
+from demitasse.backends.step import Declined
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DeviceError, ErrorCode
 
@@ -42,10 +41,6 @@ __all__ = ["Engine", "engine"]
 
 SLAB = 1 << 20
 """Elements that are moved to a layout at a time, of an array that is given back."""
-
-
-_Preferences = weakref.WeakKeyDictionary[Operand, Layout]
-"""In which layout each of the blobs that share a memory will be read."""
 
 
 class _OfThread(threading.local):
@@ -80,11 +75,6 @@ class Engine(HostEngine):
         self._strided: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
         self._parts: dict[ChannelSlice, Layout] = {}
         self._any: dict[tuple[int, ...], int] = {}
-        self._layouts: weakref.WeakKeyDictionary[Memory, Layout] = weakref.WeakKeyDictionary()
-        self._preferred: weakref.WeakKeyDictionary[Memory, _Preferences] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._in_blocks: weakref.WeakSet[Memory] = weakref.WeakSet()
         self._own = _OfThread()
         self._grown = 0
 
@@ -223,77 +213,6 @@ class Engine(HostEngine):
         """Return the layout of a separate memory: channels last for a channel slice."""
         channel_slice = layout.channel_slice
         return layout if channel_slice is None else self.innermost_layout(layout.shape, 1)
-
-    def aliased_layout(self, memory: Memory, layout: Layout) -> Layout:
-        """Return the layout in which a memory is written.
-
-        Args:
-            memory: Of a blob's data.
-            layout: The layout of the Step that writes. If the channels are last and the memory is a
-                slice of a Concat's top, the layout of that slice is returned.
-        """
-        channel_slice = memory.concat_slot
-        if channel_slice is None or channel_slice.shape != layout.shape or channel_slice.is_whole:
-            return layout
-        return (
-            self.part(channel_slice) if layout is self.innermost_layout(layout.shape, 1) else layout
-        )
-
-    def set_layout(self, memory: Memory, layout: Layout) -> None:
-        """Note the layout in which a prepared Step will write a memory."""
-        self._layouts[memory] = layout
-
-    def known_layout(self, memory: Memory, shape: tuple[int, ...]) -> Layout:
-        """Return the layout in which a Step will write a memory; C order if unknown.
-
-        The layout is a hint: contents in another layout are converted.
-
-        Args:
-            memory: Of a blob's data, or of its gradient.
-            shape: That of the blob.
-
-        Raises:
-            Declined: The shape has too many axes.
-        """
-        promised = self._layouts.get(memory)
-        if promised is not None and promised.shape == shape:
-            return promised
-        return self.plain(shape)
-
-    def prefer_layout(self, memory: Memory, layout: Layout, reader: Operand) -> None:
-        """Note the layout in which a prepared Step will read a memory.
-
-        Args:
-            memory: Of a blob's data.
-            layout: The layout.
-            reader: The blob. If several blobs share the memory, the last layer that reads one of
-                the blobs counts: layers before it are in place.
-        """
-        preferences = self._preferred.setdefault(memory, weakref.WeakKeyDictionary())
-        preferences.pop(reader, None)  # the last wish comes last
-        preferences[reader] = layout
-
-    def preferred_layout(self, memory: Memory, shape: tuple[int, ...]) -> Layout | None:
-        """Return the layout in which the last prepared Step reads a memory; None if unknown.
-
-        Args:
-            memory: Of a blob's data.
-            shape: That of the blob.
-        """
-        found = list(self._preferred.get(memory, {}).values())
-        return found[-1] if found and found[-1].shape == shape else None
-
-    def all_prefer(self, memory: Memory, layout: Layout) -> bool:
-        """Return whether there are prepared readers of a memory, and all prefer this layout."""
-        return {*self._preferred.get(memory, {}).values()} == {layout}
-
-    def note_blocks(self, memory: Memory) -> None:
-        """Note that a memory is written in blocks of channels because its reader prefers them."""
-        self._in_blocks.add(memory)
-
-    def has_blocks(self, memory: Memory) -> bool:
-        """Return whether ``note_blocks`` was called for a memory."""
-        return memory in self._in_blocks
 
     # -- memory ----------------------------------------------------------------------------------
 

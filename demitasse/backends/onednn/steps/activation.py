@@ -16,7 +16,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.step import OnednnStep, op_title
 from demitasse.backends.onednn.steps.rectifier import RECTIFIER, rectified
-from demitasse.backends.step import Declined, Operand, Operands
+from demitasse.backends.step import Declined, LayoutUse, Operand, Operands
 
 __all__ = ["FUNCTIONS", "ActivationStep", "post_ops"]
 
@@ -67,6 +67,7 @@ class SaveInput:
 
     workspace = 0
     implementations: ClassVar[list[str]] = []
+    layout_uses: ClassVar[list[LayoutUse]] = []
 
     def __init__(self, engine: Engine, source: InputArg, target: Operand) -> None:
         self.engine, self.source = engine, source
@@ -98,7 +99,7 @@ class ActivationStep(OnednnStep[ops.Activation]):
 
     def prepare(self) -> None:
         shape = self.at.top[0].shape
-        expected = self.engine.known_layout(self.at.bottom[0].data_memory, shape)
+        expected = self.expected(self.at.bottom[0], shape)
         if not expected.plain:
             # padded blocks suit those functions alone that leave zero as it is
             with suppress(Declined):

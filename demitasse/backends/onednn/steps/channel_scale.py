@@ -55,7 +55,7 @@ class _ChannelScaleStep(OnednnStep[ops.Axpy | ops.Scale]):
         self._x, self._gate, self._other = x, gate, other
 
     def prepare(self) -> None:
-        expected = self.engine.known_layout(self._x.data_memory, self._x.shape)
+        expected = self.expected(self._x)
         in_some_layout(self.engine, expected, self._prepare_in)
 
     def _prepare_in(self, layout: Layout) -> None:

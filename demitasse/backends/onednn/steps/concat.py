@@ -10,14 +10,14 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import ChannelSlice, address
-from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
+from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg, layout_uses
 from demitasse.backends.onednn.library.constants import Arg, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Primitive
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.onednn.steps.slice import along, part_copy
-from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
+from demitasse.backends.step import Declined, LayoutUse, Operand, Operands, decline_in_place
 
 __all__ = ["ConcatStep", "InPlaceConcat"]
 
@@ -46,7 +46,7 @@ class ConcatStep(OnednnStep[ops.Concat]):
             self.forward_calls = [InPlaceConcat(engine, at, channel_slice)]
             return
         pairs = zip(at.bottom, op.bottoms, strict=True)
-        layouts = [engine.known_layout(blob.data_memory, shape) for blob, shape in pairs]
+        layouts = [self.expected(blob, shape) for blob, shape in pairs]
         found = engine.describe(
             "concat",
             self._wanted(layouts),
@@ -81,7 +81,7 @@ class ConcatStep(OnednnStep[ops.Concat]):
 
     def prepare_backward(self) -> None:
         shape = self.y.shape
-        dy = self.engine.known_layout(self.at.top[0].diff_memory, shape)
+        dy = self.expected(self.at.top[0], shape, diff=True)
         reasons: list[str] = []
         for whole in (dy, self.y, self.engine.plain(shape)):
             try:
@@ -141,7 +141,6 @@ class InPlaceConcat:
         self._engine = engine
         self._top = OutputArg(Arg.DST, at.top[0], engine.part(channel_slice))
         self._top.engine = engine
-        self._top.set_layout(engine)
         self._parts: list[_Part] = []
         first = 0
         for blob in at.bottom:
@@ -159,6 +158,11 @@ class InPlaceConcat:
     def workspace(self) -> int:
         """Bytes it holds."""
         return 0
+
+    @property
+    def layout_uses(self) -> list[LayoutUse]:
+        """The layout of the top."""
+        return layout_uses([self._top])
 
     def __call__(self) -> None:
         begin = address(self._top.array())

@@ -9,7 +9,7 @@ import numpy as np
 
 from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.onednn.arguments import Argument, GradArg, InputArg, OutputArg
-from demitasse.backends.step import Operand
+from demitasse.backends.step import Layouts, Operand
 
 __all__ = ["ConvOperands", "Folded", "GradientOperands"]
 
@@ -39,6 +39,7 @@ class ConvOperands:
         source: What is read.
         target: What is written.
         weight: The parameter.
+        layouts: The layouts of other Steps.
         bias: One offset per channel of the output, an argument or an array; None for none.
         then: The activation of the sums.
         slopes: One slope for each channel of the output, for negative values; None for none.
@@ -48,6 +49,7 @@ class ConvOperands:
     source: InputArg
     target: OutputArg
     weight: Operand
+    layouts: Layouts
     bias: InputArg | np.ndarray | None = None
     then: Rectifier = NOTHING
     slopes: InputArg | None = None
@@ -68,6 +70,7 @@ class GradientOperands:
         weight: The gradient of its weights, in C order unless said otherwise.
         bias: The gradient of its bias, or None.
         packed: The gradient of its weights in the library's layout.
+        layouts: The layouts of other Steps.
     """
 
     source: InputArg
@@ -75,6 +78,7 @@ class GradientOperands:
     weight: GradArg
     bias: GradArg | None
     packed: GradArg
+    layouts: Layouts
 
     @property
     def arguments(self) -> tuple[Argument, ...]:

@@ -161,11 +161,12 @@ class ConvStep(WindowStep[ops.Conv]):
 
     def _takes_blocks(self) -> bool:
         """Return whether it is a product of pixels that are written in blocks for its sake."""
-        memory, shape = self.at.bottom[0].data_memory, self.at.bottom[0].shape
-        if self.at.backward or not self.op.is_pointwise or not self.engine.has_blocks(memory):
+        [bottom], layouts = self.at.bottom, self.at.layouts
+        offered = layouts.offered(bottom.data_memory)
+        if self.at.backward or not self.op.is_pointwise or not offered:
             return False
-        blocks = channel_blocks(self.engine, shape, BLOCK)
-        return self.maps[1] % BLOCK == 0 and self.engine.known_layout(memory, shape) is blocks
+        blocks = channel_blocks(self.engine, bottom.shape, BLOCK)
+        return self.maps[1] % BLOCK == 0 and self.expected(bottom) is blocks
 
     def _blocks(self, shape: ops.Shape) -> int:
         return channel_blocks(self.engine, shape, BLOCK).handle
@@ -290,7 +291,7 @@ class ConvStep(WindowStep[ops.Conv]):
             Declined: One pays, but it has no slopes of channels; or no kernel has the activation.
         """
         at, (x, _, y) = self.at, self.layouts
-        y = self.engine.aliased_layout(target.data_memory, pool.y if pool else y)
+        y = self.aliased(target, pool.y if pool else y)
         bias: InputArg | np.ndarray | None = folded.bias if folded else None
         if self.bias and not folded:
             bias = InputArg(Arg.BIAS, at.params[1], self.bias)
@@ -299,6 +300,7 @@ class ConvStep(WindowStep[ops.Conv]):
             source=InputArg(Arg.SRC, at.bottom[0], x),
             target=OutputArg(Arg.DST, target, y),
             weight=at.params[0],
+            layouts=at.layouts,
             bias=bias,
             then=rectifier_of(then),
             slopes=InputArg(Arg.SLOPE, slopes, channels) if slopes else None,
@@ -312,7 +314,6 @@ class ConvStep(WindowStep[ops.Conv]):
             raise Declined(message)
         if folded is not None:
             folded.update, folded.scale = made.update, made.scale
-        made.operands.target.set_layout(self.engine)
         return made
 
     def describe_forward(
@@ -395,7 +396,7 @@ class ConvStep(WindowStep[ops.Conv]):
         offset = GradArg(Arg.DIFF_BIAS, at.params[1], bias) if bias else None
         plain = GradArg(Arg.DIFF_WEIGHTS, at.params[0], self.engine.plain(self.w))
         target = GradArg(Arg.DIFF_WEIGHTS, at.params[0], w)
-        operands = GradientOperands(source, gradient, plain, offset, target)
+        operands = GradientOperands(source, gradient, plain, offset, target, at.layouts)
         jit_call = (self.transposed or self.kernels).weights(operands)
         if jit_call is not None:
             return jit_call
@@ -445,10 +446,9 @@ class ConvStep(WindowStep[ops.Conv]):
         dx, w, dy = found.layouts(Query.DIFF_SRC, Query.WEIGHTS, Query.DIFF_DST)
         source = InputArg(Arg.DIFF_DST, at.top[0], dy, diff=True)
         target = OutputArg(Arg.DIFF_SRC, at.bottom[0], dx, diff=True)
-        operands = ConvOperands(source, target, at.params[0])
+        operands = ConvOperands(source, target, at.params[0], at.layouts)
         jit_call = (self.transposed or self.kernels).data(operands)
         if jit_call is not None:
-            jit_call.operands.target.set_layout(self.engine)
             return jit_call
         arguments = [source, InputArg(Arg.WEIGHTS, at.params[0], w), target]
         return Call(self.engine, found, arguments)

@@ -96,6 +96,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
             source=InputArg(Arg.SRC, at.bottom[0], x),
             target=OutputArg(Arg.DST, at.top[0], y),
             weight=at.params[0],
+            layouts=at.layouts,
             bias=self._bias(),
         )
         return overlap_call(engine, op, operands)
@@ -134,12 +135,10 @@ class DeconvStep(WindowStep[ops.Deconv]):
             source=InputArg(Arg.SRC, at.bottom[0], x),
             target=OutputArg(Arg.DST, at.top[0], y),
             weight=at.params[0],
+            layouts=at.layouts,
             bias=self._bias(),
         )
-        call = self.kernels.data(operands)
-        if call is not None:
-            call.operands.target.set_layout(self.engine)
-        return call
+        return self.kernels.data(operands)
 
     def _bias(self) -> InputArg | None:
         """Return an argument for the bias, if there is one."""
@@ -255,7 +254,9 @@ class DeconvStep(WindowStep[ops.Deconv]):
         plain, packed = (
             GradArg(Arg.DIFF_WEIGHTS, at.params[0], layout) for layout in (engine.plain(self.w), w)
         )
-        jit_call = self.kernels.weights(GradientOperands(source, bottom, plain, None, packed))
+        jit_call = self.kernels.weights(
+            GradientOperands(source, bottom, plain, None, packed, at.layouts)
+        )
         if jit_call is not None:
             self.backward_calls.append(jit_call)
             return
@@ -266,9 +267,10 @@ class DeconvStep(WindowStep[ops.Deconv]):
         dy, w, dx = found.layouts(Query.SRC, Query.WEIGHTS, Query.DST)
         source = InputArg(Arg.SRC, at.top[0], dy, diff=True)
         target = OutputArg(Arg.DST, at.bottom[0], dx, diff=True)
-        jit_call = self.kernels.forward(ConvOperands(source, target, at.params[0]), None)
+        jit_call = self.kernels.forward(
+            ConvOperands(source, target, at.params[0], at.layouts), None
+        )
         if jit_call is not None:
-            target.set_layout(self.engine)
             self.backward_calls.append(jit_call)
             return
         arguments = [source, ParamArg(Arg.WEIGHTS, at.params[0], w), target]

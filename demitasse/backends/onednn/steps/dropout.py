@@ -32,7 +32,7 @@ class DropoutStep(OnednnStep[ops.Dropout]):
 
     def prepare(self) -> None:
         at = self.at
-        self.layout = self.engine.known_layout(at.bottom[0].data_memory, self.shape)
+        self.layout = self.expected(at.bottom[0], self.shape)
         if self.op.drops:
             self.mask = aligned(self.layout.size)
             self.kept_bytes = self.mask.nbytes

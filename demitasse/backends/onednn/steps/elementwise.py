@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from demitasse.backends import ops
-from demitasse.backends.onednn.arguments import InputArg, OutputArg
+from demitasse.backends.onednn.arguments import InputArg, OutputArg, written_layout
 from demitasse.backends.onednn.jit_adapters.unary import elementwise_call
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
@@ -216,7 +216,7 @@ def _row(engine: Engine, at: Operands, *, padded: bool) -> Layout:
     """
     shape = at.bottom[0].shape
     for blob in at.bottom:
-        layout = engine.whole(engine.known_layout(blob.data_memory, shape))
+        layout = engine.whole(written_layout(engine, at.layouts, blob.data_memory, shape))
         if not layout.plain and (padded or layout.size == math.prod(shape)):
             return layout
     return engine.plain((math.prod(shape),))

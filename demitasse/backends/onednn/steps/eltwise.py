@@ -48,7 +48,7 @@ class SumStep(OnednnStep[ops.Eltwise]):
         bottoms, such as convolutions with pooling, can then write channels last too.
         """
         at, shape = self.at, self.op.shape
-        found = [self.engine.known_layout(blob.data_memory, shape) for blob in at.bottom]
+        found = [self.expected(blob, shape) for blob in at.bottom]
         if len(shape) < IMAGES or (at.backward and not found[0].plain):
             return found[0]
         last = self.engine.innermost_layout(shape, 1)
@@ -68,7 +68,7 @@ class SumStep(OnednnStep[ops.Eltwise]):
 
     def prepare_backward(self) -> None:
         at = self.at
-        layout = self.engine.known_layout(at.top[0].diff_memory, self.op.shape)
+        layout = self.expected(at.top[0], self.op.shape, diff=True)
         for blob, factor, wanted in zip(
             at.bottom, self.op.coefficients, at.propagate_down, strict=True
         ):

@@ -250,7 +250,7 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
 
     def _call(self, target: Operand) -> Runnable:
         source = self.at.bottom[0]
-        expected = self.engine.known_layout(source.data_memory, self.shape)
+        expected = self.expected(source, self.shape)
         jit_call = factors_call(
             self.engine,
             InputArg(Arg.SRC, source, expected),
@@ -272,8 +272,7 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         """Return the layout to write: that of what is read, but in the target's own place."""
         if target.data_memory is source.data_memory:
             return expected
-        engine = self.engine
-        return engine.aliased_layout(target.data_memory, engine.whole(expected))
+        return self.aliased(target, self.engine.whole(expected))
 
     def _in(self, layout: Layout, source: Operand, target: Operand) -> Call:
         engine = self.engine

@@ -69,14 +69,14 @@ class SeparableStep(OnednnStep[ops.Conv]):
             for conv, epilogue in zip((each, pixels), epilogues, strict=True)
         )
         source, target, other = at[0].bottom[0], epilogues[1].target, epilogues[1].other
-        y = engine.aliased_layout(target.data_memory, pixels.layouts[2])
+        y = self.aliased(target, pixels.layouts[2])
         if other is None and y is pixels.layouts[2]:
-            y = _layout(engine, target, y)
+            y = self._target_layout(target, y)
         self.forward_calls = [
             separable_call(
                 engine,
                 (each.op, pixels.op),
-                InputArg(Arg.SRC, source, engine.known_layout(source.data_memory, source.shape)),
+                InputArg(Arg.SRC, source, self.expected(source)),
                 OutputArg(Arg.DST, target, y),
                 (self.weights[0].folded, self.weights[1].folded),
                 (rectifier_of(epilogues[0].then), rectifier_of(epilogues[1].then)),
@@ -94,21 +94,19 @@ class SeparableStep(OnednnStep[ops.Conv]):
             weights.follow()
         super().forward()
 
+    def _target_layout(self, target: Operand, usual: Layout) -> Layout:
+        """Return the layout in which the output is written.
 
-def _layout(engine: Engine, target: Operand, usual: Layout) -> Layout:
-    """Return the layout in which the output is written.
-
-    Args:
-        engine: The engine.
-        target: The blob.
-        usual: The layout of the second convolution by itself.
-    """
-    if engine.wide and usual.shape[0] == 1 and usual.shape[1] % BLOCK == 0:
-        with suppress(Declined):
-            blocks = channel_blocks(engine, usual.shape, BLOCK)
-            if engine.all_prefer(target.data_memory, blocks):
-                return blocks
-    return usual
+        Args:
+            target: The blob.
+            usual: The layout of the second convolution by itself.
+        """
+        if self.engine.wide and usual.shape[0] == 1 and usual.shape[1] % BLOCK == 0:
+            with suppress(Declined):
+                blocks = channel_blocks(self.engine, usual.shape, BLOCK)
+                if {*self.at.layouts.preferred(target.data_memory)} == {blocks}:
+                    return blocks
+        return usual
 
 
 def _beside(y: Layout) -> Layout:
@@ -163,7 +161,7 @@ class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         self.weights = FoldedWeights(conv, epilogue.links)
         folded, expected = (
             self.weights.folded,
-            engine.known_layout(source.data_memory, source.shape),
+            self.expected(source),
         )
         call, folded.update = pointwise_call(
             engine,
@@ -172,7 +170,7 @@ class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
             OutputArg(
                 Arg.DST,
                 epilogue.target,
-                engine.aliased_layout(epilogue.target.data_memory, conv.layouts[2]),
+                self.aliased(epilogue.target, conv.layouts[2]),
             ),
             (self.factors.factor, self.factors.offset),
             folded.bias,

@@ -41,7 +41,7 @@ class L2NormalizeStep(OnednnStep[ops.L2Normalize]):
 
     def prepare(self) -> None:
         at, engine = self.at, self.engine
-        expected = engine.whole(engine.known_layout(at.bottom[0].data_memory, self.op.bottom))
+        expected = engine.whole(self.expected(at.bottom[0], self.op.bottom))
         layout, self.kernel = self._in(expected)
         source, target = (
             InputArg(Arg.SRC, at.bottom[0], layout),

@@ -65,7 +65,7 @@ class LRNStep(OnednnStep[ops.LRN]):
         channels that lie side by side, and a copy costs less than that.
         """
         engine, shape = self.engine, self.op.bottom
-        expected = engine.known_layout(self.at.bottom[0].data_memory, shape)
+        expected = self.expected(self.at.bottom[0], shape)
         if self.across and not (expected.plain or engine.wide or self.at.backward):
             yield engine.innermost_layout(shape, 1)
         yield from candidates(engine, expected)

@@ -101,7 +101,7 @@ class NormStep(OnednnStep[O]):
         return " + ".join([super().code, *self.followers])
 
     def prepare(self) -> None:
-        expected = self.engine.known_layout(self.at.bottom[0].data_memory, self.parts.shape)
+        expected = self.expected(self.at.bottom[0], self.parts.shape)
         kernel = norm_kernel(self.engine, self.parts, expected)
         if kernel is not None:
             self._forward_in_kernels(kernel, expected)
@@ -439,7 +439,7 @@ class MVNStep(OnednnStep[ops.MVN]):
         if bottom.shape != self.op.shape:
             message = f"{len(bottom.shape)} axes; our kernel takes 4"
             raise Declined(message)
-        found = engine.whole(engine.known_layout(bottom.data_memory, bottom.shape))
+        found = engine.whole(self.expected(bottom))
         last, blocks = (
             engine.innermost_layout(bottom.shape, 1),
             channel_blocks(engine, bottom.shape, BLOCK),

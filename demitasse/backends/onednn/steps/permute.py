@@ -27,7 +27,7 @@ class PermuteStep(OnednnStep[ops.Permute]):
 
     def prepare(self) -> None:
         [bottom] = self.at.bottom
-        self.layout = self.engine.known_layout(bottom.data_memory, self.op.bottom)
+        self.layout = self.expected(bottom, self.op.bottom)
         source = InputArg(Arg.SRC, bottom, self.layout)
         target = OutputArg(Arg.DST, self.at.top[0], self.engine.plain(self.op.top))
         target.descriptor = self._transposed()
@@ -62,7 +62,7 @@ class ShuffleStep(OnednnStep[ops.Shuffle]):
 
     def prepare(self) -> None:
         [bottom], shape = self.at.bottom, self.op.shape
-        expected = self.engine.whole(self.engine.known_layout(bottom.data_memory, shape))
+        expected = self.engine.whole(self.expected(bottom, shape))
         self.layout = expected if expected.plain else self.engine.innermost_layout(shape, 1)
         self.forward_calls = [self._copy(self.op.group, diff=False)]
 

@@ -62,7 +62,7 @@ class PoolStep(OnednnStep[ops.Pool]):
         self.mask: list[tuple[int, int, np.ndarray]] = []
 
     def prepare(self) -> None:
-        expected = self.engine.known_layout(self.at.bottom[0].data_memory, self.op.bottom)
+        expected = self.expected(self.at.bottom[0], self.op.bottom)
         slow: tuple[Description, Layout, Layout] | None = None
         for layout in candidates(self.engine, expected):
             with suppress(Declined):
@@ -273,7 +273,7 @@ class ROIPoolStep(_RegionStep[ops.ROIPool]):
 
     def _made(self) -> RegionCall | None:
         engine, shape = self.engine, self.op.bottom
-        expected = engine.whole(engine.known_layout(self.at.bottom[0].data_memory, shape))
+        expected = engine.whole(self.expected(self.at.bottom[0], shape))
         return self._in(expected) or self._in(engine.innermost_layout(shape, 1))
 
     def _in(self, layout: Layout) -> RegionCall | None:

@@ -47,7 +47,7 @@ class PReLUStep(OnednnStep[ops.PReLU]):
         self.known = at.saved("input", op.bottom).blob if self.keeps_input else at.bottom[0]
 
     def prepare(self) -> None:
-        expected = self.engine.known_layout(self.at.bottom[0].data_memory, self.op.bottom)
+        expected = self.expected(self.at.bottom[0], self.op.bottom)
         in_some_layout(self.engine, expected, self._prepare_in)
 
     def _prepare_in(self, layout: Layout) -> None:

@@ -33,7 +33,7 @@ class SliceStep(OnednnStep[ops.Slice]):
 
     def prepare(self) -> None:
         [bottom], op, engine = self.at.bottom, self.op, self.engine
-        whole = engine.whole(engine.known_layout(bottom.data_memory, op.bottom))
+        whole = engine.whole(self.expected(bottom, op.bottom))
         if not whole.plain and len(op.bottom) >= IMAGES:
             whole = engine.innermost_layout(op.bottom, 1)
         self._whole, self._parts = whole, [self._part(whole, *ends) for ends in pairwise(op.ends)]
@@ -78,7 +78,7 @@ class CropStep(OnednnStep[ops.Crop]):
         decline_in_place(at, NEEDS_BOTTOM)
 
     def prepare(self) -> None:
-        expected = self.engine.known_layout(self.at.bottom[0].data_memory, self.op.bottom)
+        expected = self.expected(self.at.bottom[0], self.op.bottom)
         if len(self.op.bottom) < IMAGES:
             self._prepare_in(self.engine.plain(self.op.bottom))
         else:
@@ -116,7 +116,7 @@ class SplitStep(OnednnStep[ops.Split]):
         at, shape = self.at, self.op.shape
         if not at.propagate_down[0]:
             return
-        layouts = [self.engine.known_layout(blob.diff_memory, shape) for blob in at.top]
+        layouts = [self.expected(blob, shape, diff=True) for blob in at.top]
         layout = next((one for one in layouts if not one.plain), layouts[0])
         ones = [1.0] * len(at.top)
         call = summed(self.engine, at.top, ones, at.bottom[0], layout, diff=True)

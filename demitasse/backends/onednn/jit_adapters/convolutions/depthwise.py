@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -11,15 +12,16 @@ from typing import TYPE_CHECKING
 from demitasse.backends import ops
 from demitasse.backends.kernels.depthwise.schedule import DepthwiseSchedule
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.onednn.arguments import InputArg, OutputArg
+from demitasse.backends.onednn.arguments import OutputArg
 from demitasse.backends.onednn.jit_adapters.calls import ChannelCall
 from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
 from demitasse.backends.onednn.jit_adapters.images import images_in_vectors, images_of
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands
-from demitasse.backends.step import Declined
+from demitasse.backends.step import Declined, LayoutUse
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
@@ -49,19 +51,22 @@ class DepthwiseKernels(ConvKernels):
 
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> DepthwiseCall | None:
         strips = self.strips
-        source = self._as_it_comes(operands.source, strips.width)
-        target = self._in_blocks(operands.target)
+        source = self._as_it_comes(operands, strips.width)
+        target = self._in_blocks(operands)
         x, y = (images_in_vectors(argument.layout, strips.width) for argument in (source, target))
         if x is None or y is None or pool:
             return None
 
-        if self.joined and self.x[0] == 1:
-            self._wish_for_blocks(strips, source)
+        uses = []
+        if target is not operands.target:
+            uses.append(LayoutUse("offered", target.blob, target.layout))
+        if self.joined and self.x[0] == 1 and (blocks := self._preferred_blocks()):
+            uses.append(LayoutUse("preferred", source.blob, blocks))
         operands = replace(operands, source=source, target=target)
-        return DepthwiseCall(self.engine, strips, operands, (x, y))
+        return DepthwiseCall(self.engine, strips, operands, (x, y), uses)
 
-    def _wish_for_blocks(self, strips: DepthwiseSchedule, source: InputArg) -> None:
-        """Let who writes the image know that it is best read in blocks of a vector of channels.
+    def _preferred_blocks(self) -> Layout | None:
+        """Return blocks of a vector of channels if the image is best read in them.
 
         Rows of a block stay in the first cache, where the same channels of pixels with all theirs
         would compete for a few lines of it.
@@ -69,16 +74,18 @@ class DepthwiseKernels(ConvKernels):
         with suppress(Declined):
             blocks = channel_blocks(self.engine, self.x, BLOCK)
             images = images_of(blocks)
-            if images is not None and strips.reads_blocks(images):
-                self.engine.prefer_layout(source.memory, blocks, source.blob)
+            if images is not None and self.strips.reads_blocks(images):
+                return blocks
+        return None
 
-    def _in_blocks(self, argument: OutputArg) -> OutputArg:
-        """Return an argument in blocks of channels, if the blob is large; else this argument.
+    def _in_blocks(self, operands: ConvOperands) -> OutputArg:
+        """Return the target in blocks of channels, if the blob is large; else the target.
 
         The convolution of single pixels that follows goes over pixels with all their channels
         several times, each time for other filters, and over blocks once. Where they come from
         memory that takes longer; for the kernel one is like the other.
         """
+        argument = operands.target
         shape = argument.layout.shape
         if not self.engine.wide or shape[1] % BLOCK or math.prod(shape) < LARGE or self.joined:
             return argument
@@ -86,8 +93,7 @@ class DepthwiseKernels(ConvKernels):
             return argument
         with suppress(Declined):
             blocks = channel_blocks(self.engine, shape, BLOCK)
-            if self.engine.preferred_layout(argument.memory, shape) in (None, blocks):
-                self.engine.note_blocks(argument.memory)
+            if operands.layouts.accepted(argument.memory, blocks):
                 return OutputArg(Arg.DST, argument.blob, blocks)
         return argument
 
@@ -100,6 +106,7 @@ class DepthwiseCall(ChannelCall):
         strips: The convolution.
         operands: Its operands.
         images: Where those lie that are read, and those that are written.
+        uses: The layouts that it offers and prefers.
     """
 
     def __init__(
@@ -108,9 +115,14 @@ class DepthwiseCall(ChannelCall):
         strips: DepthwiseSchedule,
         operands: ConvOperands,
         images: tuple[Images, Images],
+        uses: Sequence[LayoutUse],
     ) -> None:
-        self._strips, self._images = strips, images
+        self._strips, self._images, self._uses = strips, images, uses
         super().__init__(engine, operands, strips.code)
+
+    @property
+    def layout_uses(self) -> list[LayoutUse]:
+        return [*super().layout_uses, *self._uses]
 
     @cached_property
     def _kernel(self) -> DepthwiseConvolution:

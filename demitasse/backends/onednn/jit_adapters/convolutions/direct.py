@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class DirectKernels(ConvKernels):
             return None  # the library's own code is good
         target = operands.target
         if pool:  # without gradients; those would read it in the layout of before
-            target = self._as_it_is_read(target, self.banding.width)
+            target = _as_it_is_read(operands, self.banding.width)
         y = images_in_vectors(target.layout, self.banding.width)
         if y is None:
             return None
@@ -59,13 +59,6 @@ class DirectKernels(ConvKernels):
         operands = replace(operands, source=self._plain(operands.source), target=target)
         return DirectCall(self.engine, banding, operands, y)
 
-    def _as_it_is_read(self, argument: OutputArg, width: int) -> OutputArg:
-        """Return an argument in the layout that the blob's reader prefers, if that fits."""
-        wished = self.engine.preferred_layout(argument.blob.data_memory, argument.layout.shape)
-        if wished is None or not images_in_vectors(wished, width):
-            return argument
-        return OutputArg(Arg.DST, argument.blob, wished)
-
     def weights(self, operands: GradientOperands) -> DirectGradientCall | None:
         y = images_in_vectors(operands.dy.layout, self.banding.width)
         if y is None:
@@ -73,6 +66,15 @@ class DirectKernels(ConvKernels):
 
         operands = replace(operands, source=self._plain(operands.source))
         return DirectGradientCall(self.engine, self.banding, operands, y)
+
+
+def _as_it_is_read(operands: ConvOperands, width: int) -> OutputArg:
+    """Return the target in the layout that the blob's last reader prefers, if that fits."""
+    target = operands.target
+    wished: Any = next(reversed(operands.layouts.preferred(target.memory)), target.layout)
+    if wished.shape != target.layout.shape or not images_in_vectors(wished, width):
+        return target
+    return OutputArg(Arg.DST, target.blob, wished)
 
 
 class DirectCall(FilterCall):

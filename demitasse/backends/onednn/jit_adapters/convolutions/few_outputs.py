@@ -40,7 +40,7 @@ class NarrowKernels(ConvKernels):
 
     def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> NarrowCall | None:
         lines = self.lines
-        source = self._as_it_comes(operands.source, lines.width)
+        source = self._as_it_comes(operands, lines.width)
         x = images_in_vectors(source.layout, lines.width)
         if x is None or pool:
             return None

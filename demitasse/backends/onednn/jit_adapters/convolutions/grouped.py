@@ -11,7 +11,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.kernels.grouped.schedule import GroupedSchedule
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.onednn.arguments import InputArg, OutputArg
+from demitasse.backends.onednn.arguments import InputArg, OutputArg, written_layout
 from demitasse.backends.onednn.jit_adapters.calls import ChannelCall, FilterGradientCall
 from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
 from demitasse.backends.onednn.jit_adapters.images import images_of
@@ -19,6 +19,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import channel_blocks
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
+from demitasse.backends.step import Layouts
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.grouped.convolution import GroupedConvolution
@@ -51,8 +52,8 @@ class GroupedKernels(ConvKernels):
 
     def weights(self, operands: GradientOperands) -> GroupedGradientCall | None:
         groups = self.groups
-        source, x = self._read_groups(groups, operands.source)
-        dy, y = self._read_groups(groups, operands.dy)
+        source, x = self._read_groups(groups, operands.source, operands.layouts)
+        dy, y = self._read_groups(groups, operands.dy, operands.layouts)
         if x is None or y is None or not groups.shared:
             return None
 
@@ -66,7 +67,7 @@ class GroupedKernels(ConvKernels):
         *,
         backward: bool = False,
     ) -> GroupedCall | None:
-        source, x = self._read_groups(groups, operands.source)
+        source, x = self._read_groups(groups, operands.source, operands.layouts)
         target, y = operands.target, _of_groups(groups, operands.target.layout)
         if x is None:
             return None
@@ -81,7 +82,7 @@ class GroupedKernels(ConvKernels):
         return GroupedCall(self.engine, groups, operands, (x, y), backward=backward)
 
     def _read_groups(
-        self, groups: GroupedSchedule, argument: InputArg
+        self, groups: GroupedSchedule, argument: InputArg, layouts: Layouts
     ) -> tuple[InputArg, Images | None]:
         """Return an argument for the same blob that the kernel of groups can read, and its images.
 
@@ -90,7 +91,8 @@ class GroupedKernels(ConvKernels):
         images = _of_groups(groups, argument.layout)
         if images is not None:
             return argument, images
-        expected = self.engine.known_layout(argument.memory, argument.layout.shape)
+        shape = argument.layout.shape
+        expected = written_layout(self.engine, layouts, argument.memory, shape)
         return (
             InputArg(argument.role, argument.blob, expected, diff=argument.diff),
             _of_groups(groups, expected),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
-from demitasse.backends.onednn.arguments import InputArg
+from demitasse.backends.onednn.arguments import InputArg, written_layout
 from demitasse.backends.onednn.jit_adapters.images import images_in_vectors
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
@@ -70,11 +70,10 @@ class ConvKernels:
         """Return an argument for the same blob in C order."""
         return InputArg(Arg.SRC, argument.blob, self.engine.plain(self.x))
 
-    def _as_it_comes(self, argument: InputArg, width: int) -> InputArg:
-        """Return an argument in the layout in which the blob is written, if that fits."""
-        expected = self.engine.known_layout(argument.blob.data_memory, self.x)
-        return (
-            InputArg(Arg.SRC, argument.blob, expected)
-            if images_in_vectors(expected, width)
-            else argument
-        )
+    def _as_it_comes(self, operands: ConvOperands, width: int) -> InputArg:
+        """Return the source in the layout in which the blob is written, if that fits."""
+        blob = operands.source.blob
+        expected = written_layout(self.engine, operands.layouts, blob.data_memory, self.x)
+        if images_in_vectors(expected, width):
+            return InputArg(Arg.SRC, blob, expected)
+        return operands.source

@@ -1,0 +1,121 @@
+"""Layout assignment: format propagation over the layers of a plan.
+
+A backend may store blobs in private layouts, as oneDNN does: blocks of channels, channels last.
+A Step is fast in some layouts, and a change of layout between two Steps costs a copy. Steps
+therefore choose their layouts one after the other, each with those of the Steps before it.
+
+Steps state their layouts as values (``Step.layout_uses``): those that they write, those that they
+prefer to read, and those that they offer to a reader. The plan collects these in one pass over its
+layers whenever it prepares Steps, with three sweeps:
+
+1. In the order of the layers, each Step is prepared for the layouts in which the Steps before it
+   write its bottoms.
+2. In reverse, its backward pass is prepared for the layouts of its tops' gradients.
+   Without its backward pass, a Step is left out. Offers that a reader refuses are withdrawn. The
+   two sweeps are then repeated.
+3. In the order of the layers again, groups of layers are fused. A group may write its last top in
+   the layout that its readers prefer.
+
+A prepared Step that is used again states the same layouts as a new one, and is only used again for
+bottoms in the layouts that it was prepared for. The assignment follows from the layers, their
+shapes and the range of the pass, not from what was prepared before. It is a prediction: contents in
+another layout are converted when a Step reads them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from demitasse.backends.arrays import PrivateLayout
+from demitasse.backends.step import AnyStep, LayoutUse, Memory
+
+__all__ = ["LayoutAssignment"]
+
+Shape = tuple[int, ...]
+
+
+class LayoutAssignment:
+    """Layouts of the memories of a plan's blobs, in the present sweep."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a pass."""
+        self._refused: set[int] = set()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all layouts but refused offers, at the start of the first sweep."""
+        self._preferred: dict[int, dict[int, PrivateLayout]] = defaultdict(dict)
+        self._offered: dict[int, PrivateLayout] = {}
+        self.clear_written()
+
+    def clear_written(self) -> None:
+        """Forget the written layouts, at the start of the sweep of groups."""
+        self._written: dict[int, PrivateLayout] = {}
+
+    def add(self, step: AnyStep | None, *, backward: bool = False) -> None:
+        """Add the layouts of a layer's prepared Step; None for portable code."""
+        for role, blob, layout, diff in _uses(step, backward=backward):
+            serial = (blob.diff_memory if diff else blob.data_memory).serial
+            if role == "written":
+                self._written[serial] = layout
+            elif role == "offered":
+                self._offered[serial] = layout
+            else:
+                preferred = self._preferred[serial]
+                preferred.pop(id(blob), None)  # the last reader of a blob comes last
+                preferred[id(blob)] = layout
+
+    def add_written(self, step: AnyStep | None) -> None:
+        """Add the layouts that a layer's Step, or that of the group that it begins, writes."""
+        for use in _uses(step, backward=False):
+            if use.role == "written":
+                self._written[use.blob.data_memory.serial] = use.layout
+
+    def written(self, memory: Memory, shape: Shape) -> PrivateLayout | None:
+        """Return the layout in which the last Step before writes a memory; None for none.
+
+        Args:
+            memory: The memory of a blob's data or gradient.
+            shape: The shape in which it is read; other shapes share memories in C order.
+        """
+        layout = self._written.get(memory.serial)
+        return layout if layout is not None and layout.shape == shape else None
+
+    def preferred(self, memory: Memory) -> tuple[PrivateLayout, ...]:
+        """Return the layouts that the readers of a memory prefer, one for each of its blobs.
+
+        Of several readers of a blob the last counts, because the others are in place.
+        """
+        return tuple(self._preferred.get(memory.serial, {}).values())
+
+    def offered(self, memory: Memory) -> bool:
+        """Return whether a memory is written in a layout that is offered to its reader."""
+        return memory.serial in self._offered
+
+    def refused(self, memory: Memory) -> bool:
+        """Return whether the reader of a memory prefers another layout than the offered one."""
+        return memory.serial in self._refused
+
+    def accepted(self, memory: Memory, layout: PrivateLayout) -> bool:
+        """Return whether no reader of a memory is known, or the last prefers this layout."""
+        return memory.serial not in self._refused and self._accepted(memory.serial, layout)
+
+    def _accepted(self, serial: int, layout: PrivateLayout) -> bool:
+        *_, last = [layout, *self._preferred.get(serial, {}).values()]
+        return last is layout or last.shape != layout.shape
+
+    def withdraw(self) -> bool:
+        """Note which offers are refused; return True if the Steps are to be prepared without."""
+        offers = self._offered.items()
+        refused = {serial for serial, layout in offers if not self._accepted(serial, layout)}
+        refused -= self._refused
+        self._refused |= refused
+        return bool(refused)
+
+
+def _uses(step: AnyStep | None, *, backward: bool) -> Iterable[LayoutUse]:
+    return () if step is None else step.layout_uses(backward=backward)
