@@ -10,7 +10,7 @@ from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Qu
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import dims
 from demitasse.backends.onednn.library.library import load
-from demitasse.backends.onednn.library.primitive import Primitive, lent_attributes
+from demitasse.backends.onednn.library.primitive import CodeFamily, Primitive, lent_attributes
 from demitasse.backends.onednn.steps.rectifier import RECTIFIER, rectifying
 from demitasse.io.proto import NetParameter, parse_text
 
@@ -84,7 +84,7 @@ def test_the_slope_is_an_argument_of_the_same_code(added):
 
     description, fixed = convolution.rectifying()
 
-    assert description.implementation == convolution.plain.implementation
+    assert description.family is convolution.plain.family
     [(role, _, buffer)] = fixed
     assert role == (Arg.SECOND_SLOPE if added else Arg.SLOPE)
     assert buffer.tobytes() == np.float32(-0.0).tobytes()
@@ -93,7 +93,7 @@ def test_the_slope_is_an_argument_of_the_same_code(added):
 def test_where_the_library_takes_no_slope_functions_follow():
     convolution = Convolution(1, added=False)
     plain = convolution.described(convolution.engine.attributes)
-    plain.implementation = "other code"
+    plain.family = CodeFamily.OTHER
 
     description, fixed = rectifying(convolution.engine, convolution.described, plain, 4)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -44,6 +44,9 @@ class Argument(ABC):
     """
 
     __slots__ = ("descriptor", "engine", "layout", "place", "plain", "primitive", "role")
+
+    cleans_up: ClassVar[bool] = False
+    """True if ``done`` does something."""
 
     def __init__(self, role: int, layout: Layout) -> None:
         self.role, self.layout, self.plain = role, layout, layout.plain
@@ -167,6 +170,8 @@ class GradArg(BlobArg):
 
     __slots__ = ("_part",)
 
+    cleans_up = True
+
     def __init__(self, role: int, blob: Operand, layout: Layout) -> None:
         super().__init__(role, blob, layout, diff=True)
         self._part: np.ndarray | None = None
@@ -245,9 +250,7 @@ class Call:
         uses += [(role, descriptor) for role, descriptor, _ in fixed]
         self.primitive = Primitive(engine.stream, description, uses)
         self.arguments = tuple(arguments)
-        self._cleaned = [
-            argument for argument in arguments if type(argument).done is not Argument.done
-        ]
+        self._cleaned = [argument for argument in arguments if argument.cleans_up]
         for argument in arguments:
             argument.attach(self.primitive, engine)
         for role, _, buffer in fixed:

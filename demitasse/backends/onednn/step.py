@@ -44,6 +44,9 @@ class Runnable(Protocol):
 class OnednnStep(Step[Engine, O], Generic[O]):
     """Primitives of the library that run in order, forward and backward.
 
+    A Step whose pass does more states its own ``deferrable``, ``replayable`` and
+    ``backward_replayable``.
+
     Attributes:
         forward_calls: Calls of the forward pass, once prepared.
         backward_calls: Calls of the backward pass, once prepared.
@@ -67,16 +70,15 @@ class OnednnStep(Step[Engine, O], Generic[O]):
 
     @property
     def deferrable(self) -> bool:
-        # only calls of the library and of kernels, without reads of their results
-        return type(self).forward is OnednnStep.forward and not self.at.backward
+        return not self.at.backward
 
     @property
     def replayable(self) -> bool:
-        return self.deferrable or type(self).forward is OnednnStep.forward
+        return True
 
     @property
     def backward_replayable(self) -> bool:
-        return type(self).backward is OnednnStep.backward and not self.portable_gradient
+        return not self.portable_gradient
 
     @property
     def code(self) -> str:

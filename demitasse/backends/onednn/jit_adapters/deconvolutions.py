@@ -13,7 +13,7 @@ from demitasse.backends.onednn.arguments import InputArg, OutputArg, ParamArg
 from demitasse.backends.onednn.jit_adapters.calls import ConvCall
 from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.primitive import BLOCK, Description, Primitive
+from demitasse.backends.onednn.library.primitive import BLOCK, CodeFamily, Description, Primitive
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands
 from demitasse.backends.onednn.threads import wanted
 
@@ -82,7 +82,7 @@ def plane_call(
     off = "plane_deconvolution" in tuning.without
     if off or not (tuning.width and images and alone and overlap):
         return None
-    if "gemm:jit" not in plain.implementation or plain.bytes_of(Query.SCRATCHPAD) < LARGE:
+    if plain.family is not CodeFamily.GEMM or plain.bytes_of(Query.SCRATCHPAD) < LARGE:
         return None
     from demitasse.backends.onednn.jit_adapters.norms import PlaneCall
 

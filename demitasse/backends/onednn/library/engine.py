@@ -28,6 +28,7 @@ from demitasse.backends.onednn.library.layout import (
 )
 from demitasse.backends.onednn.library.library import AVX2, AVX512, failure, load
 from demitasse.backends.onednn.library.primitive import (
+    CodeFamily,
     Description,
     Primitive,
     Stream,
@@ -99,7 +100,7 @@ class Engine(HostEngine):
             message = f"oneDNN's {_words(function)} does not take this: {failure(status)}"
             raise Declined(message)
         found = Description(self.library, handle.value)
-        if found.implementation.startswith("ref") and not general:
+        if found.family is CodeFamily.REFERENCE and not general:
             message = f"oneDNN's {_words(function)} is slow for this: {found.implementation}"
             raise Declined(message)
         return found

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from ctypes import c_char_p, c_int, c_void_p
+from enum import Enum, auto
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -32,13 +33,47 @@ if TYPE_CHECKING:
     from demitasse.backends.onednn.library.engine import Engine
 
 __all__ = [
-    "BLOCK", "Description", "Function", "Primitive", "Stream", "candidates", "channel_blocks",
-    "in_some_layout", "lent_attributes", "make_attributes",
+    "BLOCK", "CodeFamily", "Description", "Function", "Primitive", "Stream", "candidates",
+    "channel_blocks", "in_some_layout", "lent_attributes", "make_attributes",
 ]  # fmt: skip
 
 
 class _Argument(ctypes.Structure):
     _fields_ = (("role", c_int), ("memory", c_void_p))
+
+
+class CodeFamily(Enum):
+    """Families of the library's code. Its names end in the instruction set."""
+
+    REFERENCE = auto()
+    """Slow code for any operation."""
+
+    SIMPLE = auto()
+    """C++ loops for any instruction set, ten times as slow as code for vectors."""
+
+    GEMM = auto()
+    """im2col or col2im, and one matrix product."""
+
+    BRGEMM = auto()
+    """Batch-reduced matrix products."""
+
+    DIRECT = auto()
+    """Generated code of a direct convolution, or of an operation on elements."""
+
+    OTHER = auto()
+
+    @classmethod
+    def of(cls, name: str) -> CodeFamily:
+        """Return the family of a name, the only place where the library tells its choice."""
+        if name.startswith("ref"):
+            return cls.REFERENCE
+        if name.startswith("brg"):
+            return cls.BRGEMM
+        if "gemm:" in name:
+            return cls.GEMM
+        if name.startswith("jit"):
+            return cls.DIRECT
+        return cls.SIMPLE if name.endswith(":any") else cls.OTHER
 
 
 class Description:
@@ -49,7 +84,8 @@ class Description:
         handle: oneDNN's primitive descriptor, which belongs to this object from now on.
 
     Attributes:
-        implementation: Name of the code that would run, e.g. "jit:avx512_core".
+        implementation: Name of the code that would run, e.g. "jit:avx512_core", for reports.
+        family: The family of the code, for decisions.
     """
 
     def __init__(self, library: Any, handle: int) -> None:
@@ -60,6 +96,7 @@ class Description:
             library.dnnl_primitive_desc_query(handle, Query.IMPLEMENTATION, 0, ctypes.byref(name))
         )
         self.implementation = (name.value or b"").decode()
+        self.family = CodeFamily.of(self.implementation)
 
     def layout(self, what: Query) -> Layout:
         """Return the layout of one of its memories.

@@ -21,6 +21,8 @@ __all__ = ["ConstantStep"]
 class ConstantStep(OnednnStep[ops.Constant]):
     """A copy in C order; bottoms that only lend their shapes have no gradient."""
 
+    backward_replayable = False
+
     def __init__(self, engine: Engine, op: ops.Constant, at: Operands) -> None:
         super().__init__(engine, op, at)
         values = np.frombuffer(op.values, np.float32)

@@ -30,6 +30,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims
 from demitasse.backends.onednn.library.primitive import (
     BLOCK,
+    CodeFamily,
     Description,
     channel_blocks,
     lent_attributes,
@@ -129,7 +130,7 @@ class ConvStep(WindowStep[ops.Conv]):
         if self.at.backward and self._pads_blocks():
             with suppress(Declined):
                 found = self._in(last, last)
-                if found.implementation.startswith("brgconv"):
+                if found.family is CodeFamily.BRGEMM:
                     return found
         kernels, training = self.kernels, self.at.backward
         if kernels.trains_channels_last if training else kernels.channels_last:
@@ -138,13 +139,13 @@ class ConvStep(WindowStep[ops.Conv]):
         if self._takes_blocks():
             with suppress(Declined):
                 found = self._in(self._blocks, self._blocks)
-                if found.implementation.startswith("jit"):
+                if found.family is CodeFamily.DIRECT:
                     return found
         if self.kernels.pads_filters and not self.at.backward:
             with suppress(Declined):
                 return self._in(likes, last)
         found = self._in(likes, likes)
-        if isinstance(self.kernels, DirectKernels) and _copies_windows(found):
+        if isinstance(self.kernels, DirectKernels) and found.family is CodeFamily.GEMM:
             with suppress(Declined):
                 found = self._in(last, last)  # our kernels write so, and read C order
                 self.kernels.replaces_copies = True
@@ -441,7 +442,7 @@ class ConvStep(WindowStep[ops.Conv]):
             # and what is added to it, takes longer than that gains
             with suppress(Declined):
                 same = self._describe_data(*map(self.hint.descriptor, (Query.SRC, Query.DST)))
-                if same.implementation.startswith("jit"):
+                if same.family is CodeFamily.DIRECT:
                     found = same
         dx, w, dy = found.layouts(Query.DIFF_SRC, Query.WEIGHTS, Query.DIFF_DST)
         source = InputArg(Arg.DIFF_DST, at.top[0], dy, diff=True)
@@ -452,11 +453,6 @@ class ConvStep(WindowStep[ops.Conv]):
             return jit_call
         arguments = [source, InputArg(Arg.WEIGHTS, at.params[0], w), target]
         return Call(self.engine, found, arguments)
-
-
-def _copies_windows(found: Description) -> bool:
-    """Return whether the library runs im2col and one matrix product: its slowest code."""
-    return "gemm:" in found.implementation and "brgemm" not in found.implementation
 
 
 MOST_AXES = 3

@@ -18,7 +18,7 @@ from demitasse.backends.onednn.jit_adapters.convolutions.winograd import Winogra
 from demitasse.backends.onednn.jit_adapters.deconvolutions import overlap_call, overlaps, plane_call
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.layout import Layout, layout_of
-from demitasse.backends.onednn.library.primitive import Description
+from demitasse.backends.onednn.library.primitive import CodeFamily, Description
 from demitasse.backends.onednn.step import Runnable
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.onednn.steps.convolution import WindowStep
@@ -33,6 +33,8 @@ __all__ = ["DeconvStep"]
 
 class DeconvStep(WindowStep[ops.Deconv]):
     """Bottom = maps, top = image, as the convolution sees them."""
+
+    backward_replayable = False
 
     def geometry(self) -> ConvGeometry:
         return ConvGeometry.between(self.op, self.op.top, self.op.bottom)
@@ -63,7 +65,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
             self.forward_calls = [planes]
             return
         y, w, x = found.layouts(Query.DIFF_SRC, Query.WEIGHTS, Query.DIFF_DST)
-        if op.bias and self._alone():
+        if op.bias and self._alone() and found.family is CodeFamily.BRGEMM:
             with suppress(Declined):
                 self.forward_calls = [self._with_bias(found)]
                 return
@@ -184,10 +186,9 @@ class DeconvStep(WindowStep[ops.Deconv]):
             *self.window,
             engine.attributes,
         )
-        code, weights = found.implementation, found.layout(Query.WEIGHTS)
-        same = code.startswith("brg") and plain.implementation in code  # others add it one by one
-        if not same or not _lies_like(weights, w, axis):
-            message = f"{code} in place of {plain.implementation}"
+        weights = found.layout(Query.WEIGHTS)
+        if found.family is not plain.family or not _lies_like(weights, w, axis):
+            message = f"{found.implementation} in place of {plain.implementation}"
             raise Declined(message)
         weight = ParamArg(Arg.WEIGHTS, at.params[0], w)
         weight.descriptor = found.descriptor(Query.WEIGHTS)

@@ -46,6 +46,8 @@ class DropoutStep(OnednnStep[ops.Dropout]):
     def deferrable(self) -> bool:
         return not self.op.drops
 
+    replayable = deferrable
+
     def forward(self) -> None:
         if self.op.drops and self.mask is not None:
             self._fill(self.mask)

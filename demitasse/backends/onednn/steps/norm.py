@@ -27,6 +27,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import (
     BLOCK,
+    CodeFamily,
     Description,
     candidates,
     channel_blocks,
@@ -73,6 +74,7 @@ class NormStep(OnednnStep[O]):
     """
 
     own_backward = True
+    deferrable = False
 
     def __init__(
         self, engine: Engine, op: O, parts: NormParts, followers: Sequence[str] = ()
@@ -138,7 +140,7 @@ class NormStep(OnednnStep[O]):
 
     def _is_fast(self, parts: NormParts, layout: Layout) -> bool:
         with suppress(Declined):
-            return not self._describe(layout, parts).implementation.endswith("_bnorm:any")
+            return self._describe(layout, parts).family is not CodeFamily.SIMPLE
         return False
 
     def _prepare_in(self, layout: Layout) -> None:
@@ -230,14 +232,6 @@ class NormStep(OnednnStep[O]):
         return super().workspace + (0 if second is None else second.nbytes)
 
     # -- running -------------------------------------------------------------------------------
-
-    @property
-    def replayable(self) -> bool:
-        return True
-
-    @property
-    def backward_replayable(self) -> bool:
-        return True
 
     def forward(self) -> None:
         if self.parts.norm and not self.parts.uses_batch_stats:
@@ -427,6 +421,8 @@ class ScaleStep(NormStep[ops.Scale]):
 
 class MVNStep(OnednnStep[ops.MVN]):
     """In the layout of the bottom, or with the channels last or in blocks; in place or not."""
+
+    backward_replayable = False
 
     def __init__(self, engine: Engine, op: ops.MVN, at: Operands) -> None:
         super().__init__(engine, op, at)

@@ -18,7 +18,7 @@ from demitasse.backends.onednn.jit_adapters.unary import means_call, region_call
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims
-from demitasse.backends.onednn.library.primitive import Description, candidates
+from demitasse.backends.onednn.library.primitive import CodeFamily, Description, candidates
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.regions import Bins, bins, bins_between, widened
 from demitasse.backends.step import Declined, Operand, Operands, decline_gradients, decline_in_place
@@ -30,8 +30,6 @@ __all__ = ["PSROIPoolStep", "PoolStep", "ROIPoolStep", "SpatialPyramidPoolStep"]
 
 
 IMAGE_AXES = (3, 4, 5)
-SLOW = "simple"
-"""Begins the names of code that takes ten times as long as the others."""
 
 
 class PoolStep(OnednnStep[ops.Pool]):
@@ -69,7 +67,7 @@ class PoolStep(OnednnStep[ops.Pool]):
                 found = self._describe(layout)
                 y = found.layout(Query.DST)
                 gradient = self._gradient(found, layout) if self.at.backward else found
-                if not any(one.implementation.startswith(SLOW) for one in (found, gradient)):
+                if CodeFamily.SIMPLE not in (found.family, gradient.family):
                     self._forward(found, layout, y)
                     return
                 slow = slow or (found, layout, y)
@@ -224,6 +222,8 @@ O = TypeVar("O", bound=ops.ROIPool | ops.PSROIPool)  # noqa: E741 - the type of 
 class _RegionStep(OnednnStep[O]):
     """From a map to C order."""
 
+    deferrable = replayable = False
+
     cut: ClassVar[Callable[..., Bins]]
     """Cuts regions into bins."""
 
@@ -251,7 +251,7 @@ class _RegionStep(OnednnStep[O]):
             corners = widened(corners, op.pad_ratio)
         images, size = op.bottom[0], (op.bottom[2], op.bottom[3])
         pooled = op.top[2], op.top[3]
-        self.call.bins = type(self).cut(corners, op.scale, pooled, images, size)
+        self.call.bins = self.cut(corners, op.scale, pooled, images, size)
         super().forward()
 
 

@@ -29,6 +29,8 @@ DATA_AXES = (2, 3, 4, 5)
 class PReLUStep(OnednnStep[ops.PReLU]):
     """In whatever layout the data is, in place or not. In place, the gradient takes a copy."""
 
+    backward_replayable = False
+
     def __init__(self, engine: Engine, op: ops.PReLU, at: Operands) -> None:
         super().__init__(engine, op, at)
         axes = len(op.bottom)

@@ -113,7 +113,7 @@ def sloping(
     """
     with lent_attributes(engine.library, other=other, slopes=mask) as lent:
         found = describe(lent)
-    if found.implementation != plain.implementation:
+    if found.family is not plain.family:
         message = f"slopes behind {plain.implementation}, in place of which oneDNN would run "
         raise Declined(message + found.implementation)
     return found, Arg.SLOPE if other is None else Arg.SECOND_SLOPE

@@ -33,6 +33,8 @@ __all__ = [
 class RecurrentStep(OnednnStep[ops.Recurrent]):
     """T steps of N sequences, with G gates for each of H hidden values."""
 
+    deferrable = replayable = backward_replayable = False
+
     def __init__(self, engine: Engine, op: ops.Recurrent, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)

@@ -123,6 +123,8 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
         decline_in_place(self.at, NEEDS_BOTTOM)
         self._marks = False
 
+    backward_replayable = False
+
     @property
     def deferrable(self) -> bool:
         return self._marks and not self.at.backward
@@ -233,6 +235,8 @@ class SoftmaxLossStep(OnednnStep[ops.SoftmaxLoss]):
 
     An unknown label gives NaN; one to be ignored gives no loss and no gradient.
     """
+
+    deferrable = replayable = backward_replayable = False
 
     def __init__(self, engine: Engine, op: ops.SoftmaxLoss, at: Operands) -> None:
         super().__init__(engine, op, at)
