@@ -230,6 +230,6 @@ def capture_status(net: Net) -> str:
     if net.device.backend.recorder is None:
         return ""
     off = "the setting cuda_graphs is off" if settings.get("cuda_graphs") == "off" else ""
-    if why := off or net.execution.capture_blocker():
+    if why := off or net.execution.passes.capture_blocker():
         return f"Passes are queued kernel by kernel, not captured as a CUDA graph: {why}."
     return "Passes are captured as a CUDA graph when shapes and buffers stay the same."

@@ -19,25 +19,6 @@ from demitasse.memory.synced import DEVICE_HEADS, Head, SyncedMemory
 __all__ = ["MemoryGuard"]
 
 
-class BufferState(NamedTuple):
-    """A memory before the work: its newest side, its version and its arrays."""
-
-    memory: SyncedMemory
-    head: Head
-    version: int
-    host: Array | None
-    array: Array | None
-    layout: PrivateLayout | None
-
-
-class Pinned(NamedTuple):
-    """A side whose array must stay in place."""
-
-    side: HostSide | DeviceSide
-    array: Array | None
-    layout: PrivateLayout | None
-
-
 class Unchanged(NamedTuple):
     """A memory that is only read, and must have the contents of the previous run."""
 
@@ -79,7 +60,7 @@ class Effect(NamedTuple):
     head: Head
     written: bool
     exchanged: Array | None
-    layout: PrivateLayout | None = None
+    layout: PrivateLayout | None
 
 
 class MemoryGuard:
@@ -110,9 +91,12 @@ class MemoryGuard:
             for memory in memories:
                 if memory.head is Head.HEAD_AT_CPU:
                     memory.gpu_data()
-        self._before = [_state(memory) for memory in memories]
+        self._before = [
+            (m, m.state, m.version, m.host_side.array, m.device_side.array, m.device_side.layout)
+            for m in memories
+        ]
         self._unchanged: list[Unchanged] = []
-        self._pinned: list[Pinned] = []
+        self._pinned: list[tuple[HostSide | DeviceSide, Array, PrivateLayout | None]] = []
         self._views: list[tuple[DeviceSide, Array, PrivateLayout]] = []
         self._inputs: list[Input] = []
         self._cleared: list[SyncedMemory] = []
@@ -127,8 +111,7 @@ class MemoryGuard:
                 previous run, was read on the host while empty, or has moved otherwise than by an
                 exchange of private arrays.
         """
-        for before in self._before:
-            memory, head, version, host, array, layout = before
+        for memory, head, version, host, array, layout in self._before:
             written, newest, side = memory.version != version, memory.state, memory.device_side
             changed = written or newest is not head
             if memory.lazy or (head is Head.UNINITIALIZED and not written):
@@ -136,35 +119,35 @@ class MemoryGuard:
                     continue  # not used at all
                 if memory.lazy or not self._queued:
                     raise _refusal(memory, "was read before it was written")
-            if memory.host_side.array is not host:
-                raise _refusal(memory, "has moved")
             free = written and memory.serial in self._overwritten
-            if free and side.array is _view(side, side.layout):
-                self._pin_host(before)
-                if side.layout is not None:
-                    self._views.append((side, side.array, side.layout))
-                self._effects.append(Effect(memory, newest, written, None, side.layout))
-                continue
-            if side.layout is not layout:
+            in_view = free and side.array is (side.layout and side.views.get(side.layout))
+            if memory.host_side.array is not host or not (in_view or side.layout is layout):
                 raise _refusal(memory, "has moved")
-            known = self._versions.get(memory.serial)
-            rewritten = known != version
+            rewritten = self._versions.get(memory.serial) != version
             if not (self._queued or free):
-                if known is None:
+                if memory.serial not in self._versions:
                     raise _refusal(memory, "is new")
                 if not (rewritten or changed):
                     self._unchanged.append(Unchanged(memory, side, array, head, version))
                     continue
-            self._pin(before)
+                self._inputs.append(Input(memory, head, rewritten))
             if head is Head.UNINITIALIZED and not free:
                 self._cleared.append(memory)
             elif self._queued:
                 self._uploaded.append(memory)
-            if not (self._queued or free):
-                self._inputs.append(Input(memory, head, rewritten))
+            # unused are arrays that are absent before and after, and those of the host if queued
+            if host is not None and not self._queued:
+                self._pinned.append((memory.host_side, host, None))
+            if in_view:
+                if side.layout is not None:
+                    self._views.append((side, side.array, side.layout))
+                self._effects.append(Effect(memory, newest, written, None, side.layout))
+                continue
+            if array is not None or side.array is not None:
+                self._pinned.append((side, array, layout))
             if changed:
                 exchanged = side.array if side.array is not array else None
-                self._effects.append(Effect(memory, newest, written, exchanged))
+                self._effects.append(Effect(memory, newest, written, exchanged, None))
         self._before = []
 
     def order(self) -> None:
@@ -217,32 +200,6 @@ class MemoryGuard:
                 side.replace(exchanged, side.device, side.layout)
         for memory, _, _ in self._inputs:
             self._versions[memory.serial] = memory.version
-
-    def _pin(self, before: BufferState) -> None:
-        """Require the arrays of a memory; the work uses no array that is absent before and after.
-
-        Queued work uses no array of the host.
-        """
-        self._pin_host(before)
-        side = before.memory.device_side
-        if before.array is not None or side.array is not None:
-            self._pinned.append(Pinned(side, before.array, before.layout))
-
-    def _pin_host(self, before: BufferState) -> None:
-        if before.host is not None and not self._queued:
-            self._pinned.append(Pinned(before.memory.host_side, before.host, None))
-
-
-def _view(side: DeviceSide, layout: PrivateLayout | None) -> Array | None:
-    """Return the array of a layout in the present buffer, or None."""
-    return None if layout is None else side.views.get(layout)
-
-
-def _state(memory: SyncedMemory) -> BufferState:
-    side = memory.device_side
-    return BufferState(
-        memory, memory.state, memory.version, memory.host_side.array, side.array, side.layout
-    )
 
 
 def _refusal(memory: SyncedMemory, why: str) -> NotRecorded:

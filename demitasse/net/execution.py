@@ -429,20 +429,6 @@ class Execution:
         """The plan of the layers."""
         return self.passes.plan
 
-    @property
-    def changes(self) -> int:
-        """Number of the last change of a blob's shape or memory."""
-        return self.passes.changes
-
-    @property
-    def stateful_blobs(self) -> StatefulBlobs:
-        """The blobs that carry state from one forward pass to the next."""
-        return self.passes.stateful_blobs
-
-    def capture_blocker(self) -> str:
-        """Return why passes cannot be captured that have run once; "" if they can."""
-        return self.passes.capture_blocker()
-
     # -- passes --------------------------------------------------------------------------------
 
     def forward(self, first: int, last: int) -> float:

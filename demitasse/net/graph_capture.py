@@ -119,14 +119,14 @@ class GraphCapture:
         if off or recorder is None:
             self._restart()
             return False
-        key = (execution.changes, execution.plan, recorder.key(), backend, *more)
+        key = (execution.passes.changes, execution.passes.plan, recorder.key(), backend, *more)
         replay = self._replay
         if replay is not None and key == replay.warm_up.key and self._intact():
-            why = execution.capture_blocker()
+            why = execution.passes.capture_blocker()
             if not why:
                 return not self._failed
             self._log(why)
-        self._restart(Replay(execution.plan.entries, recorder, self._memories, key=key))
+        self._restart(Replay(execution.passes.plan.entries, recorder, self._memories, key=key))
         return False
 
     def run(self, work: CapturableWork) -> None:
@@ -136,7 +136,7 @@ class GraphCapture:
 
     def _run(self, work: CapturableWork) -> None:
         replay, recorder = self._replay, self._execution.device.backend.recorder
-        changed = self._changes != self._execution.changes  # data of another size
+        changed = self._changes != self._execution.passes.changes  # data of another size
         if replay is None or recorder is None or changed:
             self._restart()
             work.queue()
@@ -160,7 +160,7 @@ class GraphCapture:
 
     def _restart(self, replay: Replay | None = None) -> None:
         """Discard what was captured; the caller queues a first run for another replay."""
-        self._replay, self._changes, self._failed = replay, self._execution.changes, False
+        self._replay, self._changes, self._failed = replay, self._execution.passes.changes, False
         self._captured = None
         if replay is not None:
             replay.warm_up.count()
@@ -177,7 +177,7 @@ class GraphCapture:
 
     def _capture(self, work: CapturableWork, replay: Replay) -> tuple[Recorded, BlobCopies]:
         execution = self._execution
-        roll_back, copies = execution.savepoint(), execution.stateful_blobs.reserve()
+        roll_back, copies = execution.savepoint(), execution.passes.stateful_blobs.reserve()
 
         def record() -> None:
             copies.make()
@@ -188,7 +188,7 @@ class GraphCapture:
         except NotRecorded:
             roll_back()
             raise
-        execution.plan.recordings.add(recorded.recording)
+        execution.passes.plan.recordings.add(recorded.recording)
         log.debug("From now on %s are launched as one.", self._what)
         return recorded, copies
 
@@ -197,14 +197,14 @@ class GraphCapture:
     ) -> None:
         execution = self._execution
         work.update_inputs()
-        execution.stateful_blobs.before_replay(copies)
+        execution.passes.stateful_blobs.before_replay(copies)
         with Uninterrupted():
             try:
                 replay.play(recorded)
             except BaseException:
                 execution.passes.gradients_valid = False  # heads are those after the launch
                 raise
-            execution.stateful_blobs.assign(copies)
+            execution.passes.stateful_blobs.assign(copies)
 
     def _log(self, why: str) -> None:
         if why not in self._logged:

@@ -221,15 +221,6 @@ def record_blocker(entry: PlannedLayer, step: AnyStep | None) -> str:
 # -- segments of a pass on the host ------------------------------------------------------------
 
 
-def _segment_replay(
-    entries: Sequence[PlannedLayer], recorder: Recorder, *, backward: bool = False
-) -> Replay:
-    """Return the replay of consecutive layers that compute by compiled calls alone."""
-    overwritten = frozenset if backward else partial(_overwritten, entries)
-    memories = partial(_memories, entries, backward=backward)
-    return Replay(entries, recorder, memories, overwritten)
-
-
 def _memories(entries: Sequence[PlannedLayer], *, backward: bool) -> list[SyncedMemory]:
     blobs = [blob for entry in entries for blob in _blobs(entry)]
     memories = [blob.data_memory for blob in blobs]
@@ -354,26 +345,25 @@ class Segments:
             index += 1 if group is None else group.count
         yield self._segment(begin, last, replayable=replayable)
 
-    def _segment(self, first: int, last: int, *, replayable: bool) -> Segment:
-        entries = self._entries[first : last + 1]
-        recorder = self._recorder
-        if recorder is None or not replayable or all(entry.step is None for entry in entries):
+    def _segment(
+        self, first: int, last: int, *, replayable: bool, backward: bool = False
+    ) -> Segment:
+        entries, recorder = self._entries[first : last + 1], self._recorder
+        computes = (one.binding.backward if backward else one.step is not None for one in entries)
+        if recorder is None or not replayable or not any(computes):
             return Segment(first, last, None)
-        return Segment(first, last, _segment_replay(entries, recorder))
+        memories = partial(_memories, entries, backward=backward)
+        overwritten = frozenset if backward else partial(_overwritten, entries)
+        return Segment(first, last, Replay(entries, recorder, memories, overwritten))
 
     def _cut_backward(self, start: int, end: int) -> Segment:
-        recorder = self._recorder
-        if recorder is None:
+        if self._recorder is None:
             return Segment(end, start, None)
         index, kind = start, self._replayable_backward(start)
         while index >= end and self._replayable_backward(index) == kind:
             group = self._entries[index].executed_group
             index -= 1 if group is None else group.count
-        first = max(index + 1, end)
-        entries = self._entries[first : start + 1]
-        if not (kind and any(entry.binding.backward for entry in entries)):
-            return Segment(first, start, None)
-        return Segment(first, start, _segment_replay(entries, recorder, backward=True))
+        return self._segment(max(index + 1, end), start, replayable=kind, backward=True)
 
     def _replayable_backward(self, index: int) -> bool:
         """Return whether the gradient of a layer, and of its group, is compiled calls alone."""

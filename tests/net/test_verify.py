@@ -207,4 +207,4 @@ def test_right_steps_of_a_gpu_pass():
         net.update()
 
     assert any(step is not None for step in net.plan.steps())
-    assert "layers are observed" in net.execution.capture_blocker()
+    assert "layers are observed" in net.execution.passes.capture_blocker()

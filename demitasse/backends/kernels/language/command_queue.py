@@ -14,7 +14,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
 
@@ -175,11 +175,15 @@ def mark_incomplete() -> None:
 
 
 def _issue(call: Call) -> None:
-    result = call.function(*call.arguments)
-    if result and call.check is not None:
-        call.check(result)
+    _call(call.function, call.arguments, call.check)
     if _own.recording is not None:
         _own.recording.add(call)
+
+
+def _call(function: Any, arguments: tuple[Any, ...], check: Check | None) -> None:
+    result = function(*arguments)
+    if result and check is not None:
+        check(result)
 
 
 # -- recordings --------------------------------------------------------------------------------
@@ -259,21 +263,8 @@ class CallRecording:
         for in_table, calls in groupby(self._calls, lambda call: loop is not None and _fits(*call)):
             if in_table:
                 yield _CallTable(loop, list(calls))
-                continue
-            for function, arguments, check in calls:
-                yield _SingleCall(function, arguments, check)
-
-
-class _SingleCall:
-    """Replay of a single call."""
-
-    def __init__(self, function: Any, arguments: tuple[Any, ...], check: Check | None) -> None:
-        self._function, self._arguments, self._check = function, arguments, check
-
-    def __call__(self) -> None:
-        found = self._function(*self._arguments)
-        if found and self._check is not None:
-            self._check(found)
+            else:
+                yield from (partial(_call, *call) for call in calls)
 
 
 class _CallTable:
