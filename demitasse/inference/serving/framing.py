@@ -76,7 +76,7 @@ def parse_head(content: bytes) -> Head:
     method, target, major, minor = line.groups()
     if major != b"1" or minor not in (b"0", b"1"):
         message = "the server speaks HTTP/1.0 and HTTP/1.1"
-        raise FramingError(message, HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+        raise FramingError(message)
     fields: dict[bytes, list[bytes]] = {}
     for one in lines:
         name, value = _field(one)

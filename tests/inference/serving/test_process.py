@@ -222,7 +222,7 @@ SMUGGLED = b"GET /v2/models HTTP/1.1\r\nHost: a\r\n\r\n"
         (INFER + b"X: a\nContent-Length: 30\r\n\r\n", 400),
         (GET.replace(b"\r\n", b"\n") + b"\n", 400),
         (b"GET /v2\r\n\r\n", 400),
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
         (GET + b"A: " + b"b" * 40_000 + b"\r\n\r\n", 431),
         (b"GET /" + b"a" * 40_000, 431),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
