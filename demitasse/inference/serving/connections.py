@@ -18,7 +18,13 @@ import h11
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from demitasse.inference.serving.framing import MAX_HEAD, ChunkDecoder, FramingError, parse_head
+from demitasse.inference.serving.framing import (
+    MAX_HEAD,
+    NO_HEAD,
+    ChunkDecoder,
+    FramingError,
+    parse_head,
+)
 
 __all__ = ["Connection", "Turns"]
 
@@ -223,11 +229,12 @@ class Connection(H11Protocol):
             del self._incoming[:2]
         end = self._incoming.find(b"\r\n\r\n", 0, MAX_HEAD)
         if end < 0:
-            bare = self._incoming.find(b"\n\n", 0, MAX_HEAD) >= 0
-            if bare or len(self._incoming) >= MAX_HEAD:
-                message = f"the headers take more than {MAX_HEAD} bytes, or end without CRLF"
-                status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-                raise FramingError(message, HTTPStatus.BAD_REQUEST if bare else status)
+            if NO_HEAD.search(self._incoming, 0, MAX_HEAD) is not None:
+                message = "the headers have control characters, or lines that end without CRLF"
+                raise FramingError(message)
+            if len(self._incoming) >= MAX_HEAD:
+                message = f"the headers take more than {MAX_HEAD} bytes"
+                raise FramingError(message, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
             self._more()
             return False
         head = parse_head(bytes(self._incoming[: end + 4]))

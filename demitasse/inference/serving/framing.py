@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from http import HTTPStatus
 
-__all__ = ["ChunkDecoder", "FramingError", "Head", "parse_head"]
+__all__ = ["NO_HEAD", "ChunkDecoder", "FramingError", "Head", "parse_head"]
 
 MAX_HEAD = 1 << 14
 """Largest request line and header fields, in bytes."""
@@ -31,6 +31,9 @@ NAME, VALUE = re.compile(TOKEN), re.compile(rb"[\t -~\x80-\xff]*")
 REQUEST_LINE = re.compile(rb"(" + TOKEN + rb") ([!-~]+) HTTP/([0-9])\.([0-9])")
 HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._~!$&'()*+,;=%-]*)(?::[0-9]*)?")
 ABSOLUTE = re.compile(rb"https?://([^/?#]*)([^#]*)", re.IGNORECASE)
+NO_HEAD = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?!\n|\Z)")
+"""Bytes that occur in no head, so that the rest of it need not come."""
+
 CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;[\t -~\x80-\xff]*)?")
 
 

@@ -225,6 +225,8 @@ SMUGGLED = b"GET /v2/models HTTP/1.1\r\nHost: a\r\n\r\n"
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
         (GET + b"A: " + b"b" * 40_000 + b"\r\n\r\n", 431),
         (b"GET /" + b"a" * 40_000, 431),
+        (bytes(range(256)), 400),
+        (b"GET /v2 HTTP/1.1\nHost: a", 400),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
     ],
 )
