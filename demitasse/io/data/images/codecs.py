@@ -99,13 +99,78 @@ def decode_frames(content: bytes | memoryview, color: Color = "color") -> Iterat
 
 def _decoded(image: Image, color: Color) -> np.ndarray:
     """Return the pixels of an opened image, rotated by EXIF unless ``color`` is native."""
-    upright = image
+    upright = _as_opencv(image, color)
     if color != "native" and "exif" in image.info:
         import PIL.ImageOps
 
-        upright = PIL.ImageOps.exif_transpose(image)
+        upright = PIL.ImageOps.exif_transpose(upright)
     mode = _mode(upright, color)
     return _planes(upright if upright.mode == mode else upright.convert(mode))
+
+
+def _as_opencv(image: Image, color: Color) -> Image:
+    """Return an image in a mode of 8 bits, with OpenCV's values.
+
+    Raises:
+        ValueError: OpenCV has no 8-bit values for these pixels.
+    """
+    import PIL.Image
+
+    most = image.info.get(MAXIMUM, 255)
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in {"PNG", "PPM"}):
+        if color not in {"color", "gray"}:
+            message = "a gray image of 16 bits has no 8-bit pixels; convert it to 8 bits"
+            raise ValueError(message)
+        values = np.asarray(image).astype(np.int64)
+        if most not in {255, SIXTEEN_BITS}:  # Pillow has scaled the values
+            values = (values * most + SIXTEEN_BITS // 2) // SIXTEEN_BITS
+        if _tiff_tag(image, PHOTOMETRIC) == WHITE_IS_ZERO:
+            values = SIXTEEN_BITS - values
+        return _with_info(PIL.Image.fromarray((values >> 8).astype(np.uint8)), image)
+    if image.mode in {"F", "I", "LAB"} or 255 < most < SIXTEEN_BITS:
+        message = f"an image of mode {image.mode} has no 8-bit pixels; convert it to 8 bits"
+        raise ValueError(message)
+    if most < 255 and image.mode in {"L", "RGB"}:  # Pillow has scaled the values
+        return image.point([(value * most + 127) // 255 for value in range(256)] * len(image.mode))
+    if image.mode == "YCbCr" and image.format == "TIFF" and color == "gray":
+        return image.convert("RGB")
+    if image.format == "TIFF" and image.mode == "LA":
+        return image.convert("L")
+    if image.mode == "RGBA" and _tiff_tag(image, EXTRA_SAMPLES) == UNASSOCIATED:
+        pixels = np.asarray(image).astype(np.uint16)
+        pixels[:, :, :3] = (pixels[:, :, :3] * pixels[:, :, 3:] + 127) // 255
+        return _with_info(PIL.Image.fromarray(pixels.astype(np.uint8)), image)
+    return image
+
+
+def _with_info(made: Image, image: Image) -> Image:
+    """Return ``made`` with the orientation of ``image``."""
+    made.info = image.info
+    made.getexif().update(image.getexif())
+    return made
+
+
+MAXIMUM, SIXTEEN_BITS = "maximum", 65535
+"""Key of ``Image.info`` for the largest value of a PNM file; the largest value of 16 bits."""
+
+PHOTOMETRIC, WHITE_IS_ZERO = 262, 0
+EXTRA_SAMPLES, UNASSOCIATED = 338, 2
+"""Tags of TIFF and their values."""
+
+
+def _tiff_tag(image: Image, tag: int) -> int | None:
+    """Return the number in a tag of a TIFF file, or None."""
+    found = getattr(image, "tag_v2", {}).get(tag)
+    return found[0] if isinstance(found, tuple) and found else found
+
+
+def _pnm_maximum(image: Image) -> int:
+    """Return the largest value of the pixels that a PNM file declares; 255 for other files."""
+    if image.format != "PPM" or not getattr(image, "tile", None):
+        return 255
+    args = image.tile[0][3]
+    found = args[-1] if isinstance(args, tuple) else args
+    return found if isinstance(found, int) and found > 0 else 255
 
 
 @contextmanager
@@ -125,6 +190,7 @@ def opened(content: bytes | memoryview) -> Iterator[Image]:
         known = [name for name in FORMATS if name in PIL.Image.OPEN]
         with PIL.Image.open(io.BytesIO(content), formats=known) as image:
             _need_room(image, len(content))
+            image.info[MAXIMUM] = _pnm_maximum(image)
             yield image
     except (*DAMAGE, PIL.Image.DecompressionBombError) as error:
         message = f"cannot be decoded as an image: {error}"
@@ -166,9 +232,6 @@ def _mode(image: Image, color: Color) -> str:
         return "L"
     if color == "color":
         return "RGB"
-    if image.mode.startswith(("I", "F")):
-        message = f"an image of mode {image.mode} has no 8-bit pixels; convert it to 8 bits"
-        raise ValueError(message)
     if color == "indices" and image.mode == "P":
         return "P"
     if color == "indices" or image.mode in {"1", "L"}:
