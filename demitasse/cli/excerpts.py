@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 from demitasse.core.paths import read_text
 from demitasse.core.text import escaped
-from demitasse.errors import ConfigError, DemitasseError, PrototxtError
+from demitasse.errors import DemitasseError, PrototxtError
 
 AROUND, WIDE = 60, 200
 """Columns of a long line on each side of the mark, and columns where there is no terminal."""
@@ -130,25 +129,3 @@ def _excerpt(lines: Sequence[str], line: int, column: int, width: int) -> list[s
         shown += "…"
     number = f"{line + 1:>5}"
     return [f"{number} | {shown}", f"{'':>5} | {' ' * len(before)}{'^' * width}"]
-
-
-@contextmanager
-def locate_fields(file: Path) -> Iterator[None]:
-    """Add the solver's file, and the line of the field if there is one, to errors."""
-    try:
-        yield
-    except ConfigError as error:
-        if not error.fields:
-            raise
-        line = next(filter(None, (_line(file, name) for name in error.fields)), None)
-        raise (error.at(str(file)) if line is None else error.from_line(f"{file}:{line}")) from None
-
-
-def _line(file: Path, field: str) -> int | None:
-    """Return the line of a field, from 1; None if the file does not set the field."""
-    given = re.compile(rf"\s*{re.escape(field)}\s*:")
-    try:
-        lines = read_text(file, errors="replace").split("\n")
-    except OSError:
-        return None
-    return next((n for n, line in enumerate(lines, 1) if given.match(line)), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -18,6 +19,26 @@ if TYPE_CHECKING:
 
 Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
+
+
+class Float(click.types.FloatParamType):
+    """A finite number: click accepts ``nan`` and ``inf``, also within any bounds."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
+class FloatRange(Float, click.FloatRange):
+    """A finite number within bounds."""
+
+
+FLOAT = Float()
 
 
 def complete_devices(

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 from demitasse.core.deprecated import deprecated_names, renamed_arguments
 from demitasse.core.plugins import import_plugins
 from demitasse.core.text import nearest
-from demitasse.errors import ErrorCode, NetError
+from demitasse.errors import ConfigError, ErrorCode, NetError
 from demitasse.io.proto import LayerParameter, fork_of_type
+from demitasse.io.proto.finite import SETTINGS, nonfinite_fields
 from demitasse.layers.base import Layer
 from demitasse.layers.context import LayerContext
 from demitasse.layers.metadata import LayerMetadata, register_metadata, unregister_metadata
@@ -172,7 +173,14 @@ def layer_class(name: str) -> Creator:
 
 
 def create_layer(param: LayerParameter, phase: str, context: LayerContext) -> Layer:
-    """Return the layer of a message."""
+    """Return the layer of a message.
+
+    Raises:
+        ConfigError: A setting is NaN or infinite; the layer refuses other values.
+    """
+    for field, value in nonfinite_fields(param, SETTINGS):
+        message = f"got {field} {value}, expected a finite number"
+        raise ConfigError(message, code=ErrorCode.NOT_FINITE, field=field, got=value)
     return layer_class(param.type)(param, phase, context)
 
 

@@ -247,6 +247,14 @@ EXAMPLES: Mapping[Code, Sequence[Example]] = {
             AFTER_DATA,
         )
     ],
+    "not-finite": [
+        Example(
+            "error",
+            FC.replace("  inner", "  param { lr_mult: inf }\n  inner").strip(),
+            FC.strip(),
+            AFTER_DATA,
+        )
+    ],
     "dropout-in-test": [
         Example(
             "warning",

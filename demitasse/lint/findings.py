@@ -30,6 +30,7 @@ Code = Literal[
     "momentum",
     "moved-weight",
     "no-loss",
+    "not-finite",
     "no-snapshot",
     "no-test",
     "old-field",
@@ -170,6 +171,11 @@ CODES: Mapping[Code, Meaning] = {
         "A top has a `loss_weight`, and another layer reads the top. The weight moves to a copy of "
         "the top, and the other loss weights of the layer are lost.",
         "Put the weight on a top without readers.",
+    ),
+    "not-finite": Meaning(
+        "A loss weight, a multiplier, or a number of a filler or a transform is NaN or infinite. "
+        "Numbers above 3.4e38 are infinite.",
+        "Write a finite number.",
     ),
     "dropout-in-test": Meaning(
         "A Dropout layer is in phase TEST only, where it has no effect.",

@@ -9,6 +9,7 @@ from typing import Any
 from demitasse.core.text import suggestion
 from demitasse.graph import moved_weight
 from demitasse.io.proto import LayerParameter, NetParameter, fork_of_type
+from demitasse.io.proto.finite import SETTINGS, nonfinite_fields
 from demitasse.layers.metadata import has_field
 from demitasse.lint.findings import Finding
 from demitasse.lint.net_view import IN_PHASE, NetView
@@ -30,6 +31,14 @@ def known_types() -> frozenset[str]:
     from demitasse.layers.registry import layer_types
 
     return frozenset(layer_types())
+
+
+def nonfinite_settings(view: NetView) -> None:
+    """Report numbers that are NaN or infinite."""
+    for index, layer in enumerate(view.layers):
+        for field, value in nonfinite_fields(layer, SETTINGS):
+            message = f"got {field} {value}, expected a finite number"
+            view.report("error", "not-finite", index, message)
 
 
 def unknown_types(view: NetView) -> None:
@@ -219,6 +228,7 @@ def _phases(layer: LayerParameter) -> set[str]:
 RULES = (
     unknown_types,
     duplicate_names,
+    nonfinite_settings,
     overwritten_outputs,
     batch_norm,
     unused_blobs,

@@ -42,6 +42,7 @@ from demitasse.training.report import TrainReport, run_metadata
 from demitasse.training.solver_param import (
     check_fields,
     check_options,
+    locate_fields,
     read_fields,
     should_snapshot,
 )
@@ -161,7 +162,8 @@ class Solver:
             source, type=type, ignore_unknown_fields=ignore_unknown_fields
         )
         rule = find_rule(self.param.type)
-        check_fields(self.param, rule)
+        with locate_fields(None if isinstance(source, SolverParameter) else Path(source)):
+            check_fields(self.param, rule)
         check_options(self.param, keep_last, early_stopping, world_size)
         communicator = LocalCommunicator() if communicator is None else communicator
         shards = make_shards(num_shards, communicator)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from demitasse.core.paths import read_text
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import SolverParameter, read_solver_params, upgrade_solver
+from demitasse.io.proto.finite import nonfinite_fields
 from demitasse.training.average_precision import AP_VERSIONS
 from demitasse.training.lr_policies import check_policy
 from demitasse.training.monitor import EarlyStopping
@@ -44,6 +49,9 @@ def check_fields(param: SolverParameter, rule: UpdateRule) -> None:
     Raises:
         ConfigError: Names the field and its possible values.
     """
+    for name, value in nonfinite_fields(param):
+        message = f"got {name} {value}, expected a finite number"
+        raise ConfigError(message, fields=(name,), code=ErrorCode.NOT_FINITE, field=name, got=value)
     check_update(param, rule)
     if param.HasField("lr_policy"):
         check_policy(param)
@@ -58,6 +66,32 @@ def check_fields(param: SolverParameter, rule: UpdateRule) -> None:
         _at_least(1, name, getattr(param, name))
     for name in ("display", "snapshot", "test_interval", "max_iter"):
         _at_least(0, name, getattr(param, name))
+
+
+@contextmanager
+def locate_fields(file: Path | None) -> Iterator[None]:
+    """Add the solver's file, and the line of the field if there is one, to errors.
+
+    Args:
+        file: The file; None for a solver that was not read from a file.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if not error.fields or file is None:
+            raise
+        line = next(filter(None, (_line(file, name) for name in error.fields)), None)
+        raise (error.at(str(file)) if line is None else error.from_line(f"{file}:{line}")) from None
+
+
+def _line(file: Path, field: str) -> int | None:
+    """Return the line of a field, from 1; None if the file does not set the field."""
+    given = re.compile(rf"\s*{re.escape(field)}\s*:")
+    try:
+        lines = read_text(file, errors="replace").split("\n")
+    except OSError:
+        return None
+    return next((n for n, line in enumerate(lines, 1) if given.match(line)), None)
 
 
 def check_options(

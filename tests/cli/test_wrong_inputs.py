@@ -228,3 +228,20 @@ def test_findings_as_json(project, run):
 
     assert (one["severity"], one["code"]) == ("error", "unknown-type")
     assert one["where"] == "bad.prototxt:1: layer 'a' (Nothing)"
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e999"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "weights diff a b --rtol",
+        "train --solver s --min_delta",
+        "classify a b --raw_scale",
+        "bench --tolerance",
+    ],
+)
+def test_a_number_that_is_not_finite_is_wrong_usage(run, arguments, value):
+    done = run(f"{arguments} {value}")
+
+    assert done.exit_code == 2
+    assert value in done.stderr

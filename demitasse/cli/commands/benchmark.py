@@ -19,6 +19,7 @@ from demitasse.cli.errors import FAILED, echo, print_stderr
 from demitasse.cli.gflags import RenamedOption
 from demitasse.cli.options import (
     FILE,
+    FloatRange,
     complete_devices,
     device_options,
     json_option,
@@ -186,7 +187,7 @@ class Bench(MultiValueCommand):
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0),
+    type=FloatRange(min=0),
     default=0.2,
     show_default=True,
     help="Time of each case in a round.",
@@ -210,7 +211,7 @@ class Bench(MultiValueCommand):
     "--tolerance",
     cls=RenamedOption,
     old="--allowed",
-    type=click.FloatRange(min=0),
+    type=FloatRange(min=0),
     default=10.0,
     show_default=True,
     metavar="PERCENT",

@@ -19,7 +19,7 @@ import click
 
 from demitasse.cli.command import Command
 from demitasse.cli.errors import echo
-from demitasse.cli.options import FILE, device_option, option_group
+from demitasse.cli.options import FILE, FLOAT, device_option, option_group
 from demitasse.core.atomic import atomic_write
 from demitasse.errors import ConfigError, ErrorCode
 
@@ -94,10 +94,10 @@ image_options = option_group(
         help="Subtract this mean, a .npy file (channels, height, width) or a .binaryproto. "
         "[default: no mean]",
     ),
-    click.option("--input_scale", type=float, help="Multiply by this after the mean. [default: 1]"),
+    click.option("--input_scale", type=FLOAT, help="Multiply by this after the mean. [default: 1]"),
     click.option(
         "--raw_scale",
-        type=float,
+        type=FLOAT,
         default=255.0,
         show_default=True,
         help="Multiply pixels from 0 to 1 by this before the mean.",

@@ -14,6 +14,7 @@ from demitasse.cli.errors import FAILED
 from demitasse.cli.gflags import RenamedOption
 from demitasse.cli.options import (
     FILE,
+    FloatRange,
     complete_devices,
     device_option,
     json_option,
@@ -128,7 +129,7 @@ report_options = option_group(
     ReportOptions,
     click.option(
         "--rtol",
-        type=click.FloatRange(min=0),
+        type=FloatRange(min=0),
         help="Largest difference allowed, relative to an array's largest value. [default: 1e-4]",
     ),
     click.option(

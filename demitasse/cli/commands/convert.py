@@ -17,6 +17,7 @@ from demitasse.cli.errors import echo
 from demitasse.cli.gflags import RenamedOption
 from demitasse.cli.options import (
     FILE,
+    FLOAT,
     Function,
     device_option,
     parse_shapes,
@@ -98,7 +99,7 @@ def _batch(_ctx: click.Context, _param: click.Parameter, text: str) -> Any:
     "--mean", metavar="B,G,R|FILE", help="Subtract this from images: numbers, .npy, .binaryproto."
 )
 @click.option(
-    "--scale", type=float, default=1.0, help="Multiply images by this, after --mean. [default: 1]"
+    "--scale", type=FLOAT, default=1.0, help="Multiply images by this, after --mean. [default: 1]"
 )
 @click.option("--bgr", is_flag=True, help="Convert images from RGB to NET's BGR.")
 @click.option("--uint8", is_flag=True, help="Take images as integers from 0 to 255.")

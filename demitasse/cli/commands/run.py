@@ -13,7 +13,7 @@ import click
 from demitasse.cli.command import Command
 from demitasse.cli.commands.classify import input_errors
 from demitasse.cli.errors import MODEL_OR_DATA, echo, print_stderr
-from demitasse.cli.options import FILE, FOLDER, device_options
+from demitasse.cli.options import FILE, FOLDER, FloatRange, device_options
 
 if TYPE_CHECKING:
     from demitasse.inference.prediction.parts import Format
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--threshold",
-    type=click.FloatRange(0, 1),
+    type=FloatRange(0, 1),
     help="Hide objects with lower scores. [default: the card's]",
 )
 @click.option(
@@ -242,7 +242,7 @@ POSITIVE = click.IntRange(min=1)
 )
 @click.option(
     "--max_delay",
-    type=click.FloatRange(0, 60_000),
+    type=FloatRange(0, 60_000),
     default=0.0,
     metavar="MS",
     help="Milliseconds that a request waits for a larger batch. [default: 0]",
@@ -263,7 +263,7 @@ POSITIVE = click.IntRange(min=1)
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(0.001, 86_400),
+    type=FloatRange(0.001, 86_400),
     default=60.0,
     metavar="SECONDS",
     show_default=True,

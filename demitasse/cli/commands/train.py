@@ -19,7 +19,9 @@ from demitasse.cli.errors import FAILED, INTERRUPTED, as_run_failures, handle_er
 from demitasse.cli.gflags import RenamedOption
 from demitasse.cli.options import (
     FILE,
+    FLOAT,
     FOLDER,
+    FloatRange,
     complete_loggers,
     device_options,
     local_gpu,
@@ -110,7 +112,7 @@ workers_options = option_group(
         "--timeout",
         cls=RenamedOption,
         old="--deadline",
-        type=click.FloatRange(min=1),
+        type=FloatRange(min=1),
         default=300.0,
         show_default=True,
         metavar="SECONDS",
@@ -352,7 +354,7 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
 )
 @click.option(
     "--min_delta",
-    type=float,
+    type=FLOAT,
     default=0.0,
     help="Least improvement that counts, for --early_stopping. [default: 0]",
 )
@@ -423,11 +425,11 @@ def train_command(
     if histograms is not None and not loggers:
         message = "--histograms needs --logger"
         raise click.UsageError(message)
-    from demitasse.cli.excerpts import locate_fields
     from demitasse.core.log import get_logger
     from demitasse.io.proto import read_solver_params
     from demitasse.training import EarlyStopping, Solver
     from demitasse.training.checkpoint.retention import latest_snapshot
+    from demitasse.training.solver_param import locate_fields
 
     log = get_logger(__name__)
     early = EarlyStopping(early_stopping, patience, min_delta) if early_stopping else None

@@ -10,7 +10,7 @@ import click
 
 from demitasse.cli.command import Command
 from demitasse.cli.errors import FAILED, echo
-from demitasse.cli.options import FILE, json_option
+from demitasse.cli.options import FILE, FloatRange, json_option
 from demitasse.cli.render import print_json, show, table
 from demitasse.core.text import bytes_text, escaped
 
@@ -158,7 +158,7 @@ def import_state_dict(
 @click.argument("second", type=FILE)
 @click.option(
     "--rtol",
-    type=click.FloatRange(min=0),
+    type=FloatRange(min=0),
     default=0.0,
     show_default=True,
     help="Largest difference allowed, relative to an array's largest value.",
