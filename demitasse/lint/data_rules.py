@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from demitasse.core.paths import resolve_path
-from demitasse.errors import ConfigError, DataError, DemitasseError
+from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
 from demitasse.io.data.databases.database import open_db, records
 from demitasse.io.data.databases.datum import datum_to_array
 from demitasse.io.data.databases.hdf5 import read_list
@@ -55,7 +55,8 @@ def wrong_sources(view: NetView) -> None:
                 if name and read and resolve_path(name, view.base).exists():
                     read(layer, resolve_path(name, view.base), view.base)
             except DataError as error:
-                view.report("error", "wrong-source", index, f"{name!r}: {error.message}")
+                if error.code != ErrorCode.UNAVAILABLE:  # a library that is not installed
+                    view.report("error", "wrong-source", index, f"{name!r}: {error.message}")
             except (DemitasseError, OSError, ValueError):
                 pass  # of another setting, or a file that cannot be read
 

@@ -23,6 +23,10 @@ Parameters of a layer's function may be infinite: a clip has no bound then.
 """
 
 
+APART = {"BlobProto", "NetParameter"}
+"""Messages inside others that are left out: arrays, and nets, which are checked by layer."""
+
+
 def nonfinite_fields(
     message: Message, kinds: Collection[str] | None = None, place: str = ""
 ) -> Iterator[tuple[str, float]]:
@@ -34,15 +38,13 @@ def nonfinite_fields(
         place: Name of the message in an outer message, with a dot at its end.
     """
     counts = kinds is None or message.DESCRIPTOR.name in kinds
-    field: Any
     for field, value in message.ListFields():
-        if field.type in REAL:
-            several = value if hasattr(value, "append") else [value]
-            bad = (one for one in several if not math.isfinite(one)) if counts else iter(())
-            yield from ((f"{place}{field.name}", one) for one in bad)
-        elif field.message_type is not None and field.message_type.name not in {
-            "BlobProto", "NetParameter",
-        }:  # fmt: skip
-            inner = [value] if isinstance(value, Message) else value
-            for one in inner:
-                yield from nonfinite_fields(one, kinds, f"{place}{field.name}.")
+        values: Any = [value] if isinstance(value, Message | float) else value
+        kind = field.message_type
+        if field.type in REAL and counts:
+            for number in values:
+                if not math.isfinite(number):
+                    yield f"{place}{field.name}", number
+        elif kind is not None and kind.name not in APART:
+            for part in values:
+                yield from nonfinite_fields(part, kinds, f"{place}{field.name}.")

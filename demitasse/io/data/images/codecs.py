@@ -15,7 +15,7 @@ import struct
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -160,15 +160,16 @@ EXTRA_SAMPLES, UNASSOCIATED = 338, 2
 
 def _tiff_tag(image: Image, tag: int) -> int | None:
     """Return the number in a tag of a TIFF file, or None."""
-    found = getattr(image, "tag_v2", {}).get(tag)
-    return found[0] if isinstance(found, tuple) and found else found
+    found: Any = getattr(image, "tag_v2", {}).get(tag)
+    return found[0] if isinstance(found, tuple) and found else found  # type: ignore[no-any-return]
 
 
 def _pnm_maximum(image: Image) -> int:
     """Return the largest value of the pixels that a PNM file declares; 255 for other files."""
-    if image.format != "PPM" or not getattr(image, "tile", None):
+    tiles: Any = getattr(image, "tile", None)
+    if image.format != "PPM" or not tiles:
         return 255
-    args = image.tile[0][3]
+    args = tiles[0][3]
     found = args[-1] if isinstance(args, tuple) else args
     return found if isinstance(found, int) and found > 0 else 255
 
