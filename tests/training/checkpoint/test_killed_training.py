@@ -185,3 +185,107 @@ def test_every_restart_goes_on_exactly(folder, tmp_path, device, fmt, monkeypatc
         f"\n{device}, {fmt}: {len(seen)} kills up to iteration {run.furthest}, "
         f"{sum(map(len, seen))} files of snapshots, all equal; {half} half written\n"
     )
+
+
+# -- layers with state ---------------------------------------------------------------------------
+
+
+COUNTING = """
+import caffe
+import numpy as np
+
+
+class Counting(caffe.Layer):
+    def setup(self, bottom, top):
+        self.random, self.seen = np.random.default_rng(2), []
+
+    def reshape(self, bottom, top):
+        top[0].reshape(4, 5, 6)
+
+    def forward(self, bottom, top):
+        self.seen = [*self.seen[-5:], float(self.random.normal())]
+        top[0].data[...] = self.random.normal(size=(4, 5, 6)) + sum(self.seen)
+
+    def backward(self, top, propagate_down, bottom):
+        pass
+
+    def state_dict(self):
+        return {"random": self.random.bit_generator.state, "seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.random.bit_generator.state, self.seen = state["random"], state["seen"]
+"""
+
+ROWS = """layer { name: "rows" type: "DummyData" top: "rows" top: "cont"
+  dummy_data_param { shape { dim: 4 dim: 5 dim: 6 } shape { dim: 4 dim: 5 }
+    data_filler { type: "gaussian" } data_filler { value: 1 } } }
+"""
+SEQUENCE = """layer { name: "layer" type: "KIND" bottom: "rows" bottom: "cont" top: "out"
+  recurrent_param { num_output: 7 weight_filler { type: "xavier" } } }
+"""
+IN_PLACE = 'layer { name: "layer" type: "KIND" bottom: "rows" top: "out" }'
+IMAGES = """layer { name: "layer" type: "KIND" top: "out" top: "label" FIELDS
+  transform_param { crop_size: 10 mirror: true scale: 0.01 } }
+"""
+STATEFUL = {
+    "LSTM": ROWS + SEQUENCE,
+    "RNN": ROWS + SEQUENCE,
+    "BatchNorm": ROWS + IN_PLACE,
+    "Dropout": ROWS + IN_PLACE,
+    "DummyData": ROWS.replace('"rows"', '"out"'),
+    "Python": 'layer { name: "layer" type: "Python" top: "out" '
+    'python_param { module: "counting" layer: "Counting" } }',
+    "MemoryData": 'layer { name: "layer" type: "MemoryData" top: "out" top: "label" '
+    "memory_data_param { batch_size: 4 channels: 1 height: 5 width: 6 } }",
+    "Data": IMAGES.replace(
+        "FIELDS", 'data_param { source: "FOLDER/db" backend: LMDB batch_size: 5 }'
+    ),
+    "ImageData": IMAGES.replace(
+        "FIELDS",
+        'image_data_param { source: "FOLDER/list.txt" batch_size: 5 shuffle: true }',
+    ),
+    "HDF5Data": 'layer { name: "layer" type: "HDF5Data" top: "a" top: "b" '
+    'hdf5_data_param { source: "FOLDER/files.txt" batch_size: 5 shuffle: true } }',
+}
+LEARN = """
+layer { name: "ip" type: "InnerProduct" bottom: "OUT" top: "ip"
+  inner_product_param { num_output: 1 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "Reduction" bottom: "ip" top: "loss"
+  reduction_param { operation: SUMSQ coeff: 0.01 } loss_weight: 1 }
+"""
+
+
+@pytest.mark.parametrize("kind", STATEFUL)
+def test_every_restart_goes_on_exactly_with_the_state_of_layers(
+    folder, tmp_path, kind, monkeypatch
+):
+    data, broken, alone = tmp_path / "data", tmp_path / "broken", tmp_path / "alone"
+    for path in (data, broken, alone):
+        path.mkdir()
+    layer = STATEFUL[kind].replace("KIND", kind).replace("FOLDER", str(folder))
+    net = layer + LEARN.replace("OUT", "a" if kind == "HDF5Data" else "out")
+    (data / "net.prototxt").write_text(net)
+    (data / "counting.py").write_text(COUNTING)
+    fields = SOLVER.replace("FORMAT", "").replace("test_iter: 0", "test_iter: 2")
+    (data / "solver.prototxt").write_text(fields)
+    run, rng, seen = Run(data, broken, "cpu"), random.Random(kind), []
+    for _ in range(max(2, KILLS // 5)):
+        run.live(rng.randrange(9), rng.choice((0, 1, 2)), rng.random() * 0.04)
+        seen.append(run.snapshots())
+
+    monkeypatch.chdir(alone)
+    reference: dict[str, str] = {}
+    param = read_solver_params(data / "solver.prototxt")
+    solver = Solver(param, base_dir=data, device="cpu", keep_last=2, keep_best="loss")
+    train_until_killed.give_rows(solver)
+    solver.on_snapshot.append(lambda *_files: reference.update(contents(alone)))
+    solver.step(run.furthest + 1)
+    solver.close()
+
+    assert any(seen)
+    wrong = [name for found in seen for name in found if found[name] != reference.get(name)]
+    assert wrong == []
+    sys.stdout.write(
+        f"\n{kind}: {len(seen)} kills up to iteration {run.furthest}, "
+        f"{sum(map(len, seen))} files of snapshots, all equal\n"
+    )
