@@ -52,15 +52,12 @@ class Effect(NamedTuple):
         head: Its newest side.
         written: True if the work writes the memory.
         exchanged: Its private array, if the work exchanges it for another; otherwise None.
-        layout: Its private layout, if other work between the runs may choose another; otherwise
-            None.
     """
 
     memory: SyncedMemory
     head: Head
     written: bool
     exchanged: Array | None
-    layout: PrivateLayout | None
 
 
 class MemoryGuard:
@@ -138,16 +135,15 @@ class MemoryGuard:
             # unused are arrays that are absent before and after, and those of the host if queued
             if host is not None and not self._queued:
                 self._pinned.append((memory.host_side, host, None))
+            exchanged = None
             if in_view:
                 if side.layout is not None:
                     self._views.append((side, side.array, side.layout))
-                self._effects.append(Effect(memory, newest, written, None, side.layout))
-                continue
-            if array is not None or side.array is not None:
+            elif array is not None or side.array is not None:
                 self._pinned.append((side, array, layout))
-            if changed:
                 exchanged = side.array if side.array is not array else None
-                self._effects.append(Effect(memory, newest, written, exchanged, None))
+            if changed:
+                self._effects.append(Effect(memory, newest, written, exchanged))
         self._before = []
 
     def order(self) -> None:
@@ -188,16 +184,16 @@ class MemoryGuard:
                 if memory.head not in DEVICE_HEADS:
                     memory.gpu_data()
             self.order()
-        for memory, head, written, exchanged, layout in self._effects:
+        for memory, head, written, exchanged in self._effects:
             memory.state = head
             if written:
                 memory.initializer = None
                 memory.version += 1
-            if layout is not None:
-                memory.device_side.use(layout)
-            elif exchanged is not None:
+            if exchanged is not None:
                 side = memory.device_side
                 side.replace(exchanged, side.device, side.layout)
+        for side, array, layout in self._views:  # layouts that other work may have replaced
+            side.array, side.layout = array, layout
         for memory, _, _ in self._inputs:
             self._versions[memory.serial] = memory.version
 

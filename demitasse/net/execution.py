@@ -225,9 +225,10 @@ class Passes:
         if self._interrupted is not None or self.debug_info or self._has_callbacks:
             return False
         try:
-            self._take_over_views()
+            if any_live_view():
+                self._take_over_views()
             replayed = self.plan.replay()
-            if replayed:
+            if replayed and any_live_view():
                 self._show_views()
         except BaseException:
             self._interrupted = (0, self.last)
