@@ -17,7 +17,7 @@ import numpy as np
 
 from demitasse.errors import ErrorCode, ShapeError
 
-__all__ = ["Bins", "Region", "bins", "bins_between", "items_of", "widened"]
+__all__ = ["Bins", "Region", "bins", "bins_between", "grid_samples", "widened"]
 
 Span = tuple[int, int]
 
@@ -76,7 +76,7 @@ def bins(
         ShapeError: A region's image is not in the batch, or a corner is NaN.
     """
     kind = rois.dtype.type
-    items = items_of(rois, batch)
+    items = _items(rois, batch)
     corner = _rounded(rois[:, 1:] * kind(scale))  # (R, 4): x1, y1, x2, y2
     spans = []
     for first, last, count, length in zip(
@@ -108,7 +108,7 @@ def bins_between(
     errors are those of :func:`bins`.
     """
     kind = rois.dtype.type
-    items = items_of(rois, batch)
+    items = _items(rois, batch)
     corner = _rounded(rois[:, 1:]).astype(kind)
     spans = []
     for first, last, count, length in zip(
@@ -118,6 +118,43 @@ def bins_between(
         extent = np.maximum(end - start, kind(0.1)) / kind(count)
         spans.append(_spans(extent, start, np.zeros(len(rois)), count, length))
     return Bins(items, *spans)
+
+
+def grid_samples(
+    rois: np.ndarray, scale: float, pooled: tuple[int, int], batch: int, size: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pixels between which ROIAlign interpolates the corners of bins.
+
+    Arguments and errors are those of :func:`bins`.
+
+    Returns:
+        Index of the pixel in (batch, height, width), and its weight, for each of four pixels of
+        each corner. Shapes: (4, R (rows + 1) (columns + 1)).
+
+    Source: Cascade R-CNN (zhaoweicai/cascade-rcnn), ``src/caffe/layers/roi_align_layer.cpp``.
+    """
+    kind = rois.dtype.type
+    items = _items(rois, batch)
+    corner = rois[:, 1:] * kind(scale) - kind(0.5)
+    extent = corner[:, 2:] - corner[:, :2]
+    whole = (extent > 0).all(axis=1)
+    axes = []
+    for axis, (bins_along, length) in enumerate(zip(pooled, size, strict=True)):
+        first, span = corner[:, 1 - axis], extent[:, 1 - axis]  # rows are y
+        steps = np.arange(bins_along + 1).astype(kind) * (span / kind(bins_along))[:, None]
+        place = first[:, None] + steps  # (R, bins + 1)
+        inside = whole[:, None] & (place >= -0.5) & (place <= kind(length) - kind(0.5))
+        floor = np.floor(np.where(inside, place, 0))
+        near = np.clip(np.stack([floor, floor + 1]), 0, length - 1)
+        part = np.clip(place, 0, length - 1) - near[0]
+        weights = np.where(inside, np.stack([1 - part, part]), kind(0))
+        axes.append((near.astype(np.int64), weights.astype(kind)))
+    (rows, of_row), (columns, of_column) = axes
+    shape = (4, -1)
+    first_pixel = items[:, None, None] * (size[0] * size[1])
+    pixels = first_pixel + rows[:, None, :, :, None] * size[1] + columns[None, :, :, None, :]
+    weights = of_row[:, None, :, :, None] * of_column[None, :, :, None, :]
+    return pixels.reshape(shape), weights.reshape(shape)
 
 
 def _spans(
@@ -139,7 +176,7 @@ def _spans(
     return np.stack([low, np.maximum(low, high)], axis=2)
 
 
-def items_of(rois: np.ndarray, batch: int) -> np.ndarray:
+def _items(rois: np.ndarray, batch: int) -> np.ndarray:
     """Return the index of each region's image; refuse regions without one.
 
     Raises:

@@ -329,6 +329,34 @@ class Sigmoid(NeuronLayer):
             bottom[0].write_diff(top[0].read_diff() * y * (1 - y))
 
 
+@register_layer("HardSwish")
+class HardSwish(NeuronLayer):
+    """Swish with straight lines in place of the logistic function; may run in place.
+
+    y = x min(max(x + 3, 0), 6) / 6.
+
+    Not compared with the original, which has no gradient.
+
+    Source: Synopsys Caffe (foss-for-synopsys-dwc-arc-processors/synopsys-caffe),
+    ``src/caffe/layers/hard_swish_layer.cpp``.
+
+    Shapes: bottom any -> top the same.
+    """
+
+    function = "hard_swish"
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        self.save_input(bottom, top)
+        xp, x = self.xp, bottom[0].read()
+        top[0].write(x * xp.minimum(xp.maximum(x + 3.0, 0.0), 6.0) / 6.0)
+
+    def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            x = self.saved_input(bottom, top)
+            curve = self.cast((x > -3) & (x < 3)) * (2 * x + 3) / 6
+            bottom[0].write_diff(top[0].read_diff() * (self.cast(x >= 3) + curve))
+
+
 @register_layer("Swish")
 class Swish(NeuronLayer):
     """Self-gated unit of every element; may run in place.

@@ -118,15 +118,15 @@ class ConvolutionBase(Layer):
             self.blobs[1].add_diff(self.xp.sum(top_diff, axis=(0, 2)))
 
 
-@register_layer("Convolution", "ConvolutionDepthwise", "DepthwiseConvolution")
+@register_layer("Convolution", "ConvolutionDepthwise", "DepthwiseConvolution", "NdConvolution")
 class Convolution(ConvolutionBase):
     """Slide a window over any number of spatial axes and multiply by a weight.
 
     y[m, o] = b[m] + sum over c, k of w[m, c, k] x[c, o * stride - pad + k * dilation].
 
-    Forks of Caffe know two more names of it: DepthwiseConvolution is the same layer, and
-    ConvolutionDepthwise takes every channel as a group, whatever ``group`` is. The two are not
-    compared with the originals.
+    Forks of Caffe have three more names of it: DepthwiseConvolution and video-caffe's NdConvolution
+    are the same layer, and ConvolutionDepthwise takes every channel as a group, whatever ``group``
+    is. The three are not compared with the originals.
 
     Source: Caffe, ``src/caffe/layers/conv_layer.cpp``.
 

@@ -202,7 +202,7 @@ LEAD = 2
 """Axes before the spatial ones: images and channels."""
 
 
-@register_layer("Pooling")
+@register_layer("Pooling", "NdPooling")
 class Pooling(Layer):
     """Summarise every window of every channel.
 
@@ -213,10 +213,12 @@ class Pooling(Layer):
     the window begins at the image's end along some axis, and 0 of either sign if it begins beyond
     the end.
 
+    Kernel, stride and pad of each axis are given by the fields of the forks, or several times.
+    video-caffe's NdPooling is the same layer.
+
     Shapes: bottom (N, C, *spatial) -> top (N, C, *positions); with MAX, a second top of the same
     shape takes the index of the largest element within its (flattened) plane, -1 for none.
-    Any number of spatial axes, where Caffe takes two; ``_h`` and ``_w`` fields need two. Kernel,
-    stride and pad of each axis are given by the fields of the forks, or several times.
+    Any number of spatial axes, where Caffe takes two; ``_h`` and ``_w`` fields need two.
 
     Raises:
         ConfigError: The window is given twice, not at all, or has padding it cannot have.

@@ -9,7 +9,7 @@ import math
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
-from demitasse.backends.regions import Region, bins, bins_between, widened
+from demitasse.backends.regions import Region, bins, bins_between, grid_samples, widened
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import out_of_range, positive, wrong_shapes
 from demitasse.layers.registry import register_layer
@@ -161,6 +161,72 @@ class ROIPooling(RegionPooling):
                     share = chosen * xp.expand_dims(dy[number, :, i, j], axis=1)
                     total[region.item, :, y0:y1, x0:x1] += xp.reshape(share, seen.shape)
         bottom[0].write_diff(total)
+
+
+@register_layer("ROIAlign")
+class ROIAlign(RegionPooling):
+    """Interpolate the map at the corners of the bins of regions of interest.
+
+    A region has pooled_h x pooled_w bins, whose corners make a grid of one row and one column more.
+    Each value is interpolated between four pixels; mean pooling with ``kernel_size: 2`` and
+    ``stride: 1`` then gives the mean of each bin. A corner outside of the map is 0, and so is all
+    of an empty region. With ``pad_ratio``, regions are wider on each side. This is the layer of
+    Cascade R-CNN; that of Mask R-CNN has a message of its own. Not compared with the original.
+
+    Source: Cascade R-CNN (zhaoweicai/cascade-rcnn), ``src/caffe/layers/roi_align_layer.cpp``.
+
+    Shapes: bottoms map (N, C, H, W), regions of R x 5 values: item, x1, y1, x2, y2 in pixels of the
+    image, of which ``spatial_scale`` make one of the map -> top (R, C, pooled_h + 1, pooled_w + 1).
+
+    Raises:
+        ConfigError: ``pooled_h`` or ``pooled_w`` is missing or 0, or ``pad_ratio`` below 0.
+        ShapeError: The bottoms do not have these shapes, or a region's image is not in the batch.
+        NetError: The top is a bottom.
+    """
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        p = self.param.roi_pooling_param
+        self.pooled = (
+            positive(p.pooled_h, "roi_pooling_param.pooled_h"),
+            positive(p.pooled_w, "roi_pooling_param.pooled_w"),
+        )
+        self.scale, self.pad_ratio = p.spatial_scale, at_least_0(p.pad_ratio)
+
+    def top_shape(self, bottom: Blobs) -> tuple[int, ...]:
+        return (bottom[0].shape[1], *(bins + 1 for bins in self.pooled))
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        n, channels, *size = bottom[0].shape
+        rois = widened(bottom[1].cpu_data().reshape(-1, 5), self.pad_ratio)
+        pixels, weights = grid_samples(rois, self.scale, self.pooled, n, (size[0], size[1]))
+        upload, xp = self.device.backend.asarray, self.xp
+        self.samples = [
+            (upload(place), xp.expand_dims(upload(weight), axis=1))
+            for place, weight in zip(pixels, weights, strict=True)
+        ]
+        if not len(rois):
+            top[0].write(self.zeros(top[0].shape))
+            return
+        rows = xp.reshape(xp.permute_dims(bottom[0].read(), (0, 2, 3, 1)), (-1, channels))
+        values = [xp.take(rows, place, axis=0) * weight for place, weight in self.samples]
+        grid = xp.reshape(sum(values[1:], start=values[0]), self._grid(top))
+        top[0].write(xp.permute_dims(grid, (0, 3, 1, 2)))
+
+    def spread(self, bottom: Blobs, top: Blobs) -> None:
+        xp, (n, channels, height, width) = self.xp, bottom[0].shape
+        total = self.zeros((n * height * width, channels))
+        if top[0].shape[0]:
+            dy = xp.reshape(xp.permute_dims(top[0].read_diff(), (0, 2, 3, 1)), (-1, channels))
+            for place, weight in self.samples:
+                share = self.device.backend.scatter_add(dy * weight, place, n * height * width)
+                total = total + share
+        image = xp.reshape(total, (n, height, width, channels))
+        bottom[0].write_diff(xp.permute_dims(image, (0, 3, 1, 2)))
+
+    def _grid(self, top: Blobs) -> tuple[int, ...]:
+        """Return the top's shape with the channels last."""
+        regions, channels, *grid = top[0].shape
+        return (regions, *grid, channels)
 
 
 @register_layer("PSROIPooling")

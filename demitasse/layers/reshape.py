@@ -146,3 +146,34 @@ class Flatten(ViewLayer):
         first, last = bottom.canonical_axis(p.axis), bottom.canonical_axis(p.end_axis)
         joined = bottom.count_between(first, last + 1)
         return (*bottom.shape[:first], joined, *bottom.shape[last + 1 :])
+
+
+@register_layer("Squeeze")
+class Squeeze(ViewLayer):
+    """Remove axes of size 1: those of ``axis``, or all. Nothing is copied.
+
+    Not compared with the original.
+
+    Source: Synopsys Caffe (foss-for-synopsys-dwc-arc-processors/synopsys-caffe),
+    ``src/caffe/layers/squeeze_layer.cpp``.
+
+    Shapes: bottom (..., 1, ...) -> top (..., ...), the same data.
+
+    Raises:
+        ShapeError: An axis is not there, or its size is not 1.
+        NetError: The top is the bottom.
+    """
+
+    def top_shape(self, bottom: Blob) -> tuple[int, ...]:
+        given = [bottom.canonical_axis(axis) for axis in self.param.squeeze_param.axis]
+        for axis in given:
+            if bottom.shape[axis] != 1:
+                message = f"got axis {axis} of {bottom.shape} to remove, expected an axis of size 1"
+                raise ShapeError(
+                    message, code=ErrorCode.OUT_OF_RANGE, field="squeeze_param.axis", got=axis
+                )
+        return tuple(
+            size
+            for axis, size in enumerate(bottom.shape)
+            if size != 1 or (given and axis not in given)
+        )

@@ -74,6 +74,7 @@ SCORES_2D, LABELS = apart(3, 4), np.array([3.0, 0, 2])
 TARGETS = (RNG.random((3, 4)) * 0.8 + 0.1).round(3)
 WHOLE_TARGETS = np.array([[0.0, 1, 2, 1], [1, 0, 1, 2], [2, 1, 0, 0]])
 REGIONS = np.array([[0.0, 0, 0, 40, 60], [1, 10, 20, 62, 62]])
+STATISTICS = "bbox_mean: [0, 0.1, 0, 0.1] bbox_std: [0.1, 0.1, 0.2, 0.2]"
 IN_PLACE = 'bottom: "x" top: "x"'
 BOX_CORNERS = np.array([[0, 0], [0.1, 0.1], [0.4, 0.5], [0.6, 0], [0, 0.6], [0.3, 0.3]])
 BOX_PRIORS = np.stack([np.hstack([BOX_CORNERS, BOX_CORNERS + 0.4]), np.full((6, 4), 0.3)])
@@ -139,6 +140,13 @@ GRADIENT_TABLE: Table = {
     "DepthwiseConvolution": [
         (f"convolution_param {{ num_output: 8 group: 4 kernel_size: 3 {WB} }}", [IMAGE]),
     ],
+    "NdConvolution": [
+        (
+            f"convolution_param {{ num_output: 2 kernel_shape {{ dim: 2 dim: 3 dim: 1 }} {WB} }}",
+            [VOLUME],
+        ),
+    ],
+    "NdPooling": [("pooling_param { kernel_shape { dim: 1 dim: 2 dim: 2 } }", [VOLUME])],
     "Im2col": [
         ("convolution_param { kernel_size: 2 stride: 2 pad: 1 dilation: 2 }", [IMAGE]),
         (
@@ -269,6 +277,7 @@ GRADIENT_TABLE: Table = {
         for fields in ("", "base: 2 scale: -0.5 shift: 0.3")
     ],
     "GELU": [("", [ROWS]), (IN_PLACE, [ROWS])],
+    "HardSwish": [("", [2.2 * ROWS]), (IN_PLACE, [2.2 * ROWS])],
     "Log": [
         (f"{place} log_param {{ {fields} }}", [ROWS])
         for place in ("", IN_PLACE)
@@ -496,6 +505,13 @@ GRADIENT_TABLE: Table = {
             [IMAGE, REGIONS],
         )
     ],
+    "ROIAlign": [
+        (
+            f"roi_pooling_param {{ pooled_h: 2 pooled_w: 3 spatial_scale: 0.0625 {more} }}",
+            [IMAGE, [*REGIONS, [0, 30, 30, 20, 50]]],
+        )
+        for more in ("", "pad_ratio: 0.3")
+    ],
     "ROIPooling": [
         ("roi_pooling_param { pooled_h: 2 pooled_w: 3 spatial_scale: 0.0625 }", [IMAGE, REGIONS]),
         (
@@ -586,6 +602,49 @@ OTHERS_TABLE: Table = {
             "overlap_threshold: 0.3 }",
             [DETECTIONS, OBJECTS],
         ),
+    ],
+    "BoxGroupOutput": [
+        (
+            f"{tops} bbox_reg_param {{ {STATISTICS} cls_aware: false }} box_group_output_param {{ "
+            f"fg_thr: {least} iou_thr: 0.4 nms_type: 'IOU' field_whr: 3 field_xyr: 1.5 "
+            "max_nms_num: 20 max_post_nms_num: 6 min_size: 3 "
+            "box_group_param { field_h: 8 field_w: 6 field_h: 9 field_w: 12 stride: 4 } "
+            "box_group_param { field_h: 20 field_w: 20 stride: 8 } }",
+            [
+                apart(4, 2, 3, 3) / 3,
+                apart(4, 4, 3, 3) / 3,
+                apart(2, 2, 2, 1) / 3,
+                apart(2, 4, 2, 1),
+            ],
+        )
+        for tops in ('top: "a"', 'top: "a" top: "b"')
+        for least in (0.4, 9)
+    ],
+    "DecodeBBox": [
+        (f"bbox_reg_param {{ {STATISTICS} }}", [apart(2, 8), REGIONS], {"phase": "TEST"}),
+        ("", [apart(2, 8), REGIONS]),
+        (
+            "decode_bbox_param { gt_iou_thr: 0.8 }",
+            [apart(2, 8), REGIONS, [[1, 0, 0, 5, 5, 0.9], [1, 0, 0, 5, 5, 0.3]]],
+        ),
+    ],
+    "YoloDetectionOutput": [
+        (
+            "yolo_detection_output_param { num_classes: 3 num_box: 2 biases: [1.1, 1.2, 3.4, 2.5] "
+            f"confidence_threshold: {least} nms_threshold: 0.3 side: 3 coords: 4 "
+            "label_map_file: 'names' }",
+            [apart(2, 16, 3, 3)],
+        )
+        for least in (0.2, 2)
+    ],
+    "Yolov3DetectionOutput": [
+        (
+            "yolov3_detection_output_param { num_classes: 3 num_box: 2 mask_group_num: 2 "
+            "biases: [10, 14, 23, 27, 37, 58, 81, 82] mask: [2, 3, 0, 1] anchors_scale: [32, 16] "
+            f"confidence_threshold: {least} nms_threshold: 0.3 }}",
+            [apart(2, 16, 2, 2), apart(2, 16, 3, 3)],
+        )
+        for least in (0.2, 2)
     ],
     "Proposal": [
         (

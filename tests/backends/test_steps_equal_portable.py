@@ -140,6 +140,7 @@ ROWS = [
     *activation("GELU", "gelu", EVERY),
     *activation("BNLL", "bnll", LIBRARIES),
     *activation("Clip", "clip", LIBRARIES, fields="min: -0.5 max: 1"),
+    *activation("HardSwish", "hard_swish", LIBRARIES),
     *activation("Clip", "clip", LIBRARIES, fields="min: 1 max: -0.5"),
     *activation("ELU", "elu", LIBRARIES),
     *activation("ELU", "elu", LIBRARIES, fields="alpha: 0"),

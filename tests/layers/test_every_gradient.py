@@ -20,6 +20,7 @@ from demitasse.testing.layer_cases import CASES, OTHER_CASES
 ELSEWHERE = {
     "Flatten": "test_shapes.py: shares its gradient with the bottom",
     "Reshape": "test_shapes.py, test_geometry.py: shares its gradient with the bottom",
+    "Squeeze": "test_fork_layers.py: shares its gradient with the bottom",
     "Python": "test_python_layer.py: its module has it",
 }
 """Types with a gradient that have no case here, and where they are tested."""

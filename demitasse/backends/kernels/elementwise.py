@@ -95,6 +95,13 @@ def _exp(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vect
     return exp(k, arrays[0] * inner) * outer
 
 
+def _hard_swish(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del numbers
+    [x] = arrays
+    gate = clamp_max(clamp_min(x + k.constant(3.0), k.constant(0.0)), k.constant(6.0))
+    return x * gate / k.constant(6.0)
+
+
 def _linear(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
     del k
     _, scale, shift = numbers
@@ -117,6 +124,7 @@ FUNCTIONS: dict[str, Formula] = {
     "clip": _clip,
     "elu": _elu,
     "exp": _exp,
+    "hard_swish": _hard_swish,
     "linear": _linear,
     "square": _square,
     "swish": _swish,
@@ -156,6 +164,14 @@ def _exp_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -
     return dy * y * numbers[0]
 
 
+def _hard_swish_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del numbers
+    x, dy = arrays
+    zero, one, three = k.constant(0.0), k.constant(1.0), k.constant(3.0)
+    curve = (x + x + three) / k.constant(6.0)
+    return dy * choose(x >= three, one, choose(-three >= x, zero, curve))
+
+
 def _linear_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
     del k
     _, scale, _ = numbers
@@ -172,6 +188,7 @@ SLOPES: dict[str, Formula] = {
     "bnll_slope": _bnll_slope,
     "clip_slope": _clip_slope,
     "exp_slope": _exp_slope,
+    "hard_swish_slope": _hard_swish_slope,
     "inside_slope": _inside_slope,
     "linear_slope": _linear_slope,
     "square_slope": _square_slope,

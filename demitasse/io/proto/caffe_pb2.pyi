@@ -3635,6 +3635,8 @@ class V1LayerParameter(Message):
     YOLO_DETECTION_OUTPUT: Final = 5058
     CONVOLUTION3D: Final = 5059
     POOLING3D: Final = 5060
+    ND_CONVOLUTION: Final = 5061
+    ND_POOLING: Final = 5062
     DimCheckMode: ClassVar[EnumTypeWrapper]
     STRICT: Final = 0
     PERMISSIVE: Final = 1

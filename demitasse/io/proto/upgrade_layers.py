@@ -292,6 +292,8 @@ V1_TYPES = {
     V1LayerParameter.LSTM: "LSTM",
     V1LayerParameter.LSTM_UNIT: "LSTMUnit",
     V1LayerParameter.MULTI_BOX_LOSS: "MultiBoxLoss",
+    V1LayerParameter.ND_CONVOLUTION: "NdConvolution",
+    V1LayerParameter.ND_POOLING: "NdPooling",
     V1LayerParameter.NORMALIZE: "Normalize",
     V1LayerParameter.PARAMETER: "Parameter",
     V1LayerParameter.PERMUTE: "Permute",

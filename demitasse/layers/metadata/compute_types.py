@@ -48,7 +48,7 @@ SPP_SPREADS = Condition(
 WINDOWS: Mapping[str, LayerMetadata] = {
     "Convolution": LayerMetadata(
         fields=("convolution_param",),
-        aliases=("ConvolutionDepthwise", "DepthwiseConvolution"),
+        aliases=("ConvolutionDepthwise", "DepthwiseConvolution", "NdConvolution"),
         op="Conv",
         reference="Caffe",
         params=product_params("convolution_param"),
@@ -69,6 +69,7 @@ WINDOWS: Mapping[str, LayerMetadata] = {
     ),
     "Pooling": LayerMetadata(
         fields=("pooling_param",),
+        aliases=("NdPooling",),
         op="Pool",
         reference="Caffe",
         backward_inputs={"bottoms": SPREADS, "tops": SPREADS},
@@ -132,6 +133,9 @@ ACTIVATIONS: Mapping[str, LayerMetadata] = {
     "Exp": _activation(fields=("exp_param",), op="exp", backward_inputs=TOPS),
     "GELU": _activation(
         op="gelu", reference="definition", backward_inputs=KEPT, preserves_sign=ALWAYS
+    ),
+    "HardSwish": _activation(
+        op="hard_swish", reference="", backward_inputs=KEPT, preserves_sign=ALWAYS
     ),
     "Log": _activation(fields=("log_param",), op="log", backward_inputs=KEPT),
     "Power": _activation(
@@ -430,6 +434,7 @@ SHAPES: Mapping[str, LayerMetadata] = {
     ),
     "Silence": LayerMetadata(gradient="none", reference="Caffe", result=True, moves="nothing"),
     "Slice": LayerMetadata(fields=("slice_param",), op="Slice", reference="Caffe", shares=ONE_TOP),
+    "Squeeze": LayerMetadata(fields=("squeeze_param",), shares=ALWAYS),
     "Split": LayerMetadata(op="Split", reference="Caffe", same_shape=True, shares=ALWAYS),
     "Tile": LayerMetadata(fields=("tile_param",), reference="Caffe"),
 }

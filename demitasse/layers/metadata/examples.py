@@ -122,6 +122,7 @@ EXAMPLES: Mapping[str, Example] = {
     ),
     "PReLU": _neuron("PReLU", "prelu_param { filler { value: 0.25 } }"),
     "ReLU": _neuron("ReLU"),
+    "HardSwish": _neuron("HardSwish"),
     "ReLU6": _neuron("ReLU6"),
     "Sigmoid": _neuron("Sigmoid"),
     "Swish": _neuron("Swish"),
@@ -222,6 +223,10 @@ EXAMPLES: Mapping[str, Example] = {
     "Silence": Example(_layer("quiet", "Silence", "label ->"), {"label": LABELS}),
     "Slice": _maps("Slice", "first second", "slice_param { axis: 1 slice_point: 4 }"),
     "Split": _maps("Split", "one two"),
+    "Squeeze": Example(
+        _layer("squeezed", "Squeeze", "means -> squeezed", "squeeze_param { axis: [2, 3] }"),
+        {"means": (2, 8, 1, 1)},
+    ),
     "Tile": _maps("Tile", "tiled", "tile_param { axis: 1 tiles: 2 }"),
     # -- losses
     "CenterLoss": _loss(
@@ -483,6 +488,55 @@ EXAMPLES: Mapping[str, Example] = {
             "psroi_pooling_param { spatial_scale: 0.25 output_dim: 4 group_size: 2 }",
         ),
         {"maps": MAPS, "regions": (5, 5)},
+    ),
+    "ROIAlign": Example(
+        _layer(
+            "corners",
+            "ROIAlign",
+            "maps regions -> corners",
+            "roi_pooling_param { pooled_h: 3 pooled_w: 3 spatial_scale: 0.25 }",
+        ),
+        {"maps": MAPS, "regions": (5, 5)},
+    ),
+    "BoxGroupOutput": Example(
+        _layer(
+            "regions",
+            "BoxGroupOutput",
+            "scores boxes -> regions",
+            "box_group_output_param { iou_thr: 0.7 max_post_nms_num: 5 min_size: 4\n"
+            "  box_group_param { field_h: 16 field_w: 16 field_h: 24 field_w: 24 stride: 8 } }",
+        ),
+        {"scores": (2, 3, 4, 4), "boxes": (2, 4, 4, 4)},
+    ),
+    "DecodeBBox": Example(
+        _layer(
+            "moved",
+            "DecodeBBox",
+            "deltas regions -> moved",
+            "bbox_reg_param { bbox_mean: [0, 0, 0, 0] bbox_std: [0.1, 0.1, 0.2, 0.2] }",
+        ),
+        {"deltas": (5, 8), "regions": (5, 5)},
+    ),
+    "YoloDetectionOutput": Example(
+        _layer(
+            "found",
+            "YoloDetectionOutput",
+            "maps -> found",
+            "yolo_detection_output_param { num_classes: 3 num_box: 2 confidence_threshold: 0.2\n"
+            "  biases: [1.1, 1.2, 3.4, 2.5] }",
+        ),
+        {"maps": (1, 16, 4, 4)},
+    ),
+    "Yolov3DetectionOutput": Example(
+        _layer(
+            "found",
+            "Yolov3DetectionOutput",
+            "coarse fine -> found",
+            "yolov3_detection_output_param { num_classes: 3 num_box: 2 mask_group_num: 2\n"
+            "  confidence_threshold: 0.2 biases: [10, 14, 23, 27, 37, 58, 81, 82]\n"
+            "  mask: [2, 3, 0, 1] anchors_scale: [32, 16] }",
+        ),
+        {"coarse": (1, 16, 2, 2), "fine": (1, 16, 4, 4)},
     ),
     "ROIPooling": Example(
         _layer(

@@ -193,6 +193,22 @@ DETECTION: Mapping[str, LayerMetadata] = {
     "PSROIPooling": LayerMetadata(
         fields=("psroi_pooling_param",), op="PSROIPool", bottom_kinds={1: "regions"}
     ),
+    "BoxGroupOutput": LayerMetadata(
+        fields=("box_group_output_param", "bbox_reg_param"), gradient="none", host=True
+    ),
+    "DecodeBBox": LayerMetadata(
+        fields=("decode_bbox_param", "bbox_reg_param"),
+        gradient="none",
+        host=True,
+        bottom_kinds={1: "regions"},
+    ),
+    "YoloDetectionOutput": LayerMetadata(
+        fields=("yolo_detection_output_param",), gradient="none", host=True
+    ),
+    "Yolov3DetectionOutput": LayerMetadata(
+        fields=("yolov3_detection_output_param",), gradient="none", host=True
+    ),
+    "ROIAlign": LayerMetadata(fields=("roi_pooling_param",), bottom_kinds={1: "regions"}),
     "ROIPooling": LayerMetadata(
         fields=("roi_pooling_param",),
         op="ROIPool",

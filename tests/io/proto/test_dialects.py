@@ -113,7 +113,9 @@ def test_layer_types_of_forks_are_known():
     assert fork_of_type("MultiStageMeanfield").startswith("CRF-RNN")
     assert fork_of_type("SpatialDropout").startswith("Intel Caffe")
     assert fork_of_type("Lstm").startswith("caffe-lstm")
-    assert fork_of_type("ROIAlign").startswith("Cascade R-CNN")
+    assert fork_of_type("ProposalTarget").startswith("Cascade R-CNN")
+    assert fork_of_type("CtcLoss").startswith("DeepDetect")
+    assert "MobileNet-YOLO" in fork_of_type("RegionLoss")
     assert fork_of_type("Convolution") == ""
     assert fork_of_type("NoSuchLayer") == ""
 

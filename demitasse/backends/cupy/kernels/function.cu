@@ -107,3 +107,17 @@ KERNEL swish_gradient(const Real* x, const Real* dy, Real* dx, Index count, Real
     return d * (by + passed * (1 - by));
   });
 }
+
+KERNEL hard_swish(const Stored* x, Stored* y, Index count) {
+  map(x, y, count, [=](Real value) {
+    const Real above = value + 3 > 0 ? value + 3 : 0;
+    return value * (above < 6 ? above : 6) / 6;
+  });
+}
+
+KERNEL hard_swish_gradient(const Real* x, const Real* dy, Real* dx, Index count) {
+  map(x, dy, dx, count, [=](Real value, Real d) {
+    if (value >= 3) return d;
+    return value <= -3 ? d * 0 : d * ((2 * value + 3) / 6);
+  });
+}

@@ -23,6 +23,7 @@ FUNCTIONS = {
     "elu": ("function", "elu", "result"),
     "exp": ("function", "exponential", "result"),
     "gelu": ("activation", "gelu", "input"),
+    "hard_swish": ("function", "hard_swish", "input"),
     "log": ("function", "logarithm", "input"),
     "power": ("function", "power", "input"),
     # its input, or in place its result: both are above 0 together

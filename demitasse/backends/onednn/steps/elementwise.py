@@ -83,6 +83,7 @@ FUNCTIONS: dict[str, Callable[..., Function]] = {
     "clip": _clip,
     "elu": _elu,
     "exp": lambda *numbers: Function("exp", numbers, "exp_slope", "result", keeps_zero=False),
+    "hard_swish": lambda: _function("hard_swish"),
     "power": _power,
     "relu6": _relu6,
     "swish": lambda beta: Function("swish", (beta,), "swish_slope", "copy", of_both=True),

@@ -32,7 +32,8 @@ CONVERTERS: Mapping[str, Converter] = {
 ANY_SIZE = {
     *elementwise.CONVERTERS, *normalization.CONVERTERS, "ArgMax", "Axpy", "Bias", "Concat",
     "Convolution", "ConvolutionDepthwise", "Crop", "Deconvolution", "DepthwiseConvolution",
-    "Eltwise", "Interp", "Permute", "Pooling", "ROIPooling", "Scale", "Slice",
+    "Eltwise", "Interp", "NdConvolution", "NdPooling", "Permute", "Pooling", "ROIPooling", "Scale",
+    "Slice", "Squeeze",
 }  # fmt: skip
 """Layer types whose converters support symbolic heights and widths."""
 

@@ -315,6 +315,8 @@ CONVERTERS: Mapping[str, Converter] = {
     "DepthwiseConvolution": _convolution,
     "Im2col": _im2col,
     "Interp": _interp,
+    "NdConvolution": _convolution,
+    "NdPooling": _pooling,
     "Pooling": _pooling,
     "SPP": _spp,
     "Upsample": _upsample,

@@ -42,6 +42,12 @@ def _relu6(node: LayerNode, graph: GraphBuilder, slope: float) -> None:
         graph.add("Clip", node.bottoms[0], graph.scalar(0), graph.scalar(6), to=node.tops[0])
 
 
+def _hard_swish(node: LayerNode, graph: GraphBuilder) -> None:
+    """Add the product of the input and HardSigmoid; HardSwish is newer than some opsets."""
+    [x], [y] = node.bottoms, node.tops
+    graph.add("Mul", x, graph.add("HardSigmoid", x, alpha=1 / 6, beta=0.5), to=y)
+
+
 def _elu(node: LayerNode, graph: GraphBuilder) -> None:
     graph.add("Elu", node.bottoms[0], to=node.tops[0], alpha=node.layer.param.elu_param.alpha)
 
@@ -157,6 +163,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "PReLU": _prelu,
     "Power": _power,
     "ReLU": _relu,
+    "HardSwish": _hard_swish,
     "ReLU6": _relu,
     "Sigmoid": _plain("Sigmoid"),
     "Swish": _swish,

@@ -125,6 +125,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "PReLU": _prelu,
     "Power": _power,
     "ReLU": _relu,
+    "HardSwish": lambda node, code: _module(node, code, "nn.Hardswish()"),
     "ReLU6": _relu,
     "Sigmoid": _plain("nn.Sigmoid()"),
     "Swish": _swish,

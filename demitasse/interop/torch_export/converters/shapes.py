@@ -138,5 +138,6 @@ CONVERTERS: Mapping[str, Converter] = {
     "Reshape": _reshape,
     "ShuffleChannel": _shuffle_channel,
     "Slice": _slice,
+    "Squeeze": _reshape,
     "Tile": _tile,
 }

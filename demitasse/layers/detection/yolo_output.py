@@ -1,0 +1,275 @@
+"""YoloDetectionOutput and Yolov3DetectionOutput: detections from the maps of YOLO v2 and v3.
+
+Each position of a map has several anchors, of five numbers and the scores of the classes: centre,
+logarithms of width and height, and objectness.
+
+Source: MobileNet-YOLO (eric612/MobileNet-YOLO),
+``src/caffe/layers/yolo_detection_output_layer.cpp``, ``yolov3_detection_output_layer.cpp``.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from demitasse.errors import ErrorCode, NetError
+from demitasse.io.proto import YoloDetectionOutputParameter, Yolov3DetectionOutputParameter
+from demitasse.layers.base import AtLeast, Blobs, Exactly, Layer
+from demitasse.layers.checks import (
+    missing,
+    out_of_range,
+    positive,
+    unsupported,
+    wrong_count,
+    wrong_shapes,
+)
+from demitasse.layers.detection.boxes import suppress
+from demitasse.layers.registry import register_layer
+
+BOX = 5
+"""Numbers of an anchor before the scores of the classes."""
+
+
+def anchor_boxes(values: np.ndarray, anchors: np.ndarray) -> np.ndarray:
+    """Return the boxes of all anchors, in units of the image.
+
+    Args:
+        values: Predictions of every anchor. Shape: (N, A, 5 + classes, H, W).
+        anchors: Width and height of the anchors, in units of the image. Shape: (A, 2).
+
+    Returns:
+        Corners (xmin, ymin, xmax, ymax). Shape: (N, H, W, A, 4).
+    """
+    height, width = values.shape[3:]
+    kind = values.dtype.type
+    x = (np.arange(width, dtype=kind) + _sigmoid(values[:, :, 0])) / kind(width)
+    y = (np.arange(height, dtype=kind)[:, None] + _sigmoid(values[:, :, 1])) / kind(height)
+    with np.errstate(over="ignore"):
+        half = np.exp(values[:, :, 2:4]) * anchors.astype(kind)[:, :, None, None] / kind(2)
+    corners = [x - half[:, :, 0], y - half[:, :, 1], x + half[:, :, 0], y + half[:, :, 1]]
+    return np.stack(corners, axis=-1).transpose(0, 2, 3, 1, 4)
+
+
+def _sigmoid(values: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        result: np.ndarray = 1 / (1 + np.exp(-values))
+    return result
+
+
+def best_detections(
+    boxes: np.ndarray, scores: np.ndarray, classes: np.ndarray, overlap: float
+) -> np.ndarray:
+    """Return the detections of an image that stay after suppression across classes, best first.
+
+    Args:
+        boxes: Candidates. Shape: (K, 4).
+        scores: Their scores. Shape: (K,).
+        classes: Their classes. Shape: (K,).
+        overlap: IoU from which a box is dropped.
+
+    Returns:
+        Class from 1 on, score and box. Shape: (D, 6).
+    """
+    order = np.argsort(-scores, kind="stable")
+    below = np.nextafter(boxes.dtype.type(overlap), boxes.dtype.type(-1))  # equal drops, too
+    order = order[suppress(boxes[order], below)]
+    return np.column_stack([classes[order] + 1, scores[order], boxes[order]])
+
+
+class YoloOutput(Layer):
+    """Base class of the layers that read detections from maps of anchors. Runs on the host.
+
+    Raises:
+        ConfigError: A field is missing, or is out of range.
+        ShapeError: A bottom is no map of the anchors.
+    """
+
+    bottoms = AtLeast(1)
+    tops = Exactly(1)
+    in_place = False
+    dynamic_shapes = True
+    differentiable = ()
+    strict_propagate_down = False
+
+    anchors: list[np.ndarray]
+    """Width and height of the anchors of each bottom, in the units of ``units``. Shape: (A, 2)."""
+
+    def read_fields(
+        self, p: YoloDetectionOutputParameter | Yolov3DetectionOutputParameter, path: str
+    ) -> np.ndarray:
+        """Read the fields of both layers; return all anchors. Shape: (anchors, 2)."""
+        self.classes = positive(p.num_classes, f"{path}.num_classes")
+        self.confidence, self.overlap = p.confidence_threshold, p.nms_threshold
+        if not p.HasField("num_classes"):
+            raise missing(f"{path}.num_classes", "give the number of classes")
+        if self.overlap <= 0:
+            raise out_of_range(f"{path}.nms_threshold", self.overlap, "a number above 0")
+        if not p.biases or len(p.biases) % 2 or min(p.biases) <= 0:
+            expected = "pairs of width and height above 0"
+            raise out_of_range(f"{path}.biases", list(p.biases), expected)
+        return np.array(p.biases).reshape(-1, 2)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        for blob, anchors in zip(bottom, self.anchors, strict=True):
+            channels = len(anchors) * (BOX + self.classes)
+            if blob.num_axes != 4 or blob.shape[:2] != (bottom[0].shape[0], channels):
+                expected = f"maps (N, {channels}, H, W): {len(anchors)} anchors of {BOX} + "
+                raise wrong_shapes(self.type, f"{expected}{self.classes} numbers", *bottom)
+        if top[0].shape[3:] != (7,):  # before the first pass
+            top[0].reshape((1, 1, 1, 7))
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        n, parts = bottom[0].shape[0], []
+        for blob, anchors, units in zip(bottom, self.anchors, self.units(bottom), strict=True):
+            shape = (n, len(anchors), BOX + self.classes, *blob.shape[2:])
+            values = blob.cpu_data().reshape(shape)
+            boxes = anchor_boxes(values, anchors / units)
+            scores = self.scores(values).transpose(0, 3, 4, 1, 2)  # (N, H, W, A, kinds)
+            kinds = scores.shape[-1]
+            boxes = np.repeat(boxes.reshape(n, -1, 4), kinds, axis=1)
+            parts.append((boxes, scores.reshape(n, -1), self.kinds(values).reshape(n, -1)))
+        boxes, scores, classes = (np.concatenate(one, axis=1) for one in zip(*parts, strict=True))
+        rows = []
+        for i in range(n):
+            chosen = np.flatnonzero(self.confident(scores[i]))
+            found = best_detections(
+                boxes[i, chosen], scores[i, chosen], classes[i, chosen], self.overlap
+            )
+            rows.append(np.insert(found, 0, i, axis=1))
+        every = np.concatenate(rows)
+        if not len(every):
+            every = np.full((n, 7), -1.0)
+            every[:, 0] = np.arange(n)
+        top[0].reshape((1, 1, *every.shape))
+        top[0].mutable_cpu_data()[...] = every
+
+    @abstractmethod
+    def units(self, bottom: Blobs) -> Sequence[np.ndarray]:
+        """Return width and height of the image for each bottom, in the anchors' units."""
+
+    @abstractmethod
+    def scores(self, values: np.ndarray) -> np.ndarray:
+        """Return the scores of each anchor's candidates.
+
+        Shapes: (N, A, 5 + classes, H, W) -> (N, A, candidates, H, W).
+        """
+
+    @abstractmethod
+    def kinds(self, values: np.ndarray) -> np.ndarray:
+        """Return the class of each candidate, in the order (N, H, W, A, candidates)."""
+
+    @abstractmethod
+    def confident(self, scores: np.ndarray) -> np.ndarray:
+        """Return a mask of the scores that are high enough."""
+
+
+@register_layer("YoloDetectionOutput")
+class YoloDetectionOutput(YoloOutput):
+    """Read detections from the maps of YOLO v2: the best class of each anchor.
+
+    The score is the objectness times the largest softmax of the classes. Boxes that overlap a
+    better one of any class are dropped. The original suppresses all images of a batch together and
+    calls all of them image 0; here each image has detections of its own. Not compared with the
+    original.
+
+    Source: MobileNet-YOLO (eric612), ``src/caffe/layers/yolo_detection_output_layer.cpp``.
+
+    Shapes: bottoms maps (N, num_box (5 + num_classes), H, W), one or more -> top (1, 1, K, 7):
+    image, class from 1 on, score, xmin, ymin, xmax, ymax in units of the image. Without detections,
+    a row of the index and -1 for each image.
+
+    Raises:
+        ConfigError: ``num_classes`` or ``biases`` is missing, ``biases`` has no pair for each of
+            ``num_box``, or ``coords`` is not 4.
+        ShapeError: A bottom is no map of the anchors.
+    """
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        p, path = self.param.yolo_detection_output_param, "yolo_detection_output_param"
+        anchors = self.read_fields(p, path)
+        if p.coords != 4:
+            raise out_of_range(f"{path}.coords", p.coords, "4")
+        count = positive(p.num_box, f"{path}.num_box")
+        if len(anchors) < count:
+            expected = f"{2 * count}, a width and a height for each of {count} anchors"
+            raise wrong_count(f"{path}.biases", len(p.biases), expected)
+        self.anchors = [anchors[:count]] * len(bottom)
+
+    def units(self, bottom: Blobs) -> Sequence[np.ndarray]:
+        return [np.array([blob.shape[3], blob.shape[2]]) for blob in bottom]
+
+    def scores(self, values: np.ndarray) -> np.ndarray:
+        raw = values[:, :, BOX:]
+        shares = np.exp(raw - raw.max(axis=2, keepdims=True))
+        best = shares.max(axis=2, keepdims=True) / shares.sum(axis=2, keepdims=True)
+        result: np.ndarray = _sigmoid(values[:, :, 4:5]) * best
+        return result
+
+    def kinds(self, values: np.ndarray) -> np.ndarray:
+        best: np.ndarray = np.argmax(values[:, :, BOX:], axis=2)
+        return best.transpose(0, 2, 3, 1)
+
+    def confident(self, scores: np.ndarray) -> np.ndarray:
+        return np.greater_equal(scores, scores.dtype.type(self.confidence))
+
+
+@register_layer("Yolov3DetectionOutput")
+class Yolov3DetectionOutput(YoloOutput):
+    """Read detections from the maps of YOLO v3: every class of each anchor.
+
+    The score is the objectness times the class's logistic function. Each bottom has its own
+    anchors: ``mask`` lists their indices, those of the first bottom first. A map is
+    ``anchors_scale`` times smaller than the image. Boxes that overlap a better one of any class are
+    dropped, for each image of a batch. Not compared with the original.
+
+    Source: MobileNet-YOLO (eric612), ``src/caffe/layers/yolov3_detection_output_layer.cpp``.
+
+    Shapes: bottoms maps (N, num_box (5 + num_classes), H, W), ``mask_group_num`` of them -> top
+    (1, 1, K, 7): image, class from 1 on, score, xmin, ymin, xmax, ymax in units of the image.
+    Without detections, a row of the index and -1 for each image.
+
+    Raises:
+        ConfigError: A field is missing, the lists have no entries for each bottom, or
+            ``gaussian_box`` is asked for.
+        ShapeError: A bottom is no map of the anchors.
+        NetError: The number of bottoms is not ``mask_group_num``.
+    """
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        p, path = self.param.yolov3_detection_output_param, "yolov3_detection_output_param"
+        anchors = self.read_fields(p, path)
+        if p.gaussian_box:
+            message = f"{path}.gaussian_box is not supported; use a net without it"
+            raise unsupported(f"{path}.gaussian_box", message)
+        if len(bottom) != p.mask_group_num:
+            message = f"got {len(bottom)} bottoms, expected mask_group_num {p.mask_group_num}"
+            raise NetError(message, code=ErrorCode.COUNT_MISMATCH, got=len(bottom))
+        count, groups = positive(p.num_box, f"{path}.num_box"), len(bottom)
+        if len(p.mask) != count * groups:
+            expected = f"{count * groups}, {count} for each bottom"
+            raise wrong_count(f"{path}.mask", len(p.mask), expected)
+        if max(p.mask) >= len(anchors):
+            raise out_of_range(f"{path}.mask", list(p.mask), f"indices below {len(anchors)}")
+        if len(p.anchors_scale) != groups or min(p.anchors_scale) <= 0:
+            expected = f"{groups} numbers above 0, one for each bottom"
+            raise out_of_range(f"{path}.anchors_scale", list(p.anchors_scale), expected)
+        self.scale = list(p.anchors_scale)
+        self.anchors = [anchors[list(p.mask[i * count : (i + 1) * count])] for i in range(groups)]
+
+    def units(self, bottom: Blobs) -> Sequence[np.ndarray]:
+        pairs = zip(bottom, self.scale, strict=True)
+        return [np.array([blob.shape[3], blob.shape[2]]) * scale for blob, scale in pairs]
+
+    def scores(self, values: np.ndarray) -> np.ndarray:
+        result: np.ndarray = _sigmoid(values[:, :, BOX:]) * _sigmoid(values[:, :, 4:5])
+        return result
+
+    def kinds(self, values: np.ndarray) -> np.ndarray:
+        n, anchors, _, height, width = values.shape
+        shape = (n, height, width, anchors, self.classes)
+        return np.broadcast_to(np.arange(self.classes), shape)
+
+    def confident(self, scores: np.ndarray) -> np.ndarray:
+        return np.greater(scores, scores.dtype.type(self.confidence))
