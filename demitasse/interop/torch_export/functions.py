@@ -313,12 +313,148 @@ def bin_edges(extent, start, shift, bins, length):
     return low, torch.maximum(low, high)
 
 
-def roi_pool(x, rois, pooled, scale):
+def widened_regions(rois, ratio):
+    """Return regions that are wider on each side by a ratio of their size. Shape: (R, 5)."""
+    pads = (rois[:, 3:] - rois[:, 1:3] + 1) * ratio
+    return torch.cat([rois[:, :1], rois[:, 1:3] - pads, rois[:, 3:] + pads], 1)
+
+
+def roi_align(x, rois, pooled, scale, ratio):
+    """Interpolate the map at the corners of the bins of each region; 0 beyond the map.
+
+    Shapes: x (N, C, H, W), rois (R, 5): item, x1, y1, x2, y2 -> (R, C, rows + 1, columns + 1).
+    """
+    rois = widened_regions(rois.reshape(-1, 5), ratio)
+    corners = rois[:, 1:] * scale - 0.5
+    extent = corners[:, 2:] - corners[:, :2]
+    whole = (extent > 0).all(1, keepdim=True)
+    axes = []
+    for axis in (1, 0):
+        bins, length = pooled[1 - axis], x.shape[3 - axis]
+        steps = torch.arange(bins + 1, dtype=x.dtype, device=x.device)
+        place = corners[:, axis, None] + steps * (extent[:, axis, None] / bins)
+        inside = whole & (place >= -0.5) & (place <= length - 0.5)
+        near = place.floor().clamp(0, length - 1)
+        far = (place.floor() + 1).clamp(0, length - 1)
+        part = place.clamp(0, length - 1) - near
+        axes.append([(near.long(), (1 - part) * inside), (far.long(), part * inside)])
+    item, parts = rois[:, 0].long()[:, None, None], []
+    for row, down in axes[0]:
+        for column, across in axes[1]:
+            found = x[item, :, row[:, :, None], column[:, None]]  # (R, rows, columns, C)
+            parts.append(found * (down[:, :, None] * across[:, None])[..., None])
+    return torch.stack(parts).sum(0).permute(0, 3, 1, 2)
+
+
+def decode_regions(code, rois, mean, std):
+    """Return moved regions. Shapes: code (R, 8), rois (R, 5) -> (R, 5, 1, 1)."""
+    code = code.reshape(-1, 8)[:, 4:] * std + mean
+    rois = rois.reshape(-1, 5)
+    low, high = rois[:, 1:3], rois[:, 3:]
+    size = high - low + 1
+    sides = size * torch.exp(code[:, 2:])
+    first = (low + high) / 2 + code[:, :2] * size - (sides - 1) / 2
+    moved = torch.cat([rois[:, :1], first, first + sides - 1], 1)
+    return moved[..., None, None]
+
+
+def group_boxes(score, code, fields, mean, std, *, stride, shift, factor):
+    """Return the boxes and scores of a map of anchors.
+
+    Shapes: score (N A, classes, H, W), code (N A, 4, H, W), fields (A, 2) -> (N, K, 4), (N, K).
+    """
+    count, (height, width) = len(fields), code.shape[2:]
+    code = code.reshape(-1, count, 4, height, width).permute(0, 1, 3, 4, 2) * std + mean
+    size = fields[:, None, None]
+    rows = (torch.arange(height, dtype=code.dtype, device=code.device) + 0.5) * stride
+    columns = (torch.arange(width, dtype=code.dtype, device=code.device) + 0.5) * stride
+    y, x = torch.meshgrid(rows, columns, indexing="ij")
+    sides = size * torch.exp(code[..., 2:].clamp(-factor, factor))
+    low = code[..., :2].clamp(-shift, shift) * size + torch.stack([x, y], -1) - sides / 2
+    high = torch.minimum(low + sides - 1, code.new_tensor([width * stride, height * stride]))
+    boxes = torch.cat([low.clamp(min=0), high], -1).reshape(len(code), -1, 4)
+    return boxes, (1 - score[:, 0]).reshape(len(code), -1)
+
+
+def collect_regions(maps, *, score, overlap, min_size, pre_nms_top_n, post_nms_top_n):
+    """Return the regions of several maps of boxes and scores, and the regions with their scores.
+
+    Shapes: (R, 5, 1, 1), (R, 6, 1, 1).
+    """
+    boxes, values = (torch.cat(one, 1) for one in zip(*maps, strict=True))
+    rows = []
+    for image in range(len(boxes)):
+        size = boxes[image, :, 2:] - boxes[image, :, :2] + 1
+        good = (size >= min_size).all(1) & (values[image] >= score)
+        chosen = good.nonzero()[:, 0]
+        order = chosen[torch.argsort(-values[image, chosen], stable=True)]
+        order = order[: pre_nms_top_n or None]
+        behind = boxes[image, order] + boxes.new_tensor([0, 0, 1, 1])
+        order = order[suppress(behind, overlap)][: post_nms_top_n or None]
+        number = boxes.new_full((len(order), 1), image)
+        rows.append(torch.cat([number, boxes[image, order], values[image, order, None]], 1))
+    every = torch.cat(rows)
+    if len(every):
+        return every[:, :5, None, None], every[..., None, None]
+    return boxes.new_tensor([[0, 1, 1, 10, 10]])[..., None, None], boxes.new_zeros((1, 6, 1, 1))
+
+
+def yolo_map(x, anchors, classes, *, best_only):
+    """Return boxes, scores and classes of a map of YOLO.
+
+    Shapes: x (N, A (5 + classes), H, W), anchors (A, 2), in units of the image
+    -> (N, K, 4), (N, K), (N, K).
+    """
+    (n, _, height, width), count = x.shape, len(anchors)
+    values = x.reshape(n, count, 5 + classes, height, width).permute(0, 3, 4, 1, 2)
+    rows = torch.arange(height, dtype=x.dtype, device=x.device)
+    columns = torch.arange(width, dtype=x.dtype, device=x.device)
+    i, j = torch.meshgrid(rows, columns, indexing="ij")
+    cells = torch.stack([j, i], -1)[:, :, None]
+    centre = (torch.sigmoid(values[..., :2]) + cells) / x.new_tensor([width, height])
+    half = torch.exp(values[..., 2:4]) * anchors / 2
+    boxes = torch.cat([centre - half, centre + half], -1).reshape(n, -1, 1, 4)
+    chance, raw = torch.sigmoid(values[..., 4:5]), values[..., 5:]
+    if best_only:
+        score = chance * torch.softmax(raw, -1).amax(-1, keepdim=True)
+        kind = raw.argmax(-1, keepdim=True)
+    else:
+        score = chance * torch.sigmoid(raw)
+        kind = torch.arange(classes, device=x.device).expand(raw.shape)
+    boxes = boxes.expand(-1, -1, score.shape[-1], -1)
+    return boxes.reshape(n, -1, 4), score.reshape(n, -1), kind.reshape(n, -1)
+
+
+def yolo_output(maps, *, above, overlap):
+    """Return rows of image, class from 1 on, score and box, by descending score for each image.
+
+    Without any detection, each image has a row of its index and -1.
+
+    Shapes: (1, 1, rows, 7).
+    """
+    boxes, scores, kinds = (torch.cat(one, 1) for one in zip(*maps, strict=True))
+    rows = []
+    for image in range(len(boxes)):
+        chosen = (scores[image] > above).nonzero()[:, 0]
+        order = chosen[torch.argsort(-scores[image, chosen], stable=True)]
+        order = order[suppress(boxes[image, order], overlap)]
+        number = boxes.new_full((len(order), 1), image)
+        kind = kinds[image, order, None].to(boxes.dtype) + 1
+        row = [number, kind, scores[image, order, None], boxes[image, order]]
+        rows.append(torch.cat(row, 1))
+    every = torch.cat(rows)
+    if not len(every):
+        every = boxes.new_full((len(boxes), 7), -1)
+        every[:, 0] = torch.arange(len(boxes), device=boxes.device)
+    return every[None, None]
+
+
+def roi_pool(x, rois, pooled, scale, ratio=0.0):
     """Return the largest value of each bin of each region; 0 for an empty bin.
 
     Shapes: x (N, C, H, W), rois (R, 5): item, x1, y1, x2, y2 -> (R, C, *pooled).
     """
-    rois = rois.reshape(-1, 5)
+    rois = widened_regions(rois.reshape(-1, 5), ratio)
     corners = half_away(rois[:, 1:] * scale)
     spans = []
     for axis in (1, 0):

@@ -142,6 +142,11 @@ def suppress(boxes: np.ndarray, threshold: float, eta: float = 1.0) -> list[int]
     return kept
 
 
+def just_below(value: float) -> float:
+    """Return the largest float32 below a value, to compare by > where >= is meant."""
+    return float(np.nextafter(np.float32(value), np.float32(-np.inf)))
+
+
 def _greedy(near: np.ndarray) -> list[int]:
     """Return the boxes that stay, where each box that stays drops the later boxes near it.
 

@@ -9,7 +9,6 @@ Source: MobileNet-YOLO (eric612/MobileNet-YOLO),
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -145,24 +144,24 @@ class YoloOutput(Layer):
         top[0].reshape((1, 1, *every.shape))
         top[0].mutable_cpu_data()[...] = every
 
-    @abstractmethod
     def units(self, bottom: Blobs) -> Sequence[np.ndarray]:
         """Return width and height of the image for each bottom, in the anchors' units."""
+        raise NotImplementedError(type(self).__name__)
 
-    @abstractmethod
     def scores(self, values: np.ndarray) -> np.ndarray:
         """Return the scores of each anchor's candidates.
 
         Shapes: (N, A, 5 + classes, H, W) -> (N, A, candidates, H, W).
         """
+        raise NotImplementedError(type(self).__name__)
 
-    @abstractmethod
     def kinds(self, values: np.ndarray) -> np.ndarray:
         """Return the class of each candidate, in the order (N, H, W, A, candidates)."""
+        raise NotImplementedError(type(self).__name__)
 
-    @abstractmethod
     def confident(self, scores: np.ndarray) -> np.ndarray:
         """Return a mask of the scores that are high enough."""
+        raise NotImplementedError(type(self).__name__)
 
 
 @register_layer("YoloDetectionOutput")
@@ -212,7 +211,8 @@ class YoloDetectionOutput(YoloOutput):
         return best.transpose(0, 2, 3, 1)
 
     def confident(self, scores: np.ndarray) -> np.ndarray:
-        return np.greater_equal(scores, scores.dtype.type(self.confidence))
+        mask: np.ndarray = scores >= scores.dtype.type(self.confidence)
+        return mask
 
 
 @register_layer("Yolov3DetectionOutput")
@@ -272,4 +272,5 @@ class Yolov3DetectionOutput(YoloOutput):
         return np.broadcast_to(np.arange(self.classes), shape)
 
     def confident(self, scores: np.ndarray) -> np.ndarray:
-        return np.greater(scores, scores.dtype.type(self.confidence))
+        mask: np.ndarray = scores > scores.dtype.type(self.confidence)
+        return mask

@@ -13,7 +13,10 @@ from demitasse.interop.onnx_export.converters import CONVERTERS
 from demitasse.layers.metadata.examples import EXAMPLES
 
 MAPS = {"x": (2, 6, 7, 5)}
-UNLIKE_RANDOM = {"DetectionOutput", "Dropout", "Proposal", "PSROIPooling", "ROIPooling"}
+UNLIKE_RANDOM = {
+    "DetectionOutput", "Dropout", "Proposal", "PSROIPooling", "ROIPooling",
+    "BoxGroupOutput", "DecodeBBox", "ROIAlign", "YoloDetectionOutput", "Yolov3DetectionOutput",
+}  # fmt: skip
 """Types whose example wants inputs that random ones are not; they have tests of their own."""
 
 LEFT = {"accuracy", "contrastive", "euclidean", "hinge", "infogain", "multinomial", "sigmoidce",
@@ -450,6 +453,89 @@ def test_detections(fields, tmp_path, expect_same):
     shapes = {name: array.shape for name, array in given.items()}
 
     expect_same(net(text, shapes), tmp_path, given)
+
+
+GROUPS = """box_group_param { field_w: 12 field_h: 10 field_w: 9 field_h: 16 stride: 8 }
+    box_group_param { field_w: 30 field_h: 24 stride: 16 }"""
+REGRESSION = "bbox_reg_param { bbox_mean: [0, 0.1, 0, 0.2] bbox_std: [0.1, 0.1, 0.2, 0.3] }"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "fg_thr: 0.3 iou_thr: 0.5 min_size: 3 max_post_nms_num: 5 max_nms_num: 30",
+        "fg_thr: 0 iou_thr: 0.7 min_size: 12",
+        "fg_thr: 2",
+    ],
+)
+@pytest.mark.parametrize("tops", [("y",), ("y", "scored")])
+def test_regions_of_several_maps(fields, tops, tmp_path, expect_same):
+    random = np.random.default_rng(5)
+    given = {
+        "s0": random.random((4, 3, 4, 4)), "c0": 3 * random.standard_normal((4, 4, 4, 4)),
+        "s1": random.random((2, 3, 2, 3)), "c1": 3 * random.standard_normal((2, 4, 2, 3)),
+    }  # fmt: skip
+    given = {name: array.astype(np.float32) for name, array in given.items()}
+    text = layer("BoxGroupOutput", f"{REGRESSION} box_group_output_param {{ {fields} {GROUPS} }}",
+                 tuple(given), tops)  # fmt: skip
+
+    expect_same(net(text, {name: a.shape for name, a in given.items()}), tmp_path, given)
+
+
+def test_moved_regions(tmp_path, expect_same):
+    codes = np.random.default_rng(1).standard_normal((20, 8)).astype(np.float32)
+    given = {"codes": codes, "rois": regions(20)}
+
+    made = net(layer("DecodeBBox", REGRESSION, tuple(given)), {"codes": (20, 8), "rois": (20, 5)})
+
+    expect_same(made, tmp_path, given)
+
+
+@pytest.mark.parametrize("ratio", [0, 0.2])
+def test_corners_of_regions(ratio, tmp_path, expect_same):
+    x = np.random.default_rng(4).standard_normal((2, 3, 16, 14), np.float32)
+    given = {"x": x, "rois": regions(20)}
+    fields = f"pooled_h: 3 pooled_w: 2 spatial_scale: 0.25 pad_ratio: {ratio}"
+
+    made = net(layer("ROIAlign", f"roi_pooling_param {{ {fields} }}", tuple(given)),
+               {"x": x.shape, "rois": (20, 5)})  # fmt: skip
+
+    expect_same(made, tmp_path, given)
+
+
+def test_pooled_regions_that_are_widened(tmp_path, expect_same):
+    x = np.random.default_rng(4).standard_normal((2, 3, 16, 14), np.float32)
+    given = {"x": x, "rois": regions(20)}
+    fields = "pooled_h: 3 pooled_w: 2 spatial_scale: 0.25 pad_ratio: 0.21"
+
+    made = net(layer("ROIPooling", f"roi_pooling_param {{ {fields} }}", tuple(given)),
+               {"x": x.shape, "rois": (20, 5)})  # fmt: skip
+
+    expect_same(made, tmp_path, given)
+
+
+@pytest.mark.parametrize("least", [0.3, 2])
+def test_detections_of_yolo_2(least, tmp_path, expect_same):
+    maps = np.random.default_rng(1).standard_normal((2, 16, 4, 4)).astype(np.float32)
+    fields = f"num_classes: 3 num_box: 2 biases: [1.1, 1.2, 2.4, 2.5] confidence_threshold: {least}"
+
+    made = net(layer("YoloDetectionOutput", f"yolo_detection_output_param {{ {fields} }}"),
+               {"x": maps.shape})  # fmt: skip
+
+    expect_same(made, tmp_path, {"x": maps})
+
+
+def test_detections_of_yolo_3(tmp_path, expect_same):
+    random = np.random.default_rng(2)
+    given = {name: random.standard_normal((2, 14, *size)).astype(np.float32)
+             for name, size in (("a", (2, 3)), ("b", (4, 6)))}  # fmt: skip
+    fields = """num_classes: 2 num_box: 2 mask_group_num: 2 confidence_threshold: 0.4
+        biases: [10, 14, 23, 27, 37, 58, 81, 82] mask: [2, 3, 0, 1] anchors_scale: [32, 16]"""
+
+    made = net(layer("Yolov3DetectionOutput", f"yolov3_detection_output_param {{ {fields} }}",
+                     tuple(given)), {name: a.shape for name, a in given.items()})  # fmt: skip
+
+    expect_same(made, tmp_path, given)
 
 
 PROPOSAL = "proposal_param { feat_stride: 8 ratio: 1 ratio: 2 scale: 2 min_size: 4 %s }"

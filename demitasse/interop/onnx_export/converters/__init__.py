@@ -9,6 +9,7 @@ from demitasse.interop.onnx_export.converters import (
     convolution_pooling,
     detection,
     elementwise,
+    fork_detection,
     normalization,
     products,
     recurrent,
@@ -26,6 +27,7 @@ CONVERTERS: Mapping[str, Converter] = {
     **shapes.CONVERTERS,
     **recurrent.CONVERTERS,
     **detection.CONVERTERS,
+    **fork_detection.CONVERTERS,
 }
 """Layer type -> its converter."""
 

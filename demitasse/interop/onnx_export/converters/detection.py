@@ -87,7 +87,7 @@ def _detection_output(node: LayerNode, graph: GraphBuilder) -> None:
         graph.add("GatherND", graph.reshape(candidates, [n, kinds, top_k, 4]), which),
     ]
     rows = graph.add("Concat", *head, axis=1)
-    _rows_or_empty(node, graph, rows, n)
+    rows_or_empty(node, graph, rows, n)
 
 
 def _decode(graph: GraphBuilder, detector: Detector, code: str, priors: str) -> str:
@@ -137,7 +137,7 @@ def _top_of_image(graph: GraphBuilder, kept: str, score: str, count: int) -> str
     return graph.add("Mul", kept, best)
 
 
-def _rows_or_empty(node: LayerNode, graph: GraphBuilder, rows: str, n: Size) -> None:
+def rows_or_empty(node: LayerNode, graph: GraphBuilder, rows: str, n: Size) -> None:
     """Add the rows; without any row, one row of image index and -1 for each image."""
     images = graph.reshape(graph.sizes([n]), [])
     numbers = graph.add("Range", graph.int_scalar(0), images, graph.int_scalar(1))
@@ -216,12 +216,12 @@ def _move_anchors(graph: GraphBuilder, anchors: np.ndarray, code: str) -> str:
 def _roi_pooling(node: LayerNode, graph: GraphBuilder) -> None:
     p, (x, rois), [y] = node.layer.param.roi_pooling_param, node.bottoms, node.tops
     regions = rois.name if len(rois.shape) == 2 else graph.reshape(rois, [-1, 5])
-    regions = _widened(graph, regions, p.pad_ratio)
+    regions = widened_regions(graph, regions, p.pad_ratio)
     size = [p.pooled_h, p.pooled_w]
     graph.add("MaxRoiPool", x, regions, to=y, pooled_shape=size, spatial_scale=p.spatial_scale)
 
 
-def _widened(graph: GraphBuilder, regions: str, ratio: float) -> str:
+def widened_regions(graph: GraphBuilder, regions: str, ratio: float) -> str:
     """Add regions that are wider on each side by a ratio of their size: a product and a sum."""
     if not ratio:
         return regions
