@@ -105,10 +105,12 @@ def exit_code(error: BaseException) -> int:
 
 
 def lack_of_threads(error: BaseException) -> BaseException:
-    """Return an error; for an interrupt that comes from lack of threads, the error that says so."""
-    if isinstance(error, KeyboardInterrupt):
-        from demitasse.core.threads import check_interrupt
+    """Return an error; for one that comes from lack of threads, the error that says so."""
+    from demitasse.core.threads import check_interrupt, no_threads
 
+    if type(error) is RuntimeError and "start new thread" in str(error):  # of any library
+        return no_threads(error)
+    if isinstance(error, KeyboardInterrupt):
         try:
             check_interrupt()
         except DeviceError as lack:
@@ -123,8 +125,10 @@ def handle_errors() -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise  # click exits quietly when the reader has closed the pipe
-    except tuple(EXIT_CODES) as caught:
+    except (*EXIT_CODES, RuntimeError) as caught:
         error = lack_of_threads(caught)
+        if not isinstance(error, tuple(EXIT_CODES)):
+            raise
         if logging.getLogger("demitasse").isEnabledFor(logging.DEBUG):
             traceback.print_exception(error)
         from demitasse.cli.excerpts import with_excerpts
@@ -141,7 +145,10 @@ def handle_errors() -> Iterator[None]:
         raise CliError(message or type(error).__name__, exit_code(error)) from error
 
 
-LIMITS = {errno.EMFILE: "ulimit -n", errno.EFBIG: "ulimit -f", errno.ENOMEM: "ulimit -v"}
+LIMITS = {
+    errno.EAGAIN: "ulimit -u", errno.EMFILE: "ulimit -n", errno.EFBIG: "ulimit -f",
+    errno.ENOMEM: "ulimit -v",
+}  # fmt: skip
 """Error of the system -> the limit of the process that it comes from."""
 
 

@@ -1,5 +1,6 @@
 """Limits of a process (ulimit, containers) end a command with an error that names the limit."""
 
+import errno
 import os
 import resource
 import shutil
@@ -7,6 +8,8 @@ import subprocess
 import sys
 
 import pytest
+
+from demitasse.cli.errors import CliError, handle_errors
 
 NET = """
 layer { name: "d" type: "DummyData" top: "x" top: "l" dummy_data_param {
@@ -85,3 +88,27 @@ def test_so_does_one_for_lack_of_threads(run, threads, command):
     assert last.startswith("error: ")
     assert "threads" in last
     assert "ulimit -u" in last
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "option"),
+    [
+        (RuntimeError("can't start new thread"), 4, "ulimit -u"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), 1, "ulimit -u"),
+        (OSError(errno.EMFILE, "Too many open files"), 1, "ulimit -n"),
+        (MemoryError(), 4, "ulimit -v"),
+    ],
+)
+def test_errors_of_libraries_name_the_limit(error, code, option):
+    with pytest.raises(CliError) as caught, handle_errors():
+        raise error
+
+    assert caught.value.exit_code == code
+    assert option in caught.value.message
+
+
+def test_other_errors_of_programs_are_unchanged():
+    fault = RuntimeError("a fault")
+
+    with pytest.raises(RuntimeError, match="a fault"), handle_errors():
+        raise fault
