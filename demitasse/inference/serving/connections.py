@@ -18,6 +18,7 @@ import h11
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from demitasse.core.log import get_logger
 from demitasse.inference.serving.framing import (
     MAX_HEAD,
     NO_HEAD,
@@ -27,6 +28,8 @@ from demitasse.inference.serving.framing import (
 )
 
 __all__ = ["Connection", "Turns"]
+
+log = get_logger(__name__)
 
 HIGH_WATER = 1 << 16
 """Bytes received but not parsed from which on the client must wait."""
@@ -97,7 +100,11 @@ class Turns:
         while self._waiting and heads < MAX_HEADS:
             connection = self._waiting.popleft()
             connection.waiting = False
-            heads += connection.parse()
+            try:
+                heads += connection.parse()
+            except Exception:  # the other connections must go on
+                log.exception("A connection failed")
+                connection.drop()
             if time.perf_counter() >= end:
                 break
         self._scheduled = bool(self._waiting)
@@ -292,9 +299,12 @@ class Connection(H11Protocol):
         unread = self._incoming or self.conn.their_state is h11.SEND_BODY
         self._incoming.clear()
         limit = self._timeout
-        if (unread or self.conn.our_state is h11.ERROR) and transport.can_write_eof():
+        if unread or self.conn.our_state is h11.ERROR:
             limit = min(LINGER, limit)
-            transport.write_eof()
+            try:
+                transport.write_eof()
+            except OSError:  # the client has left
+                transport.abort()
             transport.resume_reading()
         else:
             transport.close()

@@ -23,8 +23,8 @@ MAX_FIELDS = 100
 MAX_CHUNK_LINE = 256
 """Longest line with the size of a chunk, in bytes."""
 
-MAX_OVERHEAD = 1 << 20
-"""Bytes of chunk sizes and extensions before they must be fewer than the data four times."""
+MAX_OVERHEAD = 1 << 18
+"""Bytes of chunk sizes and extensions that may exceed twice the data."""
 
 TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 NAME, VALUE = re.compile(TOKEN), re.compile(rb"[\t -~\x80-\xff]*")
@@ -181,7 +181,7 @@ class ChunkDecoder:
         del incoming[:at]
         data = b"".join(parts)
         self._count += len(data)
-        if self._overhead > MAX_OVERHEAD + 4 * self._count:
+        if self._overhead > MAX_OVERHEAD + 2 * self._count:
             message = "the chunks have far more bytes beside the data than data"
             raise FramingError(message)
         return data

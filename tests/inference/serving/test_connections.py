@@ -1,7 +1,9 @@
 """Clients that keep a connection without saying or taking anything, on real sockets."""
 
 import asyncio
-from contextlib import asynccontextmanager
+import socket
+import struct
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import pytest
@@ -11,7 +13,7 @@ pytest.importorskip("uvicorn")
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from demitasse.inference.serving.connections import Connection
+from demitasse.inference.serving.connections import Connection, Turns
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LARGE = 1 << 26
@@ -144,3 +146,94 @@ def test_it_counts_that_some_of_an_answer_is_taken(left, cut_off):
         return transport.aborted
 
     assert asyncio.run(waited()) == cut_off
+
+
+class Broken(Connection):
+    """A connection whose parser fails on a word."""
+
+    def parse(self):
+        if b"BROKEN" in self._incoming:
+            message = "a fault of ours"
+            raise ValueError(message)
+        return super().parse()
+
+
+def test_a_connection_that_fails_leaves_the_others():
+    async def clients():
+        config = Config(Answering(3), log_config=None, lifespan="off", http="h11", ws="none")
+        config.load()
+        turns = Turns()
+        made = partial(
+            Broken,
+            timeout=SOON,
+            turns=turns,
+            config=config,
+            server_state=ServerState(),
+            app_state={},
+        )
+        server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
+        found = []
+        async with asyncio.timeout(SOON):
+            for content in (b"BROKEN", REQUEST, b"BROKEN", REQUEST):
+                reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+                writer.write(content)
+                try:
+                    found.append(await reader.read(12))
+                except ConnectionResetError:
+                    found.append(b"")
+                writer.close()
+        server.close()
+        return found
+
+    assert asyncio.run(clients()) == [b"", b"HTTP/1.1 200", b"", b"HTTP/1.1 200"]
+
+
+def test_a_client_that_left_before_its_refusal_is_forgotten():
+    async def clients():
+        left = []
+        for _ in range(20):
+            async with connected(Answering(3), timeout=SOON) as (reader, writer):
+                del reader
+                writer.write(b"no HTTP\r\n\r\n" + b"x" * 100_000)
+                writer.get_extra_info("socket").setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )
+                writer.transport.abort()
+                await asyncio.sleep(0.02)
+                left.append(len(asyncio.all_tasks()))
+        return left
+
+    assert max(asyncio.run(clients())) == 1
+
+
+def test_a_new_connection_takes_the_place_of_the_one_idle_for_longest():
+    async def clients():
+        config = Config(Answering(3), log_config=None, lifespan="off", http="h11", ws="none")
+        config.load()
+        state = ServerState()
+        made = partial(
+            Connection,
+            timeout=SOON,
+            turns=Turns(3),
+            config=config,
+            server_state=state,
+            app_state={},
+        )
+        server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
+        address = server.sockets[0].getsockname()[:2]
+        async with asyncio.timeout(SOON):
+            opened = [await asyncio.open_connection(*address) for _ in range(3)]
+            reader, writer = opened[0]
+            writer.write(REQUEST)
+            await reader.readuntil(b"\0\0\0")
+            opened.append(await asyncio.open_connection(*address))
+            with suppress(ConnectionResetError):
+                assert await opened[1][0].read(1) == b""
+            for reader, writer in (opened[0], opened[2], opened[3]):
+                writer.write(REQUEST)
+                assert await reader.readuntil(b"\0\0\0")
+        for _, writer in opened:
+            writer.close()
+        server.close()
+
+    asyncio.run(clients())
