@@ -1,0 +1,239 @@
+"""Soak `demitasse serve` beside a few lines over ONNX Runtime, with the same net and clients.
+
+    python bench/serving_soak.py                              # an hour, 500 connections
+    python bench/serving_soak.py --minutes 2 --connections 100
+
+First each server answers 1, 8 and 64 clients alone, in turns. Then `demitasse serve` answers all
+connections for the rest of the time. Printed are answers per second, percentiles of the latency in
+milliseconds, answers with an error, and the resident memory of all its processes in MiB at the
+beginning and the end. Exits with 1 if an answer failed or was wrong, or the memory grew.
+"""
+
+import argparse
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+NET = """
+layer { name: "data" type: "Input" top: "data"
+  input_param { shape { dim: 1 dim: 3 dim: 48 dim: 48 } } }
+layer { name: "c1" type: "Convolution" bottom: "data" top: "c1" convolution_param {
+  num_output: 32 kernel_size: 3 stride: 2 weight_filler { type: "msra" } } }
+layer { name: "r1" type: "ReLU" bottom: "c1" top: "c1" }
+layer { name: "c2" type: "Convolution" bottom: "c1" top: "c2" convolution_param {
+  num_output: 64 kernel_size: 3 stride: 2 weight_filler { type: "msra" } } }
+layer { name: "r2" type: "ReLU" bottom: "c2" top: "c2" }
+layer { name: "ip" type: "InnerProduct" bottom: "c2" top: "ip" inner_product_param {
+  num_output: 10 weight_filler { type: "xavier" } } }
+layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }
+"""
+
+PEER = """
+import json, sys
+import numpy as np, onnxruntime as ort, uvicorn
+session = ort.InferenceSession(sys.argv[1])
+async def app(scope, receive, send):
+    if scope["type"] != "http":
+        return
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    size = int(dict(scope["headers"])[b"inference-header-content-length"])
+    x = np.frombuffer(body[size:], "f4").reshape(-1, 3, 48, 48)
+    [y] = session.run(None, {session.get_inputs()[0].name: x})
+    head = {"outputs": [{"name": "prob", "datatype": "FP32", "shape": list(y.shape),
+                         "parameters": {"binary_data_size": y.nbytes}}]}
+    head = json.dumps(head).encode()
+    headers = [(b"content-length", str(len(head) + y.nbytes).encode()),
+               (b"inference-header-content-length", str(len(head)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": head + y.tobytes()})
+uvicorn.run(app, port=int(sys.argv[2]), log_level="error", lifespan="off")
+"""
+
+MAX_GROWTH = 1.2
+"""Memory at the end, as a multiple of the memory after a tenth of the time."""
+
+
+def main() -> int:
+    """Run the bench."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--connections", type=int, default=500)
+    parser.add_argument("--clients", type=int, nargs="*", default=[1, 8, 64])
+    parser.add_argument("--seconds", type=float, default=10, help="for each number of clients")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--load", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.load:
+        print(json.dumps(asyncio.run(load(**json.loads(given.load)))))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="demitasse_soak_") as name:
+        return run(Path(name), given)
+
+
+def run(folder: Path, given: argparse.Namespace) -> int:
+    """Start the servers, measure, and print the figures."""
+    from demitasse import Net
+    from demitasse.interop.onnx_export import export_onnx
+
+    (folder / "net.prototxt").write_text(NET)
+    net = Net(folder / "net.prototxt", "TEST", device="cpu", seed=1)
+    net.save(folder / "net.caffemodel")
+    export_onnx(net, None, folder / "net.onnx")
+    values = np.random.default_rng(1).standard_normal((1, 3, 48, 48)).astype(np.float32)
+    np.save(folder / "x.npy", values)
+    np.save(folder / "y.npy", net.predict(values)["prob"])
+    servers = {
+        "demitasse": (["-m", "demitasse", "serve", "net.caffemodel", "--port"], "Ready"),
+        "demitasse, alone": (
+            ["-m", "demitasse", "serve", "net.caffemodel", "--max_batch", "1", "--port"],
+            "Ready",
+        ),
+        "ONNX Runtime": (["-c", PEER, "net.onnx"], ""),
+    }
+    running, ports = {}, {}
+    try:
+        for name, (command, _) in servers.items():
+            ports[name] = free_port()
+            running[name] = subprocess.Popen(
+                [sys.executable, *command, str(ports[name])], cwd=folder, stdout=subprocess.DEVNULL
+            )
+        for port in ports.values():
+            wait_for(port)
+        wrong = 0
+        print(f"{'server':18} {'clients':>7} {'answers/s':>9} {'p50':>7} {'p99':>7} {'p99.9':>7}")
+        for _ in range(given.rounds):
+            for clients in given.clients:
+                for name, port in ports.items():
+                    found = measured(folder, port, clients, given.seconds)
+                    wrong += found["wrong"]
+                    print(row(name, clients, found), flush=True)
+        left = given.minutes * 60 - given.seconds * given.rounds * len(given.clients) * len(ports)
+        process = running["demitasse"]
+        tenth = measured(folder, ports["demitasse"], given.connections, max(left, 20) / 10)
+        before = resident(process.pid)
+        found = measured(folder, ports["demitasse"], given.connections, max(left, 20) * 0.9)
+        after = resident(process.pid)
+        print(row("demitasse", given.connections, found))
+        wrong += tenth["wrong"] + found["wrong"]
+        print(f"memory {before:.0f} MiB after a tenth, {after:.0f} MiB at the end; {wrong} wrong")
+        return int(wrong > 0 or after > MAX_GROWTH * before)
+    finally:
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            process.wait()
+
+
+def measured(folder: Path, port: int, clients: int, seconds: float) -> dict[str, float]:
+    """Load a server from a process of its own, whose work does not delay this one."""
+    how = {"folder": str(folder), "port": port, "clients": clients, "seconds": seconds}
+    command = [sys.executable, __file__, "--load", json.dumps(how)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+async def load(folder: str, port: int, clients: int, seconds: float) -> dict[str, float]:
+    """Ask a server from many connections; return the figures."""
+    x, y = (np.load(f"{folder}/{name}.npy") for name in "xy")
+    inputs = {"name": "data", "datatype": "FP32", "shape": list(x.shape)}
+    inputs["parameters"] = {"binary_data_size": x.nbytes}
+    head = json.dumps({"inputs": [inputs], "parameters": {"binary_data_output": True}}).encode()
+    request = (
+        f"POST /v2/models/net/infer HTTP/1.1\r\nHost: a\r\nContent-Length: {len(head) + x.nbytes}"
+        f"\r\nInference-Header-Content-Length: {len(head)}\r\n\r\n"
+    ).encode() + head
+    request += x.tobytes()
+    times: list[float] = []
+    wrong = 0
+    end = time.perf_counter() + seconds
+
+    async def client(number: int) -> None:
+        nonlocal wrong
+        await asyncio.sleep(number * 0.002)
+        reader = writer = None
+        while time.perf_counter() < end:
+            if writer is None:
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            start = time.perf_counter()
+            try:
+                writer.write(request)
+                answer = await reader.readuntil(b"\r\n\r\n")
+                length = re.search(rb"content-length: (\d+)", answer.lower().split(b"inference")[0])
+                length = length or re.search(rb"\r\ncontent-length: (\d+)", answer.lower())
+                content = await reader.readexactly(int(length[1]))
+            except (OSError, asyncio.IncompleteReadError):
+                writer.close()
+                writer = None
+                wrong += 1
+                continue
+            if b" 503 " in answer:  # the queue is full, and says so
+                await asyncio.sleep(0.05)
+                continue
+            times.append(time.perf_counter() - start)
+            values = np.frombuffer(content[-y.nbytes :], np.float32)
+            wrong += not np.allclose(values, y.ravel(), rtol=1e-4, atol=1e-6)
+        if writer is not None:
+            writer.close()
+
+    await asyncio.gather(*(client(number) for number in range(clients)))
+    p50, p99, p999 = np.quantile(times, [0.5, 0.99, 0.999]) * 1000 if times else (0, 0, 0)
+    rate = len(times) / seconds
+    return {"rate": rate, "p50": p50, "p99": p99, "p999": p999, "wrong": wrong}
+
+
+def row(name: str, clients: int, found: dict[str, float]) -> str:
+    """Return a line of the table."""
+    times = " ".join(f"{found[one]:7.1f}" for one in ("p50", "p99", "p999"))
+    return f"{name:18} {clients:7} {found['rate']:9.1f} {times}"
+
+
+def resident(pid: int) -> float:
+    """Return the resident memory of a process and its children, in MiB."""
+    total = int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        for child in (thread / "children").read_text().split():
+            total += resident(int(child))
+    return total
+
+
+def free_port() -> int:
+    """Return the number of a port that is free."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port: int = one.getsockname()[1]
+        return port
+
+
+def wait_for(port: int) -> None:
+    """Wait until a server listens."""
+    import socket
+
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    message = f"no server listens at port {port}"
+    raise TimeoutError(message)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
