@@ -27,8 +27,8 @@ class BatchNorm(Layer):
     """Normalise each channel; may run in place.
 
     ``use_global_stats`` is true in phase TEST and false in TRAIN unless it is given. With
-    ``scale_bias``, or a filler, it is NVCaffe's layer, which then scales and shifts each channel;
-    that is not compared with the original.
+    ``scale_bias``, or a filler, it is the layer of NVCaffe and of Intel Caffe's MKL engines, which
+    then scales and shifts each channel; that is not compared with the originals.
 
     Shapes: bottom (N, C, ...), or (N,) of a single channel -> top the same. Parameters, none of
     them trained: sum of means (C,), sum of variances (C,), their common factor (1,). NVCaffe's has

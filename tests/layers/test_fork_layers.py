@@ -376,3 +376,15 @@ def test_maps_without_a_region_give_one(backend):
 
     np.testing.assert_array_equal(net.blobs["y"].data.reshape(-1), [0, 1, 1, 10, 10])
     np.testing.assert_array_equal(net.blobs["scored"].data.reshape(-1), [0] * 6)
+
+
+def test_batch_norm_of_intel_with_fillers_scales_and_shifts(backend):
+    x = np.random.default_rng(1).normal(size=(4, 2, 3, 3))
+    fields = "batch_norm_param { filler { value: 2 } bias_filler { value: 3 } }"
+
+    net = net_of(f'type: "BatchNorm" {fields}', {"x": x}, backend, phase="TRAIN")
+
+    assert len(net.params["layer"]) == 5
+    spread = np.sqrt(x.var(axis=(0, 2, 3), keepdims=True) + 1e-5)
+    want = (x - x.mean(axis=(0, 2, 3), keepdims=True)) / spread * 2 + 3
+    np.testing.assert_allclose(net.blobs["y"].data, want, atol=1e-4)

@@ -169,3 +169,19 @@ def test_a_field_of_pooling_with_several_values_has_one_for_each_axis(text):
 def test_other_fields_with_two_values_are_refused():
     with expect_error(PrototxtError, ErrorCode.UNREADABLE, mentions="two"):
         parse_text("pool: MAX pool: AVE", PoolingParameter)
+
+
+def test_a_message_under_another_name_is_read():
+    text = "filler { value: 2 } bias_filler { value: 3 }"
+
+    parsed = parse(text, caffe_pb2.BatchNormParameter)
+
+    assert parsed.message.scale_filler.value == 2
+    assert parsed.message.bias_filler.value == 3
+    [warning] = parsed.warnings
+    assert "Intel Caffe" in warning.message
+
+
+def test_a_message_under_both_names_is_refused():
+    with expect_error(PrototxtError, ErrorCode.UNREADABLE, mentions="two"):
+        parse_text("scale_filler { } filler { }", caffe_pb2.BatchNormParameter)

@@ -153,11 +153,11 @@ class Parser:
         if token.kind != NAME:
             raise Skip(token, f"expected a field name, found {token_text(token.kind, token.text)}")
         cursor.advance()
-        field = shape.fields.get(token.text)
+        field = shape.fields.get(token.text) or self._other_name(shape, token)
         if field is None:
             self._unknown(message, shape, token)
         else:
-            earlier = first.setdefault(token.text, token)
+            earlier = first.setdefault(field.name, token)
             listed = "" if field.repeated else dialects.list_of(shape.name, token.text)
             if listed and (earlier is not token or cursor.begins_list()):
                 field = self._list(message, shape, token, listed)
@@ -169,6 +169,16 @@ class Parser:
             self._known(message, field, token)
         if not cursor.take(","):
             cursor.take(";")
+
+    def _other_name(self, shape: Schema, name: Token) -> Field | None:
+        """Return the message field that a fork has under another name, or None."""
+        entry = dialects.lookup(shape.name, name.text)
+        field = shape.fields.get(entry.target) if entry else None
+        if entry is None or field is None or field.type != MESSAGE:
+            return None
+        done = f"{name.text} is not known to Caffe, but to {entry.forks}: read as {entry.target}"
+        self._warn(name, done, "foreign-field")
+        return field
 
     def _list(self, message: Any, shape: Schema, name: Token, listed: str) -> Field:
         """Return the repeated field for a field with several values; move the first value there."""
