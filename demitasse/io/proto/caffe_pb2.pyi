@@ -91,6 +91,7 @@ __all__ = [
     "PythonParameter",
     "ROIPoolingParameter",
     "ROIWarpingParameter",
+    "RandomResizeParameter",
     "ReLU6Parameter",
     "ReLUParameter",
     "RecurrentParameter",
@@ -1291,6 +1292,7 @@ class TransformationParameter(Message):
     RESIZE_PARAM_FIELD_NUMBER: Final = 8
     NOISE_PARAM_FIELD_NUMBER: Final = 9
     EMIT_CONSTRAINT_FIELD_NUMBER: Final = 10
+    RANDOM_RESIZE_PARAM_FIELD_NUMBER: Final = 15
     SCALE_FACTORS_FIELD_NUMBER: Final = 5001
     scale: float
     mirror: bool
@@ -1313,6 +1315,8 @@ class TransformationParameter(Message):
     @property
     def emit_constraint(self) -> EmitConstraint: ...
     @property
+    def random_resize_param(self) -> RandomResizeParameter: ...
+    @property
     def scale_factors(self) -> _Scalars[float]: ...
     def __init__(
         self,
@@ -1331,6 +1335,7 @@ class TransformationParameter(Message):
         resize_param: ResizeParameter | Mapping[str, Any] | None = ...,
         noise_param: NoiseParameter | Mapping[str, Any] | None = ...,
         emit_constraint: EmitConstraint | Mapping[str, Any] | None = ...,
+        random_resize_param: RandomResizeParameter | Mapping[str, Any] | None = ...,
         scale_factors: Iterable[float] | None = ...,
     ) -> None: ...
 
@@ -2764,6 +2769,22 @@ class ResizeParameter(Message):
         pad_mode: int | str | None = ...,
         pad_value: Iterable[float] | None = ...,
         interp_mode: Iterable[int | str] | None = ...,
+    ) -> None: ...
+
+class RandomResizeParameter(Message):
+    MIN_SIZE_FIELD_NUMBER: Final = 1
+    MAX_SIZE_FIELD_NUMBER: Final = 2
+    RESIZE_PARAM_FIELD_NUMBER: Final = 3
+    min_size: int
+    max_size: int
+    @property
+    def resize_param(self) -> ResizeParameter: ...
+    def __init__(
+        self,
+        *,
+        min_size: int | None = ...,
+        max_size: int | None = ...,
+        resize_param: ResizeParameter | Mapping[str, Any] | None = ...,
     ) -> None: ...
 
 class SaveOutputParameter(Message):

@@ -23,7 +23,7 @@ from demitasse.layers.data_layers.base import EpochDataLayer
 from demitasse.layers.data_layers.image_data import find_image, new_size
 from demitasse.layers.registry import register_layer
 
-UNUSED = ("mean_file", "expand_param", "resize_param")
+UNUSED = ("mean_file", "expand_param", "resize_param", "random_resize_param")
 """Unsupported fields of ``transform_param``."""
 
 

@@ -1,9 +1,10 @@
-"""Augmentation by SSD's fields of ``transform_param``.
+"""Augmentation by the fields of SSD and Intel Caffe in ``transform_param``.
 
-``distort_param`` comes first, then ``expand_param``, ``resize_param`` and ``noise_param``, in
-**both** phases, as in SSD: a test net omits unwanted fields. The transformer crops, mirrors and
-scales afterwards. In SSD the first two fields work in AnnotatedData layers only. Images with
-objects have their own augmenter, which crops by ``batch_sampler`` after ``expand_param``.
+``distort_param`` comes first, then ``expand_param``, ``resize_param``, ``noise_param`` and Intel
+Caffe's ``random_resize_param``, in **both** phases, as in the forks: a test net omits unwanted
+fields. The transformer crops, mirrors and scales afterwards. In SSD the first two fields work in
+AnnotatedData layers only. Images with objects have their own augmenter, which crops by
+``batch_sampler`` after ``expand_param``.
 
 Not compared with the original.
 
@@ -19,14 +20,22 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from demitasse.errors import ConfigError, ErrorCode, ShapeError
-from demitasse.io.data.transform.geometric import BOX, EmitFilter, Expand, Resize, Sample, cut
+from demitasse.io.data.transform.geometric import (
+    BOX,
+    EmitFilter,
+    Expand,
+    RandomResize,
+    Resize,
+    Sample,
+    cut,
+)
 from demitasse.io.data.transform.photometric import Distort, Noise
 from demitasse.io.data.transform.random import Draws
 from demitasse.io.proto import BatchSampler, TransformationParameter
 
 __all__ = ["FIELDS", "AnnotatedAugmenter", "Augmenter", "Step", "need_bytes"]
 
-FIELDS = ("distort_param", "expand_param", "resize_param", "noise_param")
+FIELDS = ("distort_param", "expand_param", "resize_param", "noise_param", "random_resize_param")
 
 Step = Callable[[np.ndarray, Draws], np.ndarray]
 
@@ -71,6 +80,18 @@ class Augmenter:
             self.steps.append(resize)
         if param.HasField("noise_param"):
             self.steps.append(Noise(param.noise_param))
+        if param.HasField("random_resize_param"):
+            if not crops or param.mean_file:
+                field = "mean_file" if crops else "crop_size"
+                message = (
+                    "random_resize_param makes images of many sizes; set crop_size, and give "
+                    "mean_value instead of mean_file"
+                )
+                raise ConfigError(message, code=ErrorCode.CONFLICT, field=field)
+            if param.noise_param.convert_to_lab:
+                message = "random_resize_param resizes bytes; remove noise_param.convert_to_lab"
+                raise ConfigError(message, code=ErrorCode.CONFLICT, field="random_resize_param")
+            self.steps.append(RandomResize(param.random_resize_param))
 
     def __bool__(self) -> bool:
         """Return True if there are any steps."""

@@ -33,6 +33,7 @@ from demitasse.io.proto import (
     BatchSampler,
     EmitConstraint,
     ExpansionParameter,
+    RandomResizeParameter,
     ResizeParameter,
     SampleConstraint,
     Sampler,
@@ -292,6 +293,39 @@ class Resize:
         padded[...] = to_uint8(np.array(values)).reshape(-1, 1, 1)
         padded[:, above : above + H, beside : beside + W] = image
         return padded
+
+
+class RandomResize:
+    """Resizes images so that the shorter side has a random length.
+
+    Source: Intel Caffe (intel/caffe), ``src/caffe/data_transformer.cpp`` (RandomResizeImage).
+
+    Args:
+        param: Least and largest length, and interpolation.
+
+    Raises:
+        ConfigError: The least length is above the largest.
+    """
+
+    def __init__(self, param: RandomResizeParameter) -> None:
+        self._least, self._most = param.min_size, param.max_size
+        ways = param.resize_param.interp_mode
+        self._ways = [ResizeParameter.Interp_mode.Name(way) for way in ways] or ["LINEAR"]
+        if 0 < self._most < self._least:
+            message = f"got min_size {self._least} and max_size {self._most}; exchange the two"
+            raise ConfigError(
+                message, code=ErrorCode.OUT_OF_RANGE, field="random_resize_param.max_size"
+            )
+
+    def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
+        """Return a resized image. Shapes: (C, H, W) -> (C, height, width), uint8."""
+        H, W = image.shape[1:]
+        least, most = self._least or min(H, W), self._most or max(H, W)
+        side = least + draws.one_of(Choice.RANDOM_SIZE, max(1, most - least + 1))
+        height = side if H < W else int(FLOAT(H) / FLOAT(W) * FLOAT(side))
+        width = int(FLOAT(W) / FLOAT(H) * FLOAT(side)) if H < W else side
+        way = self._ways[draws.one_of(Choice.RANDOM_INTERPOLATION, len(self._ways))]
+        return interpolate(image, height, width, way)
 
 
 DRAWN = 4

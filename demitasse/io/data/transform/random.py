@@ -107,6 +107,8 @@ class Choice(IntEnum):
     PIXELS = auto()
     SAMPLES = auto()
     SAMPLE = auto()
+    RANDOM_SIZE = auto()
+    RANDOM_INTERPOLATION = auto()
 
 
 AUGMENT_WORDS = 24

@@ -456,3 +456,42 @@ def test_the_record_at_fault_is_named():
         )
 
     assert caught.value.index == 1
+
+
+# -- random_resize_param -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "bounds", "share", "becomes"),
+    [
+        ((12, 16), "min_size: 6 max_size: 6", 0.5, (6, 8)),
+        ((16, 12), "min_size: 6 max_size: 6", 0.5, (8, 6)),
+        ((10, 10), "min_size: 6 max_size: 9", 0, (6, 6)),
+        ((10, 10), "min_size: 6 max_size: 9", 0.9999, (9, 9)),
+        ((10, 15), "min_size: 6 max_size: 9", 0.5, (8, 12)),
+        ((10, 15), "", 0, (10, 15)),  # from the image's shorter side
+        ((10, 15), "", 0.9999, (15, 22)),  # to its longer side
+        ((7, 11), "min_size: 5 max_size: 5 resize_param { interp_mode: CUBIC }", 0, (5, 7)),
+    ],
+)
+def test_the_shorter_side_gets_a_random_length(size, bounds, share, becomes):
+    text = f"crop_size: 5 random_resize_param {{ {bounds} }}"
+
+    assert augment(text, random_image(*size), random_size=share).shape == (3, *becomes)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("random_resize_param { min_size: 6 }", ErrorCode.CONFLICT),
+        ("crop_size: 5 mean_file: 'a' random_resize_param { }", ErrorCode.CONFLICT),
+        ("crop_size: 5 random_resize_param { min_size: 6 max_size: 5 }", ErrorCode.OUT_OF_RANGE),
+        (
+            "crop_size: 5 noise_param { convert_to_lab: true } random_resize_param { }",
+            ErrorCode.CONFLICT,
+        ),
+    ],
+)
+def test_a_random_size_needs_a_crop_and_bounds_in_order(text, code):
+    with expect_error(ConfigError, code):
+        Augmenter(param(text))
