@@ -56,6 +56,9 @@ EXIT_CODES: dict[type[BaseException], int] = {
 }
 """Exception -> exit code; the first match counts. Wrong usage is click's own 2."""
 
+CAUGHT: tuple[type[BaseException], ...] = (*EXIT_CODES, RuntimeError)
+"""Exceptions that may have a message; libraries raise RuntimeErrors for lack of threads."""
+
 
 _broken: list[str] = []
 """Parts of the command line that contain line breaks, longest first."""
@@ -125,7 +128,7 @@ def handle_errors() -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise  # click exits quietly when the reader has closed the pipe
-    except (*EXIT_CODES, RuntimeError) as caught:
+    except CAUGHT as caught:
         error = lack_of_threads(caught)
         if not isinstance(error, tuple(EXIT_CODES)):
             raise
