@@ -185,3 +185,10 @@ def test_a_message_under_another_name_is_read():
 def test_a_message_under_both_names_is_refused():
     with expect_error(PrototxtError, ErrorCode.UNREADABLE, mentions="two"):
         parse_text("scale_filler { } filler { }", caffe_pb2.BatchNormParameter)
+
+
+def test_an_enum_value_under_another_name_is_read():
+    parsed = parse("pool: AVE_TF", PoolingParameter)
+
+    assert parsed.message == PoolingParameter(pool=PoolingParameter.AVE_EXC_PAD)
+    assert "AVE_EXC_PAD" in parsed.warnings[0].message

@@ -73,6 +73,11 @@ def list_of(message: str, field: str) -> str:
     return str(_table()["lists"].get(f"{message}.{field}", ""))
 
 
+def value_of(field: str, value: str) -> str:
+    """Return the name here of a fork's enum value, or an empty string."""
+    return str(_table()["enum_values"].get(f"{field}.{value}", ""))
+
+
 def forks_of_field(message: str, field: str) -> str:
     """Return the forks with a field that Caffe does not have, or an empty string."""
     entry = lookup(message, field)

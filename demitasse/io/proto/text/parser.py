@@ -300,6 +300,11 @@ class Parser:
                 return number
         elif token.text in field.values and not negative:
             return field.values[token.text]
+        renamed = dialects.value_of(field.name, token.text)
+        if renamed in field.values:
+            done = f"{token.text} is not known to Caffe: read as {field.name}: {renamed}"
+            self._warn(token, done, "foreign-field")
+            return field.values[renamed]
         message = f"{field.name} has no value {short(token.text)}"
         message += suggestion(token.text, field.values)
         if field.name == "type" and (fork := dialects.fork_of_v1_type(token.text)):
