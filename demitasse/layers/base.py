@@ -182,6 +182,8 @@ class Layer(Arrays):
             if old in vars(cls):
                 warn_once(f"{cls.__name__}.{old}", new, stacklevel=4)
                 setattr(cls, new, vars(cls)[old])
+        if {"state_dict", "load_state_dict"} <= set(vars(cls)) and "state" not in vars(cls):
+            cls.state, cls.set_state = _module_state, _load_module_state  # type: ignore[method-assign]
 
     def __init__(
         self, param: LayerParameter, phase: str = "TEST", context: LayerContext | None = None
@@ -536,6 +538,20 @@ class Layer(Arrays):
         blob = self._blob((), self.name)
         blob.from_proto(proto)
         return blob
+
+
+STATE = "state_dict"
+"""Key of what ``state_dict`` returns among the values of ``Layer.state``."""
+
+
+def _module_state(self: Any) -> dict[str, Any]:
+    """Return the state of a layer with the methods of modules of PyTorch."""
+    return {STATE: self.state_dict()}
+
+
+def _load_module_state(self: Any, state: dict[str, Any]) -> None:
+    if STATE in state:
+        self.load_state_dict(state[STATE])
 
 
 for _old, _new in RENAMED.items():

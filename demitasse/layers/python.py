@@ -20,14 +20,11 @@ from typing import Any
 from demitasse.compat import caffe_import_hook as caffe_name
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError
 from demitasse.io.proto import LayerParameter
-from demitasse.layers.base import Blobs, Flags, Layer
+from demitasse.layers.base import STATE, Blobs, Flags, Layer
 from demitasse.layers.checks import missing
 from demitasse.layers.context import LayerContext
 from demitasse.layers.registry import register_layer
 from demitasse.layers.user_layer import BlobVec, Phase, RawBlobVec, UserLayer
-
-STATE = "state_dict"
-"""Key of the state of a user's layer."""
 
 
 class Python(Layer):

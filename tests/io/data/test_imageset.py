@@ -11,7 +11,7 @@ from expect_error import expect_error
 from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.data.databases.database import open_db, records
 from demitasse.io.data.databases.datum import array_to_datum, datum_to_array
-from demitasse.io.data.databases.writing import Records, resumable_database
+from demitasse.io.data.databases.writing import Records, new_database, resumable_database
 from demitasse.io.data.images.codecs import read_image
 from demitasse.io.data.images.resize import resize_image
 from demitasse.io.data.imageset import ImageSet, convert_imageset, read_lines
@@ -331,6 +331,24 @@ def test_a_folder_of_the_user_is_not_taken_for_an_interrupted_database(tmp_path,
             add_a_record(tmp_path, resume=resume)
 
     assert file.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("make", [resumable_database, new_database])
+def test_files_that_come_to_the_place_meanwhile_stay(tmp_path, make, overwrite):
+    if overwrite:
+        add_a_record(tmp_path)
+    options = {"settings": {}} if make is resumable_database else {}
+
+    def write():
+        with make(tmp_path / "db", backend="LMDB", overwrite=overwrite, **options):
+            (tmp_path / "db").mkdir(exist_ok=True)
+            (tmp_path / "db" / "a.jpg").write_bytes(b"mine")
+
+    with expect_error(DataError, code=ErrorCode.EXISTS):
+        write()
+
+    assert (tmp_path / "db" / "a.jpg").read_bytes() == b"mine"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX locks")

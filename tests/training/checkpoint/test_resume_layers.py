@@ -101,6 +101,16 @@ class Running(Layer):
         self.total = state["total"]
 
 
+class ModuleLike(Running):
+    """Layer on the device with the methods of a module of PyTorch."""
+
+    def state_dict(self):
+        return {"total": self.total}
+
+    def load_state_dict(self, state):
+        self.total = state["total"]
+
+
 class Unsaved(Running):
     """Layer on the device with state that no hook returns."""
 
@@ -390,8 +400,9 @@ def test_a_layer_that_cannot_save_its_state_is_reported(kind, tmp_path, caplog):
         assert len(caplog.records) == 2
 
 
-def test_a_value_of_a_layer_on_the_device_resumes(tmp_path, backend):
-    check_resumes(net_of(python_layer("Running")), tmp_path, device=backend)
+@pytest.mark.parametrize("kind", ["Running", "ModuleLike"])
+def test_a_value_of_a_layer_on_the_device_resumes(kind, tmp_path, backend):
+    check_resumes(net_of(python_layer(kind)), tmp_path, device=backend)
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, np.array([{}]), lambda: 0])

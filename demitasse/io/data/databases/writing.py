@@ -183,6 +183,7 @@ def new_database(path: Path, backend: str, *, overwrite: bool = False) -> Iterat
     with partial_folder(path) as folder:
         with closing(open_db(folder / "database", backend, "new")) as database:
             yield database
+        _need_room(path, overwrite=overwrite)  # files may have come meanwhile
         put_in_place(folder / "database", path)
 
 
@@ -234,6 +235,7 @@ def resumable_database(
                 with atomic_write(folder / SETTINGS) as file:
                     file.write(json.dumps(settings).encode())
             yield database
+        _need_room(path, overwrite=overwrite)  # files may have come meanwhile
         put_in_place(folder / "database", path)
         shutil.rmtree(folder, ignore_errors=True)
 
