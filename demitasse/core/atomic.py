@@ -29,8 +29,10 @@ from typing import TYPE_CHECKING, BinaryIO
 from demitasse.core.hashing import digest
 from demitasse.core.paths import regular_file
 
-if sys.platform != "win32":
+try:
     import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -139,7 +141,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
     Raises:
         BlockingIOError: Another process has locked the folder.
     """
-    if sys.platform == "win32":
+    if fcntl is None:
         yield
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -160,7 +162,7 @@ def _lock(handle: int) -> bool:
     Raises:
         BlockingIOError: Another process has locked the file.
     """
-    if sys.platform == "win32":
+    if fcntl is None:
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

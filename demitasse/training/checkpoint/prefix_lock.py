@@ -21,10 +21,10 @@ from pathlib import Path
 from demitasse.core.log import get_logger
 from demitasse.errors import ErrorCode, SnapshotError
 
-if sys.platform == "win32":
-    import msvcrt
-else:
+try:
     import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 log = get_logger(__name__)
 
@@ -196,11 +196,15 @@ def _lock(handle: int) -> None:
         OSError: The system cannot lock the file.
     """
     try:
-        if sys.platform == "win32":
+        if fcntl is not None:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        elif sys.platform == "win32":
+            import msvcrt
+
             os.lseek(handle, BYTE, os.SEEK_SET)
             msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
         else:
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     except PermissionError as error:  # some systems say so of a lock of another process
         raise BlockingIOError(error.errno, error.strerror) from None
 
