@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.onednn.arguments import written_layout
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.ops import Activation, Op
 from demitasse.backends.step import Declined, LayoutUse, Operand, Operands, Step
 
-__all__ = ["NEEDS_BOTTOM", "FusedStep", "OnednnStep", "Runnable", "op_title"]
+__all__ = ["NEEDS_BOTTOM", "Derived", "FusedStep", "OnednnStep", "Runnable", "op_title"]
 
 O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
 
@@ -41,6 +43,31 @@ class Runnable(Protocol):
         """The layouts of the blobs that it writes, and of those that it prefers to read."""
 
 
+class Derived(ABC):
+    """Values that are computed from parameters, again after each change.
+
+    Args:
+        params: The parameters.
+    """
+
+    def __init__(self, params: Sequence[Operand]) -> None:
+        self._params = params
+        self._versions: list[tuple[int, int]] = []
+
+    def follow(self) -> None:
+        """Compute the values again if a parameter has changed; called in every pass."""
+        present = [(m.serial, m.version) for m in [blob.data_memory for blob in self._params]]
+        if present != self._versions:
+            command_queue.mark_incomplete()
+            with command_queue.immediate():  # in memory that all Steps share
+                self._derive()
+            self._versions = present
+
+    @abstractmethod
+    def _derive(self) -> None:
+        """Compute the values."""
+
+
 class OnednnStep(Step[Engine, O], Generic[O]):
     """Primitives of the library that run in order, forward and backward.
 
@@ -50,6 +77,8 @@ class OnednnStep(Step[Engine, O], Generic[O]):
     Attributes:
         forward_calls: Calls of the forward pass, once prepared.
         backward_calls: Calls of the backward pass, once prepared.
+        derived: Values that are brought up to date before the forward calls.
+        followers: Names of the other operations that the forward calls run.
         kept: Bytes besides those of the calls.
 
     Raises:
@@ -66,6 +95,8 @@ class OnednnStep(Step[Engine, O], Generic[O]):
             raise Declined(message)
         self.forward_calls: list[Runnable] = []
         self.backward_calls: list[Runnable] = []
+        self.derived: Sequence[Derived] = ()
+        self.followers: Sequence[str] = ()
         self.kept_bytes = 0
 
     @property
@@ -82,7 +113,7 @@ class OnednnStep(Step[Engine, O], Generic[O]):
 
     @property
     def code(self) -> str:
-        return _names(self.forward_calls)
+        return " + ".join([_names(self.forward_calls), *self.followers])
 
     @property
     def backward_code(self) -> str:
@@ -130,6 +161,8 @@ class OnednnStep(Step[Engine, O], Generic[O]):
         return engine.part(channel_slice) if last else layout
 
     def forward(self) -> None:
+        for values in self.derived:
+            values.follow()
         for call in self.forward_calls:
             call()
 
@@ -151,10 +184,6 @@ class FusedStep(OnednnStep[O]):
         super().__init__(first.engine, first.op, first.at)
         self.forward_calls = [call]
         self.followers = followers
-
-    @property
-    def code(self) -> str:
-        return " + ".join([super().code, *self.followers])
 
 
 def op_title(op: Op) -> str:

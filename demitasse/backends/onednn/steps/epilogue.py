@@ -11,7 +11,6 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.rectifiers import rectifier_of
 from demitasse.backends.onednn.jit_adapters.unary import factors_call
@@ -22,7 +21,7 @@ from demitasse.backends.onednn.library.primitive import (
     candidates,
     lent_attributes,
 )
-from demitasse.backends.onednn.step import FusedStep, OnednnStep, Runnable, op_title
+from demitasse.backends.onednn.step import Derived, FusedStep, OnednnStep, Runnable, op_title
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.conv_operands import Folded
 from demitasse.backends.onednn.steps.convolution import ConvStep
@@ -42,7 +41,6 @@ __all__ = [
     "fold",
     "links_of",
     "values",
-    "versions_of",
 ]
 
 
@@ -147,7 +145,7 @@ def _is_sum(op: ops.Op) -> bool:
     return isinstance(op, ops.Eltwise) and op.operation == "SUM" and op.coefficients == ONES
 
 
-class FoldedWeights:
+class FoldedWeights(Derived):
     """Weights and offsets of a convolution, and of what multiplies its channels after it.
 
     Args:
@@ -161,19 +159,9 @@ class FoldedWeights:
     def __init__(self, conv: ConvStep, links: Sequence[Link]) -> None:
         self.folded = Folded(aligned(conv.maps[1]))
         self._conv, self._links = conv, links
-        self._blobs = [*conv.at.params, *(blob for _, at in links for blob in at.params)]
-        self._versions: list[tuple[int, int]] = []
+        super().__init__([*conv.at.params, *(blob for _, at in links for blob in at.params)])
 
-    def follow(self) -> None:
-        """Make them again if a parameter has changed."""
-        present = versions_of(self._blobs)
-        if present != self._versions:
-            command_queue.mark_incomplete()
-            with command_queue.immediate():  # in memory that all Steps share
-                self._fold()
-            self._versions = present
-
-    def _fold(self) -> None:
+    def _derive(self) -> None:
         """Multiply factors into the weights, channel by channel, and add up the offsets."""
         conv, bias = self._conv, self.folded.bias
         params, channels = conv.at.params, bias.shape[0]
@@ -196,11 +184,9 @@ class FoldedStep(FusedStep[ops.Conv]):
     The folded weights are made again when a parameter has changed.
     """
 
-    deferrable = True  # those are its own
-
     def __init__(self, conv: ConvStep, epilogue: Epilogue, followers: Sequence[str]) -> None:
-        self.weights = FoldedWeights(conv, epilogue.links)
-        folded = self.weights.folded
+        weights = FoldedWeights(conv, epilogue.links)
+        folded = weights.folded
         call = conv.fused(
             epilogue.target,
             epilogue.then,
@@ -210,11 +196,7 @@ class FoldedStep(FusedStep[ops.Conv]):
             pool=epilogue.pool,
         )
         super().__init__(conv, call, followers)
-        self.kept_bytes = folded.bias.nbytes
-
-    def forward(self) -> None:
-        self.weights.follow()
-        super().forward()
+        self.derived, self.kept_bytes = [weights], folded.bias.nbytes
 
 
 Link = tuple[ops.BatchNorm | ops.Scale, Operands]
@@ -233,20 +215,14 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         Declined: They are others, or oneDNN has no fast code for the sizes.
     """
 
-    deferrable = True  # the factors that it makes anew are its own
-
     def __init__(self, engine: Engine, chain: Sequence[ops.Op], at: Sequence[Operands]) -> None:
         shape = at[0].bottom[0].shape
         links = links_of(chain, at, shape)
         super().__init__(engine, links[0][0], at[0])
         self.shape, self.followers = shape, [op_title(op) for op in chain[1:]]
         self.factors = FixedFactors(shape[1], links)
-        self.kept_bytes = self.factors.nbytes
+        self.derived, self.kept_bytes = [self.factors], self.factors.nbytes
         self.forward_calls = [self._call(at[-1].top[0])]
-
-    @property
-    def code(self) -> str:
-        return " + ".join([super().code, *self.followers])
 
     def _call(self, target: Operand) -> Runnable:
         source = self.at.bottom[0]
@@ -286,12 +262,8 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         fixed = [(Arg.SECOND_SRC, row, factors.factor), (Arg.ADDED, row, factors.offset)]
         return Call(engine, found, arguments, fixed)
 
-    def forward(self) -> None:
-        self.factors.follow()
-        super().forward()
 
-
-class FixedFactors:
+class FixedFactors(Derived):
     """One factor and one offset per channel, computed from the parameters.
 
     Args:
@@ -306,17 +278,11 @@ class FixedFactors:
     def __init__(self, channels: int, links: Sequence[Link]) -> None:
         self.factor, self.offset = aligned(channels), aligned(channels)
         self._links = links
-        self._blobs = [blob for _, own in links for blob in own.params]
-        self._versions: list[tuple[int, int]] = []
+        super().__init__([blob for _, own in links for blob in own.params])
 
-    def follow(self) -> None:
-        """Make them again if a parameter has changed."""
-        present = versions_of(self._blobs)
-        if present != self._versions:
-            command_queue.mark_incomplete()
-            self.factor[...], self.offset[...] = 1.0, 0.0
-            fold(self._links, self.factor, self.offset)
-            self._versions = present
+    def _derive(self) -> None:
+        self.factor[...], self.offset[...] = 1.0, 0.0
+        fold(self._links, self.factor, self.offset)
 
     @property
     def nbytes(self) -> int:
@@ -369,8 +335,3 @@ def fold(links: Sequence[Link], factor: np.ndarray, offset: np.ndarray) -> None:
 def values(blob: Operand) -> np.ndarray:
     """Return a parameter. Shape: (count,)."""
     return blob.data_memory.cpu_data()[: blob.count]
-
-
-def versions_of(blobs: Sequence[Operand]) -> list[tuple[int, int]]:
-    """Return the versions of the parameters' values; called in every pass."""
-    return [(memory.serial, memory.version) for memory in [blob.data_memory for blob in blobs]]

@@ -40,8 +40,6 @@ class SeparableStep(OnednnStep[ops.Conv]):
         Declined: They are others, gradients are wanted, or it would not be faster.
     """
 
-    deferrable = True  # the weights that it makes anew are its own
-
     def __init__(
         self,
         engine: Engine,
@@ -64,10 +62,10 @@ class SeparableStep(OnednnStep[ops.Conv]):
         epilogues[0].decline_all_but("links", "then")
         epilogues[1].decline_all_but("links", "other", "then")
         self.followers = [op_title(op) for op in chain[1:]]
-        self.weights = tuple(
+        self.derived = weights = [
             FoldedWeights(conv, epilogue.links)
             for conv, epilogue in zip((each, pixels), epilogues, strict=True)
-        )
+        ]
         source, target, other = at[0].bottom[0], epilogues[1].target, epilogues[1].other
         y = self.aliased(target, pixels.layouts[2])
         if other is None and y is pixels.layouts[2]:
@@ -78,21 +76,12 @@ class SeparableStep(OnednnStep[ops.Conv]):
                 (each.op, pixels.op),
                 InputArg(Arg.SRC, source, self.expected(source)),
                 OutputArg(Arg.DST, target, y),
-                (self.weights[0].folded, self.weights[1].folded),
+                (weights[0].folded, weights[1].folded),
                 (rectifier_of(epilogues[0].then), rectifier_of(epilogues[1].then)),
                 other=None if other is None else InputArg(Arg.ADDED, other, _beside(y)),
             )
         ]
-        self.kept_bytes = sum(one.folded.bias.nbytes for one in self.weights)
-
-    @property
-    def code(self) -> str:
-        return " + ".join([super().code, *self.followers])
-
-    def forward(self) -> None:
-        for weights in self.weights:
-            weights.follow()
-        super().forward()
+        self.kept_bytes = sum(one.folded.bias.nbytes for one in weights)
 
     def _target_layout(self, target: Operand, usual: Layout) -> Layout:
         """Return the layout in which the output is written.
@@ -135,8 +124,6 @@ class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         Declined: They are others, gradients are wanted, or it would not be faster.
     """
 
-    deferrable = True  # the factors and weights that it makes anew are its own
-
     def __init__(
         self,
         engine: Engine,
@@ -157,10 +144,11 @@ class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
         epilogue.decline_all_but("links", "then")
         super().__init__(engine, links[0][0], at[0])
         self.followers = [op_title(op) for op in chain[1:]]
-        self.factors = FixedFactors(source.shape[1], links)
-        self.weights = FoldedWeights(conv, epilogue.links)
+        factors = FixedFactors(source.shape[1], links)
+        weights = FoldedWeights(conv, epilogue.links)
+        self.derived = [factors, weights]
         folded, expected = (
-            self.weights.folded,
+            weights.folded,
             self.expected(source),
         )
         call, folded.update = pointwise_call(
@@ -172,21 +160,12 @@ class NormedConvStep(OnednnStep[ops.BatchNorm | ops.Scale]):
                 epilogue.target,
                 self.aliased(epilogue.target, conv.layouts[2]),
             ),
-            (self.factors.factor, self.factors.offset),
+            (factors.factor, factors.offset),
             folded.bias,
             rectifier_of(epilogue.then),
         )
         self.forward_calls = [call]
-        self.kept_bytes = self.factors.nbytes + folded.bias.nbytes
-
-    @property
-    def code(self) -> str:
-        return " + ".join([super().code, *self.followers])
-
-    def forward(self) -> None:
-        self.factors.follow()
-        self.weights.follow()
-        super().forward()
+        self.kept_bytes = factors.nbytes + folded.bias.nbytes
 
 
 class GroupedPointwiseStep(WindowStep[ops.Conv]):

@@ -98,10 +98,6 @@ class NormStep(OnednnStep[O]):
         self.jit_forward: NormCall | None = None
         self.jit_backward: NormGradientCall | None = None
 
-    @property
-    def code(self) -> str:
-        return " + ".join([super().code, *self.followers])
-
     def prepare(self) -> None:
         expected = self.expected(self.at.bottom[0], self.parts.shape)
         kernel = norm_kernel(self.engine, self.parts, expected)
