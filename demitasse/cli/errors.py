@@ -69,7 +69,8 @@ def note_arguments(args: Sequence[str]) -> None:
 
     A file whose name contains a line break could otherwise forge a line of the output.
     """
-    parts = {part for arg in args for part in (arg, arg.partition("=")[2], *Path(arg).parts)}
+    found = {part for arg in args for part in (arg, arg.partition("=")[2], *Path(arg).parts)}
+    parts = {part.strip() for part in found}  # a line break at an end forges nothing
     _broken[:] = sorted((part for part in parts if "\n" in part), key=len, reverse=True)
 
 

@@ -10,6 +10,7 @@ import PIL.Image
 import pytest
 
 from demitasse import Net
+from demitasse.cli.errors import note_arguments, printable
 from demitasse.io.data.databases.writing import write_database
 
 pty = pytest.importorskip("pty", reason="needs pseudo-terminals")
@@ -54,6 +55,16 @@ def folder(tmp_path_factory):
     (folder / "pics" / f"{EVIL}2.png").write_bytes(b"no image")
     write_database(folder / "db", [(np.zeros((3, 8, 8), np.uint8), 1)] * 2)
     return folder
+
+
+def test_line_breaks_of_the_output_itself_stay():
+    note_arguments(["\n", "a\n", "--name=b\nc", "d/e\nf/g"])
+    try:
+        shown = printable("a\nb\nc and e\nf.png\n")
+    finally:
+        note_arguments([])
+
+    assert shown == "a\nb\\nc and e\\nf.png\n"
 
 
 MODEL = ["n.prototxt", "--weights", "n.caffemodel"]
