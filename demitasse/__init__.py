@@ -7,6 +7,7 @@ PYTEST_DONT_REWRITE: pytest would warn that its plugin has imported this file al
 """
 
 import logging
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,12 @@ from demitasse.core.html_repr import set_renderer as _set_renderer
 from demitasse.version import __version__
 
 if TYPE_CHECKING:
-    from demitasse import lint, testing
+    from demitasse import layers, lint, testing
     from demitasse.backends import register as register_backend
     from demitasse.benchmark import largest_batch
     from demitasse.blob import Blob
     from demitasse.compat import cvdnn, pycaffe
+    from demitasse.compat.pycaffe.net_spec import NetSpec
     from demitasse.core.config import seed, settings
     from demitasse.core.device import (
         Device,
@@ -71,6 +73,7 @@ __all__ = [
     "LostProcessError",
     "Net",
     "NetError",
+    "NetSpec",
     "OutOfMemoryError",
     "ParallelError",
     "Predictor",
@@ -90,6 +93,7 @@ __all__ = [
     "export_torch",
     "import_onnx",
     "largest_batch",
+    "layers",
     "lint",
     "load_model",
     "load_weights",
@@ -110,6 +114,7 @@ _PACKAGES = {
     "demitasse.benchmark": ["largest_batch"],
     "demitasse.blob": ["Blob"],
     "demitasse.inference.cards": ["Predictor", "load_model"],
+    "demitasse.compat.pycaffe.net_spec": ["NetSpec"],
     "demitasse.core.config": ["seed", "settings"],
     "demitasse.core.device": [
         "Device",
@@ -135,6 +140,7 @@ _HOME = {name: (package, name) for package, names in _PACKAGES.items() for name 
 _MODULES = {
     "cvdnn": "demitasse.compat.cvdnn",
     "data": "demitasse.io.data",
+    "layers": "demitasse.layers",
     "lint": "demitasse.lint",
     "proto": "demitasse.io.proto",
     "pycaffe": "demitasse.compat.pycaffe",
@@ -169,8 +175,9 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return _import(_MODULES[name])
     if name not in _HOME:
-        message = f"module 'demitasse' has no attribute {name!r}"
-        raise AttributeError(message)
+        from demitasse.core import guesses
+
+        raise guesses.attribute_error(sys.modules[__name__], name, guesses.MODULE)
     module, attribute = _HOME[name]
     value = getattr(_import(module), attribute)
     globals()[name] = value

@@ -8,17 +8,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.storage import Stored
 from demitasse.blob.array_input import host_array, is_on
+from demitasse.core import guesses
 from demitasse.core.axes import LEGACY, Axes, checked_shape, flat_list, shape_string
 from demitasse.core.device import Device, current_device
+from demitasse.core.guesses import attribute_error
 from demitasse.core.html_repr import html_of
-from demitasse.errors import DeviceError, ErrorCode, ShapeError
+from demitasse.errors import DeviceError, ErrorCode, NetError, ShapeError
 from demitasse.io.proto import BlobProto, BlobShape, floats, set_floats, stored_shape
 from demitasse.memory import Head, SyncedMemory
 
@@ -62,6 +64,20 @@ class VersionCounter:
         self.number = next(_numbers)
 
 
+class LearningFactors(Protocol):
+    """Factors of a parameter's updates.
+
+    Attributes:
+        lr_mult: Factor of the learning rate.
+        decay_mult: Factor of the weight decay.
+        frozen: True if updates leave the parameter unchanged, momentum included.
+    """
+
+    lr_mult: float
+    decay_mult: float
+    frozen: bool
+
+
 class Blob(Axes):
     """Data and its gradient (``diff``), both of one shape.
 
@@ -71,9 +87,14 @@ class Blob(Axes):
         device: The device; by default the current one.
         name: Name in messages.
 
+    Attributes:
+        learning_factors: Factors of the updates of a net's parameter; None for other blobs.
+
     Raises:
         ShapeError: An axis is negative, or there are too many.
     """
+
+    learning_factors: LearningFactors | None = None
 
     def __init__(
         self,
@@ -573,6 +594,44 @@ class Blob(Axes):
                 f"on {other.device}; move both to one device with net.to(...), or use copy_from"
             )
             raise DeviceError(message, code=ErrorCode.CONFLICT, blob=self.name)
+
+    @property
+    def lr_mult(self) -> float:
+        """Factor of the learning rate of a parameter; 0 freezes the parameter.
+
+        Raises:
+            NetError: The blob is no parameter of a net.
+        """
+        return self._learning_factors().lr_mult
+
+    @lr_mult.setter
+    def lr_mult(self, value: float) -> None:
+        factors = self._learning_factors()
+        factors.lr_mult, factors.frozen = float(value), value == 0
+
+    @property
+    def decay_mult(self) -> float:
+        """Factor of the weight decay of a parameter.
+
+        Raises:
+            NetError: The blob is no parameter of a net.
+        """
+        return self._learning_factors().decay_mult
+
+    @decay_mult.setter
+    def decay_mult(self, value: float) -> None:
+        self._learning_factors().decay_mult = float(value)
+
+    def _learning_factors(self) -> LearningFactors:
+        if self.learning_factors is None:
+            message = f"{self._label()} is no parameter of a net, and has no learning rate"
+            raise NetError(message, code=ErrorCode.UNSUPPORTED, blob=self.name)
+        return self.learning_factors
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise attribute_error(type(self), name, guesses.BLOB)
 
     def __copy__(self) -> NoReturn:
         message = "a blob cannot be copied with copy.copy; use copy_from or share_data"

@@ -147,6 +147,7 @@ class Param:
         owner: The parameter whose memory it shares; None when it is its own, and learnable.
         lr_mult: Its factor of the learning rate; of a sharer, its owner's counts.
         decay_mult: Its factor of the weight decay, likewise.
+        frozen: True if updates leave it unchanged, momentum included.
         given: Those of the two factors that were written.
     """
 
@@ -158,6 +159,7 @@ class Param:
     owner: Param | None = None
     lr_mult: float = 1.0
     decay_mult: float = 1.0
+    frozen: bool = False
     given: set[str] = field(default_factory=set)
 
     @property

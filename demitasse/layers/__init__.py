@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 from demitasse.core.deprecated import deprecated_names
 from demitasse.layers.base import Layer
 from demitasse.layers.context import LayerContext
@@ -23,4 +26,14 @@ __all__ = [
     "unregister",
 ]
 
-__getattr__ = deprecated_names(__name__, {"register": "register_layer"})
+NET_SPEC = "demitasse.compat.pycaffe.net_spec"
+"""Module with the functions that describe layers for ``demitasse.NetSpec``."""
+
+_deprecated = deprecated_names(__name__, {"register": "register_layer"})
+
+
+def __getattr__(name: str) -> Any:
+    """Return the function that describes a layer of a type: ``demitasse.layers.Convolution``."""
+    if name[:1].isupper():
+        return getattr(import_module(NET_SPEC).layers, name)
+    return _deprecated(name)

@@ -201,6 +201,11 @@ class Layer(Arrays):
 
     # -- defined by subclasses -----------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        shapes = ", ".join("x".join(map(str, blob.shape)) for blob in self.blobs)
+        wires = f"{', '.join(self.param.bottom)} -> {', '.join(self.param.top)}".strip()
+        return f"{self.type}({self.name!r}, {wires}{f'; {shapes}' if shapes else ''})"
+
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         """Read the fields and add the parameters; called once."""
 

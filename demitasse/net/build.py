@@ -35,9 +35,17 @@ from demitasse.graph import (
     raise_faults,
     wire,
 )
-from demitasse.io.proto import LayerParameter, NetParameter, Phase, ReadNet, read_net, upgrade_net
+from demitasse.io.proto import (
+    LayerParameter,
+    NetParameter,
+    Phase,
+    ReadNet,
+    read_net,
+    read_net_text,
+    upgrade_net,
+)
 from demitasse.layers import Layer, LayerContext, create_layer
-from demitasse.net.structure import Structure
+from demitasse.net.structure import LayerSequence, Structure
 
 __all__ = [
     "as_sequence",
@@ -64,12 +72,14 @@ WORTH_THREADS = 1 << 18
 def read_source(
     source: str | os.PathLike[str] | NetParameter, ignore_unknown_fields: bool
 ) -> ReadNet:
-    """Return the current form of a file, or of a copy of a message."""
+    """Return the current form of a file, of prototxt in a string, or of a copy of a message."""
     if isinstance(source, NetParameter):
         param = NetParameter()
         param.CopyFrom(source)
         upgrade_net(param)
         return ReadNet(param)
+    if isinstance(source, str) and ("\n" in source or "{" in source):
+        return read_net_text(source, ignore_unknown_fields=ignore_unknown_fields)
     return read_net(source, ignore_unknown_fields=ignore_unknown_fields)
 
 
@@ -85,15 +95,29 @@ def resolve_base_dir(base_dir: str | os.PathLike[str] | None, file: str) -> Path
     return Path(file).parent if file else None
 
 
-def phase_number(phase: str | int) -> Any:
+def order_arguments(phase: Any, weights: Any) -> tuple[Any, Any]:
+    """Return phase and weights, which pycaffe takes as ``Net(file, weights, phase)``, too."""
+    if phase is None or _is_phase(phase) or not (weights is None or _is_phase(weights)):
+        return phase, weights
+    is_file = not isinstance(phase, (str, int)) or Path(str(phase)).suffix
+    return (weights, phase) if is_file else (phase, weights)
+
+
+def _is_phase(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.upper() in dict(Phase.items())
+    return value in dict(Phase.items()).values() if isinstance(value, int) else False
+
+
+def phase_number(phase: object) -> Any:
     """Return the number of a phase given by name or number.
 
     Raises:
         ConfigError: There is no such phase.
     """
     known = dict(Phase.items())
-    if phase in known:
-        return known[str(phase)]
+    if str(phase).upper() in known:
+        return known[str(phase).upper()]
     if phase in known.values():
         return phase
     message = f"got phase {phase!r}, expected TRAIN or TEST"
@@ -226,7 +250,7 @@ def assemble(
     structure = Structure(
         message=split,
         graph=graph,
-        layers=tuple(layers),
+        layers=LayerSequence(layers),
         blob_list=tuple(blobs),
         needs=needs,
         param_records=tuple(records),
@@ -234,6 +258,8 @@ def assemble(
         memory_used=memory_used,
     )
     structure.share_weights()
+    for record, blob in zip(records, params, strict=True):
+        blob.learning_factors = record.owner or record
     return structure
 
 

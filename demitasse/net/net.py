@@ -6,17 +6,21 @@ Source: Caffe, ``src/caffe/net.cpp``.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
 
 from demitasse.backends.storage import Stored
 from demitasse.blob import Blob
 from demitasse.blob.array_input import host_array, is_on
+from demitasse.core import guesses
 from demitasse.core.config import settings
 from demitasse.core.deprecated import deprecated_attribute, renamed_arguments
 from demitasse.core.device import Device, choose_device
+from demitasse.core.guesses import attribute_error
 from demitasse.core.html_repr import html_of
 from demitasse.core.out_of_memory import memory_errors_at
 from demitasse.core.threads import Uninterrupted
@@ -34,6 +38,7 @@ from demitasse.net.build import (
     choose_seed,
     choose_storage,
     layer_label,
+    order_arguments,
     phase_number,
     read_source,
     resolve_base_dir,
@@ -44,7 +49,13 @@ from demitasse.net.predict import predict
 from demitasse.plan import Plan
 from demitasse.plan.liveness import Keep, bytes_taken, kept_names, names_in
 
+if TYPE_CHECKING:
+    from demitasse.notebook import Table
+
 __all__ = ["Net"]
+
+HOOKS = ("before_forward", "after_forward", "before_backward", "after_backward")
+"""Times of hooks."""
 
 Where = int | str | None
 """A layer by its index or name; None for the default."""
@@ -54,9 +65,10 @@ class Net:
     """Layers, the blobs between them, and the passes over them.
 
     Args:
-        source: A prototxt file or a message.
+        source: A prototxt file, its text, or a message.
         phase: "TRAIN" or "TEST"; None takes the file's state.
-        weights: Files or messages to load parameters from, by layer name; one or several.
+        weights: Files or messages to load parameters from, by layer name; one or several. They may
+            also be second, before the phase, as in pycaffe.
         device: The device; None asks the configuration.
         level: Level of the net's state, when ``phase`` is given.
         stages: Stages added to the file's state, when ``phase`` is given.
@@ -75,6 +87,8 @@ class Net:
         world_size: Number of data-parallel workers.
         storage: Storage of blobs and weights on a GPU: "float", or in phase TEST "half" or
             "bfloat16" with 16 bits; None asks the configuration.
+        force_backward: Whether ``backward`` computes the gradients of all blobs, also of inputs,
+            and from outputs without a loss; None takes the file's field.
         verify: Whether to compare every Step of a pass with portable code on the same inputs, for
             debugging; a number is the tolerance, relative to the largest value of a result. The
             first result that differs raises NetError with the code ``FAILED``.
@@ -102,9 +116,9 @@ class Net:
     def __init__(
         self,
         source: str | os.PathLike[str] | NetParameter,
-        phase: str | int | None = None,
-        *,
+        phase: str | int | os.PathLike[str] | None = None,
         weights: Any = None,
+        *,
         device: str | Device | None = None,
         level: int = 0,
         stages: Sequence[str] = (),
@@ -117,8 +131,10 @@ class Net:
         rank: int = 0,
         world_size: int = 1,
         storage: Stored | None = None,
+        force_backward: bool | None = None,
         verify: bool | float = False,
     ) -> None:
+        phase, weights = order_arguments(phase, weights)
         if dtype not in {"float32", "float64"}:
             message = f"got dtype {dtype!r}, expected float32 or float64"
             raise ConfigError(message, code=ErrorCode.UNKNOWN, field="dtype", got=dtype)
@@ -128,6 +144,8 @@ class Net:
             param.state.phase = phase_number(phase)
             param.state.level = level
             param.state.stage.extend(stages)
+        if force_backward is not None:
+            param.force_backward = force_backward
         chosen, self.device_from = choose_device(device)
         self.seed = choose_seed(seed)
         self.dtype = dtype
@@ -214,6 +232,11 @@ class Net:
     def inputs(self) -> list[str]:
         """Names of the input blobs, which the caller fills."""
         return self.structure.inputs
+
+    @property
+    def input_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of the inputs as the net declares them, by name."""
+        return dict(self._declared)
 
     @property
     def outputs(self) -> list[str]:
@@ -348,15 +371,25 @@ class Net:
         """Callbacks after each layer's backward."""
         return self.execution.passes.after_backward
 
-    def forward(self, start: Where = None, end: Where = None) -> float:
+    @overload
+    def forward(self, start: Where = None, end: Where = None) -> float: ...
+
+    @overload
+    def forward(self, start: Any = None, end: Where = None, **inputs: Any) -> Any: ...
+
+    def forward(self, start: Any = None, end: Where = None, **inputs: Any) -> Any:
         """Run layers from ``start`` to ``end``, both included, by name or index; by default all.
 
+        ``forward(x)``, ``forward({"data": x})`` and ``forward(data=x)`` are ``net(x)``.
+
         Returns:
-            The sum over loss tops of their value times their weight.
+            The sum over loss tops of their value times their weight; with arrays, the outputs.
 
         Raises:
             DataError: A label is neither a class of the scores nor ignored.
         """
+        if inputs or not (start is None or isinstance(start, (int, str))):
+            return self(start, **inputs)
         first = 0 if start is None else self.layer_number(start)
         last = len(self.structure.layers) - 1 if end is None else self.layer_number(end)
         return self.execution.forward(first, last)
@@ -370,7 +403,28 @@ class Net:
         """
         first = len(self.structure.layers) - 1 if start is None else self.layer_number(start)
         last = 0 if end is None else self.layer_number(end)
+        reason = self._zero_gradients() if start is None else ""
         self.execution.backward(first, last)
+        if reason:
+            warnings.warn(reason, stacklevel=2)
+
+    def _zero_gradients(self) -> str:
+        """Return the reason why a backward pass leaves all gradients 0; empty for none."""
+        if any(self.structure.blob_loss_weights):
+            return ""
+        outputs = [self.blobs[name] for name in self.outputs]
+        where = f"net.blobs[{self.outputs[0]!r}].diff" if outputs else "the diff of a blob"
+        if not any(self.structure.needs.layers):
+            return (
+                f"net {self.name!r} has no loss, so backward() computed no gradients: add a loss "
+                f"layer, or make the net with force_backward=True and set {where} before backward()"
+            )
+        if all(blob.diff_memory.cleared for blob in outputs):
+            return (
+                f"net {self.name!r} has no loss, and the gradients of its outputs were 0, so all "
+                f"gradients are 0: set {where} before backward()"
+            )
+        return ""
 
     def forward_backward(self) -> float:
         """Run forward and backward; return the loss.
@@ -382,10 +436,56 @@ class Net:
         """
         return self.execution.forward_backward()
 
-    def reshape(self) -> None:
-        """Compute the shapes of all tops, and no values."""
+    def reshape(
+        self, shapes: Mapping[str, Sequence[int]] | None = None, /, **named: Sequence[int]
+    ) -> None:
+        """Compute the shapes of all tops, and no values.
+
+        Args:
+            shapes: New shapes of inputs by name.
+            named: The same as keywords: ``net.reshape(data=(8, 3, 224, 224))``.
+
+        Raises:
+            NetError: There is no such input.
+        """
         with self.exclusive("reshape"):
+            for name, shape in {**(shapes or {}), **named}.items():
+                self.blob_by_name(name).reshape(*shape)
             self.plan.reshape()
+
+    def add_hook(
+        self, layer: int | str, function: Callable[[Layer], object], when: str = "after_forward"
+    ) -> Callable[[], None]:
+        """Call a function whenever a layer runs.
+
+        Args:
+            layer: The layer, by name or index.
+            function: The function; gets the layer.
+            when: "before_forward", "after_forward", "before_backward" or "after_backward".
+
+        Returns:
+            A function that removes the hook.
+
+        Raises:
+            NetError: There is no such layer.
+            ConfigError: ``when`` is unknown.
+        """
+        if when not in HOOKS:
+            message = f"got when={when!r}, expected one of {', '.join(HOOKS)}"
+            raise ConfigError(message, code=ErrorCode.UNKNOWN, field="when", got=when)
+        wanted = self.layer_number(layer)
+        callbacks: list[Callback] = getattr(self, when)
+
+        def call(number: int) -> None:
+            if number == wanted:
+                function(self.layers[number])
+
+        def remove() -> None:
+            if call in callbacks:
+                callbacks.remove(call)
+
+        callbacks.append(call)
+        return remove
 
     def exclusive(self, doing: str) -> AbstractContextManager[None]:
         """Return a context for work on the net's blobs: the lock, and the device made current.
@@ -447,6 +547,41 @@ class Net:
                     place = f"update of parameter {blob.name!r}"
                     with memory_errors_at(place, self.device.backend.explained):
                         blob.update()
+
+    @property
+    def parameter_count(self) -> int:
+        """Number of values of all learnable parameters; shared ones count once."""
+        return sum(blob.count for blob in self.learnable_params)
+
+    def freeze(self, *patterns: str) -> list[str]:
+        """Exclude the parameters of layers from updates: set their ``lr_mult`` to 0.
+
+        Momentum does not move them, either. Snapshots do not record it: freeze again after a
+        resume. ``net.params[name][0].lr_mult = 1`` lets a parameter learn again.
+
+        Args:
+            patterns: Names of layers, with the wildcards of the shell: "conv*".
+
+        Returns:
+            The names of the frozen layers.
+
+        Raises:
+            NetError: A pattern matches no layer with parameters.
+        """
+        frozen: list[str] = []
+        for pattern in patterns:
+            found = [name for name in self.params if fnmatchcase(name, pattern)]
+            if not found:
+                message = (
+                    f"no layer with parameters matches {pattern!r} in net {self.name!r}; it has "
+                    f"{', '.join(self.params)}"
+                )
+                raise NetError(message, code=ErrorCode.UNKNOWN, layer=pattern)
+            frozen += [name for name in found if name not in frozen]
+        for name in frozen:
+            for blob in self.params[name]:
+                blob.lr_mult = 0
+        return frozen
 
     def share_weights(self) -> None:
         """Make parameters with the same name share one memory again."""
@@ -575,20 +710,24 @@ class Net:
         inputs: dict[str, Any] | Any,
         batch_size: int | None = None,
         unbatched: Collection[str] | None = None,
+        outputs: Collection[str] | None = None,
     ) -> dict[str, Any]:
         """Run the net on arrays; any batch size.
 
         Args:
             inputs: An array for each net input, or one array for a net with one input. Arrays are
-                on the host, or on the net's device, where they stay.
+                on the host, or on the net's device, where they stay. If all arrays have one axis
+                less than the net declares, they are one item without a batch axis.
             batch_size: Largest number of items of one pass; None runs all at once. Items are on the
                 first axis and independent of each other.
             unbatched: Names of the inputs that are not split into batches. None: those with fewer
                 items than others and the shape that the net declares.
+            outputs: Names of the blobs to return; None for the net's outputs.
 
         Returns:
             A copy of every output, as numpy arrays. Outputs whose first axis grows with the number
-            of items are concatenated over the batches; others are the same in every batch.
+            of items are concatenated over the batches; others are the same in every batch. Outputs
+            of one item without a batch axis have none.
 
         Raises:
             NetError: Inputs are missing or unknown; which inputs or outputs have a batch axis is
@@ -596,7 +735,7 @@ class Net:
             DeviceError: An array is on another device.
         """
         with self.lock:
-            return predict(self, inputs, batch_size, unbatched, self._declared)
+            return predict(self, inputs, batch_size, unbatched, self._declared, outputs)
 
     def __call__(self, inputs: Any = None, /, **named: Any) -> Any:
         """Run the net forward on arrays: ``net(x)``, ``net(data=x, label=y)``, ``net({"x-1": x})``.
@@ -637,6 +776,31 @@ class Net:
             array = host_array(array, f"input {name!r}", self.device)
         blob.reshape(array.shape)
         blob.data = array
+
+    def summary(self) -> Table:
+        """Return a table of layers: shapes, parameters, work and bytes of a forward pass."""
+        from demitasse.notebook import summary
+
+        return summary(self)
+
+    def __deepcopy__(self, memo: object) -> Net:
+        return self.clone()
+
+    def __copy__(self) -> NoReturn:
+        message = "a net cannot be copied with copy.copy; use net.clone()"
+        raise TypeError(message)
+
+    def __reduce__(self) -> NoReturn:
+        message = (
+            "a net cannot be pickled; write net.save(path) and make demitasse.Net(prototxt, path) "
+            "in the other process, or use net.clone() in this one"
+        )
+        raise TypeError(message)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise attribute_error(type(self), name, guesses.NET)
 
     def close(self) -> None:
         """Stop the threads and close the files of the layers."""

@@ -6,6 +6,7 @@ sizes decide which outputs are concatenated. Ambiguous cases raise an error.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ def predict(
     batch_size: int | None,
     unbatched: Collection[str] | None,
     declared: Shapes,
+    outputs: Collection[str] | None = None,
 ) -> Arrays:
     """Run arrays through a net, ``batch_size`` items at a time, and concatenate the outputs.
 
@@ -39,6 +41,7 @@ def predict(
         batch_size: Largest number of items of one pass; None runs all at once.
         unbatched: Names of the inputs that are not split into batches; None infers them.
         declared: The shapes of the inputs when the net was made.
+        outputs: Names of the blobs to return; None for the net's outputs.
 
     Returns:
         The outputs: those with a batch axis concatenated along it, the others once.
@@ -50,26 +53,42 @@ def predict(
     if batch_size is not None and batch_size < 1:
         message = f"got batch_size {batch_size}, expected at least 1, or None for all items at once"
         raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field="batch_size", got=batch_size)
+    names = net.outputs if outputs is None else _known(outputs, net)
     inputs = _as_arrays(given, net)
+    if all(array.ndim == len(declared[name]) - 1 for name, array in inputs.items()) and inputs:
+        one = _run(net, {name: array[None] for name, array in inputs.items()}, names)
+        return {name: a[0] if a.shape[:1] == (1,) else a for name, a in one.items()}
     if batch_size is None:
-        return _run(net, inputs)
+        return _run(net, inputs, names)
     cut = _cut(inputs, declared, unbatched)
     total = max((inputs[name].shape[0] for name in cut), default=0)
     if total <= batch_size:
-        return _run(net, inputs)
+        return _run(net, inputs, names)
     parts = _parts(inputs, cut, total, batch_size)
-    outputs = {name: [array] for name, array in _run(net, next(parts)).items()}
-    concatenated = _concatenated(net, inputs, cut, batch_size, total % batch_size)
+    found = {name: [array] for name, array in _run(net, next(parts), names).items()}
+    concatenated = _concatenated(net, inputs, names, cut, batch_size, total % batch_size)
     for part in parts:
-        for name, array in _run(net, part).items():
+        for name, array in _run(net, part, names).items():
             if name in concatenated:
-                outputs[name].append(array)
+                found[name].append(array)
             else:
-                _check_same(name, outputs[name][0], array)
+                _check_same(name, found[name][0], array)
     return {
         name: np.concatenate(arrays) if name in concatenated else arrays[0]
-        for name, arrays in outputs.items()
+        for name, arrays in found.items()
     }
+
+
+def _known(names: Collection[str], net: Net) -> list[str]:
+    """Return names of blobs that can be read.
+
+    Raises:
+        NetError: There is no such blob.
+    """
+    wanted = [names] if isinstance(names, str) else list(names)
+    for name in wanted:
+        net.blob_by_name(name)
+    return wanted
 
 
 def _as_arrays(given: dict[str, Any] | Any, net: Net) -> Arrays:
@@ -83,6 +102,14 @@ def _as_arrays(given: dict[str, Any] | Any, net: Net) -> Arrays:
     if set(given) != set(inputs):
         message = f"net {net.name!r} has inputs {inputs}, got {list(given)}"
         raise NetError(message, code=ErrorCode.UNKNOWN, expected=list(inputs), got=list(given))
+    for name, value in given.items():
+        first = value[0] if isinstance(value, (list, tuple)) and value else value
+        if isinstance(first, (str, os.PathLike)):
+            message = (
+                f"input {name!r} of net {net.name!r} must be an array, got the file {first!s}; "
+                "demitasse.load_model and the command demitasse run read images"
+            )
+            raise ShapeError(message, code=ErrorCode.INVALID, blob=name)
     try:
         return {
             name: value
@@ -95,16 +122,16 @@ def _as_arrays(given: dict[str, Any] | Any, net: Net) -> Arrays:
         raise ShapeError(message, code=ErrorCode.INVALID) from None
 
 
-def _run(net: Net, inputs: Arrays) -> Arrays:
-    """Fill inputs, run forward and return copies of the outputs, all as numpy arrays."""
+def _run(net: Net, inputs: Arrays, names: Collection[str]) -> Arrays:
+    """Fill inputs, run forward and return copies of blobs, all as numpy arrays."""
     for name, array in inputs.items():
         net.set_input(name, array)
     net.forward()
-    return {name: net.blobs[name].cpu_data().copy() for name in net.outputs}
+    return {name: net.blobs[name].cpu_data().copy() for name in names}
 
 
-def _output_shapes(net: Net, inputs: Shapes) -> Shapes:
-    """Return the shapes of the outputs for shapes of inputs, without a computation of values.
+def _output_shapes(net: Net, inputs: Shapes, names: Collection[str]) -> Shapes:
+    """Return the shapes of blobs for shapes of inputs, without a computation of values.
 
     The inputs keep these shapes. Sizes that depend on values are those of the last pass.
     """
@@ -112,7 +139,7 @@ def _output_shapes(net: Net, inputs: Shapes) -> Shapes:
         net.blobs[name].reshape(shape)
     with net.device.backend.enter():
         net.plan.reshape_layers()
-    return {name: net.blobs[name].shape for name in net.outputs}
+    return {name: net.blobs[name].shape for name in names}
 
 
 def _cut(
@@ -153,13 +180,14 @@ def _parts(inputs: Arrays, cut: Collection[str], total: int, batch: int) -> Iter
 
 
 def _concatenated(
-    net: Net, inputs: Arrays, cut: Collection[str], batch: int, rest: int
+    net: Net, inputs: Arrays, names: Collection[str], cut: Collection[str], batch: int, rest: int
 ) -> set[str]:
     """Return the names of the outputs whose first axis grows with the number of items.
 
     Args:
         net: The net; its inputs end up with the shapes of ``batch`` items.
         inputs: All inputs.
+        names: Names of the outputs.
         cut: Names of the inputs with a batch axis.
         batch: Number of items of a batch.
         rest: Number of items of the last batch; 0 for a full one.
@@ -168,7 +196,7 @@ def _concatenated(
 
     def shapes(items: int) -> Shapes:
         sizes = {n: (items, *a.shape[1:]) if n in cut else a.shape for n, a in inputs.items()}
-        return _output_shapes(net, sizes)
+        return _output_shapes(net, sizes, names)
 
     try:
         few, many = shapes(other), shapes(batch)

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from demitasse.blob import Blob
 from demitasse.core.html_repr import html_of
+from demitasse.core.text import nearest
 from demitasse.graph import Graph, Needs, Param
 from demitasse.io.proto import LayerParameter, NetParameter, Phase
 from demitasse.layers import Layer
@@ -20,6 +21,9 @@ from demitasse.plan import LayerBinding
 __all__ = ["ReadOnlyMapping", "Structure"]
 
 V = TypeVar("V")
+
+MOST_NAMES = 20
+"""Limit of names that an error lists."""
 
 
 class ReadOnlyMapping(Mapping[str, V]):
@@ -37,8 +41,20 @@ class ReadOnlyMapping(Mapping[str, V]):
         self._items, self._what, self._instead = dict(items), what, instead
 
     def __getitem__(self, name: str) -> V:
-        """Return the value of a name."""
-        return self._items[name]
+        """Return the value of a name.
+
+        Raises:
+            KeyError: The name is unknown; the message has the most similar names.
+        """
+        try:
+            return self._items[name]
+        except KeyError:
+            near = nearest(name, self._items, 3) if isinstance(name, str) else []
+            advice = f"did you mean {' or '.join(map(repr, near))}?" if near else ""
+            some = ", ".join([*self._items][:MOST_NAMES])
+            more = ", ..." if len(self._items) > MOST_NAMES else ""
+            message = f"{self._what} has no {name!r}; {advice or f'it has {some}{more}'}"
+            raise KeyError(message) from None
 
     def __iter__(self) -> Iterator[str]:
         """Return the names, in order."""
@@ -65,6 +81,27 @@ class ReadOnlyMapping(Mapping[str, V]):
 
     def _repr_html_(self) -> str:
         return html_of(self)
+
+
+class LayerSequence(tuple[Layer, ...]):
+    """The layers of a net, by index or name."""
+
+    __slots__ = ()
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a layer by index or name, or a part of the layers.
+
+        Raises:
+            KeyError: There is no layer of this name.
+        """
+        if isinstance(index, str):
+            for layer in self:
+                if layer.name == index:
+                    return layer
+            near = nearest(index, (layer.name for layer in self), 3)
+            message = f"net.layers has no {index!r}; it has {', '.join(near) or 'other names'}"
+            raise KeyError(message)
+        return super().__getitem__(index)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Record = Mapping[str, object]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
     """A table of records.
 
@@ -41,6 +41,20 @@ class Table:
         head = list(self.records[0]) if self.records else []
         rows = [[_cell(record[name]) for name in head] for record in self.records]
         return html.table(head, rows)
+
+    def __repr__(self) -> str:
+        head = list(self.records[0]) if self.records else []
+        rows = [[_text(record[name]) for name in head] for record in self.records]
+        widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+        right = [not any(isinstance(r[name], (str, list)) for r in self.records) for name in head]
+        lines = [
+            "  ".join(
+                cell.rjust(width) if numbers else cell.ljust(width)
+                for cell, width, numbers in zip(row, widths, right, strict=True)
+            ).rstrip()
+            for row in [head, *rows]
+        ]
+        return "\n".join([*([self.title] if self.title else []), *lines])
 
     def _repr_html_(self) -> str:
         return html_of(self)
@@ -109,6 +123,13 @@ def _cell(value: object) -> object:
     return ", ".join(
         ("x".join(map(str, one)) or "1") if isinstance(one, list) else str(one) for one in value
     )
+
+
+def _text(value: object) -> str:
+    cell = _cell(value)
+    if cell is None:
+        return ""
+    return f"{cell:,}" if type(cell) is int else f"{cell:.4g}" if type(cell) is float else str(cell)
 
 
 def net_summary(net: Net) -> dict[str, Any]:

@@ -9,13 +9,15 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
+from demitasse.core import guesses
 from demitasse.core.config import settings
 from demitasse.core.deprecated import deprecated_attribute, renamed_arguments
 from demitasse.core.device import Device
+from demitasse.core.guesses import attribute_error
 from demitasse.core.html_repr import html_of
 from demitasse.core.log import get_logger
 from demitasse.errors import ConfigError, ErrorCode
@@ -229,8 +231,11 @@ class Solver:
 
     # -- training ------------------------------------------------------------------------------
 
-    def step(self, iterations: int) -> None:
+    def step(self, iterations: int = 1) -> float:
         """Make so many updates, with tests, display and snapshots as the fields say.
+
+        Returns:
+            ``smoothed_loss``: the loss, or its mean over ``average_loss`` iterations.
 
         Raises:
             NetError: Another thread uses the net.
@@ -242,6 +247,42 @@ class Solver:
             if self._checkpointer.snapshot_pending:
                 self.snapshot()
         self._checkpointer.check_best()
+        return self.smoothed_loss
+
+    def fit(
+        self,
+        data: Any,
+        labels: Any = None,
+        *,
+        epochs: int = 1,
+        batch_size: int | None = None,
+        shuffle: bool = True,
+    ) -> float:
+        """Train on arrays or batches, which fill the inputs of the net: an update for each batch.
+
+        Args:
+            data: An array of items, or a dict of arrays by the names of the inputs; or an iterable
+                of batches, such as a DataLoader of PyTorch. A batch is an array, a dict, or a tuple
+                in the order of ``net.inputs``.
+            labels: An array for the second input, if ``data`` is an array.
+            epochs: Number of passes over ``data``; an iterator has one.
+            batch_size: Items of a batch of arrays; None for the size that the net declares.
+            shuffle: Whether arrays are shuffled in each epoch, by the seed of the net.
+
+        Returns:
+            ``smoothed_loss``.
+
+        Raises:
+            NetError: The net has no inputs, or others than the batches.
+            ConfigError: ``iter_size`` is not 1, or an argument is out of range.
+        """
+        from demitasse.training.fitting import batches
+
+        for batch in batches(self, data, labels, epochs, batch_size, shuffle=shuffle):
+            for name, array in batch.items():
+                self.net.set_input(name, array)
+            self.step(1)
+        return self.smoothed_loss
 
     def solve(self, resume: str | os.PathLike[str] | None = None) -> None:
         """Train to ``max_iter``, write a last snapshot, display the last loss and test once more.
@@ -486,6 +527,11 @@ class Solver:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise attribute_error(type(self), name, guesses.SOLVER)
 
     def __repr__(self) -> str:
         name = self.__class__.__name__

@@ -162,10 +162,8 @@ class Updater:
 
     def __init__(self, net: Net, rule: UpdateRule) -> None:
         self.net, self.rule = net, rule
-        records = zip(net.structure.learnable_records, net.learnable_params, strict=True)
-        self._factors = [
-            (r.lr_mult, r.decay_mult, sum(n > 1 for n in blob.shape)) for r, blob in records
-        ]
+        self._records = net.structure.learnable_records
+        self._long_axes = [sum(n > 1 for n in blob.shape) for blob in net.learnable_params]
         self.history = History(net.learnable_params, rule.histories, net.dtype, net.device)
 
     def apply(
@@ -219,9 +217,14 @@ class Updater:
         coasts, nonzero = self.rule.coasts, self.history.nonzero
         return tuple(
             index
-            for index, (lr, *_) in enumerate(self._factors)
-            if lr or (coasts and nonzero[index])
+            for index, record in enumerate(self._records)
+            if not record.frozen and (record.lr_mult or (coasts and nonzero[index]))
         )
+
+    def _factors(self, index: int) -> tuple[float, float, int]:
+        """Return multipliers of rate and decay, and the number of axes longer than 1."""
+        record = self._records[index]
+        return record.lr_mult, record.decay_mult, self._long_axes[index]
 
     def updates(
         self,
@@ -241,10 +244,14 @@ class Updater:
             guard: As for ``apply``.
         """
         common = replace(update_rules.numbers(param, self.rule, rate, iteration), guard=guard)
-        by_factors = {
-            factors: update_rules.scaled(common, *factors, scale) for factors in set(self._factors)
-        }
-        return [by_factors[self._factors[index]] for index in self.moved()]
+        by_factors: dict[tuple[float, float, int], Update] = {}
+        updates = []
+        for index in self.moved():
+            factors = self._factors(index)
+            if factors not in by_factors:
+                by_factors[factors] = update_rules.scaled(common, *factors, scale)
+            updates.append(by_factors[factors])
+        return updates
 
     def _pieces(
         self, param: SolverParameter, rate: float, iteration: int, guard: Array | None
@@ -296,8 +303,8 @@ class Updater:
         backend = self.net.device.backend
         diffs = [
             self._flat(blob.diff_memory.gpu_data(), blob.count)
-            for blob in self.net.learnable_params
-            if not blob.diff_memory.cleared
+            for blob, record in zip(self.net.learnable_params, self._records, strict=True)
+            if not (blob.diff_memory.cleared or record.frozen)
         ]
         if not diffs:
             return 1.0

@@ -218,7 +218,7 @@ def test_changes_between_sizes_in_turn_are_noticed():
 
 @pytest.mark.parametrize("phase", ["TEST", "TRAIN"])
 def test_backward_follows_a_size_of_an_earlier_pass(phase):
-    net, other = made(phase=phase), made(phase=phase)
+    net, other = (made(phase=phase, force_backward=True) for _ in range(2))
     for _ in range(6):
         for count in SIZES:
             resized(net, count)
@@ -231,11 +231,12 @@ def test_backward_follows_a_size_of_an_earlier_pass(phase):
         one.backward()
 
     for mine, theirs in zip(net.learnable_params, other.learnable_params, strict=True):
+        assert mine.cpu_diff().any()
         np.testing.assert_array_equal(mine.cpu_diff(), theirs.cpu_diff())
 
 
 def test_backward_follows():
-    net, other = made(), made()
+    net, other = made(force_backward=True), made(force_backward=True)
     x, down = images(), RNG.normal(size=(2, 10))
     for turn in range(7):
         for one in (net, other):
@@ -246,6 +247,7 @@ def test_backward_follows():
                 one.backward()
 
     for mine, theirs in zip(net.learnable_params, other.learnable_params, strict=True):
+        assert mine.cpu_diff().any()
         np.testing.assert_array_equal(mine.cpu_diff(), theirs.cpu_diff())
 
 

@@ -9,6 +9,7 @@ Source: Caffe, ``python/caffe/net_spec.py``.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,8 +17,15 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from demitasse.core.text import suggestion
-from demitasse.io.proto import LayerParameter, NetParameter, caffe_pb2, forks_of_field
+from demitasse.core.text import nearest, suggestion
+from demitasse.io.proto import (
+    LayerParameter,
+    NetParameter,
+    caffe_pb2,
+    fork_of_type,
+    forks_of_field,
+)
+from demitasse.layers import layer_types
 
 __all__ = [
     "Function",
@@ -151,6 +159,11 @@ class Layers:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):  # Python's protocol lookups
             raise AttributeError(name)
+        known = name in layer_types() or fork_of_type(name)
+        near = [] if known else nearest(name, layer_types(), cutoff=0.8)
+        if near:
+            message = f"no layer type {name!r} is known; did you mean {near[0]!r}?"
+            warnings.warn(message, stacklevel=2)
 
         def layer(*bottoms: Top, **params: Any) -> Top | Function | tuple[Top, ...]:
             fn = Function(name, bottoms, params)

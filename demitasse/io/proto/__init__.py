@@ -13,6 +13,7 @@ from demitasse.io.proto.read import (
     read_net_arrays,
     read_net_params,
     read_net_params_binary,
+    read_net_text,
     read_solver_params,
     read_text,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "read_net_arrays",
     "read_net_params",
     "read_net_params_binary",
+    "read_net_text",
     "read_solver_params",
     "read_text",
     "set_floats",

@@ -101,13 +101,25 @@ def read_net(path: PathLike, *, ignore_unknown_fields: bool = False) -> ReadNet:
     Raises:
         PrototxtError: The file does not exist, is empty, or is no net.
     """
-    source = os.fspath(path)
-    parsed = _parsed(text_of_file(path), NetParameter, source, ignore_unknown_fields)
+    return _read_net(text_of_file(path), os.fspath(path), ignore_unknown_fields)
+
+
+def _read_net(text: str, source: str, ignore_unknown_fields: bool) -> ReadNet:
+    parsed = _parsed(text, NetParameter, source, ignore_unknown_fields)
     lines: Lines = [*parsed.layer_lines]
     _upgraded(parsed.message, source, lines)
     if lines and lines[0] is None:  # the Input layer made of the net's input fields
         lines[0] = parsed.input_line
     return ReadNet(parsed.message, source, lines)
+
+
+def read_net_text(text: str, *, ignore_unknown_fields: bool = False) -> ReadNet:
+    """Read a net from prototxt in a string; see ``read_net``.
+
+    Raises:
+        PrototxtError: The text is no net.
+    """
+    return _read_net(text, "text", ignore_unknown_fields)
 
 
 def read_net_params_binary(path: PathLike) -> NetParameter:

@@ -30,6 +30,20 @@ if TYPE_CHECKING:
 Parameter = tuple[np.ndarray, np.ndarray | None]
 """Values, and gradients or None."""
 
+STATE_DICT = "the command demitasse weights export, which writes a state_dict"
+FOREIGN = {
+    ".bin": STATE_DICT,
+    ".ckpt": STATE_DICT,
+    ".json": "net.to_proto()",
+    ".onnx": "demitasse.export_onnx",
+    ".pkl": "a name that ends in .npz",
+    ".pt": STATE_DICT,
+    ".pth": STATE_DICT,
+    ".prototxt": "net.to_proto()",
+    ".py": "demitasse.export_torch",
+}
+"""Extensions of other formats, and what writes them."""
+
 ARRAYS = {".npz", ".safetensors"}
 """Extensions of files of named arrays, which cannot store gradients."""
 
@@ -41,6 +55,11 @@ def save(net: ParameterStore, path: Path, write_diff: bool) -> None:
         WeightsError: h5py is not installed, or the format cannot store gradients.
         OSError: The file cannot be written; an old file is kept.
     """
+    if path.suffix in FOREIGN:
+        message = (
+            f"{path} cannot be written: net.save has no such format; use {FOREIGN[path.suffix]}"
+        )
+        raise WeightsError(message, code=ErrorCode.UNSUPPORTED, file=str(path))
     if path.suffix == ".h5":
         write_hdf5_weights(net, path, write_diff)
     elif path.suffix not in ARRAYS:

@@ -1,0 +1,106 @@
+"""Batches of ``Solver.fit``: from arrays, or from an iterable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from demitasse.errors import ConfigError, ErrorCode, NetError, ShapeError
+
+if TYPE_CHECKING:
+    from demitasse.training.solver import Solver
+
+__all__ = ["batches"]
+
+Batch = dict[str, Any]
+"""An array for each input."""
+
+
+def batches(
+    solver: Solver,
+    data: Any,
+    labels: Any,
+    epochs: int,
+    batch_size: int | None,
+    *,
+    shuffle: bool,
+) -> Iterator[Batch]:
+    """Yield the batches of all epochs; see ``Solver.fit``."""
+    net = solver.net
+    if not net.inputs:
+        message = (
+            f"net {net.name!r} has no inputs: its data layers read the data; call solve() or "
+            "step(n), or give the net Input layers"
+        )
+        raise NetError(message, code=ErrorCode.UNSUPPORTED)
+    if solver.param.iter_size != 1:
+        message = (
+            f"got iter_size {solver.param.iter_size}, expected 1: fit updates after each batch; "
+            "give a larger batch_size"
+        )
+        raise ConfigError(message, code=ErrorCode.UNSUPPORTED, field="iter_size")
+    for field, value in (("epochs", epochs), ("batch_size", batch_size)):
+        if value is not None and value < 1:
+            message = f"got {field} {value}, expected at least 1"
+            raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field=field, got=value)
+    arrays = _arrays(net.inputs, data, labels)
+    size = batch_size or net.input_shapes[net.inputs[0]][0]
+    for epoch in range(epochs if arrays is not None or not isinstance(data, Iterator) else 1):
+        if arrays is None:
+            for batch in data:
+                yield _named(net.inputs, batch)
+        else:
+            rng = np.random.default_rng([net.seed, solver.iter, epoch]) if shuffle else None
+            yield from _split(arrays, size, rng)
+
+
+def _arrays(inputs: list[str], data: Any, labels: Any) -> Batch | None:
+    """Return the items as an array for each input; None for an iterable of batches."""
+    if isinstance(data, Mapping) or labels is not None or hasattr(data, "shape"):
+        given = data if labels is None else (data, labels)
+        arrays = _named(inputs, given)
+        lengths = {name: len(array) for name, array in arrays.items()}
+        if len(set(lengths.values())) > 1:
+            message = f"got arrays of different lengths: {lengths}"
+            raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, got=lengths)
+        return arrays
+    if isinstance(data, Iterable) and not isinstance(data, (str, bytes)):
+        return None
+    message = f"got a {type(data).__name__}, expected arrays or an iterable of batches"
+    raise ConfigError(message, code=ErrorCode.INVALID, field="data", got=type(data).__name__)
+
+
+def _named(inputs: list[str], batch: Any) -> Batch:
+    """Return a batch by the names of the inputs.
+
+    Raises:
+        NetError: The batch has other inputs than the net.
+    """
+    if not isinstance(batch, Mapping):
+        parts = batch if isinstance(batch, (tuple, list)) else (batch,)
+        if len(parts) != len(inputs):
+            message = f"got a batch of {len(parts)} arrays, expected {len(inputs)}: {inputs}"
+            raise NetError(message, code=ErrorCode.COUNT_MISMATCH, expected=inputs)
+        batch = dict(zip(inputs, parts, strict=True))
+    if set(batch) != set(inputs):
+        message = f"got a batch with {sorted(batch)}, expected the inputs {inputs}"
+        raise NetError(message, code=ErrorCode.UNKNOWN, expected=inputs, got=sorted(batch))
+    return {name: _array(value) for name, value in batch.items()}
+
+
+def _array(value: Any) -> Any:
+    """Return a tensor or a list as an array; arrays of devices stay where they are."""
+    if hasattr(value, "detach"):
+        return value.detach().cpu().numpy()
+    return value if hasattr(value, "dtype") else np.asarray(value)
+
+
+def _split(arrays: Batch, size: int, rng: np.random.Generator | None) -> Iterator[Batch]:
+    """Yield batches of arrays; the last may be smaller."""
+    total = len(next(iter(arrays.values())))
+    order = np.arange(total) if rng is None else rng.permutation(total)
+    for start in range(0, total, size):
+        part = order[start : start + size]
+        yield {name: array[part] for name, array in arrays.items()}
