@@ -77,7 +77,7 @@ def net(request, device, smoke) -> Net:
     top = net.blobs["it"]
     if len(shape) > 2:
         top.mutable_cpu_diff()[...] = np.random.default_rng(1).normal(size=top.shape)
-    net.backward()
+    net.backward(-1)
     net.synchronize()
     return net
 
@@ -93,7 +93,7 @@ def test_forward(benchmark, net):
 def test_backward(benchmark, net):
     def backward():
         net.clear_param_diffs()
-        net.backward()
+        net.backward(-1)
         net.synchronize()
 
     benchmark(backward)

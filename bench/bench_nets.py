@@ -46,7 +46,7 @@ def test_backward(benchmark, solver):
 
     def backward():
         net.clear_param_diffs()
-        net.backward()
+        net.backward(-1)
         net.synchronize()
 
     benchmark(backward)

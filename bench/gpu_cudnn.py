@@ -65,7 +65,7 @@ layer {{ name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution
     net.blobs["conv"].mutable_cpu_diff()[...] = rng.normal(size=net.blobs["conv"].shape)
     with settings.override(cudnn=False):
         net.forward()
-        net.backward()
+        net.backward(-1)
     return net
 
 
@@ -88,7 +88,7 @@ def convolutions(device: Device, dry: bool) -> dict[str, Any]:
             "our backward": timed(device, lambda n=net, i=index: n.backward(i, i), 10) / 1e3,
         }
         net.clear_param_diffs()
-        net.backward()
+        net.backward(-1)
         for way, chosen in WAYS.items():
             with settings.override(**chosen):
                 for label, convolution in products(net).items():

@@ -151,7 +151,7 @@ def layers(device: Device, dry: bool) -> dict[str, Any]:
     name, batch, scale = list(gpu_nets.cases(dry))[-1]
     net = gpu_nets.net_of(name, device, batch, scale)
     net.forward()
-    net.backward()
+    net.backward(-1)
     found = {}
     for index, layer in enumerate(net.layer_names):
         forward = timed(device, lambda i=index: net.forward(i, i), 3)

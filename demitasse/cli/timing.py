@@ -127,7 +127,7 @@ def _backward(net: Net) -> float:
     net.clear_param_diffs()
     net.synchronize()
     begin = perf_counter()
-    net.backward()
+    net.backward(-1)
     net.synchronize()
     return 1e3 * (perf_counter() - begin)
 

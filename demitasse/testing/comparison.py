@@ -306,7 +306,7 @@ def run_net(
             if backward:
                 _give_gradients(net, copy)
                 copy.clear_param_diffs()
-                copy.backward()
+                copy.backward(-1)
         except DemitasseError as error:
             error.at(f"on {device}")
             raise
@@ -340,7 +340,7 @@ def verify_steps(
                 if backward:
                     _give_gradients(net, copy)
                     copy.clear_param_diffs()
-                    copy.backward()
+                    copy.backward(-1)
             except NetError as error:
                 if error.code != ErrorCode.FAILED or "step" not in error.details:
                     raise

@@ -75,7 +75,7 @@ def run(
                 net.blobs[name].data[...] = value
             net.forward()
             _give_gradients(net)
-            net.backward()
+            net.backward(-1)
         return _collected(net)
 
 
