@@ -253,19 +253,16 @@ TOP = 6.0
 """The largest value of ReLU6."""
 
 
-@register_layer("ReLU")
-class ReLU(NeuronLayer):
-    """Rectified linear unit of every element, leaky with ``negative_slope``; may run in place.
+class Rectifier(NeuronLayer):
+    """Rectified linear unit of every element.
 
-    y = max(x, 0) + negative_slope * min(x, 0), and at most 6 with ``relu6``, as ReLU6.
-
-    Source: Caffe, ``src/caffe/layers/relu_layer.cpp``. ``relu6`` is Synopsys Caffe's.
-
-    Shapes: bottom any -> top the same.
+    Attributes:
+        slope: Factor of values below 0.
+        limited: True if the result is at most 6.
     """
 
-    def setup(self, bottom: Blobs, top: Blobs) -> None:
-        self.slope, self.limited = self.param.relu_param.negative_slope, self.param.relu_param.relu6
+    slope: float
+    limited: bool
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
@@ -290,8 +287,23 @@ class ReLU(NeuronLayer):
             bottom[0].write_diff(top[0].read_diff() * factor)
 
 
+@register_layer("ReLU")
+class ReLU(Rectifier):
+    """Rectified linear unit of every element, leaky with ``negative_slope``; may run in place.
+
+    y = max(x, 0) + negative_slope * min(x, 0), and at most 6 with ``relu6``, as ReLU6.
+
+    Source: Caffe, ``src/caffe/layers/relu_layer.cpp``. ``relu6`` is Synopsys Caffe's.
+
+    Shapes: bottom any -> top the same.
+    """
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        self.slope, self.limited = self.param.relu_param.negative_slope, self.param.relu_param.relu6
+
+
 @register_layer("ReLU6")
-class ReLU6(ReLU):
+class ReLU6(Rectifier):
     """Rectified linear unit that ends at 6; may run in place.
 
     y = min(max(x, 0) + negative_slope min(x, 0), 6).

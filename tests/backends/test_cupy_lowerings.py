@@ -193,7 +193,7 @@ class TestConvolution:
         ).clone(host_cuda())
 
         net.forward()
-        net.backward()
+        net.backward(-1)
 
         assert net.device.backend.engine.launched == ["add_bias", "channel_sums"]
 
@@ -208,7 +208,7 @@ class TestConvolution:
         net = net_of(layer, (samples, channels, side, side)).clone(host_cuda())
 
         net.forward()
-        net.backward()
+        net.backward(-1)
 
         assert ("im2col" in net.device.backend.engine.launched) is unfolds
 
@@ -312,7 +312,7 @@ class TestSoftmaxLoss:
             for name in ("x0", "x1"):
                 clone.blobs[name].data[...] = net.blobs[name].data
             clone.forward()
-            clone.backward()
+            clone.backward(-1)
             values.append(
                 [clone.blobs[n].data.copy() for n in ("loss", "prob")] + [clone.blobs["x0"].diff]
             )
@@ -445,8 +445,8 @@ def last(net: Net):
         (
             '"Threshold"',
             [(2, 3)],
-            "threshold; there are kernels for abs, bnll, clip, elu, exp, gelu, log, power, relu, "
-            "sigmoid, swish, tanh",
+            "threshold; there are kernels for abs, bnll, clip, elu, exp, gelu, hard_swish, log, "
+            "power, relu, sigmoid, swish, tanh",
         ),
         (
             '"ELU" elu_param { alpha: -1 }',
@@ -471,8 +471,8 @@ def last(net: Net):
         ),
         (
             '"Pooling" pooling_param { kernel_size: 2 }',
-            [(1, 1, 4, 4, 4)],
-            "3 spatial axes; kernels pool over height and width",
+            [(1, 1, 2, 4, 4, 4)],
+            "4 spatial axes; kernels pool over 3 at most",
         ),
         (
             '"Scale"',
@@ -574,12 +574,12 @@ class TestNet:
 
     def test_nothing_but_inputs_and_loss_is_moved(self, net):
         net.forward()
-        net.backward()
+        net.backward(-1)
         transfers.reset()
 
         net.blobs["x"].mutable_cpu_data()[...] += 1
         net.forward()
-        net.backward()
+        net.backward(-1)
 
         assert (transfers.to_device, transfers.to_host) == (1, 1)
 
@@ -591,9 +591,9 @@ class TestNet:
             for name in ("x", "t"):
                 poisoned.blobs[name].mutable_cpu_data()[...] = net.blobs[name].cpu_data()
             poisoned.forward()
-            poisoned.backward()
+            poisoned.backward(-1)
         net.forward()
-        net.backward()
+        net.backward(-1)
 
         for a, b in zip(net.learnable_params, poisoned.learnable_params, strict=True):
             np.testing.assert_array_equal(a.cpu_diff(), b.cpu_diff())

@@ -37,9 +37,9 @@ def run(net, values, top_diffs):
     net.forward()
     for name, value in top_diffs.items():
         net.blobs[name].diff = value
-    net.backward()
+    net.backward(-1)
     if net.outputs[0] not in values:  # in place, the first backward has changed the top's gradient
-        net.backward()
+        net.backward(-1)
     got = {name: np.array(blob.data) for name, blob in net.blobs.items()}
     got |= {f"d{name}": np.array(net.blobs[name].diff) for name in values}
     params = net.params.get("layer", [])
@@ -196,6 +196,6 @@ def test_a_bottom_of_another_shape_gets_a_kernel_of_its_own():
             net.forward()
             dy.setdefault("y0", rng.standard_normal(net.blobs["y0"].shape))
             net.blobs["y0"].diff = dy["y0"]
-            net.backward()
+            net.backward(-1)
 
         np.testing.assert_allclose(fast.blobs["x0"].diff, slow.blobs["x0"].diff)

@@ -56,7 +56,7 @@ def test_dropout_of_any_shape_is_the_portable_one_bit_for_bit(shape, in_place):
             each.forward()
             values_after = np.array(each.blobs[top].data)
             each.blobs[top].diff[...] = gradient
-            each.backward()
+            each.backward(-1)
             each.result = values_after, np.array(each.blobs["x"].diff)
 
         for ours, theirs in zip(planned.result, portable.result, strict=True):
@@ -72,7 +72,7 @@ def test_nothing_is_brought_into_c_order(in_place):
         for _ in range(2):
             before = transfers.reorders
             each.forward()
-            each.backward()
+            each.backward(-1)
             each.reorders = transfers.reorders - before
 
     assert planned.reorders == without.reorders

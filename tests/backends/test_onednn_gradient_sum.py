@@ -124,7 +124,7 @@ def test_normalisations_hand_their_gradients_on(name, monkeypatch):
     monkeypatch.setattr(NormFanoutCall, "_one_by_one", one_by_one.append)
     with our_kernels(16, "blocks"), build(text, keep_blobs="outputs") as net:
         net.forward()
-        net.backward()
+        net.backward(-1)
         codes = [layer.backward_code for layer in report(net.plan)]
 
         assert not one_by_one

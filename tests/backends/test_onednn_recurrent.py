@@ -223,7 +223,7 @@ def test_what_is_no_number_goes_where_portable_code_sends_it(value, kind, width)
     ids=["of x", "bias", "of the hidden state"],
 )
 def test_parameters_that_are_not_learned(kind, more):
-    source = text(kind, 3, 2, (4,), 5, more=more).replace("force_backward: true", "")
+    source = text(kind, 3, 2, (4,), 5, more=more)
     planned, portable = build(source), build(source, optimize=False)
 
     got, want = run(planned), run(portable)

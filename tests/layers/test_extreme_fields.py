@@ -167,7 +167,7 @@ def run(name, path, value, device, change=put):
             if sum(blob.count for blob in net.blobs.values()) < 1e7:
                 net.forward()
                 if layer_metadata(name).gradient == "gradient":
-                    net.backward()
+                    net.backward(-1)
     except DemitasseError as error:
         told = str(error)
     except Exception as error:
