@@ -4,14 +4,15 @@
     python bench/serving_soak.py --minutes 2 --connections 100
 
 First each server answers 1, 8 and 64 clients alone, in turns. Then `demitasse serve` answers all
-connections for the rest of the time. Printed are answers per second, percentiles of the latency in
-milliseconds, answers with an error, and the resident memory of all its processes in MiB at the
-beginning and the end. Exits with 1 if an answer failed or was wrong, or the memory grew.
+connections for the rest of the time. Printed are answers per second, the server's processor time
+per answer and percentiles of the latency in milliseconds, and the resident memory of all processes
+of the server in MiB. Exits with 1 if an answer failed or was wrong, or the memory grew.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import re
 import subprocess
 import sys
@@ -113,19 +114,21 @@ def run(folder: Path, given: argparse.Namespace) -> int:
         for port in ports.values():
             wait_for(port)
         wrong = 0
-        print(f"{'server':18} {'clients':>7} {'answers/s':>9} {'p50':>7} {'p99':>7} {'p99.9':>7}")
+        columns = " ".join(f"{one:>7}" for one in ("CPU", "p50", "p99", "p99.9"))
+        print(f"{'server':18} {'clients':>7} {'answers/s':>9} {columns}")
         for _ in range(given.rounds):
             for clients in given.clients:
                 for name, port in ports.items():
-                    found = measured(folder, port, clients, given.seconds)
+                    pid = running[name].pid
+                    found = measured(folder, pid, port, clients, given.seconds)
                     wrong += found["wrong"]
                     print(row(name, clients, found), flush=True)
         left = given.minutes * 60 - given.seconds * given.rounds * len(given.clients) * len(ports)
-        process = running["demitasse"]
-        tenth = measured(folder, ports["demitasse"], given.connections, max(left, 20) / 10)
-        before = resident(process.pid)
-        found = measured(folder, ports["demitasse"], given.connections, max(left, 20) * 0.9)
-        after = resident(process.pid)
+        pid, port, left = running["demitasse"].pid, ports["demitasse"], max(left, 20)
+        tenth = measured(folder, pid, port, given.connections, left / 10)
+        before = resident(pid)
+        found = measured(folder, pid, port, given.connections, left * 0.9)
+        after = resident(pid)
         print(row("demitasse", given.connections, found))
         wrong += tenth["wrong"] + found["wrong"]
         print(f"memory {before:.0f} MiB after a tenth, {after:.0f} MiB at the end; {wrong} wrong")
@@ -137,13 +140,15 @@ def run(folder: Path, given: argparse.Namespace) -> int:
             process.wait()
 
 
-def measured(folder: Path, port: int, clients: int, seconds: float) -> dict[str, float]:
+def measured(folder: Path, pid: int, port: int, clients: int, seconds: float) -> dict[str, float]:
     """Load a server from a process of its own, whose work does not delay this one."""
     how = {"folder": str(folder), "port": port, "clients": clients, "seconds": seconds}
     command = [sys.executable, __file__, "--load", json.dumps(how)]
+    before = processor_time(pid)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout)
-    return found
+    answers = max(found["rate"] * seconds, 1)
+    return {**found, "cpu": (processor_time(pid) - before) * 1000 / answers}
 
 
 async def load(folder: str, port: int, clients: int, seconds: float) -> dict[str, float]:
@@ -197,17 +202,27 @@ async def load(folder: str, port: int, clients: int, seconds: float) -> dict[str
 
 def row(name: str, clients: int, found: dict[str, float]) -> str:
     """Return a line of the table."""
-    times = " ".join(f"{found[one]:7.1f}" for one in ("p50", "p99", "p999"))
+    times = " ".join(f"{found[one]:7.1f}" for one in ("cpu", "p50", "p99", "p999"))
     return f"{name:18} {clients:7} {found['rate']:9.1f} {times}"
+
+
+def processor_time(pid: int) -> float:
+    """Return the processor time of a process and its children, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    total = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total + sum(processor_time(child) for child in children(pid))
+
+
+def children(pid: int) -> list[int]:
+    """Return the process ids of the children of a process."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return [int(one) for t in threads for one in (t / "children").read_text().split()]
 
 
 def resident(pid: int) -> float:
     """Return the resident memory of a process and its children, in MiB."""
     total = int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        for child in (thread / "children").read_text().split():
-            total += resident(int(child))
-    return total
+    return total + sum(resident(child) for child in children(pid))
 
 
 def free_port() -> int:

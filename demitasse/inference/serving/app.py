@@ -10,10 +10,12 @@ import json
 import threading
 import time
 from bisect import bisect_left
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from demitasse.core.log import get_logger
 from demitasse.errors import DataError
@@ -32,6 +34,7 @@ from demitasse.version import __version__
 
 log = get_logger(__name__)
 
+T = TypeVar("T")
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -123,6 +126,7 @@ class App:
         self._held = 0
         self._most_held = self._limits.held or 8 * self._limits.max_bytes
         self._codecs = codecs or shared_codecs()
+        self._results: _Results | None = None
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Respond to a request, or to the server's start and shutdown."""
@@ -285,7 +289,10 @@ class App:
             request = read_request(memoryview(body), json_length)
             if any(tensor.datatype == "BYTES" for tensor in request.inputs):
                 request, images = await self._codecs.call(model.reader.decode, request)
-        outputs = await asyncio.wrap_future(queue.put(model.prepare(request, images)))
+        loop = asyncio.get_running_loop()
+        if self._results is None or self._results.loop is not loop:
+            self._results = _Results(loop)
+        outputs = await self._results.wait(queue.put(model.prepare(request, images)))
         tensors = model.tensors(request, outputs)
         wanted = request.outputs or {one.name: request.binary for one in tensors}
         return await self._written(InferResponse(model.name, tensors, request.id), wanted)
@@ -298,6 +305,43 @@ class App:
             return Response(200, content, headers)
         headers, content, parts = write_response_parts(response, binary)
         return Response(200, content, headers, parts)
+
+
+class _Results:
+    """Results of other threads, many of which wake an event loop once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._done: deque[tuple[Future[Any], asyncio.Future[Any]]] = deque()
+        self._scheduled = False
+
+    async def wait(self, source: Future[T]) -> T:
+        """Return a result; if the caller is cancelled, cancel what has not begun."""
+        target: asyncio.Future[T] = self.loop.create_future()
+        source.add_done_callback(lambda done: self._put(done, target))
+        try:
+            return await target
+        finally:
+            source.cancel()
+
+    def _put(self, source: Future[T], target: asyncio.Future[T]) -> None:
+        self._done.append((source, target))
+        if not self._scheduled:
+            self._scheduled = True
+            with suppress(RuntimeError):  # the loop has ended
+                self.loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._scheduled = False  # first: what is put from now on schedules again
+        while self._done:
+            source, target = self._done.popleft()
+            if target.done() or source.cancelled():
+                continue
+            error = source.exception()
+            if error is not None:
+                target.set_exception(error)
+            else:
+                target.set_result(source.result())
 
 
 def _is_light(body: bytearray, json_length: int | None) -> bool:

@@ -40,10 +40,10 @@ PART = 1 << 18
 CHUNKS_PART = 1 << 14
 """Bytes of a chunked body that are parsed at once."""
 
-MAX_HEADS = 8
+MAX_HEADS = 32
 """Requests that start in one round of the event loop."""
 
-ROUND = 0.005
+ROUND = 0.01
 """Seconds that parsing takes in one round of the event loop."""
 
 LINGER = 2.0
@@ -249,8 +249,11 @@ class Connection(H11Protocol):
         self._body = ChunkDecoder() if head.length is None else head.length
         super().data_received(head.content)
         self._wait_for_headers()
-        self._more()
-        self.resume()
+        if self._incoming and self.conn.their_state is h11.SEND_BODY:
+            self._parse_body()
+        else:
+            self._more()
+            self.resume()
         return True
 
     def _parse_body(self) -> None:
