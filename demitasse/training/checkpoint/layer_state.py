@@ -156,7 +156,7 @@ def layer_progress(layer: Layer, weights: Sequence[object]) -> tuple[Progress, P
     counters, local = Progress(layer=layer.name), Progress(layer=layer.name)
     others = {}
     for key, value in layer.state().items():
-        if type(value) is int and 0 <= value <= LARGEST_COUNT:
+        if isinstance(key, str) and type(value) is int and 0 <= value <= LARGEST_COUNT:
             counters.counter.add(key=key, value=value)
         else:
             others[key] = value
