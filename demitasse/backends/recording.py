@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 __all__ = ["NotRecorded", "Recorder", "Recording"]
 
@@ -36,11 +36,14 @@ class Recording(Protocol):
 class Recorder(Protocol):
     """Interface of a backend's recorder.
 
-    A host computes the work while it is recorded. A device that queues its work
-    (``Backend.queues``) computes nothing until the recording is played. There the work may consist
-    of Steps, clearing of memories and prepared updates. It must not copy between host and device,
-    or read numbers of the host except those that are written before each replay.
+    Attributes:
+        computes: True if the work is done while it is recorded, as on a host; False on a device
+            that computes nothing until the recording is played. There the work may consist of
+            Steps, clearing of memories and prepared updates. It must not copy between host and
+            device, or read numbers of the host except those that are written before each replay.
     """
+
+    computes: ClassVar[bool]
 
     def key(self) -> Hashable:
         """Return the environment of recordings, which are valid while it is unchanged."""
@@ -55,6 +58,6 @@ class Recorder(Protocol):
         """Run ``work`` and record it.
 
         Raises:
-            NotRecorded: The work cannot be recorded. A host has computed it nevertheless, a device
-                that queues has not.
+            NotRecorded: The work cannot be recorded. A recorder that computes has done it
+                nevertheless.
         """

@@ -112,7 +112,6 @@ class Replay:
     ) -> None:
         self._entries, self._recorder = entries, recorder
         self._memories, self._overwritten = memories, overwritten
-        self._queued = entries[0].layer.device.backend.queues
         self._versions: dict[int, int] = {}
         self.warm_up = WarmUp(key)
         self.recorded: list[Recorded] = []
@@ -175,7 +174,9 @@ class Replay:
             NotRecorded: The work cannot be recorded.
         """
         guard = MemoryGuard(
-            self._memories(), None if self._queued else self._versions, self._overwritten()
+            self._memories(),
+            self._versions if self._recorder.computes else None,
+            self._overwritten(),
         )
         with self._recorder.side_stream():
             guard.order()
@@ -320,9 +321,9 @@ class Segments:
 
     @property
     def _recorder(self) -> Recorder | None:
-        """The recorder of calls on the host; None without one, and for graphs of whole passes."""
-        backend = self._entries[0].layer.device.backend
-        return None if backend.queues else backend.recorder
+        """The recorder of segments; None without one, and for graphs of whole passes."""
+        recorder = self._entries[0].layer.device.backend.recorder
+        return recorder if recorder is not None and recorder.computes else None
 
     def _executed(self, first: int, last: int) -> list[tuple[AnyStep | None, Group | None]]:
         entries = self._entries[first : last + 1]

@@ -138,6 +138,8 @@ class HostEngine(Engine):
 class HostRecorder:
     """Keeps what kernels, products and fills are asked for."""
 
+    computes = False
+
     def __init__(self, engine: HostEngine) -> None:
         self.engine = engine
 

@@ -66,6 +66,8 @@ class GraphRecorder:
         alone: Lock during a capture; other threads wait before they use the GPU.
     """
 
+    computes: ClassVar = False
+
     def __init__(
         self,
         cupy: Any,

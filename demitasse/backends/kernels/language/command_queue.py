@@ -203,6 +203,8 @@ class CallRecorder:
         key: Returns the key of the recordings; see ``Recorder.key``.
     """
 
+    computes: ClassVar = True
+
     def __init__(self, key: Callable[[], Hashable]) -> None:
         self.key = key
 
