@@ -48,6 +48,8 @@ class FrozenStruct:
         return tuple([mine[name] for name in self._fields])
 
     def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
         if type(self) is not type(other) or not isinstance(other, FrozenStruct):
             return NotImplemented
         return self._values() == other._values()

@@ -220,6 +220,7 @@ class CallRecorder:
         if not recording.complete:
             message = "something is computed without compiled calls"
             raise NotRecorded(message)
+        recording.prepare()
         return recording
 
 
@@ -228,7 +229,7 @@ class CallRecording:
 
     Attributes:
         complete: True if nothing was computed without the calls.
-        compiled: True after a replay that needed only call tables.
+        compiled: True if a replay needs only call tables.
     """
 
     nbytes = 0
@@ -237,7 +238,7 @@ class CallRecording:
         self.complete, self.compiled = True, False
         self._calls: list[tuple[Any, tuple[Any, ...], Check | None]] = []
         self._keep_alive: list[object] = []
-        self._parts: list[Callable[[], None]] | None = None
+        self._parts: list[Callable[[], None]] = []
 
     def add(self, call: Call) -> None:
         """Record an issued call."""
@@ -248,11 +249,13 @@ class CallRecording:
         self._calls.append((call.function, arguments, call.check))
         self._keep_alive.append(keep_alive)
 
+    def prepare(self) -> None:
+        """Make the call tables, once all calls are recorded."""
+        self._parts = list(self._split())
+        self.compiled = all(isinstance(part, _CallTable) for part in self._parts)
+
     def play(self) -> None:
         """Issue the calls again."""
-        if self._parts is None:
-            self._parts = list(self._split())
-            self.compiled = all(isinstance(part, _CallTable) for part in self._parts)
         for part in self._parts:
             part()
 
