@@ -10,6 +10,7 @@ from demitasse.core.paths import is_file, resolve_path
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.cards.card import Card
 from demitasse.inference.cards.card_file import FileOverrides, Table, card_from_table
+from demitasse.inference.cards.predictor import check_inputs
 from demitasse.inference.cards.preprocessing import TrainingPreprocess, training_preprocess
 from demitasse.inference.cards.published import published_card, recognize
 from demitasse.io.proto import NetParameter, read_net
@@ -48,6 +49,7 @@ def build_card(request: CardRequest) -> tuple[Card, Path | None]:
     Raises:
         ConfigError: A required value is missing, or a value is invalid; the message names it.
     """
+    check_inputs(request.net, request.weights)
     message = read_net(request.net).message
     published = published_card(request.known) if request.known else recognize(request.weights)
     tables = published.values() if published else _guess(message)

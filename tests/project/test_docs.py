@@ -229,7 +229,7 @@ def test_own_images_lead_to_a_net_that_knows_them(tmp_path, monkeypatch):
 
     names = follow("docs/own-images.md")
 
-    assert names["probabilities"].shape == (24, 3)
+    assert len(names["best"]) == 24
     assert names["right"] > 0.8
     assert names["batch"] == (16, 3, 32, 32)
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 SECTIONS: Mapping[str, Mapping[str, str]] = {
-    "Train": {"train": "train", "report": "training_log", "example": "train"},
-    "Run and serve": {"run": "run", "predict": "run", "serve": "run", "card": "run"},
+    "Train": {"new": "own_images", "train": "train", "report": "training_log", "example": "train"},
+    "Run and serve": {
+        "deploy": "own_images",
+        "run": "run",
+        "predict": "run",
+        "serve": "run",
+        "card": "run",
+    },
     "Compare and benchmark": {
         "test": "benchmark",
         "time": "benchmark",
@@ -32,6 +38,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "upgrade": "convert",
     },
     "Data": {
+        "dataset": "own_images",
         "convert": "databases",
         "convert_imageset": "databases",
         "compute_image_mean": "databases",

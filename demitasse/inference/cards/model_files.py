@@ -14,7 +14,13 @@ from demitasse.core.paths import is_file, is_folder
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.cards.card import Card
 from demitasse.inference.cards.card_file import CARD, FileOverrides, read_card
-from demitasse.inference.cards.predictor import Arrays, Predictor, load_weights, run_net
+from demitasse.inference.cards.predictor import (
+    Arrays,
+    Predictor,
+    check_inputs,
+    load_weights,
+    run_net,
+)
 from demitasse.inference.cards.published import published_card, recognize, similar_cards
 from demitasse.net import Net
 
@@ -117,6 +123,8 @@ def find_model(source: Name, weights: Name | Sequence[Name] = ()) -> ModelFiles:
         return ModelFiles(card.net, card.weights, card)
     if path.suffix in WEIGHTS and not files:
         path, files = _net_beside(path), (path,)
+    if is_file(path):
+        check_inputs(path, files)
     known = recognize(files) if files else None
     card = find_card(path, files) if known is not None or not files else None
     return ModelFiles(path, files, card)
@@ -128,6 +136,7 @@ def _paths(names: Name | Sequence[Name]) -> tuple[Path, ...]:
 
 
 def _published(net: Path, weights: Sequence[Path], card: str, overrides: FileOverrides) -> Card:
+    check_inputs(net, weights)
     known = published_card(card) if card else recognize(weights)
     if known is None:
         raise ConfigError(_unknown_weights(net, weights), code=ErrorCode.UNKNOWN, field="weights")

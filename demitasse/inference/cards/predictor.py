@@ -13,11 +13,13 @@ from demitasse.core.deprecated import renamed_arguments
 from demitasse.core.device import Device
 from demitasse.core.log import get_logger
 from demitasse.errors import ConfigError, DataError, ErrorCode
+from demitasse.graph import filter_net
 from demitasse.inference.cards.card import Card
 from demitasse.inference.cards.outputs import output_decoder
 from demitasse.inference.cards.predictions import Prediction
 from demitasse.inference.cards.preprocessing import PreparedImage, Preprocessor
 from demitasse.io.data.images.codecs import Color, read_image
+from demitasse.io.proto import Phase, read_net
 from demitasse.io.weights.load import load_files
 from demitasse.net import Net
 
@@ -73,6 +75,7 @@ class Predictor:
         if card.net is None or not card.weights:
             message = "the card names no net or no weights; a predictor needs both"
             raise ConfigError(message, code=ErrorCode.MISSING)
+        check_inputs(card.net, card.weights)
         self.card = card
         self._arguments = (None if device is None else str(device), threshold)
         detect = card.detect
@@ -215,18 +218,30 @@ def _unpickled(card: Card, device: str | None, threshold: float | None) -> Predi
     return Predictor(card, device=device, threshold=threshold)
 
 
+def check_inputs(net: Path, weights: Sequence[Path]) -> None:
+    """Refuse a net for training, whose data layers read the data.
+
+    Raises:
+        ConfigError: The net has no inputs in phase TEST.
+    """
+    message = read_net(net).message
+    message.state.phase = Phase.Value("TEST")
+    if any(layer.type == "Input" for layer in filter_net(message)[0].layer):
+        return
+    files = "".join(f" --weights {one}" for one in weights)
+    text = (
+        f"got {net}, which reads its data itself, expected a net with inputs; write its deploy "
+        f"net and card by: demitasse deploy {net}{files}"
+    )
+    raise ConfigError(text, code=ErrorCode.MISSING, field="input")
+
+
 def _input(net: Net, name: str) -> str:
     """Return the name of the input for images."""
     if name in net.inputs:
         return name
     if len(net.inputs) == 1 and not name:
         return net.inputs[0]
-    if not net.inputs:
-        message = (
-            "the net has no inputs: it reads data itself, like a net for training. Use its deploy "
-            "prototxt, whose first layer has type Input"
-        )
-        raise ConfigError(message, code=ErrorCode.MISSING, field="input")
     fault = f"[model] input of the card is {name!r}" if name else "[model] input is missing"
     message = f"{fault}; the net's inputs are {', '.join(net.inputs)}"
     code = ErrorCode.UNKNOWN if name else ErrorCode.MISSING

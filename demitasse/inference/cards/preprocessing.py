@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.errors import ConfigError, DataError, ErrorCode
+from demitasse.graph import filter_net
 from demitasse.inference.cards.card import CHANNELS, MAX_SIDE, Preprocess
 from demitasse.io.data.images.colors import bgr_to_gray
 from demitasse.io.data.images.resize import resize_image
@@ -227,15 +228,15 @@ def training_preprocess(net: Path) -> TrainingPreprocess | None:
     Raises:
         PrototxtError: The file cannot be read.
     """
-    layers = [layer for layer in read_net(net).message.layer if layer.HasField("transform_param")]
-    layers = [layer for layer in layers if not layer.bottom]
-    if not layers:
-        return None
-    return _of(next((layer for layer in layers if _tests(layer)), layers[0]))
-
-
-def _tests(layer: LayerParameter) -> bool:
-    return any(rule.phase == Phase.Value("TEST") for rule in layer.include)
+    message = read_net(net).message
+    message.state.phase = Phase.Value("TEST")
+    tested = filter_net(message)[0].layer
+    layers = [
+        layer
+        for layer in (*tested, *message.layer)
+        if layer.HasField("transform_param") and not layer.bottom
+    ]
+    return _of(layers[0]) if layers else None
 
 
 def _of(layer: LayerParameter) -> TrainingPreprocess:
@@ -244,13 +245,18 @@ def _of(layer: LayerParameter) -> TrainingPreprocess:
     if p.HasField("resize_param"):
         size = (p.resize_param.height, p.resize_param.width)
     return TrainingPreprocess(
-        mean=tuple(round(value, 6) for value in p.mean_value),
+        mean=tuple(_as_written(value) for value in p.mean_value),
         mean_file=p.mean_file,
-        scale=float(f"{p.scale:.7g}"),  # as written, without the digits of float32
+        scale=_as_written(p.scale),
         crop=_crop(p),
         size=size if all(size) else (),
         channels="gray" if p.force_gray else "",
     )
+
+
+def _as_written(value: float) -> float:
+    """Return a number of a prototxt without the further digits of float32."""
+    return float(f"{value:.7g}")
 
 
 def _crop(p: TransformationParameter) -> tuple[int, ...]:

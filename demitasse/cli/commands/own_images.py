@@ -1,0 +1,277 @@
+"""dataset, new and deploy: from a folder of images to a trained net in use."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+import click
+
+from demitasse.cli.command import Command
+from demitasse.cli.commands.classify import input_errors
+from demitasse.cli.errors import echo
+from demitasse.cli.options import (
+    FILE,
+    FOLDER,
+    FloatRange,
+    json_option,
+    overwrite_option,
+    parse_shapes,
+    state_options,
+)
+from demitasse.cli.render import print_json
+
+if TYPE_CHECKING:
+    from demitasse.examples.nets import StartData
+
+NETS = ("lenet", "cifar10_quick", "resnet20", "squeezenet")
+
+
+def _size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tuple[int, int] | None:
+    """Return height and width of "64" or "48x64"."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d{1,6})(?:[x,](\d{1,6}))?", text, re.ASCII)
+    if found is None:
+        message = f"got {text!r}, expected pixels, such as 64, or HxW, such as 48x64"
+        raise click.BadParameter(message)
+    return int(found[1]), int(found[2] or found[1])
+
+
+@click.command(cls=Command)
+@click.argument("source", metavar="PHOTOS", type=FOLDER)
+@click.argument("out", type=FOLDER)
+@click.option(
+    "--size",
+    metavar="PIXELS|HxW",
+    default="64",
+    show_default=True,
+    callback=_size,
+    help="Resize the images to this size.",
+)
+@click.option("--gray", is_flag=True, help="Store one channel: brightness.")
+@click.option(
+    "--test",
+    type=FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.2,
+    show_default=True,
+    help="Part of each class that is kept for the test.",
+)
+@click.option(
+    "--max_per_class",
+    type=click.IntRange(min=2),
+    help="Take this many images of a class at most, chosen by the seed. [default: all]",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, (1 << 32) - 1),
+    default=0,
+    show_default=True,
+    help="Seed of the split and of the order.",
+)
+@click.option(
+    "--on_error",
+    type=click.Choice(["raise", "skip"]),
+    default="raise",
+    show_default=True,
+    help="Raise an error for an unreadable image, or skip it with a warning.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    help="Number of decoder threads. [default: number of CPUs]",
+)
+@overwrite_option
+@json_option
+def dataset_command(
+    source: Path,
+    out: Path,
+    size: tuple[int, int],
+    gray: bool,
+    test: float,
+    max_per_class: int | None,
+    seed: int,
+    on_error: str,
+    threads: int | None,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Make databases for training and test of the images in class folders.
+
+    PHOTOS has a folder of images for each class. OUT gets train_lmdb, test_lmdb, their lists,
+    labels.txt and mean.binaryproto. OUT appears when it is complete; after an interruption, run the
+    command again.
+    """
+    from demitasse.cli.progress import line_progress
+    from demitasse.io.data.dataset import DatasetOptions, make_dataset
+    from demitasse.io.data.threads import THREADS
+
+    options = DatasetOptions(size, gray, test, seed, max_per_class, skip=on_error == "skip")
+    with line_progress() as progress:
+        made = make_dataset(
+            source, out, options, overwrite=overwrite, threads=threads or THREADS, progress=progress
+        )
+    if as_json:
+        print_json(
+            {
+                "folder": str(out),
+                "labels": list(made.labels),
+                "shape": list(made.shape),
+                "mean": list(made.mean),
+                "train": made.train,
+                "test": made.test,
+            }
+        )
+        return
+    for channel, value in enumerate(made.mean):
+        echo(f"mean_value channel [{channel}]: {value:g}")
+    echo(
+        f"{out}: {len(made.labels)} classes, {made.train} images for training, {made.test} to test"
+    )
+    echo(f"Next: demitasse new --data {quote(str(out))}")
+
+
+@click.command(cls=Command)
+@click.option(
+    "--data", type=FOLDER, help="Folder of `demitasse dataset`, for classes, size and mean."
+)
+@click.option("--classes", type=click.IntRange(min=2), help="Number of classes, without --data.")
+@click.option(
+    "--net",
+    "name",
+    type=click.Choice(NETS),
+    help="The net. [default: lenet for small gray images, else cifar10_quick]",
+)
+@click.option(
+    "--size",
+    metavar="PIXELS|HxW",
+    callback=_size,
+    help="Size of the images, without --data. [default: the net's]",
+)
+@click.option("--gray", is_flag=True, help="Images have one channel, without --data.")
+@click.option(
+    "--out", "-o", type=FOLDER, default=".", help="Folder of the files. [default: this folder]"
+)
+@overwrite_option
+def new_command(
+    data: Path | None,
+    classes: int | None,
+    name: str | None,
+    size: tuple[int, int] | None,
+    gray: bool,
+    out: Path,
+    overwrite: bool,
+) -> None:
+    """Write train_val.prototxt and solver.prototxt, to start from.
+
+    With --data, classes, size, mean and databases are those of the folder. squeezenet is for
+    fine-tuning: its layers have the names of the published weights of SqueezeNet 1.1, except for
+    the last layer.
+    """
+    from demitasse.core.atomic import atomic_write
+    from demitasse.examples.nets import default_net, net_files
+
+    prefix = "" if out == Path() else f"{out.as_posix()}/"
+    if data is not None:
+        if size is not None or gray:
+            message = "--size and --gray are for nets without --data; the data has its own"
+            raise click.UsageError(message)
+        start = _start_data(data, classes)
+    else:
+        start = _without_data(classes, name, size, gray=gray, prefix=prefix)
+    chosen = name or default_net(start.shape)
+    texts = net_files(chosen, start, prefix)
+    _need_new([out / file for file in texts], overwrite=overwrite)
+    out.mkdir(parents=True, exist_ok=True)
+    for file, text in texts.items():
+        with atomic_write(out / file) as opened:
+            opened.write(text.encode("utf-8", "surrogateescape"))
+    echo(f"Wrote {' and '.join(str(out / file) for file in texts)}: {chosen}, "
+         f"{start.classes} classes, images of {'x'.join(map(str, start.shape))}")  # fmt: skip
+    weights = " --weights squeezenet_v1.1.caffemodel" if chosen == "squeezenet" else ""
+    echo(f"Next: demitasse train --solver {quote(str(out / 'solver.prototxt'))}{weights}")
+
+
+def _start_data(folder: Path, classes: int | None) -> StartData:
+    from demitasse.examples.nets import StartData
+    from demitasse.io.data.dataset import read_dataset
+
+    found = read_dataset(folder)
+    if classes is not None and classes != len(found.labels):
+        message = f"got --classes {classes}, but {folder} has {len(found.labels)}; omit the flag"
+        raise click.UsageError(message)
+    sources = ((folder / "train_lmdb").as_posix(), (folder / "test_lmdb").as_posix())
+    mean = tuple(round(value, 2) for value in found.mean)
+    return StartData(len(found.labels), found.shape, mean, sources, found.train, found.test)
+
+
+def _without_data(
+    classes: int | None, name: str | None, size: tuple[int, int] | None, *, gray: bool, prefix: str
+) -> StartData:
+    from demitasse.examples.nets import NETS as KNOWN
+    from demitasse.examples.nets import StartData
+
+    if classes is None:
+        message = "give the folder of `demitasse dataset` by --data, or a number by --classes"
+        raise click.UsageError(message)
+    side = KNOWN[name or ("lenet" if gray else "cifar10_quick")].size
+    shape = (1 if gray else 3, *(size or (side, side)))
+    sources = (f"{prefix}train_lmdb", f"{prefix}test_lmdb")
+    return StartData(classes, shape, (127.5,) * shape[0], sources)
+
+
+def _need_new(files: list[Path], *, overwrite: bool) -> None:
+    existing = [str(file) for file in files if file.exists()]
+    if existing and not overwrite:
+        message = (
+            f"{' and '.join(existing)} exist; replace by --overwrite, or write elsewhere by --out"
+        )
+        raise click.UsageError(message)
+
+
+@click.command(cls=Command)
+@click.argument("net", metavar="TRAIN_VAL", type=FILE)
+@click.option("--weights", type=FILE, multiple=True, required=True, help="The trained weights.")
+@click.option("--labels", type=FILE, help="File of class names, one per line.")
+@click.option(
+    "--out", "-o", type=FOLDER, help="Folder of the files. [default: the folder of TRAIN_VAL]"
+)
+@click.option(
+    "--shape",
+    "shapes",
+    callback=parse_shapes,
+    multiple=True,
+    metavar="BLOB=N,C,H,W",
+    help="Shape of an input, in place of that of the data.",
+)
+@overwrite_option
+@state_options
+def deploy_command(
+    net: Path,
+    weights: tuple[Path, ...],
+    labels: Path | None,
+    out: Path | None,
+    shapes: dict[str, tuple[int, ...]],
+    overwrite: bool,
+    level: int | None,
+    stages: list[str],
+) -> None:
+    """Write the deploy net of a training net, and its model card.
+
+    Writes deploy.prototxt and model.toml. Data layers become inputs, losses become Softmax or
+    Sigmoid or are left out, metrics are left out. The card has the preprocessing of the data layer
+    and the labels. Weights, labels and mean outside of the folder are copied into it.
+    """
+    from demitasse.cli.deployment import deploy
+
+    folder = out or net.parent
+    _need_new([folder / "deploy.prototxt", folder / "model.toml"], overwrite=overwrite)
+    with input_errors():
+        done = deploy(net, weights, labels, folder, shapes=shapes, level=level or 0, stages=stages)
+    for note in done.notes:
+        echo(note)
+    echo(f"Wrote {' and '.join(map(str, done.files))}")
+    if done.has_card:
+        echo(f"Next: demitasse run {quote(str(folder))} IMAGE...")

@@ -1,0 +1,206 @@
+"""Deployment of a training net: the deploy net, the model card and copies of their files."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from demitasse.cli.card_builder import CardRequest, build_card
+from demitasse.core.atomic import atomic_write
+from demitasse.core.paths import resolve_path
+from demitasse.errors import ConfigError, DemitasseError, ErrorCode
+from demitasse.graph import filter_net
+from demitasse.inference.cards.card import CHANNELS, Card
+from demitasse.inference.cards.card_file import CARD, format_card
+from demitasse.inference.cards.predictor import Predictor, load_weights
+from demitasse.inference.cards.preprocessing import training_preprocess
+from demitasse.interop.deploy import DeployNet, deploy_net
+from demitasse.io.data.databases.database import open_db
+from demitasse.io.data.databases.datum import datum_to_array
+from demitasse.io.proto import Datum, LayerParameter, Phase, read_net, write_text
+from demitasse.net import Net
+
+DEPLOY = "deploy.prototxt"
+
+IMAGES = {"Data", "ImageData", "DenseImageData", "AnnotatedData", "WindowData"}
+"""Layers that read images."""
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """Result of a deployment.
+
+    Attributes:
+        files: The files written.
+        notes: Removed and replaced layers, and the reason for a missing card.
+        has_card: True if a card was written.
+    """
+
+    files: list[Path]
+    notes: list[str]
+    has_card: bool
+
+
+def deploy(
+    train: Path,
+    weights: Sequence[Path],
+    labels: Path | None,
+    folder: Path,
+    *,
+    shapes: Mapping[str, Sequence[int]],
+    level: int = 0,
+    stages: Sequence[str] = (),
+) -> Deployed:
+    """Write the deploy net and the card of a training net; see ``deploy_net``.
+
+    The card is loaded with its weights before a file is written.
+
+    Args:
+        train: The prototxt of the training.
+        weights: The trained weights.
+        labels: File with the class names.
+        folder: Folder of the files.
+        shapes: Shapes of inputs, in place of those of the data.
+        level: Level of the net's state.
+        stages: Stages added to the file's state.
+
+    Raises:
+        ConfigError: See ``deploy_net``; or a file is missing or does not fit.
+        WeightsError: The weights cannot be read, or do not fit the net.
+    """
+    made = deploy_net(train, weights, shapes=shapes, level=level, stages=stages)
+    with TemporaryDirectory() as temporary:
+        file = Path(temporary) / DEPLOY
+        write_text(file, made.message)
+        source = _source(train, made, level, stages)
+        reason = _obstacle(made, source)
+        if reason:
+            with Net(file, "TEST", device="numpy") as net:
+                load_weights(net, weights)
+            card = None
+        else:
+            assert source is not None
+            card = _card(train, file, made, source, weights, labels)
+            Predictor(card, device="numpy").net.close()
+    folder.mkdir(parents=True, exist_ok=True)
+    copied: list[Path] = []
+    notes = list(made.notes)
+    write_text(folder / DEPLOY, made.message)
+    if card is None:
+        text = f"no model card: {reason}; write one by: demitasse card {folder / DEPLOY} WEIGHTS"
+        return Deployed([folder / DEPLOY], [*notes, text], has_card=False)
+    how = card.preprocess
+    if isinstance(how.mean, Path):
+        how = replace(how, mean=_within(folder, how.mean, copied))
+    stored = tuple(_within(folder, one, copied) for one in card.weights)
+    card = replace(card, net=folder / DEPLOY, weights=stored, preprocess=how)
+    names = None if labels is None else _within(folder, labels, copied)
+    with atomic_write(folder / CARD) as opened:
+        opened.write(format_card(card, folder, names).encode())
+    return Deployed([folder / DEPLOY, folder / CARD, *copied], notes, has_card=True)
+
+
+def _source(
+    train: Path, made: DeployNet, level: int, stages: Sequence[str]
+) -> LayerParameter | None:
+    """Return the data layer of phase TEST for the first input."""
+    message = read_net(train).message
+    message.state.phase = Phase.Value("TEST")
+    message.state.level = level
+    message.state.stage.extend(stages)
+    inputs = {top for one in made.message.layer if one.type == "Input" for top in one.top}
+    layers = filter_net(message)[0].layer
+    return next((one for one in layers if not one.bottom and inputs & set(one.top)), None)
+
+
+def _obstacle(made: DeployNet, source: LayerParameter | None) -> str:
+    """Return the reason why no card can be derived; "" if there is none."""
+    if source is None or source.type not in IMAGES:
+        kind = "no layer" if source is None else f"layer {source.name!r} ({source.type})"
+        return f"{kind} does not define the preprocessing of images"
+    inputs = [one for one in made.message.layer if one.type == "Input"]
+    if len(inputs) != 1:
+        return f"the net has {len(inputs)} inputs, and images one"
+    dims = list(inputs[0].input_param.shape[0].dim)
+    if len(dims) != 4 or dims[1] not in CHANNELS.values():
+        return f"input {inputs[0].top[0]!r} has the shape {dims}, which is no gray or BGR image"
+    return ""
+
+
+def _card(
+    train: Path,
+    file: Path,
+    made: DeployNet,
+    source: LayerParameter,
+    weights: Sequence[Path],
+    labels: Path | None,
+) -> Card:
+    """Return the card of a deploy net."""
+    (dims,) = [
+        list(one.input_param.shape[0].dim) for one in made.message.layer if one.type == "Input"
+    ]
+    with Net(file, "TEST", device="numpy") as net:
+        name = made.outputs[0]
+        shape, kind = net.blobs[name].shape, _type_of(made, name)
+    flags: dict[str, object] = {"channels": "gray" if dims[1] == 1 else "bgr", "output": [name]}
+    is_map = len(shape) == 4 and max(shape[2:]) > 1
+    flags["task"] = "features" if kind != "Softmax" else "segment" if is_map else "classify"
+    has_transform = training_preprocess(train) is not None
+    size = _record_size(source, train.parent)
+    if size and list(size) != dims[2:]:
+        flags["size"] = f"{size[0]},{size[1]}"
+    request = CardRequest(
+        net=file,
+        weights=weights,
+        known="",
+        train=train if has_transform else None,
+        labels=labels,
+        mean=None if has_transform else "none",
+        softmax=False,
+        flags=flags,
+    )
+    card, _ = build_card(request)
+    if card.labels and kind == "Softmax" and len(card.labels) != shape[1]:
+        message = f"got {len(card.labels)} labels in {labels}, expected {shape[1]}, one for a score"
+        raise ConfigError(
+            message, code=ErrorCode.COUNT_MISMATCH, field="labels", got=len(card.labels)
+        )
+    return card
+
+
+def _type_of(made: DeployNet, blob: str) -> str:
+    return next((one.type for one in reversed(made.message.layer) if blob in one.top), "")
+
+
+def _record_size(source: LayerParameter, folder: Path) -> tuple[int, int] | None:
+    """Return height and width of a database's first image; None if it cannot be read."""
+    if source.type not in {"Data", "AnnotatedData"} or source.transform_param.HasField(
+        "resize_param"
+    ):
+        return None
+    try:
+        p = source.data_param
+        backend = p.DB.Name(p.backend)
+        with (
+            closing(open_db(resolve_path(p.source, folder), backend)) as database,
+            closing(database.new_cursor()) as cursor,
+        ):
+            shape = datum_to_array(Datum.FromString(bytes(cursor.value()))).shape
+    except (DemitasseError, OSError, ValueError):
+        return None
+    return shape[1], shape[2]
+
+
+def _within(folder: Path, file: Path, copied: list[Path]) -> Path:
+    """Return a file in the folder: the file itself, or a copy."""
+    if file.resolve().is_relative_to(folder.resolve()):
+        return file
+    target = folder / file.name
+    with file.open("rb") as old, atomic_write(target) as new:
+        shutil.copyfileobj(old, new)
+    copied.append(target)
+    return target

@@ -1,0 +1,203 @@
+"""Deploy nets: a training net in phase TEST, with inputs for data and scores for losses.
+
+Source: the files ``train_val.prototxt`` and ``deploy.prototxt`` of Caffe's models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from demitasse.errors import ConfigError, ErrorCode
+from demitasse.graph import filter_net
+from demitasse.interop.export.reduction import Shapes, is_source, is_training_only, reduce_net
+from demitasse.io.proto import LayerParameter, NetParameter, Phase
+from demitasse.layers.metadata import layer_metadata
+from demitasse.net.build import read_source
+
+AXES = {"InfogainLoss": "infogain_loss_param"}
+"""Losses with a softmax whose axis is in another message than softmax_param."""
+
+SCORES = {"Softmax", "Sigmoid"}
+"""Layers that turn scores into probabilities."""
+
+PAIRS = {"ContrastiveLoss", "TripletLoss"}
+"""Losses whose bottoms with a gradient are all outputs of the net."""
+
+DETECTION = {"MultiBoxLoss", "BoxAnnotatorOHEM", "ProposalTarget"}
+"""Layers for the training of detectors, whose deploy nets have further layers."""
+
+FILLERS = ("weight_filler", "bias_filler")
+
+
+@dataclass
+class DeployNet:
+    """A deploy net.
+
+    Attributes:
+        message: The net.
+        notes: Removed and replaced layers, in words.
+        outputs: The net's outputs.
+    """
+
+    message: NetParameter
+    notes: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+
+
+def deploy_net(
+    source: Path,
+    weights: Sequence[Path] = (),
+    *,
+    shapes: Shapes | None = None,
+    level: int = 0,
+    stages: Sequence[str] = (),
+) -> DeployNet:
+    """Return the deploy net of a training net.
+
+    Data layers become Input layers of one item. SoftmaxWithLoss and SigmoidCrossEntropyLoss become
+    Softmax and Sigmoid; other losses, metrics, layers of labels alone and auxiliary classifiers
+    are left out, and so are fillers and learning rates.
+
+    Args:
+        source: The prototxt of the training.
+        weights: Files of weights, read for the number of channels of images.
+        shapes: Shapes of inputs, in place of those of the data.
+        level: Level of the net's state.
+        stages: Stages added to the file's state.
+
+    Raises:
+        ConfigError: The shape of an input is unknown, the net has no outputs, or trains a detector.
+        PrototxtError: The file cannot be read.
+    """
+    phases = {name: _layers(source, name, level, stages) for name in ("TEST", "TRAIN")}
+    layers = phases["TEST"]
+    _refuse_detectors([*layers, *phases["TRAIN"]])
+    tops = {top for one in layers for top in one.top}
+    every = list({one.name: one for one in [*phases["TRAIN"], *layers]}.values())
+    losses = [one for one in every if _is_loss(one) and one.bottom and one.bottom[0] in tops]
+    auxiliary = [one for one in losses if _is_auxiliary(one, losses)]
+    notes = [
+        f"left out: layer {one.name!r} ({one.type}), an auxiliary classifier" for one in auxiliary
+    ]
+    main = [one for one in losses if one not in auxiliary]
+    heads = [blob for one in main for blob in _predictions(one)]
+    read = {blob for one in [*layers, *losses] for blob in one.bottom if blob not in one.top}
+    ends = [
+        top
+        for one in layers
+        if not is_source(one) and not is_training_only(one.type)
+        for top in one.top
+        if top not in read
+    ]
+    scored = {
+        one.bottom[0]: one.top[0] for one in layers if one.type in SCORES and len(one.bottom) == 1
+    }
+    inner = {
+        blob
+        for one in layers
+        if not is_training_only(one.type)
+        for blob in one.bottom
+        if blob not in one.top and blob not in scored
+    }
+    heads = [blob for blob in heads if blob not in inner] or heads
+    outputs = list(dict.fromkeys([*(scored.get(blob, blob) for blob in heads), *ends]))
+    if not outputs:  # a net for tests has no losses, but metrics
+        outputs = [one.bottom[0] for one in layers if is_training_only(one.type) and one.bottom]
+    if not outputs:
+        message = "got a net without outputs in phase TEST besides data; name its deploy prototxt"
+        raise ConfigError(message, code=ErrorCode.MISSING, file=str(source))
+    reduced = reduce_net(
+        source, lambda _: "", weights=list(map(str, weights)), outputs=outputs, only=True,
+        shapes=shapes, level=level, stages=stages,
+    )  # fmt: skip
+    net = DeployNet(NetParameter(name=reduced.message.name), notes, outputs)
+    net.message.layer.extend(_as_deployed(one, shapes or {}) for one in reduced.message.layer)
+    for loss in main:
+        if loss.bottom[0] in outputs:
+            _add_scores(net, loss)
+    return net
+
+
+def _layers(source: Path, phase: str, level: int, stages: Sequence[str]) -> list[LayerParameter]:
+    """Return the layers of a phase."""
+    message = read_source(source, ignore_unknown_fields=False).message
+    message.state.phase = Phase.Value(phase)
+    message.state.level = level
+    message.state.stage.extend(stages)
+    return list(filter_net(message)[0].layer)
+
+
+def _refuse_detectors(layers: Iterable[LayerParameter]) -> None:
+    found = next((one for one in layers if one.type in DETECTION), None)
+    if found is not None:
+        message = (
+            f"got layer {found.name!r} ({found.type}), which trains a detector, expected a "
+            "classifier or a similar net; use the detector's own deploy prototxt"
+        )
+        raise ConfigError(message, code=ErrorCode.UNSUPPORTED, layer=found.name, got=found.type)
+
+
+def _is_loss(layer: LayerParameter) -> bool:
+    return layer_metadata(layer.type).better == "smaller"
+
+
+def _is_auxiliary(layer: LayerParameter, losses: Sequence[LayerParameter]) -> bool:
+    """Return True if another loss has the same type and target, and a larger weight."""
+    return any(
+        other.type == layer.type
+        and other.bottom[1:] == layer.bottom[1:]
+        and other.bottom[0] != layer.bottom[0]
+        and _weight(other) > _weight(layer)
+        for other in losses
+    )
+
+
+def _weight(loss: LayerParameter) -> float:
+    return loss.loss_weight[0] if loss.loss_weight else 1.0
+
+
+def _predictions(loss: LayerParameter) -> list[str]:
+    """Return the bottoms of a loss that the net predicts."""
+    return list(loss.bottom[:-1]) if loss.type in PAIRS else [loss.bottom[0]]
+
+
+def _as_deployed(layer: LayerParameter, shapes: Shapes) -> LayerParameter:
+    """Return a layer without rules, fillers and learning rates; inputs have one item."""
+    made = LayerParameter()
+    made.CopyFrom(layer)
+    for name in ("include", "exclude", "phase", "loss_weight", "propagate_down"):
+        made.ClearField(name)
+    for param in made.param:
+        for name in ("lr_mult", "decay_mult"):
+            param.ClearField(name)
+    if not any(param.ByteSize() for param in made.param):
+        made.ClearField("param")
+    for descriptor, value in made.ListFields():
+        if descriptor.message_type is not None and descriptor.name.endswith("_param"):
+            for name in FILLERS:
+                if name in descriptor.message_type.fields_by_name:
+                    value.ClearField(name)
+    if made.type == "Input":
+        for top, shape in zip(made.top, made.input_param.shape, strict=False):
+            if top not in shapes and len(shape.dim) > 1:
+                shape.dim[0] = 1
+    return made
+
+
+def _add_scores(net: DeployNet, loss: LayerParameter) -> None:
+    """Add the Softmax or Sigmoid that a loss computes."""
+    blob = loss.bottom[0]
+    kind = next((one for one in layer_metadata(loss.type).contains if one in SCORES), "")
+    if not kind or any(blob in one.bottom and one.type == kind for one in net.message.layer):
+        return
+    names = {name for one in net.message.layer for name in (one.name, *one.top)}
+    top = next(name for name in ("prob", f"{blob}_prob", f"{loss.name}_prob") if name not in names)
+    made = net.message.layer.add(name=top, type=kind, bottom=[blob], top=[top])
+    if kind == "Softmax":
+        axis = getattr(loss, AXES.get(loss.type, "softmax_param")).axis
+        if axis != 1:
+            made.softmax_param.axis = axis
+    net.notes.append(f"layer {loss.name!r} ({loss.type}) becomes {kind}, with top {top!r}")
+    net.outputs = [top if name == blob else name for name in net.outputs]

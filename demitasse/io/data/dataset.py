@@ -1,0 +1,326 @@
+"""Data sets of class folders: lists, databases for training and test, labels and the mean.
+
+A data set is a folder with ``labels.txt``, the lists ``train.txt`` and ``test.txt``, the LMDBs
+``train_lmdb`` and ``test_lmdb``, and ``mean.binaryproto``, the mean of the training images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from demitasse.core.atomic import partial_folder, put_in_place
+from demitasse.core.log import get_logger
+from demitasse.core.paths import code_of, real_path
+from demitasse.errors import ConfigError, DataError, ErrorCode
+from demitasse.io.data.databases.database import open_db
+from demitasse.io.data.images.codecs import IMAGES, files_in
+from demitasse.io.data.imageset import ImageSet, convert_imageset, read_lines
+from demitasse.io.data.sources.sampler import EpochPermutation
+from demitasse.io.data.threads import THREADS
+from demitasse.io.data.transform.mean import compute_mean, read_mean
+from demitasse.io.proto import write_binary
+
+__all__ = ["Dataset", "DatasetOptions", "make_dataset", "read_dataset"]
+
+log = get_logger(__name__)
+
+LABELS, MEAN = "labels.txt", "mean.binaryproto"
+PARTS = ("train", "test")
+NAMES = {LABELS, MEAN, *(f"{part}{end}" for part in PARTS for end in (".txt", "_lmdb"))}
+"""Names of the files and folders of a data set."""
+
+MOST = 1 << 16
+"""Largest side of an image, in pixels."""
+
+
+@dataclass(frozen=True)
+class DatasetOptions:
+    """Options of a data set.
+
+    Attributes:
+        size: Height and width of the stored images, in pixels.
+        gray: Store one channel instead of BGR.
+        test: Fraction of each class that is kept for the test.
+        seed: Seed of the split and of the order.
+        max_per_class: Largest number of images of a class; None for no limit.
+        skip: Skip unreadable images with a warning instead of raising an error.
+    """
+
+    size: tuple[int, int] = (64, 64)
+    gray: bool = False
+    test: float = 0.2
+    seed: int = 0
+    max_per_class: int | None = None
+    skip: bool = False
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set.
+
+    Attributes:
+        folder: Its folder.
+        labels: Names of the classes, by label.
+        shape: Channels, height and width of the images.
+        mean: Mean of each channel of the training images, from 0 to 255.
+        train: Number of training images.
+        test: Number of test images.
+    """
+
+    folder: Path
+    labels: tuple[str, ...]
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    train: int
+    test: int
+
+
+def make_dataset(
+    source: Path,
+    out: Path,
+    options: DatasetOptions | None = None,
+    *,
+    overwrite: bool = False,
+    threads: int = THREADS,
+    progress: Callable[[int, int], None] | None = None,
+) -> Dataset:
+    """Write the images of class folders as a data set; ``out`` appears when it is complete.
+
+    The classes are the sorted names of the subfolders of ``source``. Each class is split by the
+    seed, and the images of all classes are shuffled.
+
+    Args:
+        source: Folder with a subfolder of images for each class.
+        out: Folder to create.
+        options: Options of the data set.
+        overwrite: Replace the data set at ``out``.
+        threads: Number of threads that decode images.
+        progress: Called after each image with the images done and the number of images.
+
+    Raises:
+        ConfigError: An option is out of range.
+        DataError: ``source`` has no two classes, a class has no images, an image cannot be read,
+            or ``out`` exists.
+        OSError: The data set cannot be written, e.g. the disk is full.
+    """
+    options = options or DatasetOptions()
+    _check_options(options)
+    _check_out(source, out, overwrite=overwrite)
+    classes = _classes(source)
+    lists = _split(classes, options)
+    total = sum(map(len, lists.values()))
+    out = real_path(out) if out.is_symlink() else out
+    with partial_folder(out) as partial:
+        folder = partial / "dataset"
+        folder.mkdir()
+        _write_lines(folder / LABELS, list(classes))
+        done = 0
+        for part, lines in lists.items():
+            report = None if progress is None else _shifted(progress, done, total)
+            _write_part(source, folder, part, lines, options, threads, report)
+            done += len(lines)
+        _check_classes(folder, list(classes))
+        write_binary(folder / MEAN, compute_mean(folder / "train_lmdb"))
+        found = read_dataset(folder)
+        _check_out(source, out, overwrite=overwrite)  # files may have come meanwhile
+        put_in_place(folder, out)
+    return replace(found, folder=out)
+
+
+def read_dataset(folder: Path) -> Dataset:
+    """Return the data set in a folder.
+
+    Raises:
+        DataError: A file of the data set is missing or cannot be read.
+    """
+    missing = sorted(name for name in NAMES if not (folder / name).exists())
+    if missing:
+        message = (
+            f"got a folder without {', '.join(missing)}, expected a data set; make one by: "
+            f"demitasse dataset PHOTOS {folder}"
+        )
+        raise DataError(message, str(folder), code=ErrorCode.NOT_FOUND, files=missing)
+    try:
+        labels = (folder / LABELS).read_text("utf-8", "surrogateescape").splitlines()
+    except OSError as error:
+        message = error.strerror or str(error)
+        raise DataError(message, str(folder / LABELS), code=code_of(error)) from error
+    mean = read_mean(folder / MEAN)
+    channels, height, width = mean.shape
+    train, test = (len(_keys(folder / f"{part}_lmdb")) for part in PARTS)
+    values = tuple(mean.mean((1, 2), dtype=np.float64).tolist())
+    return Dataset(folder, tuple(labels), (channels, height, width), values, train, test)
+
+
+# -- classes -----------------------------------------------------------------------------------
+
+
+def _check_options(options: DatasetOptions) -> None:
+    fields = {
+        "size": (options.size, all(1 <= side <= MOST for side in options.size)),
+        "test": (options.test, 0 < options.test < 1),
+        "seed": (options.seed, 0 <= options.seed < 1 << 32),
+        "max_per_class": (options.max_per_class, (options.max_per_class or 2) >= 2),
+    }
+    expected = {
+        "size": f"height and width from 1 to {MOST}",
+        "test": "a fraction above 0 and below 1",
+        "seed": "a number from 0 to 4294967295",
+        "max_per_class": "at least 2",
+    }
+    for field, (value, valid) in fields.items():
+        if not valid:
+            message = f"got {field} {value}, expected {expected[field]}"
+            raise ConfigError(message, code=ErrorCode.OUT_OF_RANGE, field=field, got=value)
+
+
+def _check_out(source: Path, out: Path, *, overwrite: bool) -> None:
+    """Refuse to write into the images, or over anything but a data set.
+
+    Raises:
+        DataError: ``out`` exists, or lies in ``source``.
+    """
+    if out.resolve().is_relative_to(source.resolve()):
+        message = f"lies in {source}, whose folders are classes; write the data set elsewhere"
+        raise DataError(message, str(out), code=ErrorCode.CONFLICT)
+    if not out.exists():
+        return
+    names = {one.name for one in out.iterdir()} if out.is_dir() else {out.name}
+    if not names:
+        return
+    if not overwrite:
+        message = "exists already; write elsewhere, or replace the data set by --overwrite"
+        raise DataError(message, str(out), code=ErrorCode.EXISTS)
+    if not out.is_dir() or LABELS not in names or not names <= NAMES:
+        message = "is no folder with a data set alone, so it is not overwritten"
+        raise DataError(message, str(out), code=ErrorCode.EXISTS)
+
+
+def _classes(source: Path) -> dict[str, list[str]]:
+    """Return the classes, each with its images relative to the folder of all classes.
+
+    Raises:
+        DataError: The folder cannot be read, or has no two classes with images.
+    """
+    try:
+        folders = sorted(
+            one for one in source.iterdir() if one.is_dir() and not one.name.startswith(".")
+        )
+        loose = [one for one in source.iterdir() if one.suffix.lower() in IMAGES]
+        classes = {
+            one.name: [path.relative_to(source).as_posix() for path in files_in(one, IMAGES)]
+            for one in folders
+        }
+    except OSError as error:
+        message = f"the folder of images cannot be read: {error.strerror or error}"
+        raise DataError(message, str(error.filename or source), code=code_of(error)) from error
+    if len(classes) < 2:
+        message = (
+            f"got {len(classes)} class folder{'' if len(classes) == 1 else 's'} and {len(loose)} "
+            "images beside, expected a folder for each class, and at least two: "
+            f"{source.name}/CLASS/IMAGE"
+        )
+        raise DataError(message, str(source), code=ErrorCode.MISSING, got=len(classes))
+    empty = [name for name, images in classes.items() if not images]
+    if empty:
+        message = (
+            f"got no images in the class folder{'s' * (len(empty) > 1)} "
+            f"{', '.join(map(repr, empty))}; add images, or remove the folder"
+        )
+        raise DataError(message, str(source), code=ErrorCode.NOT_FOUND, classes=empty)
+    for name in [*classes, *(image for images in classes.values() for image in images)]:
+        if any(end in name for end in "\n\r\0"):
+            message = (
+                f"got a line break in the name {name!r}; lists have a name in a line: rename it"
+            )
+            raise DataError(message, str(source), code=ErrorCode.INVALID, got=name)
+    if loose:
+        log.warning("Left out %d images in %s that are in no class folder", len(loose), source)
+    return classes
+
+
+def _split(classes: dict[str, list[str]], options: DatasetOptions) -> dict[str, list[str]]:
+    """Return the shuffled lines of the lists for training and test.
+
+    A class of two images or more has at least one image in each list.
+    """
+    lists: dict[str, list[str]] = {part: [] for part in PARTS}
+    for label, (name, images) in enumerate(classes.items()):
+        chosen = _shuffled(images, options.seed, f"class/{name}")[: options.max_per_class]
+        count = min(max(round(len(chosen) * options.test), 1), len(chosen) - 1)
+        if not count:
+            log.warning("Class %r has a single image, so no image for the test", name)
+        lists["test"] += [f"{image} {label}" for image in chosen[:count]]
+        lists["train"] += [f"{image} {label}" for image in chosen[count:]]
+    if not lists["test"]:
+        message = "got a single image in each class, expected two or more: for training and test"
+        raise DataError(message, code=ErrorCode.MISSING)
+    return {part: _shuffled(lines, options.seed, part) for part, lines in lists.items()}
+
+
+def _shuffled(items: list[str], seed: int, name: str) -> list[str]:
+    order = EpochPermutation(len(items), seed, f"dataset/{name}", shuffle=True).of_round(0)
+    return [items[number] for number in order.tolist()]
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+def _write_part(
+    source: Path,
+    folder: Path,
+    part: str,
+    lines: list[str],
+    options: DatasetOptions,
+    threads: int,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    """Write the list and the database of a part; the list has the images that were read."""
+    height, width = options.size
+    how = ImageSet(gray=options.gray, resize_height=height, resize_width=width)
+    file, database = folder / f"{part}.txt", folder / f"{part}_lmdb"
+    _write_lines(file, lines)
+    done = convert_imageset(
+        f"{source}/", file, database, how, skip=options.skip, threads=threads, progress=progress
+    )
+    if done.skipped:
+        _write_lines(file, [lines[int(key.partition(b"_")[0])] for key in _keys(database)])
+
+
+def _check_classes(folder: Path, labels: list[str]) -> None:
+    """Raise an error if a class lost all its training images.
+
+    Raises:
+        DataError: No training image of a class can be read.
+    """
+    found = {line.label for line in read_lines(folder / "train.txt")}
+    lost = [name for label, name in enumerate(labels) if label not in found]
+    if lost:
+        message = f"no training image of {', '.join(map(repr, lost))} can be read; see the warnings"
+        raise DataError(message, code=ErrorCode.UNREADABLE, classes=lost)
+
+
+def _shifted(
+    progress: Callable[[int, int], None], before: int, total: int
+) -> Callable[[int, int], None]:
+    """Return a function that reports the images of a part among those of all parts."""
+    return lambda done, _: progress(before + done, total)
+
+
+def _write_lines(file: Path, lines: list[str]) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    file.write_bytes(text.encode("utf-8", "surrogateescape"))
+
+
+def _keys(database: Path) -> list[bytes]:
+    keys = []
+    with closing(open_db(database)) as opened, closing(opened.new_cursor()) as cursor:
+        while cursor.valid():
+            keys.append(cursor.key())
+            cursor.next()
+    return keys
