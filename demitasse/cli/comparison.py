@@ -88,7 +88,8 @@ class ComparisonReport:
 
     def _rows(self, worst_first: bool) -> str:
         rows = self.rows(worst_first=worst_first)
-        return table(self._head(), [self._cells(row) for row in rows])
+        head = self._head()
+        return table(head, [self._cells(row) for row in rows], whole=head[:2])
 
     def rows(self, *, worst_first: bool = False) -> list[Row]:
         """Return the layers that were compared."""
@@ -120,7 +121,7 @@ class ComparisonReport:
             for d in self.found.all
         ]  # fmt: skip
         head = ("layer", "type", "what", f"{self.found.reference} against", "relative", "absolute")
-        return table((*head, ""), rows)
+        return table((*head, ""), rows, whole=head[:2])
 
     # -- files ---------------------------------------------------------------------------------
 

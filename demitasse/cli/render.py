@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from demitasse.cli.errors import echo
@@ -22,7 +22,11 @@ def show(text: str) -> None:
 
 
 def table(
-    header: Sequence[str], rows: Sequence[Sequence[object]], *, width: int | None = None
+    header: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    width: int | None = None,
+    whole: Collection[str] = (),
 ) -> str:
     """Return rows under a header, columns aligned, numbers right-aligned.
 
@@ -33,6 +37,7 @@ def table(
         header: Names of the columns.
         rows: The cells.
         width: Columns of a line; by default the terminal's, without a terminal unlimited.
+        whole: Names of the columns whose words are never shortened.
     """
     texts = [list(header), *([_text(cell) for cell in row] for row in rows)]
     columns = [list(column) for column in zip(*texts, strict=True)]
@@ -45,9 +50,12 @@ def table(
         widths = [max(map(len, column)) for column in columns]
         return "\n".join(_line(cells, widths, right) for cells in texts)
     lines: list[str] = []
-    parts = columns_that_fit(columns, width)
+    least = [_least(column, whole=column[0] in whole) for column in columns]
+    parts = columns_that_fit(least, width)
     sizes = [
-        widths_that_fit([columns[i] for i in part], width - (2 if n else 0))
+        widths_that_fit(
+            [columns[i] for i in part], [least[i] for i in part], width - (GAP if n else 0)
+        )
         for n, part in enumerate(parts)
     ]
     for row, cells in enumerate(texts):
@@ -148,13 +156,12 @@ def fitted_lines(text: str, width: int, *, indent: str = "", at_hyphens: bool = 
     return lines
 
 
-def columns_that_fit(columns: Sequence[Sequence[str]], width: int) -> list[list[int]]:
+def columns_that_fit(least: Sequence[int], width: int) -> list[list[int]]:
     """Distribute the columns of a table over the fewest lines, at their least widths.
 
     Returns:
         The indices of the columns of each line; all lines have about the same width.
     """
-    least = [_least(column) for column in columns]
     fewest = len(_distribute(least, width))
     evenly = next(w for w in range(1, width + 1) if len(_distribute(least, w)) == fewest)
     return _distribute(least, evenly)
@@ -172,10 +179,11 @@ def _distribute(least: Sequence[int], width: int) -> list[list[int]]:
     return lines
 
 
-def widths_that_fit(columns: Sequence[Sequence[str]], width: int) -> list[int]:
+def widths_that_fit(
+    columns: Sequence[Sequence[str]], least: Sequence[int], width: int
+) -> list[int]:
     """Return the widths of columns on one line; the widest columns of names shrink first."""
     widths = [max(map(len, column)) for column in columns]
-    least = [_least(column) for column in columns]
     room = width - GAP * (len(columns) - 1)
     while sum(widths) > room:
         broad = [i for i in range(len(widths)) if widths[i] > least[i]]
@@ -186,10 +194,11 @@ def widths_that_fit(columns: Sequence[Sequence[str]], width: int) -> list[int]:
     return widths
 
 
-def _least(column: Sequence[str]) -> int:
-    """Return the least width of a column: its numbers unbroken, its names shortened."""
+def _least(column: Sequence[str], *, whole: bool) -> int:
+    """Return the least width of a column: its numbers unbroken, its names shortened or whole."""
     header, *cells = column
     if all(map(NUMBER_CELL.match, cells)):
         parts = [part for cell in cells for part in cell.replace(", ", ",\n").split("\n")]
         return max(map(len, [*parts, *HEADER_WORD.findall(header), ""]))
-    return min(max((len(word) for cell in column for word in cell.split()), default=0), LEAST)
+    longest = max((len(word) for cell in column for word in cell.split()), default=0)
+    return longest if whole else min(longest, LEAST)

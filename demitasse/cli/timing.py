@@ -176,7 +176,7 @@ def layer_table(layers: Sequence[LayerReport]) -> str:
         (*_code_cells(layer), _size(layer.bytes), _size(layer.workspace), reasons.mark(layer))
         for layer in layers
     ]
-    return table(head, rows) + reasons.text()
+    return table(head, rows, whole=head[:2]) + reasons.text()
 
 
 def timing_table(timing: Timing) -> str:
@@ -199,7 +199,7 @@ def timing_table(timing: Timing) -> str:
         )
     launching = f"\n\n{timing.capture_status}" if timing.capture_status else ""
     return (
-        f"{table(head, rows)}{reasons.text()}{launching}\n\n"
+        f"{table(head, rows, whole=head[:2])}{reasons.text()}{launching}\n\n"
         "Times in ms. A large matrix product reaches "
         f"{timing.peak:.0f} GFLOP/s here; 'of peak' is the layer's work, by definition, as a share "
         "of that. Algorithms with fewer operations can exceed 100%."

@@ -74,7 +74,7 @@ def summary(net: Net) -> Table:
             "multiply_adds": layer["multiply_adds"],
             "bytes_moved": layer["bytes_moved"],
         }
-        for layer in found["layers"]
+        for layer in without_split_layers(found["layers"])
     ]
     return Table(records, f"{found['name']}, phase {found['phase']}")
 
@@ -174,6 +174,22 @@ def net_summary(net: Net) -> dict[str, Any]:
             "memory_used": net.structure.memory_used,
         },
     }
+
+
+def without_split_layers(layers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the layers of ``net_summary`` without Split layers.
+
+    The readers of a copy read the copied blob.
+    """
+    copied: dict[str, str] = {}
+    kept = []
+    for layer in layers:
+        bottoms = [copied.get(blob, blob) for blob in layer["bottoms"]]
+        if layer["type"] == "Split" and bottoms:
+            copied |= dict.fromkeys(layer["tops"], bottoms[0])
+        else:
+            kept.append({**layer, "bottoms": bottoms})
+    return kept
 
 
 def shapes_text(shapes: Sequence[Sequence[int]]) -> str:

@@ -56,3 +56,12 @@ def test_a_name_keeps_its_beginning_and_its_end():
 def test_lines_are_broken_between_words():
     assert fitted_lines("one two three\nfour", 8, indent="  ") == ["one two", "  three", "four"]
     assert fitted_lines("/a/path/that/is/long", 8) == ["/a/path/that/is/long"]
+
+
+def test_whole_columns_keep_their_words():
+    for width in (40, 60, 80, 100, 120):
+        text = table(HEAD, ROWS, width=width, whole=("layer", "type"))
+
+        assert {"inception_3a/5x5_reduce", "pool2/3x3_s2_0_split", "Convolution"} <= set(
+            text.split()
+        )

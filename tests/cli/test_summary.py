@@ -142,3 +142,36 @@ def test_work_is_counted_by_the_shapes(layer, products, values):
 
 def test_statistics_of_a_batch_are_work():
     assert of_layer('type: "BatchNorm"', IMAGE, "TRAIN")[0] == 2 * 200
+
+
+READ_TWICE = """
+layer { name: "inception_3a/a_long_name_of_an_input" type: "Input" top: "x" top: "y"
+  input_param { shape { dim: 2 dim: 4 dim: 5 dim: 5 } shape { dim: 2 } } }
+layer { name: "inception_3a/a_long_name_of_a_layer" type: "InnerProduct" bottom: "x" top: "scores"
+  inner_product_param { num_output: 7 } }
+layer { name: "accuracy" type: "Accuracy" bottom: "scores" bottom: "y" top: "accuracy" }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "scores" bottom: "y" top: "loss" }
+"""
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_names_and_types_are_whole_and_splits_folded(tmp_path, run, monkeypatch, width):
+    (tmp_path / "net.prototxt").write_text(READ_TWICE)
+    monkeypatch.setattr("demitasse.cli.render.terminal_width", lambda: width)
+
+    shown = run(f"summary {tmp_path / 'net.prototxt'}").stdout
+
+    table = shown.split("\n\n")[1]
+    assert max(map(len, table.splitlines())) <= width
+    names = {"inception_3a/a_long_name_of_an_input", "inception_3a/a_long_name_of_a_layer"}
+    assert {*names, "SoftmaxWithLoss", "InnerProduct", "scores,"} <= set(table.split())
+    assert "split" not in table.lower()
+    assert "4 layers and 2 Split layers" in shown
+
+
+def test_memory_is_that_of_the_chosen_device(tmp_path, run):
+    (tmp_path / "net.prototxt").write_text(READ_TWICE)
+
+    assert "memory of cpu: " in run(f"summary {tmp_path / 'net.prototxt'}").stdout
+    assert "memory of numpy: " in run(f"summary {tmp_path / 'net.prototxt'} --device numpy").stdout
+    assert run(f"summary {tmp_path / 'net.prototxt'} --device torch:none").exit_code == 4

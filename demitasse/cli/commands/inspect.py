@@ -25,6 +25,7 @@ from demitasse.cli.render import print_json, show, table, terminal_width
 from demitasse.core.text import bytes_text, escaped
 
 if TYPE_CHECKING:
+    from demitasse.core.memory_info import MemoryInfo
     from demitasse.lint import Finding
     from demitasse.lint.findings import Code
 
@@ -56,13 +57,13 @@ def summary_command(
     """
     from demitasse.cli.timing import capture_status, layer_table
     from demitasse.net import Net
-    from demitasse.notebook.tables import net_summary, shapes_text
+    from demitasse.notebook.tables import net_summary, shapes_text, without_split_layers
     from demitasse.plan.report import report
 
     # shapes need no device; --runs does
     where = device if runs else "numpy"
     with Net(net, phase, device=where, level=level or 0, stages=stages) as made:
-        found, memory = net_summary(made), made.device.memory_info()
+        found, memory = net_summary(made), _memory_of(device)
         found["memory"] = asdict(memory)
         if runs:
             made.reshape()
@@ -72,6 +73,7 @@ def summary_command(
     if as_json:
         print_json(found)
         return
+    layers_shown = without_split_layers(found["layers"])
     rows = [
         (
             layer["name"],
@@ -83,13 +85,15 @@ def summary_command(
             layer["multiply_adds"],
             bytes_text(layer["bytes_moved"]),
         )
-        for layer in found["layers"]
+        for layer in layers_shown
     ]
     head = ("layer", "type", "bottom", "top", "shape", "parameters", "multiply-adds", "moved")
     total, name = found["total"], escaped(str(found["name"] or net), one_line=True)
+    splits = len(found["layers"]) - len(layers_shown)
+    hidden = f" and {splits:,} Split layer{'' if splits == 1 else 's'}" if splits else ""
     show(
-        f"{name}, phase {found['phase']}\n\n{table(head, rows)}\n\n"
-        f"{total['layers']:,} layers, {total['parameters']:,} parameters "
+        f"{name}, phase {found['phase']}\n\n{table(head, rows, whole=head[:4])}\n\n"
+        f"{len(layers_shown):,} layers{hidden}, {total['parameters']:,} parameters "
         f"({bytes_text(total['parameter_bytes'])}), "
         f"{total['multiply_adds']:,} multiply-adds in a forward pass, in which layers read and "
         f"write {bytes_text(total['bytes_moved'])}\n"
@@ -100,6 +104,19 @@ def summary_command(
     if runs:
         shown = filter(None, (layer_table(layers), found["launching"]))
         show(f"\nOn {found['device']}:\n\n" + "\n\n".join(shown))
+
+
+def _memory_of(device: str | None) -> MemoryInfo:
+    """Return the memory of the chosen device; of ``cpu`` where a setting names an absent one."""
+    from demitasse.core.device import Device, choose_device
+    from demitasse.errors import DeviceError
+
+    try:
+        return choose_device(device)[0].memory_info()
+    except DeviceError:
+        if device is not None:
+            raise
+        return Device("cpu").memory_info()
 
 
 @click.command(cls=Command)
