@@ -22,6 +22,7 @@ from demitasse.lint import data_rules, layer_rules, solver_rules
 from demitasse.lint.findings import Finding, Severity, in_order
 from demitasse.lint.layer_rules import deprecated_fields
 from demitasse.lint.net_view import NetView, ScopedFinding
+from demitasse.lint.setup_rule import set_up
 from demitasse.lint.source_file import SourceFile
 from demitasse.training.nets import TRAIN_FIELDS, merged_state
 
@@ -34,13 +35,14 @@ Use = tuple[str, NetState]
 def lint(source: str | os.PathLike[str]) -> list[Finding]:
     """Check the prototxt of a net, or of a solver and its nets.
 
-    Data files are read if they exist: the first records of a database, lists of images, means.
+    Nets without other errors are set up, but not run. Data files are read if they exist: the first
+    records of a database, lists of images, means.
 
     Args:
         source: The file.
 
     Returns:
-        The findings, errors first. An unreadable file gives a finding, too.
+        The findings in the order of their lines. An unreadable file gives a finding, too.
     """
     text = SourceFile(Path(source))
     more = _check_solver(text) if text.kind is SolverParameter else _check_net(text)
@@ -55,7 +57,7 @@ def _check_net(text: SourceFile, uses: Sequence[Use] = ()) -> Iterator[Finding]:
     net = text.message
     if net is None:
         return
-    yield from deprecated_fields(net, text.name)
+    yield from deprecated_fields(net, text.name, text.layer_lines)
     lines: Lines = [*text.layer_lines]
     try:
         notes = upgrade_net(net, lines)
@@ -68,13 +70,14 @@ def _check_net(text: SourceFile, uses: Sequence[Use] = ()) -> Iterator[Finding]:
     if lines and lines[0] is None:  # the layer made of the net's input fields
         lines[0] = text.input_line
     read = ReadNet(net, text.name, lines)
+    sound = not any(finding.severity == "error" for finding in text.findings)
     if uses:
-        yield from _check_states(read, _states(net, uses), text.path.parent)
+        yield from _check_states(read, _states(net, uses), text.path.parent, sound=sound)
     else:
-        yield from _check_both_phases(read, text.path.parent)
+        yield from _check_both_phases(read, text.path.parent, sound=sound)
 
 
-def _check_both_phases(net: ReadNet, base: Path) -> Iterator[Finding]:
+def _check_both_phases(net: ReadNet, base: Path, *, sound: bool) -> Iterator[Finding]:
     """Check a net in both phases; a net that is complete in one phase only gets a note."""
     broken: list[ScopedFinding] = []
     whole: list[NetState] = []
@@ -88,7 +91,7 @@ def _check_both_phases(net: ReadNet, base: Path) -> Iterator[Finding]:
     for one in broken if whole else []:
         message = f"{one.here.message}; the net cannot be made in this phase without a stage"
         yield Finding("note", "one-phase", message, one.here.where)
-    yield from _check_states(net, whole or _both_phases(net.message), base)
+    yield from _check_states(net, whole or _both_phases(net.message), base, sound=sound)
 
 
 def _both_phases(net: NetParameter) -> list[NetState]:
@@ -101,7 +104,10 @@ def _both_phases(net: NetParameter) -> list[NetState]:
     return states
 
 
-def _check_states(net: ReadNet, states: Sequence[NetState], base: Path) -> Iterator[Finding]:
+def _check_states(
+    net: ReadNet, states: Sequence[NetState], base: Path, *, sound: bool = True
+) -> Iterator[Finding]:
+    """Check a net in some states; set it up where it is ``sound`` and no rule finds an error."""
     views = []
     for state in states:
         try:
@@ -112,6 +118,8 @@ def _check_states(net: ReadNet, states: Sequence[NetState], base: Path) -> Itera
         view.findings += view.missing()
         for rule in (*layer_rules.RULES, *data_rules.RULES):
             rule(view)
+        if sound and not any(one.here.severity == "error" for one in view.findings):
+            set_up(view)
         views.append(view)
     several = len(views) > 1
     everywhere = set.intersection(*({one.anywhere for one in view.findings} for view in views))
@@ -135,6 +143,10 @@ def _check_solver(text: SourceFile) -> Iterator[Finding]:
     for rule in solver_rules.RULES:
         for severity, code, field, message in rule(param):
             yield Finding(severity, code, message, text.where(field))
+    for name in (part.strip() for one in param.weights for part in one.split(",")):
+        if name and not resolve_path(name, text.path.parent).exists():
+            message = f"cannot find weights {name!r}"
+            yield Finding("error", "missing-file", message, text.where("weights"))
     for value, field, uses in _nets_of(param):
         if isinstance(value, NetParameter):
             yield from _check_inner_net(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from demitasse.core.paths import resolve_path
+from demitasse.core.paths import resolve_path, rooted_path
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
 from demitasse.io.data.databases.database import open_db, records
 from demitasse.io.data.databases.datum import datum_to_array
@@ -262,7 +262,7 @@ def _images(layer: LayerParameter, base: Path | None) -> DataSample:
     param = layer.image_data_param
 
     def find(name: str) -> Path:
-        return resolve_path(param.root_folder + name, base)
+        return rooted_path(param.root_folder, name, base)
 
     entries = read_image_list(resolve_path(param.source, base), find)
     labels = [label for entry in entries for label in entry.labels]

@@ -247,6 +247,16 @@ EXAMPLES: Mapping[Code, Sequence[Example]] = {
             AFTER_DATA,
         )
     ],
+    "set-up": [
+        Example(
+            "error",
+            'layer {\n  name: "top5" type: "Accuracy" bottom: "fc" bottom: "label" top: "top5"\n'
+            "  accuracy_param { top_k: 5 }\n}",
+            'layer {\n  name: "top2" type: "Accuracy" bottom: "fc" bottom: "label" top: "top2"\n'
+            "  accuracy_param { top_k: 2 }\n}",
+            BEFORE_LOSS,
+        )
+    ],
     "not-finite": [
         Example(
             "error",

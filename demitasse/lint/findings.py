@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -40,6 +41,7 @@ Code = Literal[
     "poly-max-iter",
     "relu-before-loss",
     "rules",
+    "set-up",
     "snapshot-folder",
     "solver-field",
     "solver-net",
@@ -172,6 +174,10 @@ CODES: Mapping[Code, Meaning] = {
         "the top, and the other loss weights of the layer are lost.",
         "Put the weight on a top without readers.",
     ),
+    "set-up": Meaning(
+        "A layer refuses its fields, or the shapes of its bottoms; the net cannot be made.",
+        "Correct the named field, or the layer that makes the bottom.",
+    ),
     "not-finite": Meaning(
         "A loss weight, a multiplier, or a number of a filler or a transform is NaN or infinite. "
         "Numbers above 3.4e38 are infinite.",
@@ -271,7 +277,8 @@ CODES: Mapping[Code, Meaning] = {
 Severity = Literal["error", "warning", "note"]
 """error: cannot run. warning: runs, but probably not as intended. note: worth knowing."""
 
-RANKS = {"error": 0, "warning": 1, "note": 2}
+LINE = re.compile(r"(.+?):(\d+)(?::(\d+))?(?=:|$)")
+"""File, line and column at the start of the place of a finding."""
 
 
 @dataclass(frozen=True)
@@ -296,7 +303,7 @@ class Finding:
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings by severity, then in their order.
+    """Return findings by file, line and column; those without a line come first in their file.
 
     Equal messages of several places are merged, with the number of further places.
     """
@@ -308,4 +315,12 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
     for (severity, code, message), (first, *others) in places.items():
         again = f" (and {len(others)} more)" if others else ""
         unique.append(Finding(severity, code, message + again, first))
-    return sorted(unique, key=lambda finding: RANKS[finding.severity])
+    files: dict[str, int] = {}
+
+    def place(finding: Finding) -> tuple[int, int, int]:
+        match = LINE.match(finding.where)
+        name = match[1] if match else finding.where.partition(": ")[0]
+        line, column = (match[2], match[3]) if match else (0, 0)
+        return files.setdefault(name, len(files)), int(line), int(column or 0)
+
+    return sorted(unique, key=place)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from demitasse.core.text import suggestion
@@ -253,12 +254,15 @@ DEPRECATED = {
 """Fields of layers that have a newer field in their place, or no effect."""
 
 
-def deprecated_fields(net: NetParameter, name: str) -> Iterator[Finding]:
+def deprecated_fields(
+    net: NetParameter, name: str, lines: Sequence[int | None] = ()
+) -> Iterator[Finding]:
     """Yield findings on old formats and deprecated fields.
 
     Args:
         net: The net before its upgrade.
         name: The file.
+        lines: Line of each layer of the net's format, or empty.
     """
     if net.layers:
         oldest = any(layer.HasField("layer") for layer in net.layers)
@@ -271,8 +275,9 @@ def deprecated_fields(net: NetParameter, name: str) -> Iterator[Finding]:
     if net.input:
         message = "inputs are given as fields of the net; use an Input layer"
         yield Finding("note", "old-input", message, name)
-    for layer in (*net.layer, *net.layers):
-        yield from _layer_fields(layer, name)
+    for layer, line in itertools.zip_longest(net.layers or net.layer, lines):
+        if layer is not None:
+            yield from _layer_fields(layer, name if line is None else f"{name}:{line}")
 
 
 def _layer_fields(layer: Any, name: str) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from demitasse import Net
+from demitasse.errors import DemitasseError
 from demitasse.io.data.databases.writing import write_database
 from demitasse.io.proto import BlobProto, NetParameter, parse_text, set_floats, write_binary
 from demitasse.layers import Layer, register_layer, unregister
@@ -517,8 +518,8 @@ def test_old_formats_are_looked_at_as_upgraded(found, tmp_path):
     findings = found(text)
 
     assert codes(findings) == [
-        ("warning", "old-format"), ("warning", "zero-weights"), ("warning", "mirror-in-test"),
-        ("note", "old-field"),
+        ("warning", "old-format"), ("note", "old-field"), ("warning", "mirror-in-test"),
+        ("warning", "zero-weights"),
     ]  # fmt: skip
     assert "`demitasse upgrade net`" in the(findings, "old-format").message
     assert the(findings, "zero-weights").where.startswith(f"{tmp_path}/net.prototxt:4: ")
@@ -546,3 +547,85 @@ def test_every_recorded_file_can_be_looked_at(reference_data):
         if entry["bvlc_parse"] and "+caffe/" in entry["file"]:
             missing = {"missing-file", "snapshot-folder"}
             assert {f.code for f in findings if f.severity == "error"} <= missing, entry["file"]
+
+
+# -- set-up ------------------------------------------------------------------------------------
+
+TOP5 = """layer { name: "a" type: "Accuracy" bottom: "ip" bottom: "y" top: "a"
+  accuracy_param { top_k: 5 } include { phase: TEST } }
+"""
+
+
+@pytest.mark.parametrize("source", ['"db"', '"no"'], ids=["data", "missing data"])
+def test_what_a_layer_refuses_at_its_set_up_is_an_error(found, tmp_path, source):
+    text = DATA.replace("TRANSFORM", "").replace('"db"', source)
+
+    one = the(found(text + IP + LOSS + TOP5), "set-up")
+
+    assert one.severity == "error"
+    assert one.where == f"{tmp_path}/net.prototxt:6: layer 'a' (Accuracy)"
+
+
+REFUSED = {
+    "bottoms": 'type: "SoftmaxWithLoss" bottom: "ip" top: "r"',
+    "kernel": 'type: "Convolution" bottom: "x" top: "r" convolution_param { num_output: 2 }',
+    "large": 'type: "Pooling" bottom: "x" top: "r" pooling_param { kernel_size: 3 pad: 3 }',
+    "group": 'type: "Convolution" bottom: "x" top: "r" '
+    "convolution_param { num_output: 2 kernel_size: 1 group: 2 }",
+    "sum": 'type: "Eltwise" bottom: "x" bottom: "ip" top: "r"',
+    "axis": 'type: "Concat" bottom: "x" bottom: "x" top: "r" concat_param { axis: 9 }',
+    "filler": 'type: "InnerProduct" bottom: "x" top: "r" '
+    'inner_product_param { num_output: 2 weight_filler { type: "none" } }',
+    "slice": 'type: "Slice" bottom: "x" top: "r" top: "s" top: "t" top: "u"',
+    "no number": 'type: "InnerProduct" bottom: "x" top: "r"',
+    "ratio": 'type: "Dropout" bottom: "x" top: "r" dropout_param { dropout_ratio: 2 }',
+    "reshape": 'type: "Reshape" bottom: "x" top: "r" reshape_param { shape { dim: 7 dim: -1 } }',
+}
+
+
+@pytest.mark.parametrize("layer", REFUSED.values(), ids=REFUSED)
+def test_lint_refuses_what_a_net_refuses(found, tmp_path, layer):
+    read = "".join(
+        f'layer {{ name: "s{top}" type: "Silence" bottom: "{top}" }}\n'
+        for top in "rstu"
+        if f'top: "{top}"' in layer
+    )
+    text = DATA.replace("TRANSFORM", "") + IP + LOSS + f'layer {{ name: "r" {layer} }}\n' + read
+
+    errors = [finding for finding in found(text) if finding.severity == "error"]
+
+    with pytest.raises(DemitasseError):
+        Net(tmp_path / "net.prototxt", "TRAIN", device="numpy")
+    assert [one.where for one in errors] == [
+        f"{tmp_path}/net.prototxt:6: layer 'r' ({layer.split(chr(34))[1]})"
+    ]
+
+
+def test_a_set_up_writes_no_file_and_runs_no_code(found, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text("open('ran', 'w')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    output = """layer { name: "o" type: "HDF5Output" bottom: "ip" bottom: "y"
+      hdf5_output_param { file_name: "out.h5" } }"""
+    python = """layer { name: "p" type: "Python" bottom: "ip" top: "p"
+      python_param { module: "evil" layer: "Evil" } }"""
+
+    assert found(DATA.replace("TRANSFORM", "") + IP + LOSS + output) == []
+    found(DATA.replace("TRANSFORM", "") + IP + LOSS + python)
+
+    assert not (tmp_path / "out.h5").exists()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_findings_are_in_the_order_of_lines(found):
+    findings = found(
+        DATA.replace("TRANSFORM", "transform_param { mirror: true }")
+        + IP.replace("xavier", "constant").replace('weight_filler { type: "constant" }', "")
+        + TOP5.replace('"Accuracy"', '"Acuracy"')
+        + LOSS
+    )
+
+    lines = [int(one.where.rpartition("prototxt:")[2].split(":")[0]) for one in findings]
+    assert len(lines) >= 3
+    assert lines == sorted(lines)
+    assert [one.severity for one in findings] != sorted(one.severity for one in findings)
