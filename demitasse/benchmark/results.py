@@ -12,7 +12,8 @@ from typing import Any
 
 from demitasse.benchmark.measure import Result
 from demitasse.core.atomic import atomic_write
-from demitasse.core.paths import read_bytes
+from demitasse.core.extras import missing_extra
+from demitasse.core.paths import check_exists, read_bytes
 from demitasse.errors import DataError, DemitasseError, ErrorCode
 from demitasse.pages import Line, Page, line_chart, rate, save_chart
 
@@ -178,8 +179,7 @@ def write_results(path: Path, results: Sequence[Result]) -> None:
         from pytest_benchmark.plugin import pytest_benchmark_generate_machine_info as machine_info
         from pytest_benchmark.utils import get_commit_info
     except ImportError:
-        message = "saving results needs pytest-benchmark; run: pip install 'demitasse[bench]'"
-        raise DemitasseError(message, code=ErrorCode.UNAVAILABLE, extra="bench") from None
+        raise missing_extra(DemitasseError, "saving results", "pytest-benchmark", "bench") from None
     found = {
         "machine_info": machine_info(),
         "commit_info": get_commit_info(),
@@ -225,6 +225,7 @@ def read_results(path: Path) -> dict[str, float]:
     Raises:
         DataError: The file cannot be read, or has another format.
     """
+    check_exists(path)
     try:
         found = json.loads(read_bytes(path))
         medians = {str(one["name"]): float(one["stats"]["median"]) for one in found["benchmarks"]}

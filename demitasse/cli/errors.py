@@ -15,6 +15,7 @@ from typing import Literal
 
 import click
 
+from demitasse.core.extras import lacks_extra
 from demitasse.core.text import escaped
 from demitasse.errors import (
     ConfigError,
@@ -105,6 +106,8 @@ class CliError(click.ClickException):
 
 def exit_code(error: BaseException) -> int:
     """Return the exit code for an exception."""
+    if lacks_extra(error):
+        return MODEL_OR_DATA
     return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), FAILED)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from demitasse.cli.render import terminal_width
+from demitasse.core.extras import lacks_extra, missing_extra
 from demitasse.core.paths import is_folder, read_bytes, regular_file
 from demitasse.core.text import escaped
 from demitasse.errors import ConfigError, DataError, ErrorCode
@@ -105,6 +106,8 @@ def _read_frames(path: Path, place: Path, color: Color, every: int) -> Iterator[
             name, place, None, DataError(error.strerror or str(error), code=ErrorCode.UNREADABLE)
         )
     except DataError as error:
+        if lacks_extra(error):
+            raise
         yield ImageInput(
             name, place, number + 1 if number else None, DataError(error.message, code=error.code)
         )
@@ -127,8 +130,7 @@ def _video_frames(path: Path) -> Iterator[np.ndarray]:
     try:
         import cv2
     except ImportError:
-        message = "reading videos needs OpenCV; run: pip install 'demitasse[video]'"
-        raise DataError(message, code=ErrorCode.UNAVAILABLE, extra="video") from None
+        raise missing_extra(DataError, "reading videos", "OpenCV", "video") from None
     capture = cv2.VideoCapture(str(regular_file(path).resolve()))
     try:
         count = 0

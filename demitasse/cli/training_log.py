@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from demitasse.core.atomic import atomic_write
+from demitasse.core.extras import missing_extra
 from demitasse.core.paths import read_failure, read_text
 from demitasse.errors import DataError, ErrorCode
 
@@ -114,6 +115,8 @@ def _timed(path: Path, *, whole: bool = False) -> Iterator[tuple[float, str]]:
     start_line = next((n for n, (_, line) in enumerate(times) if START in line), None)
     if start_line is None:
         message = f"the log has no start of a run: no line in glog's format has {START!r}"
+        if not any(map(str.strip, lines)):
+            message = "the log is empty"
         raise DataError(message, str(path), code=ErrorCode.MISSING)
     start = times[start_line][0]
     for time, line in times[0 if whole else start_line + 1 :]:
@@ -186,8 +189,7 @@ def draw_chart(kind: int, logs: Sequence[Path], out: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        message = "drawing charts needs Matplotlib; run: pip install 'demitasse[plot]'"
-        raise DataError(message, code=ErrorCode.UNAVAILABLE, extra="plot") from None
+        raise missing_extra(DataError, "drawing charts", "Matplotlib", "plot") from None
     chart = CHARTS[kind]
     figure = Figure()
     axes = figure.add_subplot()

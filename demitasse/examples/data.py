@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.errors import ConfigError, ErrorCode
+from demitasse.core.extras import missing_extra
+from demitasse.errors import ConfigError
 from demitasse.io.data.databases.writing import write_database
 
 __all__ = ["SHAPES", "Scene", "Split", "digits", "draw_shapes", "scenes", "write_databases"]
@@ -45,8 +46,7 @@ def digits(size: int = 28, test: int = 297) -> Split:
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
     except ImportError as error:
-        message = "this example needs scikit-learn: pip install 'demitasse[examples]'"
-        raise ConfigError(message, code=ErrorCode.UNAVAILABLE, extra="examples") from error
+        raise missing_extra(ConfigError, "this example", "scikit-learn", "examples") from error
     grey, labels = load_digits(return_X_y=True)
     images = np.minimum(grey.reshape(-1, 1, 8, 8) * 16, 255).astype(np.uint8)
     times = size // 8

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
+from demitasse.core.extras import missing_extra
 from demitasse.core.text import escaped
 from demitasse.errors import DemitasseError, ErrorCode
 
@@ -133,8 +134,7 @@ def drawing() -> Iterator[Figure]:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError:
-        message = "drawing charts needs Matplotlib; run: pip install 'demitasse[plot]'"
-        raise DemitasseError(message, code=ErrorCode.UNAVAILABLE, extra="plot") from None
+        raise missing_extra(DemitasseError, "drawing charts", "Matplotlib", "plot") from None
     inks = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
     rules: dict[Any, Any] = {"font.size": 9} | dict.fromkeys(inks, INK)
     with mpl.rc_context(rules):

@@ -157,7 +157,7 @@ def test_a_framework_that_is_not_installed(weights, run, monkeypatch, file, libr
 
     result = run(f"diff deploy.prototxt {file}")
 
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert f"pip install '{extra}'" in result.stderr
 
 

@@ -115,7 +115,7 @@ image_options = option_group(
 @contextmanager
 def input_errors() -> Iterator[None]:
     """Turn errors of files and values into DataError and ConfigError: they are wrong input."""
-    from demitasse.errors import ConfigError, DataError, ErrorCode
+    from demitasse.errors import ConfigError, DataError
 
     try:
         yield
@@ -192,7 +192,7 @@ def classify_command(
 
 def _load_images(source: Path, ext: str) -> list[np.ndarray]:
     from demitasse.compat.pycaffe.io import load_image
-    from demitasse.errors import DataError, ErrorCode
+    from demitasse.errors import DataError
     from demitasse.io.weights.npz import read_npy
 
     if source.suffix == ".npy":
@@ -275,7 +275,7 @@ def detect_command(
 def _windows(source: Path) -> list[tuple[str, list[list[int]]]]:
     """Return the images and their windows: ymin, xmin, ymax, xmax."""
     from demitasse.core.paths import regular_file
-    from demitasse.errors import DataError, ErrorCode
+    from demitasse.errors import DataError
 
     windows: dict[str, list[list[int]]] = {}
     with regular_file(source).open(encoding="utf-8", errors="surrogateescape", newline="") as file:
@@ -311,7 +311,7 @@ def _write_csv(out: Path, found: Sequence[Detection]) -> None:
 def _write_hdf5(out: Path, found: Sequence[Detection]) -> None:
     import numpy as np
 
-    from demitasse.errors import DataError, ErrorCode
+    from demitasse.errors import DataError
 
     if not found:
         message = "got no windows, and an HDF5 table needs at least one row; write a .csv file"
@@ -355,8 +355,11 @@ def write_frame(path: Path, key: str, index: Block, blocks: Sequence[Block]) -> 
     try:
         import h5py
     except ImportError:
-        message = "HDF5 files need h5py; run: pip install 'demitasse[hdf5]', or write a .csv file"
-        raise ConfigError(message, code=ErrorCode.UNAVAILABLE, extra="hdf5") from None
+        from demitasse.core.extras import missing_extra
+
+        raise missing_extra(
+            ConfigError, "an HDF5 file", "h5py", "hdf5", instead="write a .csv file"
+        ) from None
     content = io.BytesIO()
     with h5py.File(content, "w") as file:
         _set_attributes(file, CLASS="GROUP", VERSION="1.0", PYTABLES_FORMAT_VERSION="2.1")

@@ -84,10 +84,13 @@ def _write_square(
 ) -> DataError | None:
     """Write the square of an image; return the error of an unreadable image."""
     from demitasse.core.atomic import atomic_write
+    from demitasse.core.extras import lacks_extra
 
     try:
         content = make(source / name)
     except DataError as error:
+        if lacks_extra(error):
+            raise
         return error
     target = out / name
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -108,6 +111,7 @@ def _as_opencv(side: int, path: Path) -> bytes:
 def _as_pil(side: int, path: Path) -> bytes:
     """Return the bytes of the square of an image, a JPEG."""
     from demitasse.core.paths import read_bytes
+    from demitasse.io.data.bad_records import located
     from demitasse.io.data.images.crop import averaged_center_crop
 
     try:
@@ -117,7 +121,7 @@ def _as_pil(side: int, path: Path) -> bytes:
             error.strerror or str(error), str(path), code=ErrorCode.UNREADABLE
         ) from error
     except DataError as error:
-        raise DataError(error.message, str(path), code=error.code) from error
+        raise located(error, str(path)) from error
 
 
 @click.command(cls=Command)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from demitasse.errors import DataError, ErrorCode
+from demitasse.core.extras import missing_extra
+from demitasse.errors import DataError
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
@@ -164,8 +165,7 @@ def draw_prediction(image: np.ndarray, prediction: Prediction) -> np.ndarray:
         import PIL.Image
         import PIL.ImageDraw
     except ImportError:
-        message = "drawing needs Pillow; run: pip install 'demitasse[image]'"
-        raise DataError(message, code=ErrorCode.UNAVAILABLE, extra="image") from None
+        raise missing_extra(DataError, "drawing", "Pillow", "image") from None
     colored = np.repeat(image, 3, axis=0) if len(image) == 1 else image
     pixels = colored[::-1].transpose(1, 2, 0)  # (H, W, 3), RGB
     if isinstance(prediction, Segments):

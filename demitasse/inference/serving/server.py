@@ -14,6 +14,7 @@ from functools import partial
 from types import FrameType
 from typing import Any, Protocol, cast
 
+from demitasse.core.extras import missing_extra
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.cards.model_files import ModelFiles
 from demitasse.inference.serving.app import App, Limits, Metrics
@@ -80,8 +81,7 @@ def serve(
     try:
         import uvicorn
     except ImportError:
-        message = "a server needs uvicorn; run: pip install 'demitasse[serve]'"
-        raise ConfigError(message, code=ErrorCode.UNAVAILABLE, extra="serve") from None
+        raise missing_extra(ConfigError, "a server", "uvicorn", "serve") from None
     from demitasse.inference.serving.connections import Connection, Turns
 
     metrics, codecs = Metrics(), Codecs()

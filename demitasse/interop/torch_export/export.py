@@ -15,6 +15,7 @@ import numpy as np
 from demitasse.core.atomic import atomic_write
 from demitasse.core.deprecated import deprecated_attribute
 from demitasse.core.device import Device
+from demitasse.core.extras import missing_extra
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
 from demitasse.interop.export.layer_graph import (
     Batch,
@@ -183,12 +184,9 @@ def _torch() -> Any:
     """Return PyTorch."""
     try:
         return import_module("torch")
-    except ImportError as error:
-        message = (
-            f"checking an exported module needs PyTorch ({error}); "
-            "run: pip install 'demitasse[torch]'"
-        )
-        raise DemitasseError(message, code=ErrorCode.UNAVAILABLE, library="torch") from None
+    except ImportError:
+        what = "checking an exported module"
+        raise missing_extra(DemitasseError, what, "PyTorch", "torch", library="torch") from None
 
 
 class _Runner:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from demitasse.core.config import settings
+from demitasse.core.extras import lacks_extra
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
 
 Candidate = TypeVar("Candidate")
@@ -111,7 +112,7 @@ class BadRecordPolicy:
                 return read(candidate), fault
             except DataError as error:
                 fault = fault or error
-                if not self.skip:
+                if not self.skip or lacks_extra(error):
                     break
         return None, fault
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from demitasse.core.atomic import atomic_write
+from demitasse.core.extras import missing_extra
 from demitasse.core.paths import regular_file
 from demitasse.errors import ErrorCode, WeightsError
 from demitasse.io.data.databases.hdf5 import (
@@ -48,8 +49,13 @@ def is_hdf5(path: Path) -> bool:
         return False
 
 
-def open_hdf5(path: Path | Any, mode: str) -> Any:
+def open_hdf5(path: Path, mode: str, file: Any = None) -> Any:
     """Open an HDF5 file.
+
+    Args:
+        path: The file, for messages, too.
+        mode: "r" or "w".
+        file: Open file object to use in place of ``path``, or None.
 
     Raises:
         WeightsError: h5py is not installed, or the file cannot be opened.
@@ -57,12 +63,10 @@ def open_hdf5(path: Path | Any, mode: str) -> Any:
     try:
         import h5py
     except ImportError:
-        message = f"{path} is an HDF5 file; run: pip install 'demitasse[hdf5]'"
-        raise WeightsError(
-            message, code=ErrorCode.UNAVAILABLE, file=str(path), extra="hdf5"
-        ) from None
+        what = f"the HDF5 file {path}"
+        raise missing_extra(WeightsError, what, "h5py", "hdf5", file=str(path)) from None
     try:
-        return h5py.File(path, mode)
+        return h5py.File(path if file is None else file, mode)
     except OSError as error:
         message = f"{path} cannot be opened: {error}"
         raise WeightsError(message, code=ErrorCode.UNREADABLE, file=str(path)) from None
@@ -83,7 +87,7 @@ def new_hdf5(path: Path, hashed: _Hash | None = None) -> Iterator[Any]:
     with atomic_write(path, hashed) as temporary:
         steady = ErrorRecordingFile(temporary)
         try:
-            with open_hdf5(steady, "w") as file:
+            with open_hdf5(path, "w", steady) as file:
                 yield file
         finally:
             steady.check()

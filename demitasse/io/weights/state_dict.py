@@ -19,6 +19,7 @@ import numpy as np
 
 from demitasse.core.atomic import atomic_write
 from demitasse.core.axes import shape_string
+from demitasse.core.extras import missing_extra
 from demitasse.core.paths import code_of
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, ShapeError, WeightsError
@@ -511,9 +512,6 @@ def _array(torch: Any, tensor: Any) -> np.ndarray:
 def _torch() -> Any:
     try:
         return import_module("torch")
-    except ImportError as error:
-        message = (
-            f".pt and .pth files need PyTorch ({error}); run: pip install 'demitasse[torch]', or "
-            "use .safetensors"
-        )
-        raise DemitasseError(message, code=ErrorCode.UNAVAILABLE, extra="torch") from None
+    except ImportError:
+        what, instead = "a .pt or .pth file", "use .safetensors"
+        raise missing_extra(DemitasseError, what, "PyTorch", "torch", instead=instead) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from demitasse.core.paths import check_exists
 from demitasse.errors import DataError, ErrorCode
 from demitasse.testing.reference.model import Parameter, ReferenceModel, Value
 
@@ -34,6 +35,7 @@ def open_reference(path: Path, *, trust: bool = False) -> ReferenceModel:
             from demitasse.testing.reference.model import RecordedArrays
 
             return RecordedArrays(path)
+    check_exists(path)
     message = (
         f"got a file with suffix {path.suffix!r}, expected .onnx, .pt2, .npz, .prototxt, or a file "
         "of weights"

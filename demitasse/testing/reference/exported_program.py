@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from demitasse.core.extras import missing_extra
 from demitasse.core.paths import regular_file
 from demitasse.errors import DataError, DemitasseError, ErrorCode
 from demitasse.testing.reference.model import Parameter, Value, kind_of, role_of
@@ -121,6 +122,6 @@ def _operation(node: Any) -> str:
 def _library() -> ModuleType:
     try:
         return import_module("torch")
-    except ImportError as error:
-        message = f"running .pt2 files needs PyTorch ({error}); run: pip install 'demitasse[torch]'"
-        raise DemitasseError(message, code=ErrorCode.UNAVAILABLE, library="torch") from None
+    except ImportError:
+        what = "running .pt2 files"
+        raise missing_extra(DemitasseError, what, "PyTorch", "torch", library="torch") from None

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from demitasse.core.extras import missing_extra
 from demitasse.core.paths import regular_file
 from demitasse.errors import DataError, DemitasseError, ErrorCode
 from demitasse.io.proto.read_binary import bytes_of_file, check_memory_cost
@@ -131,9 +132,8 @@ def onnx_library(name: str, what: str) -> Any:
     """
     try:
         return import_module(name)
-    except ImportError as error:
-        message = f"{what} needs {name} ({error}); run: pip install 'demitasse[onnx]'"
-        raise DemitasseError(message, code=ErrorCode.UNAVAILABLE, library=name) from None
+    except ImportError:
+        raise missing_extra(DemitasseError, what, name, "onnx", library=name) from None
 
 
 def read_onnx(path: Path, onnx: Any) -> Any:

@@ -189,11 +189,12 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except (OSError, DemitasseError) as error:
         reason = (error.strerror or error) if isinstance(error, OSError) else error
-        code = ErrorCode.UNWRITABLE
+        code, details = ErrorCode.UNWRITABLE, dict[str, object]()
         if isinstance(error, DemitasseError):
-            code = error.code or code
+            code, details = error.code or code, error.details
         message = f"the snapshot {path} cannot be written: {reason}"
-        raise SnapshotError(message, code=code, file=os.fspath(path)) from error
+        details = {**details, "file": os.fspath(path)}
+        raise SnapshotError(message, code=code, **details) from error
 
 
 def read_checked(path: Path, net: Net, arrays_per_param: int, kind: str) -> State:

@@ -17,6 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from demitasse.core.deprecated import renamed_arguments
+from demitasse.core.extras import missing_extra
 from demitasse.errors import ConfigError, ErrorCode, LostProcessError, ParallelError
 from demitasse.training.distributed.group import Value
 from demitasse.training.distributed.watchdog import TICK, Watchdog
@@ -396,8 +397,8 @@ def _initialize(*, finalize: bool) -> Any:
         mpi4py.rc.initialize, mpi4py.rc.finalize = False, finalize
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        message = f"training by several processes needs MPI: pip install 'demitasse[mpi]' ({error})"
-        raise ConfigError(message, code=ErrorCode.UNAVAILABLE, extra="mpi") from error
+        what = "training by several processes"
+        raise missing_extra(ConfigError, what, "MPI", "mpi") from error
     try:
         if not MPI.Is_initialized():
             MPI.Init_thread()

@@ -7,8 +7,9 @@ import re
 import time
 from collections.abc import Mapping
 
+from demitasse.core.extras import missing_extra
 from demitasse.core.log import json_ready
-from demitasse.errors import ConfigError, ErrorCode
+from demitasse.errors import ConfigError
 from demitasse.training.tracking.histograms import histograms
 
 __all__ = ["MlflowRun", "TensorBoard", "WeightsAndBiases"]
@@ -25,8 +26,7 @@ LONGEST_TAG = 500
 
 
 def _missing(service: str, extra: str) -> ConfigError:
-    message = f"logging to {service} needs its client; run: pip install 'demitasse[{extra}]'"
-    return ConfigError(message, code=ErrorCode.UNAVAILABLE, extra=extra)
+    return missing_extra(ConfigError, f"logging to {service}", "its client", extra)
 
 
 class TensorBoard:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape, quoteattr
 
 from demitasse.compat.pycaffe.graphs.layout import Point, layered
-from demitasse.errors import ConfigError, ErrorCode
+from demitasse.core.extras import missing_extra
+from demitasse.errors import ConfigError
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
@@ -266,11 +267,10 @@ def to_pixels(graph: Drawing, extension: str) -> bytes:
         import PIL.ImageDraw
         import PIL.ImageFont
     except ImportError:
-        message = (
-            f"drawing {extension} files needs Pillow; run: pip install 'demitasse[image]', "
-            "or write an .svg file, which needs nothing"
-        )
-        raise ConfigError(message, code=ErrorCode.UNAVAILABLE, extra="image") from None
+        raise missing_extra(
+            ConfigError, f"drawing {extension} files", "Pillow", "image",
+            instead="write an .svg file, which needs nothing",
+        ) from None  # fmt: skip
     width, height = graph.size
     scale = min(
         SUPERSAMPLING,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from demitasse.core.extras import missing_extra
 from demitasse.core.paths import regular_file, resolve_path
 from demitasse.errors import ConfigError, DataError, DemitasseError, ErrorCode
 from demitasse.io.data.redaction import quoted, read_list_file
@@ -100,8 +101,7 @@ def _h5py(path: Path) -> ModuleType:
     try:
         import h5py
     except ImportError:
-        message = "HDF5 files need h5py; run: pip install 'demitasse[hdf5]'"
-        raise DataError(message, str(path), code=ErrorCode.UNAVAILABLE, extra="hdf5") from None
+        raise missing_extra(DataError, "an HDF5 file", "h5py", "hdf5", source=str(path)) from None
     return h5py  # type: ignore[no-any-return]
 
 

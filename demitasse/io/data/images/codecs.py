@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from demitasse.core.extras import missing_extra
 from demitasse.core.paths import code_of, read_bytes
 from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.data.bad_records import located
@@ -184,8 +185,7 @@ def opened(content: bytes | memoryview) -> Iterator[Image]:
     try:
         import PIL.Image
     except ImportError:
-        message = "decoding images needs Pillow; run: pip install 'demitasse[image]'"
-        raise DataError(message, code=ErrorCode.UNAVAILABLE, extra="image") from None
+        raise missing_extra(DataError, "decoding images", "Pillow", "image") from None
     try:
         PIL.Image.init()
         known = [name for name in FORMATS if name in PIL.Image.OPEN]
@@ -193,6 +193,9 @@ def opened(content: bytes | memoryview) -> Iterator[Image]:
             _need_room(image, len(content))
             image.info[MAXIMUM] = _pnm_maximum(image)
             yield image
+    except PIL.UnidentifiedImageError as error:  # its message names our buffer, not the file
+        message = f"cannot be decoded as an image: got none of the formats {', '.join(known)}"
+        raise DataError(message, code=ErrorCode.UNREADABLE) from error
     except (*DAMAGE, PIL.Image.DecompressionBombError) as error:
         message = f"cannot be decoded as an image: {error}"
         raise DataError(message, code=ErrorCode.UNREADABLE) from error
@@ -302,8 +305,7 @@ def encode_image(image: np.ndarray, ending: str) -> bytes:
     try:
         import PIL.Image
     except ImportError:
-        message = "encoding images needs Pillow; run: pip install 'demitasse[image]'"
-        raise DataError(message, code=ErrorCode.UNAVAILABLE, extra="image") from None
+        raise missing_extra(DataError, "encoding images", "Pillow", "image") from None
     kind = ENCODERS[ending.lower()]
     pixels = image[0] if len(image) == 1 else image[::-1].transpose(1, 2, 0)
     file = io.BytesIO()

@@ -21,6 +21,7 @@ from itertools import permutations
 
 import numpy as np
 
+from demitasse.core.extras import missing_extra
 from demitasse.errors import ConfigError, DataError, ErrorCode, ShapeError
 from demitasse.io.data.images.codecs import decode_image
 from demitasse.io.data.images.colors import (
@@ -263,8 +264,7 @@ def recompress(image: np.ndarray, quality: int) -> np.ndarray:
     try:
         import PIL.Image
     except ImportError:
-        message = "noise_param.jpeg needs Pillow; run: pip install 'demitasse[image]'"
-        raise DataError(message, code=ErrorCode.UNAVAILABLE, extra="image") from None
+        raise missing_extra(DataError, "noise_param.jpeg", "Pillow", "image") from None
     gray = len(image) == 1
     pixels = image[0] if gray else np.ascontiguousarray(image[::-1].transpose(1, 2, 0))
     file = io.BytesIO()
