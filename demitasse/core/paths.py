@@ -11,9 +11,10 @@ from itertools import islice
 from pathlib import Path
 
 from demitasse.core.text import suggestion
-from demitasse.errors import ConfigError, ErrorCode
+from demitasse.errors import ConfigError, DataError, ErrorCode
 
 __all__ = [
+    "check_exists",
     "code_of",
     "is_file",
     "is_folder",
@@ -23,6 +24,7 @@ __all__ = [
     "real_path",
     "regular_file",
     "resolve_path",
+    "rooted_path",
     "similar_file",
 ]
 
@@ -63,6 +65,30 @@ def resolve_path(name: str, base: Path | None = None) -> Path:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(reason, code=ErrorCode.INVALID, file=name).at(place) from None
     return path
+
+
+def rooted_path(root: str, name: str, base: Path | None = None) -> Path:
+    """Return the path of a file in a list, below a root.
+
+    Caffe joins both as text, so that ``folder/prefix_`` is a root, too. If there is no such file,
+    and the root has no slash at its end, a slash joins them.
+
+    Args:
+        root: The root, as written.
+        name: The name in the list.
+        base: Folder of the file that names the root, or None.
+
+    Returns:
+        The first of the two that exists; the path as in Caffe if neither does.
+
+    Raises:
+        ConfigError: The name is too long, or contains a zero byte.
+    """
+    path = resolve_path(f"{root}{name}", base)
+    if not root or root.endswith(("/", os.sep)) or _exists(path):
+        return path
+    below = resolve_path(f"{root}/{name}", base)
+    return below if _exists(below) else path
 
 
 def _exists(path: Path) -> bool:
@@ -161,6 +187,20 @@ def read_failure(error: OSError, path: str | os.PathLike[str]) -> str:
     """Return the reason why a file cannot be read; for a missing file, with a similar name."""
     reason = error.strerror or str(error)
     return reason + similar_file(path) if error.errno == errno.ENOENT else reason
+
+
+def check_exists(path: Path) -> None:
+    """Check that a file or folder exists.
+
+    Raises:
+        DataError: It does not exist; the message has a similar name.
+    """
+    try:
+        path.stat()
+    except (OSError, ValueError) as error:
+        reason = read_failure(error, path) if isinstance(error, OSError) else str(error)
+        code = code_of(error) if isinstance(error, OSError) else ErrorCode.INVALID
+        raise DataError(reason, str(path), code=code, file=str(path)) from None
 
 
 def code_of(error: OSError) -> ErrorCode:

@@ -16,10 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from demitasse.core.extras import lacks_extra
 from demitasse.core.hashing import sha256
 from demitasse.core.log import get_logger
-from demitasse.core.paths import code_of, read_bytes
-from demitasse.errors import DataError, ErrorCode
+from demitasse.core.paths import code_of, read_bytes, rooted_path
+from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.io.data.bad_records import located
 from demitasse.io.data.databases.annotation_files import read_objects
 from demitasse.io.data.databases.database import Database
@@ -160,7 +161,7 @@ def convert_imageset(
     """Write the images of a list as a database, with the keys ``00000000_NAME``, ...
 
     Args:
-        root: Prefix of each name; a folder with its slash.
+        root: Folder of the files; or, as in Caffe, a text that each name continues.
         source: The list, with lines ``name label``; names may contain spaces.
         out: Folder to create; it appears when complete.
         how: Options of the conversion.
@@ -276,7 +277,7 @@ class _Writer:
         log.info("Processed %d files.", self.written)
 
     def _skip_line(self, error: DataError) -> None:
-        if not self._skip:
+        if not self._skip or lacks_extra(error):
             raise error
         self.skipped += 1
         log.warning("Skipped: %s", error)
@@ -286,9 +287,16 @@ def _read_or_fault(root: str, how: ImageSet, line: Line) -> _Record | DataError:
     """Return the record of an image, or the error."""
     path = f"{root}{line.name}"
     try:
+        path = str(rooted_path(root, line.name))
+    except ConfigError as error:  # an impossible file name
+        return located(error, path)
+    try:
         return _read(path, root, line, how)
     except OSError as error:
-        return DataError(error.strerror or str(error), path, code=code_of(error))
+        reason, code = error.strerror or str(error), code_of(error)
+        if code == ErrorCode.NOT_FOUND and root and not root.endswith("/"):
+            reason += f"; there is no {root}/{line.name} either"
+        return DataError(reason, path, code=code)
     except ValueError as error:  # an impossible file name
         return DataError(str(error), path, code=ErrorCode.INVALID)
     except DataError as error:
@@ -314,7 +322,7 @@ def _read(path: str, root: str, line: Line, how: ImageSet) -> _Record:
     record = AnnotatedDatum(datum=datum)
     if how.annotations.label_type is not None:
         record.type = AnnotatedDatum.BBOX
-        file, size = Path(f"{root}{line.objects}"), original.shape[1:]
+        file, size = rooted_path(root, line.objects), original.shape[1:]
         _add_objects(record, file, how.annotations.label_type, how.annotations.labels, size)
     return _Record(record, pixels.size)
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from demitasse.backends.random import bits, stream_of
-from demitasse.core.paths import resolve_path
+from demitasse.core.paths import resolve_path, rooted_path
 from demitasse.io.data.sources.fingerprint import Fingerprint, list_fingerprint
 from demitasse.io.data.sources.image_list import ImageListBatches, read_image_list
 from demitasse.io.data.sources.sampler import EpochPermutation
@@ -95,8 +95,7 @@ class ImageData(EpochDataLayer):
 
 def find_image(root: str, base_dir: Path | None, name: str) -> Path:
     """Return the path of an image of a list with ``root_folder``."""
-    # joined as text, as in Caffe: "folder/prefix_" is a root, too
-    return resolve_path(root + name, base_dir)
+    return rooted_path(root, name, base_dir)
 
 
 def new_size(param: ImageDataParameter) -> tuple[int, int] | None:

@@ -373,3 +373,44 @@ def test_a_private_database_stays_private(tmp_path):
 
     assert (tmp_path / "db").stat().st_mode & 0o777 == 0o700
     assert {file.stat().st_mode & 0o777 for file in (tmp_path / "db").iterdir()} == {0o600}
+
+
+def test_a_root_without_a_slash_is_a_folder(photos):
+    _, plain = convert(photos)
+    done = convert_imageset(str(photos), photos.parent / "list.txt", photos.parent / "other")
+
+    assert done == (5, 0)
+    assert contents(photos.parent / "other") == contents(plain)
+
+
+def test_a_root_that_names_continue_comes_first_as_in_caffe(photos):
+    shutil.copy(photos / "a.png", photos.parent / "photosb.png")
+    shutil.copy(photos / "d.jpg", photos / "b.png")
+    (photos.parent / "list.txt").write_text("b.png 3\n")
+
+    convert_imageset(str(photos), photos.parent / "list.txt", photos.parent / "db")
+
+    [record] = contents(photos.parent / "db").values()
+    assert (record.height, record.label) == (9, 3)
+
+
+def test_a_root_without_a_slash_and_without_the_file_names_both(photos):
+    (photos.parent / "list.txt").write_text("none.png 3\n")
+
+    with expect_error(DataError, ErrorCode.NOT_FOUND, mentions=["photosnone", "photos/none"]):
+        convert_imageset(str(photos), photos.parent / "list.txt", photos.parent / "db", skip=False)
+
+
+def test_a_missing_library_is_no_fault_of_an_image(photos, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+
+    with expect_error(DataError, ErrorCode.UNAVAILABLE, extra="image"):
+        convert(photos)
+
+
+def test_damage_is_described_without_our_buffer(photos):
+    (photos / "a.png").write_text("none")
+
+    with expect_error(DataError, ErrorCode.UNREADABLE) as caught:
+        convert(photos, skip=False)
+    assert "0x" not in str(caught.value)
