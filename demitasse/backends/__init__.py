@@ -23,6 +23,9 @@ BUILT_IN = {
 }
 """Name -> module and class there, or a function that returns the class; as entry points have it."""
 
+TORCH_DEVICES = ("mps", "xpu", "hpu", "xla")
+"""Devices that PyTorch alone computes on; their names here begin with ``torch:``."""
+
 _registered: dict[str, type[Backend]] = {}
 
 ALIASES = {"gpu": "cuda"}
@@ -109,4 +112,6 @@ def clashes() -> list[str]:
 def _unknown(name: str) -> str:
     known = [*backend_names(), *ALIASES]
     near = suggestion(name, known)
+    if name.lower() in TORCH_DEVICES:
+        near = f"; PyTorch's device is 'torch:{name.lower()}'"
     return f"there is no backend {name!r}{near}; known are {', '.join(known)}"

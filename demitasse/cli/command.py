@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from importlib import import_module
@@ -31,6 +31,9 @@ CAFFE = {"train", "test", "time"}
 
 OLD_FLAGS = f"{__name__}.old_flags"
 """Key of the warnings about old flags in a context's ``meta``."""
+
+ARGUMENTS = f"{__name__}.arguments"
+"""Key of the arguments in a context's ``meta``, as they were given."""
 
 DEVICES = re.compile(r"\w+(:\w+)?(,\w+(:\w+)?)*")
 """Names of devices, with commas between them."""
@@ -83,13 +86,8 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Accept switches as gflags does, and old names of flags."""
         args, ctx.meta[OLD_FLAGS] = current_flags(self.params, args)
-        switches = [
-            normalize_name(name.removeprefix("--"))
-            for one in self.params
-            if isinstance(one, click.Option) and one.is_flag and not one.secondary_opts
-            for name in one.opts
-        ]
-        return super().parse_args(ctx, expand_switches(args, switches))
+        ctx.meta[ARGUMENTS] = args
+        return super().parse_args(ctx, expand_switches(args, _switches(self)))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command: log to standard error, turn exceptions into exit codes."""
@@ -104,6 +102,42 @@ class Command(click.Command):
             _import_plugins(stack, modules)
             with handle_errors():  # the stack resets the log level, which decides on tracebacks
                 return super().invoke(ctx)
+
+
+def given_flags(ctx: click.Context, leave_out: Collection[str] = ()) -> list[str]:
+    """Return the flags of a command line as words, e.g. to repeat them in another command.
+
+    Args:
+        ctx: The context of the command.
+        leave_out: Names of parameters that are not returned.
+    """
+    args = expand_switches(ctx.meta[ARGUMENTS], _switches(ctx.command))
+    found, _, _ = ctx.command.make_parser(ctx).parse_args(args)
+    words: list[str] = []
+    for param in ctx.command.params:
+        if not isinstance(param, click.Option) or param.name in {None, *leave_out}:
+            continue
+        values = found.get(param.name, [])
+        for value in values if isinstance(values, list) else [values]:
+            words += _flag_words(param, value)
+    return words
+
+
+def _flag_words(option: click.Option, value: object) -> list[str]:
+    flag = option.opts[0]
+    if option.is_flag:
+        return [flag]
+    return [f"{flag}={value}"] if str(value).startswith("-") or not value else [flag, str(value)]
+
+
+def _switches(command: click.Command) -> list[str]:
+    """Return the names of the switches of a command."""
+    return [
+        normalize_name(name.removeprefix("--"))
+        for one in command.params
+        if isinstance(one, click.Option) and one.is_flag and not one.secondary_opts
+        for name in one.opts
+    ]
 
 
 class MultiValueCommand(Command):

@@ -7,7 +7,7 @@ Source: Caffe, ``tools/extract_features.cpp``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,16 @@ class Scores:
         self._sums: dict[str, np.ndarray] = {}
         self._weights: dict[str, float] = {}
 
-    def run(self, net: Net, batches: int | None) -> None:
+    def run(
+        self, net: Net, batches: int | None, progress: Callable[[int, int], None] | None = None
+    ) -> None:
         """Run batches through a net and sum the outputs.
 
         Args:
             net: The net.
             batches: Number of batches; None for an epoch, in which each record counts once.
+            progress: Called after each batch with the batches done and their number; never in an
+                epoch, whose number of batches the data decides.
 
         Raises:
             ConfigError: ``batches`` is None, and no layer of the net reads records.
@@ -56,6 +60,8 @@ class Scores:
                 self._add(name, net.blob_by_name(name).cpu_data(), weight)
             self.batches += 1
             self.weight += weight
+            if progress is not None and batches is not None:
+                progress(self.batches, batches)
 
     def _add(self, name: str, values: np.ndarray, weight: float) -> None:
         for value in values.reshape(-1).tolist():
@@ -119,6 +125,7 @@ def write_features(
     backend: str,
     *,
     overwrite: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> dict[Path, int]:
     """Run a net and write blobs as databases, a record for each item.
 
@@ -128,6 +135,7 @@ def write_features(
         batches: Number of forward passes.
         backend: ``"LMDB"`` or ``"LEVELDB"``.
         overwrite: Replace existing databases.
+        progress: Called after each batch with the batches done and their number.
 
     Returns:
         The number of records of each database.
@@ -142,10 +150,12 @@ def write_features(
             name: Records(stack.enter_context(new_database(path, backend, overwrite=overwrite)))
             for name, path in outputs.items()
         }
-        for _ in range(batches):
+        for done in range(1, batches + 1):
             net.forward()
             for name, records in written.items():
                 _add_records(blobs[name], name, records)
+            if progress is not None:
+                progress(done, batches)
         for name, records in written.items():
             records.commit()
             _log_count(name, records)

@@ -87,6 +87,9 @@ def read_run(path: Path) -> RunHistory:
     except OSError as error:
         message = f"cannot read the run: {read_failure(error, path)}"
         raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error
+    if not text.strip():
+        message = "the file is empty: it has no numbers of a run"
+        raise DataError(message, str(path), code=ErrorCode.MISSING)
     run = _from_json_lines(path, text) if text.lstrip().startswith("{") else _from_log(path)
     if not any(run.scalars.values()):
         message = "the file has no numbers of a run"

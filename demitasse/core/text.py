@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import shutil
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 # Control characters, among them terminal sequences; marks that change the writing direction;
 # Unicode line separators; unpaired surrogates, which no file can contain.
@@ -58,6 +63,34 @@ def bytes_text(size: float) -> str:
             break
         size /= 1024
     return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a time in its two largest units, e.g. ``3 h 20 min``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
+    while not parts[0][0] and len(parts) > 1:
+        parts.pop(0)
+    return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count or unit == "s")
+
+
+def command_line(*words: str | os.PathLike[str]) -> str:
+    """Return a command of ``demitasse`` as a line for a shell, with quoted words.
+
+    The program is named as it was started if ``PATH`` does not lead to it, as in an environment
+    that is not activated.
+    """
+    return " ".join([_program(), *(shlex.quote(os.fspath(word)) for word in words)])
+
+
+def _program() -> str:
+    started, found = sys.argv[0], shutil.which("demitasse")
+    is_program = Path(started).name in {"demitasse", "demitasse.exe"}
+    if found and (not is_program or os.path.realpath(found) == os.path.realpath(started)):
+        return "demitasse"
+    return shlex.quote(started) if is_program else f"{shlex.quote(sys.executable)} -m demitasse"
 
 
 def read_size(value: object) -> int:

@@ -1,12 +1,14 @@
 """Signals in the middle of training: nothing is lost, and the exit code tells."""
 
 import os
+import shlex
 import signal
 import threading
 from pathlib import Path
 
 import pytest
 
+from demitasse.cli.commands.train import _resume_command, train_command
 from demitasse.cli.signals import Signals
 from demitasse.training import read_state
 
@@ -177,3 +179,38 @@ def test_ctrl_c_outside_of_training_is_an_exit_code(project, run, monkeypatch):
 
     assert result.exit_code == 130
     assert "error: interrupted" in result.stderr
+
+
+@posix
+def test_the_command_to_resume_repeats_the_flags(long_run, start):
+    flags = (
+        "-device=numpy --on_nonfinite raise --keep-last 3 -noforce --logger jsonl:run.jsonl "
+        "--min_delta -0.5 --overlap=true --stage a,b -log_dir logs"
+    )
+    process = long_run(flags)
+
+    process.send_signal(signal.SIGINT)
+    log = process.stderr.read()
+
+    assert process.wait() == 130
+    [state] = Path().glob("run_iter_*.solverstate")
+    [hint] = [line.partition("To resume: ")[2] for line in log.splitlines() if "To resume" in line]
+    words = shlex.split(hint.partition(" train ")[2])
+    assert words[:4] == ["--solver", "solver.prototxt", "--snapshot", str(state)]
+    assert " ".join(words[4:]) == (
+        "--on_nonfinite raise --keep_last 3 --min_delta=-0.5 --logger jsonl:run.jsonl --stage a,b "
+        "--device numpy --overlap --log_dir logs"
+    )
+    again = start(f"train {' '.join(words)}")
+    read_until(again, "Resuming from")
+
+
+def test_flags_of_the_start_of_a_run_are_not_repeated():
+    words = ["--solver", "my solver.prototxt", "--weights", "run_iter_20.caffemodel", "--gpu=0"]
+    context = train_command.make_context("train", [*words, "--shards", "2"])
+
+    line = _resume_command(context, Path("my solver.prototxt"), Path("run_iter_5.solverstate"))
+
+    assert line.endswith(
+        "train --solver 'my solver.prototxt' --snapshot run_iter_5.solverstate --gpu 0 --shards 2"
+    )

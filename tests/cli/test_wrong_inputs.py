@@ -245,3 +245,80 @@ def test_a_number_that_is_not_finite_is_wrong_usage(run, arguments, value):
 
     assert done.exit_code == 2
     assert value in done.stderr
+
+
+MISSING_FILES = """
+run nothing; run nothing a.png; run nothing.caffemodel a.png; run nothing.toml a.png
+run deploy.prototxt a.png --weights nothing; predict nothing a.npy -o out; serve nothing
+card nothing weights; card deploy.prototxt nothing; summary nothing; lint nothing
+draw_net nothing a.svg
+time -model nothing; test -model nothing -weights nothing; bench nothing; largest_batch nothing
+bench deploy.prototxt --baseline nothing; consistency nothing --devices cpu numpy
+diff nothing deploy.prototxt; diff deploy.prototxt nothing; diff deploy.prototxt nothing.prototxt
+train -solver nothing; train -solver solver.prototxt -snapshot nothing
+train -solver solver.prototxt -weights nothing; report nothing -o out.html; parse_log nothing .
+extract_seconds nothing out; plot_training_log 0 out.png nothing; trust nothing
+weights list nothing; weights export nothing out.npz; weights diff nothing nothing
+export nothing out.onnx; import nothing; import nothing.onnx; upgrade net nothing out
+compute_image_mean nothing; extract_features nothing deploy.prototxt ip out 1 lmdb
+convert_imageset ./ nothing out; convert_annoset ./ nothing out; get_image_size . nothing out
+convert_mnist_data nothing nothing out; convert_mnist_siamese_data nothing nothing out
+"""
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(
+    "command", [one.strip() for one in MISSING_FILES.replace("\n", ";").split(";") if one.strip()]
+)
+def test_a_missing_file_is_named_in_one_sentence(run, command):
+    before = set(Path().iterdir())
+
+    shown = run(command)
+
+    said = shown.stdout if command.startswith("lint") else shown.stderr
+    [line] = [line for line in said.splitlines() if "error:" in line]
+    assert shown.exit_code == 3
+    assert "nothing" in line
+    assert "no such" in line.lower()
+    assert "Errno" not in line
+    assert set(Path().iterdir()) == before
+
+
+@pytest.mark.usefixtures("project")
+def test_an_empty_run_is_called_empty(run):
+    Path("run.jsonl").write_text("\n")
+
+    for command in ("report run.jsonl -o out.html", "parse_log run.jsonl ."):
+        shown = run(command)
+
+        assert shown.exit_code == 3
+        assert "empty" in shown.stderr
+        assert "glog" not in shown.stderr
+
+
+@pytest.mark.usefixtures("trained")
+def test_resume_alone_is_auto(run):
+    for flags in ("--resume", "-resume", "--resume auto", "--resume=auto", "--resume --exact"):
+        shown = run(f"train {flags} -solver solver.prototxt")
+
+        assert shown.exit_code == 0, flags
+        assert "Resuming from run_iter_20.solverstate" in shown.stderr
+
+
+@pytest.mark.parametrize("name", ["mps", "MPS", "xpu"])
+@pytest.mark.usefixtures("project")
+def test_devices_of_pytorch_are_pointed_to(run, name):
+    shown = run(f"summary deploy.prototxt --device {name}")
+
+    assert shown.exit_code == 4
+    assert f"'torch:{name.lower()}'" in shown.stderr
+
+
+@pytest.mark.usefixtures("trained")
+def test_unknown_weights_get_a_command_for_a_shell(run):
+    Path("my net.prototxt").write_text(Path("deploy.prototxt").read_text())
+
+    said = run("run", "my net.prototxt", "a.png", "--weights", "run_iter_20.caffemodel").stderr
+
+    assert "card 'my net.prototxt' run_iter_20.caffemodel" in said
+    assert "Otherwise" not in said

@@ -80,6 +80,7 @@ def test_command(
         message = "got no file"
         raise click.BadParameter(message, param_hint="--weights")
     from demitasse.cli.evaluation import Scores, load_weights_into
+    from demitasse.cli.progress import line_progress
     from demitasse.core.log import get_logger
     from demitasse.net import Net
 
@@ -94,7 +95,8 @@ def test_command(
             log.info("Running for one epoch.")
         else:
             log.info("Running for %d iterations.", iterations)
-        scores.run(net, iterations)
+        with line_progress() as progress:
+            scores.run(net, iterations, progress)
     scores.log_means()
     if as_json:
         print_json(scores.as_dict())
@@ -244,7 +246,10 @@ def bench_command(
     from demitasse.benchmark import measure, read_results, regressions, write_results
     from demitasse.benchmark.results import draw_rates, results_table, slowest_layers, write_page
     from demitasse.core.device import Device, choose_device
+    from demitasse.core.paths import check_exists
 
+    for net in nets:
+        check_exists(net)
     saved = None if baseline is None else read_results(baseline)
     names = [Device(name).name for name in split_names((devices,))] or [choose_device()[0].name]
     cases = _cases(nets, names, batches, phases)

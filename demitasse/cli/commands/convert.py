@@ -276,8 +276,10 @@ def import_command(
     and layers have the names of MODEL's values and nodes. Exits with 1 if --check finds a
     difference above --rtol.
     """
+    from demitasse.core.paths import check_exists
     from demitasse.interop.onnx_import import import_onnx
 
+    check_exists(model)
     if model.suffix != ".onnx":
         message = f"got {model}, expected a file ending in .onnx"
         raise click.UsageError(message)

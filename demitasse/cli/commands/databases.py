@@ -162,8 +162,9 @@ image_set_options = option_group(
 def convert_imageset_command(conversion: ImageSetConversion) -> None:
     """Make a database of the images in a list.
 
-    LISTFILE has lines "NAME LABEL"; ROOTFOLDER/ is the prefix of each name. The database appears
-    when it is complete; --resume continues an interrupted run.
+    LISTFILE has lines "NAME LABEL"; ROOTFOLDER/ is the folder of the images, or, as in Caffe, a
+    prefix of each name. The database appears when it is complete; --resume continues an
+    interrupted run.
     """
     conversion.run()
 
@@ -212,8 +213,8 @@ def convert_annoset_command(
     """Make a database of the images in a list and their objects.
 
     LISTFILE has lines "NAME LABEL", or for --anno_type detection "NAME OBJECTS", the name of a file
-    of objects; ROOTFOLDER/ is the prefix of each name. AnnotatedData layers read the database,
-    which appears when it is complete.
+    of objects; ROOTFOLDER/ is the folder of both, or a prefix of each name. AnnotatedData layers
+    read the database, which appears when it is complete.
     """
     from demitasse.io.data.databases.annotation_files import read_labels
     from demitasse.io.data.imageset import Annotations
@@ -342,11 +343,13 @@ def compute_image_mean_command(
     """
     import numpy as np
 
+    from demitasse.cli.progress import line_progress
     from demitasse.core.atomic import atomic_write
     from demitasse.io.data.transform.mean import compute_mean
     from demitasse.io.proto import floats, write_binary
 
-    mean = compute_mean(database, backend)
+    with line_progress() as progress:
+        mean = compute_mean(database, backend, progress)
     array = floats(mean).reshape(mean.channels, mean.height, mean.width)
     if out is not None and out.suffix == ".npy":
         with atomic_write(out) as file:
@@ -399,6 +402,7 @@ def extract_features_command(
         )
         raise click.UsageError(message)
     from demitasse.cli.evaluation import load_weights_into, write_features
+    from demitasse.cli.progress import line_progress
     from demitasse.core.log import get_logger
     from demitasse.net import Net
 
@@ -406,7 +410,10 @@ def extract_features_command(
         get_logger(__name__).info("Use %s.", net.device)
         load_weights_into(net, [weights])
         outputs = dict(zip(names, paths, strict=True))
-        written = write_features(net, outputs, batches, backend, overwrite=overwrite)
+        with line_progress() as progress:
+            written = write_features(
+                net, outputs, batches, backend, overwrite=overwrite, progress=progress
+            )
     print_record_counts(written, as_json=as_json)
 
 

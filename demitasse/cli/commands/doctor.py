@@ -408,12 +408,14 @@ def trust_command(files: tuple[Path, ...], remove: bool) -> None:
     trusted. Every change of a file ends the trust in it.
     """
     from demitasse.core.config.files import distrust, trust, trust_list, trusted_files
+    from demitasse.core.paths import check_exists
 
     if not files:
         for name, digest in sorted(trusted_files().items()):
             echo(f"{digest[:12]}  {name}")
     for file in files:
         if not remove:
+            check_exists(file)
             trust(file)
             echo(f"trusted in its current state: {file}")
         elif distrust(file):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("model", metavar="MODEL", type=FILE)
-@click.argument("images", metavar="IMAGE...", nargs=-1, required=True)
+@click.argument("images", metavar="IMAGE...", nargs=-1)
 @click.option("--weights", type=FILE, multiple=True, help="Weights of a net given as a prototxt.")
 @click.option(
     "--card",
@@ -86,10 +86,15 @@ def run_command(
     Unreadable images are reported on standard error and skipped; the exit code is then 3.
     """
     from demitasse.cli.run_images import ImageInput, ImageWriter, json_line, read_images, text_lines
+    from demitasse.core.paths import check_exists
     from demitasse.core.text import escaped
     from demitasse.errors import DataError
     from demitasse.inference.cards import load_model
 
+    if not images:
+        check_exists(model)
+        message = "Missing argument 'IMAGE...'."
+        raise click.UsageError(message)
     with input_errors():
         predictor = load_model(
             model,

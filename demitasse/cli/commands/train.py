@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import click
 
-from demitasse.cli.command import Command
+from demitasse.cli.command import Command, given_flags
 from demitasse.cli.errors import FAILED, INTERRUPTED, as_run_failures, handle_errors
 from demitasse.cli.gflags import RenamedOption
 from demitasse.cli.options import (
@@ -283,6 +283,8 @@ EFFECTS = click.Choice(["stop", "snapshot", "none"])
 @click.option(
     "--resume",
     type=click.Choice(["auto"]),
+    is_flag=False,
+    flag_value="auto",
     help="Resume from the newest complete snapshot of the solver's snapshot_prefix; without one, "
     "start a new run.",
 )
@@ -484,8 +486,22 @@ def train_command(
     stopped, written = train_together(workers, max(1, len(devices)), train)
     if stopped:
         if written:
-            log.info("To resume: demitasse train --solver %s --snapshot %s", file, written[-1])
+            log.info("To resume: %s", _resume_command(ctx, file, written[-1]))
         ctx.exit(INTERRUPTED)
+
+
+STARTING_FLAGS = ("file", "snapshot", "resume", "force", "weights")
+"""Parameters of the start of a run, which a command that resumes the run gives anew."""
+
+
+def _resume_command(ctx: click.Context, file: Path, state: Path) -> str:
+    """Return the command that resumes a run with its flags, as a line for a shell."""
+    from demitasse.core.text import command_line
+    from demitasse.training.distributed.mpi import launched_by_mpi, launched_processes
+
+    flags = given_flags(ctx, STARTING_FLAGS)
+    line = command_line("train", "--solver", file, "--snapshot", state, *flags)
+    return f"mpirun -n {launched_processes()} {line}" if launched_by_mpi() else line
 
 
 def _log_to(solver: Solver, targets: tuple[str, ...], histograms: int | None) -> None:

@@ -4,13 +4,19 @@ The digits are the test set of the UCI collection "Optical Recognition of Handwr
 8x8 pixels, gray values 0 to 16, written here as 16x16 pixels, gray values 0 to 255.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from demitasse.core.atomic import atomic_write
 from demitasse.core.config import settings
+from demitasse.core.text import command_line
+from demitasse.errors import DataError, ErrorCode
 from demitasse.examples.data import digits as read_digits
 from demitasse.examples.data import write_databases
+from demitasse.io.data.images.codecs import encode_image
 from demitasse.training import Solver
 
 __all__ = ["PROTOTXTS", "Result", "prepare", "run"]
@@ -18,6 +24,7 @@ __all__ = ["PROTOTXTS", "Result", "prepare", "run"]
 HERE = Path(__file__).parent
 PROTOTXTS = ("train_test.prototxt", "deploy.prototxt", "solver.prototxt")
 CARD = "model.toml"
+IMAGE = "digit.png"
 PREFIX = "digits/digits"
 TEST_SIZE = 297
 
@@ -36,9 +43,10 @@ class Result:
 
 
 def prepare(folder: Path) -> None:
-    """Write two databases, prototxts and a card to ``folder``; keep existing files.
+    """Write two databases, prototxts, a card and an image to ``folder``; keep existing files.
 
-    ``train_lmdb`` has 1,500 digits and ``test_lmdb`` 297: a stratified split with a fixed seed.
+    ``train_lmdb`` has 1,500 digits and ``test_lmdb`` 297: a stratified split with a fixed seed. The
+    image is a test digit; it is left out without Pillow, which reading images needs, too.
 
     Raises:
         ConfigError: scikit-learn is not installed.
@@ -50,7 +58,21 @@ def prepare(folder: Path) -> None:
             text = text.replace(PREFIX, (folder / "digits").as_posix())
             with atomic_write(folder / name) as file:
                 file.write(text.encode())
-    write_databases(folder, read_digits(size=16, test=TEST_SIZE), ("train_lmdb", "test_lmdb"))
+    split = read_digits(size=16, test=TEST_SIZE)
+    write_databases(folder, split, ("train_lmdb", "test_lmdb"))
+    if not (folder / IMAGE).exists():
+        _write_image(folder / IMAGE, split.test[0][0])
+
+
+def _write_image(path: Path, digit: np.ndarray) -> None:
+    try:
+        content = encode_image(digit, "png")
+    except DataError as error:
+        if error.code != ErrorCode.UNAVAILABLE:
+            raise
+        return
+    with atomic_write(path) as file:
+        file.write(content)
 
 
 def run(folder: Path, device: str | None = None) -> Result:
@@ -64,21 +86,28 @@ def run(folder: Path, device: str | None = None) -> Result:
     # A small net gains nothing from more threads, and waits for them on a busy machine.
     with settings.override(threads=1):
         solver = Solver(folder / "solver.prototxt", device=device)
+        tests: list[Mapping[str, np.ndarray]] = []
+        solver.on_test.append(lambda _, means: tests.append(means))
         solver.solve()
-        accuracy = float(solver.test(0)["accuracy"])
+        accuracy = float(tests[-1]["accuracy"])
     caffemodel = Path(f"{solver.param.snapshot_prefix}_iter_{solver.iter}.caffemodel")
     _report(folder, accuracy, caffemodel)
     return Result(accuracy, caffemodel)
 
 
 def _report(folder: Path, accuracy: float, caffemodel: Path) -> None:
-    net, deploy = folder / "train_test.prototxt", folder / "deploy.prototxt"
-    print(f"""
-Test accuracy {accuracy:.2%} on {TEST_SIZE} digits that were not trained on.
-Weights: {caffemodel}
-
-Next:
-  demitasse run {folder} IMAGE
-  demitasse test --model {net} --weights {caffemodel} --iterations 11
-  demitasse time --model {net} --iterations 20
-  demitasse consistency {deploy} --weights {caffemodel} --devices cpu numpy""")
+    net, deploy, image = (
+        folder / name for name in ("train_test.prototxt", "deploy.prototxt", IMAGE)
+    )
+    commands = [
+        ("run", folder, image),
+        ("test", "--model", net, "--weights", caffemodel, "--iterations", "11"),
+        ("time", "--model", net, "--iterations", "20"),
+        ("consistency", deploy, "--weights", caffemodel, "--devices", "cpu", "numpy"),
+    ]
+    lines = [command_line(*words) for words in commands if image.exists() or image not in words]
+    print(
+        f"\nTest accuracy {accuracy:.2%} on {TEST_SIZE} digits that were not trained on.\n"
+        f"Weights: {caffemodel}\n\nNext:"
+    )
+    print(*(f"  {line}" for line in lines), sep="\n")

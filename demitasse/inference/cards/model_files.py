@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.core.device import Device
-from demitasse.core.paths import is_file, is_folder
+from demitasse.core.paths import check_exists, is_file, is_folder
+from demitasse.core.text import command_line
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.cards.card import Card
 from demitasse.inference.cards.card_file import CARD, FileOverrides, read_card
@@ -69,6 +70,7 @@ def load_model(
 
     Raises:
         ConfigError: The model has no card, or its card is invalid.
+        DataError: The file or folder does not exist.
     """
     resolved = find_card(source, weights, card=card, labels=labels, mean=mean)
     return Predictor(resolved, device=device, threshold=threshold)
@@ -82,8 +84,14 @@ def find_card(
     labels: Name | None = None,
     mean: Name | None = None,
 ) -> Card:
-    """Return the card of a model; see ``load_model``."""
+    """Return the card of a model; see ``load_model``.
+
+    Raises:
+        ConfigError: The model has no card, or its card is invalid.
+        DataError: The file or folder does not exist.
+    """
     path = Path(source)
+    check_exists(path)
     overrides = FileOverrides(
         None,
         _paths(weights),
@@ -113,9 +121,11 @@ def find_model(source: Name, weights: Name | Sequence[Name] = ()) -> ModelFiles:
     """Return the files of a model with or without a card; see ``load_model``.
 
     Raises:
-        ConfigError: The net or the weights are missing, or the card is invalid.
+        ConfigError: The net has no weights, or the card is invalid.
+        DataError: The file or folder does not exist.
     """
     path, files = Path(source), _paths(weights)
+    check_exists(path)
     if is_folder(path) or path.suffix == ".toml":
         card: Card | None = find_card(path, files)
         assert card is not None
@@ -148,14 +158,14 @@ def _unknown_weights(net: Path, weights: Sequence[Path]) -> str:
     near = [one.key for one in similar_cards(net)]
     maybe = (
         f" The net has the name of the published card {near[0]!r}: if the weights belong to that "
-        f"model, or were trained with its preprocessing, add --card {near[0]}."
+        f"model, or were trained with its preprocessing, add --card {near[0]}. "
+        "Otherwise write a card"
         if near
-        else ""
+        else " Write a card"
     )
     return (
         f"{', '.join(map(str, weights))}: these weights are unknown, and so is the preprocessing "
-        f"of their images.{maybe} Otherwise write a card: demitasse card {net} "
-        f"{' '.join(map(str, weights))}"
+        f"of their images.{maybe}: {command_line('card', net, *weights)}"
     )
 
 

@@ -5,6 +5,7 @@ Source: Caffe, ``tools/compute_image_mean.cpp``.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sized
 from contextlib import closing
 from pathlib import Path
 
@@ -65,8 +66,18 @@ def read_mean(path: Path) -> np.ndarray:
     return values.reshape(dims)
 
 
-def compute_mean(source: str | Path, backend: str = "LMDB") -> BlobProto:
+def compute_mean(
+    source: str | Path,
+    backend: str = "LMDB",
+    progress: Callable[[int, int], None] | None = None,
+) -> BlobProto:
     """Return the mean of all records of a database, as stored in Caffe's mean files.
+
+    Args:
+        source: The database.
+        backend: ``"LMDB"`` or ``"LEVELDB"``.
+        progress: Called after each record with the records done and their number; never for
+            databases without a count of records.
 
     Raises:
         DataError: The database is empty or cannot be read, or its records differ in size.
@@ -98,6 +109,8 @@ def compute_mean(source: str | Path, backend: str = "LMDB") -> BlobProto:
                 )
             total += array
             count += 1
+            if progress is not None and isinstance(database, Sized):
+                progress(count, len(database))
     if not count:
         message = "the database has no records"
         raise DataError(message, str(source), code=ErrorCode.NOT_FOUND)
