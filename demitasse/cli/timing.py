@@ -222,12 +222,12 @@ def _share(multiply_adds: int, milliseconds: float, peak: float) -> str:
 
 
 def capture_status(net: Net) -> str:
-    """Return a sentence on CUDA graph capture of a net; "" for devices without capture.
+    """Return a sentence on CUDA graph capture of a net; "" for devices other than GPUs.
 
     Args:
         net: A net after ``reshape``.
     """
-    if net.device.backend.recorder is None:
+    if net.device.backend.recorder is None or net.device.shares_host:
         return ""
     off = "the setting cuda_graphs is off" if settings.get("cuda_graphs") == "off" else ""
     if why := off or net.execution.passes.capture_blocker():

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from demitasse.core.paths import resolve_path
+from demitasse.core.paths import is_file, resolve_path
 from demitasse.errors import DemitasseError
 from demitasse.io.proto import (
     NetParameter,
@@ -144,8 +144,8 @@ def _check_solver(text: SourceFile) -> Iterator[Finding]:
         for severity, code, field, message in rule(param):
             yield Finding(severity, code, message, text.where(field))
     for name in (part.strip() for one in param.weights for part in one.split(",")):
-        if name and not resolve_path(name, text.path.parent).exists():
-            message = f"cannot find weights {name!r}"
+        if name and not is_file(resolve_path(name, text.path.parent)):
+            message = f"got weights {name!r}, which is no file"
             yield Finding("error", "missing-file", message, text.where("weights"))
     for value, field, uses in _nets_of(param):
         if isinstance(value, NetParameter):

@@ -104,9 +104,10 @@ def _harmless(layer: LayerParameter, size: tuple[int, int] | None) -> Iterator[L
     copy.ClearField("exclude")
     if layer.type == "HDF5Output":  # its set-up writes a file
         copy.type = "Silence"
-    elif size is not None:
+    elif size is not None and (
+        batch := field_value(layer, f"{IMAGE_SOURCES[layer.type]}.batch_size")
+    ):  # without a batch size the data layer refuses its fields before it opens its source
         copy.type = "Input"
-        batch = max(1, field_value(layer, f"{IMAGE_SOURCES[layer.type]}.batch_size"))
         side = layer.transform_param.crop_size or size[1]
         shapes = ((batch, size[0], side, side), (batch,))
         for shape in shapes[: len(layer.top)]:

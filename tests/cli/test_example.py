@@ -38,6 +38,21 @@ def test_the_printed_commands_run_as_printed(tmp_path, monkeypatch):
     assert example.stderr.count("Iteration 600, Testing net (#0)") == 1
 
 
+@pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX systems")
+@pytest.mark.skipif(not PROGRAM.exists(), reason="the program is not installed as a script")
+def test_the_commands_of_the_readme_run_as_printed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    readme = Path(__file__).resolve().parents[2] / "README.md"
+    lines = readme.read_text(encoding="utf-8").splitlines()
+    commands = [line.rpartition(".venv/bin/demitasse ")[2] for line in lines
+                if ".venv/bin/demitasse " in line and not line.startswith("The ")]  # fmt: skip
+
+    assert [command.split()[0] for command in commands] == ["example", "test"]
+    for command in commands:
+        done = shell(f"'{PROGRAM}' {command}")
+        assert done.returncode == 0, done.stderr
+
+
 def test_words_of_a_command_are_quoted_for_a_shell():
     line = command_line("run", "a b", "it's", "$x")
 

@@ -175,3 +175,9 @@ def test_memory_is_that_of_the_chosen_device(tmp_path, run):
     assert "memory of cpu: " in run(f"summary {tmp_path / 'net.prototxt'}").stdout
     assert "memory of numpy: " in run(f"summary {tmp_path / 'net.prototxt'} --device numpy").stdout
     assert run(f"summary {tmp_path / 'net.prototxt'} --device torch:none").exit_code == 4
+
+
+def test_the_code_of_layers_on_the_host_mentions_no_gpu(tmp_path, run):
+    (tmp_path / "net.prototxt").write_text(READ_TWICE)
+
+    assert "CUDA" not in run(f"summary {tmp_path / 'net.prototxt'} --runs --device cpu").stdout

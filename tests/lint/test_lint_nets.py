@@ -566,6 +566,12 @@ def test_what_a_layer_refuses_at_its_set_up_is_an_error(found, tmp_path, source)
     assert one.where == f"{tmp_path}/net.prototxt:6: layer 'a' (Accuracy)"
 
 
+def test_a_missing_batch_size_is_found_without_data(found):
+    text = DATA.replace("TRANSFORM", "").replace("batch_size: 2", "").replace('"db"', '"no"')
+
+    assert the(found(text + IP + LOSS), "set-up").severity == "error"
+
+
 REFUSED = {
     "bottoms": 'type: "SoftmaxWithLoss" bottom: "ip" top: "r"',
     "kernel": 'type: "Convolution" bottom: "x" top: "r" convolution_param { num_output: 2 }',

@@ -42,6 +42,14 @@ def test_a_sound_solver_gives_nothing(found):
     assert found(SOLVER + "test_iter: 2 test_interval: 10 snapshot: 50") == []
 
 
+@pytest.mark.parametrize("weights", ["none.caffemodel", "net.prototxt, none.caffemodel"])
+def test_missing_weights_are_an_error(found, tmp_path, weights):
+    one = the(found(f'{SOLVER}\nweights: "{weights}"'), "missing-file")
+
+    assert one.severity == "error"
+    assert one.where == f"{tmp_path}/solver.prototxt:6"
+
+
 @pytest.mark.parametrize(
     ("text", "severity", "code", "line", "says"),
     [
