@@ -50,7 +50,7 @@ from demitasse.plan import Plan
 from demitasse.plan.liveness import Keep, bytes_taken, kept_names, names_in
 
 if TYPE_CHECKING:
-    from demitasse.notebook import Table
+    from demitasse.net.summary import Table
 
 __all__ = ["Net"]
 
@@ -779,7 +779,7 @@ class Net:
 
     def summary(self) -> Table:
         """Return a table of layers: shapes, parameters, work and bytes of a forward pass."""
-        from demitasse.notebook import summary
+        from demitasse.net.summary import summary
 
         return summary(self)
 

@@ -13,10 +13,10 @@ from demitasse.graph.splits import without_splits
 from demitasse.layers.base import Layer
 from demitasse.net import Net
 from demitasse.net.structure import ReadOnlyMapping
+from demitasse.net.summary import Table, summary
 from demitasse.notebook import html
 from demitasse.notebook.html import histogram, picture
 from demitasse.notebook.live import LiveCurves
-from demitasse.notebook.tables import Table, summary
 from demitasse.training import Solver
 
 __all__ = ["html_of"]
@@ -48,7 +48,7 @@ def html_of(thing: object) -> str:
         case LiveCurves():
             return html.framed(thing.html())
         case Table():
-            return html.framed(html.heading(thing.title), thing.html())
+            return html.framed(html.heading(thing.title), html.table(thing.columns, thing.rows))
     message = f"got a {type(thing).__name__}, expected a net, blob, layer, solver or table"
     raise TypeError(message)
 
@@ -64,8 +64,13 @@ def _net(net: Net) -> list[str]:
         html.heading(net.name or "net"),
         html.note(facts),
         _drawing(net),
-        html.folded("layers", summary(net).html(), is_open=len(net.layers) <= MOST_OPEN),
+        html.folded("layers", _layer_table(net), is_open=len(net.layers) <= MOST_OPEN),
     ]
+
+
+def _layer_table(net: Net) -> str:
+    table = summary(net)
+    return html.table(table.columns, table.rows)
 
 
 def _drawing(net: Net) -> str:

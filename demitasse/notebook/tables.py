@@ -2,81 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from demitasse.core.html_repr import html_of
-from demitasse.layers.metadata.cost import multiply_adds, values_moved
-from demitasse.net import Net
-from demitasse.notebook import html
+from demitasse.net.summary import (
+    Table,
+    net_summary,
+    shapes_text,
+    summary,
+    without_split_layers,
+)
 
 if TYPE_CHECKING:
     from demitasse.benchmark import Result
     from demitasse.testing import Comparison
 
-Record = Mapping[str, object]
-
-
-@dataclass(frozen=True, repr=False)
-class Table:
-    """A table of records.
-
-    Attributes:
-        records: A mapping for each row, all with the same keys in the order of the columns.
-        title: Title of the table.
-    """
-
-    records: Sequence[Record]
-    title: str = ""
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __iter__(self) -> Iterator[Record]:
-        return iter(self.records)
-
-    def html(self) -> str:
-        """Return the table as HTML."""
-        head = list(self.records[0]) if self.records else []
-        rows = [[_cell(record[name]) for name in head] for record in self.records]
-        return html.table(head, rows)
-
-    def __repr__(self) -> str:
-        head = list(self.records[0]) if self.records else []
-        rows = [[_text(record[name]) for name in head] for record in self.records]
-        widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-        right = [not any(isinstance(r[name], (str, list)) for r in self.records) for name in head]
-        lines = [
-            "  ".join(
-                cell.rjust(width) if numbers else cell.ljust(width)
-                for cell, width, numbers in zip(row, widths, right, strict=True)
-            ).rstrip()
-            for row in [head, *rows]
-        ]
-        return "\n".join([*([self.title] if self.title else []), *lines])
-
-    def _repr_html_(self) -> str:
-        return html_of(self)
-
-
-def summary(net: Net) -> Table:
-    """Return a table of layers: shapes, parameters, work and bytes of a forward pass."""
-    found = net_summary(net)
-    records = [
-        {
-            "layer": layer["name"],
-            "type": layer["type"],
-            "bottom": layer["bottoms"],
-            "top": list(layer["tops"]),
-            "shape": list(layer["tops"].values()),
-            "parameters": layer["parameters"],
-            "multiply_adds": layer["multiply_adds"],
-            "bytes_moved": layer["bytes_moved"],
-        }
-        for layer in without_split_layers(found["layers"])
-    ]
-    return Table(records, f"{found['name']}, phase {found['phase']}")
+__all__ = [
+    "Table",
+    "benchmark_table",
+    "consistency_table",
+    "net_summary",
+    "shapes_text",
+    "summary",
+    "without_split_layers",
+]
 
 
 def consistency_table(comparison: Comparison) -> Table:
@@ -114,85 +63,3 @@ def benchmark_table(results: Sequence[Result]) -> Table:
         for one in results
     ]
     return Table(records, "Throughput")
-
-
-def _cell(value: object) -> object:
-    """Return a cell: shapes as 1x3x8x8, lists with commas."""
-    if not isinstance(value, list):
-        return value
-    return ", ".join(
-        ("x".join(map(str, one)) or "1") if isinstance(one, list) else str(one) for one in value
-    )
-
-
-def _text(value: object) -> str:
-    cell = _cell(value)
-    if cell is None:
-        return ""
-    return f"{cell:,}" if type(cell) is int else f"{cell:.4g}" if type(cell) is float else str(cell)
-
-
-def net_summary(net: Net) -> dict[str, Any]:
-    """Return layers, shapes, parameters, work and memory of a net, for JSON.
-
-    Shared parameters count once. Work is that of a forward pass, computed from the shapes:
-    multiply-adds, and bytes that layers read and write.
-    """
-    width = 8 if net.dtype == "float64" else 4
-    layers = []
-    for index, layer in enumerate(net.layers):
-        bottom = [net.structure.blob_list[i] for i in net.structure.bottom_ids(index)]
-        top = [net.structure.blob_list[i] for i in net.structure.top_ids(index)]
-        tops = {
-            net.blob_names[i]: list(blob.shape)
-            for i, blob in zip(net.structure.top_ids(index), top, strict=True)
-        }
-        layers.append(
-            {
-                "name": layer.name,
-                "type": layer.type,
-                "bottoms": [net.blob_names[i] for i in net.structure.bottom_ids(index)],
-                "tops": tops,
-                "parameter_shapes": [list(blob.shape) for blob in layer.blobs],
-                "parameters": sum(blob.count for blob in layer.blobs),
-                "multiply_adds": multiply_adds(layer, top) or None,
-                "bytes_moved": width * values_moved(layer, bottom, top),
-            }
-        )
-    parameters = sum(blob.count for blob in net.learnable_params)
-    return {
-        "name": net.name,
-        "phase": net.phase,
-        "layers": layers,
-        "total": {
-            "layers": len(layers),
-            "parameters": parameters,
-            "parameter_bytes": width * parameters,
-            "multiply_adds": sum(layer["multiply_adds"] or 0 for layer in layers),
-            "bytes_moved": sum(layer["bytes_moved"] for layer in layers),
-            "top_bytes": width * sum(blob.count for blob in net.structure.blob_list),
-            "memory_used": net.structure.memory_used,
-        },
-    }
-
-
-def without_split_layers(layers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the layers of ``net_summary`` without Split layers.
-
-    The readers of a copy read the copied blob.
-    """
-    copied: dict[str, str] = {}
-    kept = []
-    for layer in layers:
-        bottoms = [copied.get(blob, blob) for blob in layer["bottoms"]]
-        if layer["type"] == "Split" and bottoms:
-            copied |= dict.fromkeys(layer["tops"], bottoms[0])
-        else:
-            kept.append({**layer, "bottoms": bottoms})
-    return kept
-
-
-def shapes_text(shapes: Sequence[Sequence[int]]) -> str:
-    """Return shapes as text: ``1x64x56x56``, with ``each`` if several are equal."""
-    texts = ["x".join(map(str, shape)) or "1" for shape in shapes]
-    return f"{texts[0]} each" if len(texts) > 1 and len(set(texts)) == 1 else ", ".join(texts)

@@ -6,7 +6,7 @@ import pytest
 
 from demitasse import Net
 from demitasse.io.proto import NetParameter, parse_text
-from demitasse.notebook.tables import net_summary
+from demitasse.net.summary import net_summary
 
 NET = """
 layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 4 dim: 5 dim: 5 } } }

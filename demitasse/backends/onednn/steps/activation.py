@@ -22,7 +22,7 @@ __all__ = ["FUNCTIONS", "ActivationStep", "post_ops"]
 
 
 @dataclass(frozen=True)
-class Function:
+class Algorithms:
     """oneDNN's algorithms for a function and its gradient.
 
     Attributes:
@@ -41,10 +41,10 @@ class Function:
 
 FUNCTIONS = {
     # takes 1 + erf, so it is right to 1e-6 of 1, not in the last digits of its tail
-    "gelu": Function(Algorithm.GELU, Algorithm.GELU, Arg.SRC),
-    "relu": Function(Algorithm.RELU, Algorithm.RELU, Arg.SRC, same_sign=True),
-    "tanh": Function(Algorithm.TANH, Algorithm.TANH_FROM_DST, Arg.DST),
-    "sigmoid": Function(Algorithm.LOGISTIC, Algorithm.LOGISTIC_FROM_DST, Arg.DST),
+    "gelu": Algorithms(Algorithm.GELU, Algorithm.GELU, Arg.SRC),
+    "relu": Algorithms(Algorithm.RELU, Algorithm.RELU, Arg.SRC, same_sign=True),
+    "tanh": Algorithms(Algorithm.TANH, Algorithm.TANH_FROM_DST, Arg.DST),
+    "sigmoid": Algorithms(Algorithm.LOGISTIC, Algorithm.LOGISTIC_FROM_DST, Arg.DST),
 }
 
 
