@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from demitasse.training import Solver
 
-__all__ = ["line_progress", "train_progress"]
-
 log = get_logger(__name__)
 
 LOG_INTERVAL = 60.0

@@ -24,8 +24,6 @@ from demitasse.cli.errors import (
 from demitasse.cli.gflags import double_dashes, normalize_name
 from demitasse.core.text import nearest
 
-__all__ = ["COMMANDS", "Root", "cli", "run"]
-
 COMMANDS = tuple(name for commands in SECTIONS.values() for name in commands)
 """Commands that ``--help`` lists, in its order."""
 

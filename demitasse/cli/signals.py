@@ -13,8 +13,6 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Literal, Self
 
-__all__ = ["Effect", "Signals"]
-
 Effect = Literal["stop", "snapshot", "none"]
 
 HANG_UP: int | None = getattr(signal, "SIGHUP", None)  # Windows has none

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from demitasse.errors import DemitasseError, ErrorCode, NetError
 from demitasse.io.proto import LayerParameter, NetParameter, NetState, NetStateRule
 
-__all__ = ["filter_net", "listed", "raise_faults", "state_meets_rule"]
-
 MOST = 20
 """Number of faults that one message lists."""
 

@@ -15,15 +15,6 @@ from demitasse.errors import DemitasseError, ErrorCode, NetError
 from demitasse.graph.filter import raise_faults
 from demitasse.io.proto import LayerParameter, NetParameter
 
-__all__ = [
-    "insert_splits",
-    "moved_weight",
-    "moved_weights",
-    "split_blob_name",
-    "split_layer_name",
-    "without_splits",
-]
-
 Top = tuple[int, int]  # (layer, top) that produced a version of a blob
 
 

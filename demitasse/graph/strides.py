@@ -13,8 +13,6 @@ from collections.abc import Collection, Mapping, Sequence
 from demitasse.graph.splits import Top, producers
 from demitasse.io.proto import LayerParameter, NetParameter, PoolingParameter
 
-__all__ = ["move_strides"]
-
 EACH_PIXEL = frozenset(
     {
         "AbsVal", "BNLL", "Clip", "Dropout", "ELU", "Exp", "GELU", "PReLU", "Power", "ReLU",

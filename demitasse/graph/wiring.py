@@ -15,18 +15,6 @@ from demitasse.errors import DemitasseError, ErrorCode, NetError
 from demitasse.graph.filter import raise_faults
 from demitasse.io.proto import LayerParameter, NetParameter, ParamSpec
 
-__all__ = [
-    "AUTOMATIC",
-    "Graph",
-    "LayerSetup",
-    "Needs",
-    "Node",
-    "Param",
-    "append_params",
-    "compute_backward_needs",
-    "wire",
-]
-
 # -- blobs -------------------------------------------------------------------------------------
 
 AUTOMATIC = "(automatic)"

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from demitasse.lint.findings import Code, Severity
 
-__all__ = ["EXAMPLES", "Example"]
-
 
 @dataclass(frozen=True)
 class Example:

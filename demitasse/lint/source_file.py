@@ -9,9 +9,8 @@ from typing import Any
 from demitasse.errors import DemitasseError
 from demitasse.io.proto import NetParameter, SolverParameter
 from demitasse.io.proto.read import text_of_file
-from demitasse.io.proto.text.faults import Fault, grouped
 from demitasse.io.proto.text.parser import Parser
-from demitasse.io.proto.text.tokens import NAME, LineMap, tokens
+from demitasse.io.proto.text.tokens import NAME, Fault, LineMap, grouped, tokens
 from demitasse.lint.findings import Finding, Severity
 
 Kind = type[NetParameter] | type[SolverParameter]

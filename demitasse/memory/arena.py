@@ -23,9 +23,6 @@ from demitasse.memory.sides import StreamOrder
 if TYPE_CHECKING:
     from demitasse.memory.synced import SyncedMemory
 
-__all__ = ["Arena", "Assignment", "Slot", "allocate"]
-
-
 Kind = tuple[str, str]  # place ("host", a device, "private", "standalone") and dtype
 
 

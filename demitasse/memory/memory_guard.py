@@ -16,8 +16,6 @@ from demitasse.backends.recording import NotRecorded
 from demitasse.memory.sides import DeviceSide, HostSide
 from demitasse.memory.synced import DEVICE_HEADS, Head, SyncedMemory
 
-__all__ = ["MemoryGuard"]
-
 
 class Unchanged(NamedTuple):
     """A memory that is only read, and must have the contents of the previous run."""

@@ -17,8 +17,6 @@ from demitasse.backends.storage import ARRAYS, Stored, nan_of, narrowed, widen_i
 from demitasse.core.device import Device
 from demitasse.memory.transfers import transfers
 
-__all__ = ["DeviceSide", "HostSide", "LiveView", "StreamOrder", "any_live_view", "viewed_memories"]
-
 
 class StreamOrder:
     """Pending work on a buffer, which the next user of the buffer must wait for.

@@ -27,8 +27,6 @@ from demitasse.memory.arena import Assignment, allocate
 from demitasse.memory.sides import DeviceSide, HostSide, StreamOrder
 from demitasse.memory.transfers import current_guard, transfers
 
-__all__ = ["DEVICE_HEADS", "Head", "SyncedMemory"]
-
 
 class Head(Enum):
     """The newest side of a memory."""

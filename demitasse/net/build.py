@@ -47,19 +47,6 @@ from demitasse.io.proto import (
 from demitasse.layers import Layer, LayerContext, create_layer
 from demitasse.net.structure import LayerSequence, Structure
 
-__all__ = [
-    "as_sequence",
-    "assemble",
-    "check_storage",
-    "choose_seed",
-    "choose_storage",
-    "initialize_parameters",
-    "layer_label",
-    "phase_number",
-    "read_source",
-    "resolve_base_dir",
-]
-
 log = get_logger(__name__)
 
 WORTH_THREADS = 1 << 18

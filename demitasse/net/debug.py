@@ -11,8 +11,6 @@ import math
 
 from demitasse.net.structure import Structure
 
-__all__ = ["DebugInfo"]
-
 log = logging.getLogger("demitasse.net")
 
 

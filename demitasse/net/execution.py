@@ -36,8 +36,6 @@ from demitasse.net.structure import Structure
 from demitasse.plan import Plan
 from demitasse.plan.liveness import Allocator, elidable_blobs
 
-__all__ = ["Callback", "ExclusiveLock", "Execution", "Loss", "Passes"]
-
 Callback = Callable[[int], None]
 
 

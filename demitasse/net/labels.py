@@ -16,8 +16,6 @@ from demitasse.layers.losses.base import LossLayer, Normalization
 from demitasse.memory import Head
 from demitasse.net.structure import Structure
 
-__all__ = ["LabelCheck"]
-
 LABELS = 1
 """Index of the bottom with the labels, of losses and accuracies."""
 

@@ -52,8 +52,6 @@ from demitasse.plan.liveness import Keep, bytes_taken, kept_names, names_in
 if TYPE_CHECKING:
     from demitasse.net.summary import Table
 
-__all__ = ["Net"]
-
 HOOKS = ("before_forward", "after_forward", "before_backward", "after_backward")
 """Times of hooks."""
 

@@ -18,8 +18,6 @@ from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError, S
 if TYPE_CHECKING:
     from demitasse.net.net import Net
 
-__all__ = ["Shapes", "predict"]
-
 Arrays = dict[str, np.ndarray]
 Shapes = dict[str, tuple[int, ...]]
 

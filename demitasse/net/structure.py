@@ -18,8 +18,6 @@ from demitasse.io.proto import LayerParameter, NetParameter, Phase
 from demitasse.layers import Layer
 from demitasse.plan import LayerBinding
 
-__all__ = ["ReadOnlyMapping", "Structure"]
-
 V = TypeVar("V")
 
 MOST_NAMES = 20

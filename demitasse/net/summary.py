@@ -12,8 +12,6 @@ from demitasse.layers.metadata.cost import multiply_adds, values_moved
 if TYPE_CHECKING:
     from demitasse.net.net import Net
 
-__all__ = ["Table", "net_summary", "shapes_text", "summary", "without_split_layers"]
-
 Record = Mapping[str, object]
 
 

@@ -26,8 +26,6 @@ from demitasse.net.build import assemble
 from demitasse.net.structure import Structure
 from demitasse.plan import Plan, PlannedLayer
 
-__all__ = ["TOLERANCE", "StepVerifier"]
-
 TOLERANCE = 1e-3
 """Largest difference of a result, relative to its largest value."""
 

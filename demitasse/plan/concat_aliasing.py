@@ -16,8 +16,6 @@ from demitasse.blob import Blob
 from demitasse.core.frozen_struct import FrozenStruct
 from demitasse.plan.planned_layer import LayerBinding
 
-__all__ = ["Alias", "find_aliases"]
-
 IMAGE_AXES = 4
 
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from demitasse.backends.ops import BatchNorm, Concat, Split
 from demitasse.plan.planned_layer import Group, PlannedLayer
 
-__all__ = ["Fusion"]
-
 MOST_GRADIENTS = 3
 """Largest number of layers whose gradients may be computed as one."""
 

@@ -30,8 +30,6 @@ from collections.abc import Iterable
 from demitasse.backends.arrays import PrivateLayout
 from demitasse.backends.step import AnyStep, LayoutUse, Memory
 
-__all__ = ["LayoutAssignment"]
-
 Shape = tuple[int, ...]
 
 

@@ -28,8 +28,6 @@ from demitasse.memory.arena import Arena, Assignment, Slot
 from demitasse.plan.concat_aliasing import Alias, find_aliases
 from demitasse.plan.planned_layer import LayerBinding
 
-__all__ = ["Allocator", "Keep", "bytes_taken", "elidable_blobs", "kept_names", "names_in"]
-
 Keep = str | Iterable[str] | None
 """Names of blobs to keep; "outputs" for the net's outputs; None for all blobs."""
 

@@ -26,8 +26,6 @@ from demitasse.plan.layout import LayoutAssignment
 from demitasse.plan.planned_layer import CACHED_SHAPES, Group, LayerBinding, PlannedLayer
 from demitasse.plan.replay import DeferredExecution, Segment, Segments, group_within
 
-__all__ = ["Observer", "Plan"]
-
 
 class Observer(Protocol):
     """Callbacks around each Step of a pass."""

@@ -16,8 +16,6 @@ from demitasse.core.frozen_struct import FrozenStruct
 from demitasse.layers.base import Layer
 from demitasse.plan.layout import LayoutAssignment
 
-__all__ = ["Group", "LayerBinding", "PlannedLayer"]
-
 CACHED_SHAPES = 16
 """Number of shapes of its blobs for which a layer's Steps stay prepared."""
 

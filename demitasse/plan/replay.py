@@ -25,8 +25,6 @@ from demitasse.memory import SyncedMemory, transfers
 from demitasse.memory.memory_guard import MemoryGuard
 from demitasse.plan.planned_layer import CACHED_SHAPES, Group, PlannedLayer
 
-__all__ = ["DeferredExecution", "Replay", "Segment", "Segments", "WarmUp", "record_blocker"]
-
 MOST_RECORDED = 2
 """Number of recordings of some work: in-place layers exchange two arrays from pass to pass."""
 

@@ -12,8 +12,6 @@ from demitasse.core.deprecated import deprecated_attribute
 from demitasse.plan.plan import Plan
 from demitasse.plan.planned_layer import PlannedLayer
 
-__all__ = ["LayerReport", "Stopwatch", "report"]
-
 
 @dataclass(frozen=True)
 class LayerReport:

@@ -29,8 +29,6 @@ from demitasse.training.average_precision import mean_average_precision
 from demitasse.training.context import Requests, TrainingContext
 from demitasse.training.distributed import WorkerGroup, first_request
 
-__all__ = ["Epoch", "Evaluator", "OnBatch", "mean_outputs", "run_batches"]
-
 OnBatch = Callable[[int, int, int], None]
 """Receives index of a test net, number of batches done, and of all batches; 0 for an epoch."""
 

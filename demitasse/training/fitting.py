@@ -12,8 +12,6 @@ from demitasse.errors import ConfigError, ErrorCode, NetError, ShapeError
 if TYPE_CHECKING:
     from demitasse.training.solver import Solver
 
-__all__ = ["batches"]
-
 Batch = dict[str, Any]
 """An array for each input."""
 

@@ -22,8 +22,6 @@ from demitasse.layers.metadata import layer_metadata
 from demitasse.net import Net
 from demitasse.training.lr_policies import in_ramp
 
-__all__ = ["BestValue", "EarlyStopping", "Metric", "MetricMonitor", "find_metric"]
-
 log = get_logger(__name__)
 
 Results = Sequence[Mapping[str, np.ndarray]]

@@ -20,15 +20,6 @@ from demitasse.net import Net
 from demitasse.plan.liveness import Keep
 from demitasse.training.evaluation import Epoch
 
-__all__ = [
-    "TRAIN_FIELDS",
-    "check_test_counts",
-    "load_weights_list",
-    "log_load_report",
-    "make_nets",
-    "merged_state",
-]
-
 TRAIN_FIELDS = ("train_net_param", "train_net", "net_param", "net")
 
 log = get_logger(__name__)

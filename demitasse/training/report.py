@@ -32,8 +32,6 @@ from demitasse.version import __version__
 if TYPE_CHECKING:
     from demitasse.training.solver import Solver
 
-__all__ = ["Throughput", "ThroughputMeter", "TrainReport", "log_histograms", "run_metadata"]
-
 log = get_logger(__name__)
 
 MOST_ELEMENTS = 16

@@ -52,8 +52,6 @@ from demitasse.training.tracking import Logger, LoggerGroup
 from demitasse.training.update_rules import find_rule
 from demitasse.training.updater import History, Updater
 
-__all__ = ["Solver"]
-
 log = get_logger(__name__)
 
 

@@ -22,18 +22,6 @@ from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import SolverParameter
 
-__all__ = [
-    "RULES",
-    "UpdateRule",
-    "apply",
-    "check_update",
-    "clip_scale",
-    "find_rule",
-    "numbers",
-    "scaled",
-    "sumsq",
-]
-
 Formula = Callable[[Any, Update, Array, Sequence[Array]], tuple[Array, ...]]
 
 

@@ -27,8 +27,6 @@ from demitasse.net import Net
 from demitasse.training import update_rules
 from demitasse.training.update_rules import UpdateRule
 
-__all__ = ["History", "Updater"]
-
 log = get_logger(__name__)
 
 LABEL = "the history of the solver"

@@ -6,7 +6,7 @@ import pytest
 from demitasse import Net, Solver
 from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.onednn import status
-from demitasse.backends.onednn.cached_reorder import CachedReorder
+from demitasse.backends.onednn.arguments import CachedReorder
 from demitasse.backends.onednn.jit_adapters.convolutions.winograd import WinogradCall
 from demitasse.backends.onednn.library.engine import engine
 from demitasse.core.device import Device

@@ -28,11 +28,9 @@ from demitasse.core.config import settings
 
 pytestmark = NEEDS_KERNELS
 if jit.status().ready:
-    from demitasse.backends.onednn.jit_adapters.convolutions.direct import (
+    from demitasse.backends.onednn.jit_adapters.convolutions.few_channels import (
         DirectCall,
         DirectGradientCall,
-    )
-    from demitasse.backends.onednn.jit_adapters.convolutions.transposed import (
         TransposedCall,
         TransposedGradientCall,
     )

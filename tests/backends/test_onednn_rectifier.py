@@ -11,7 +11,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import dims
 from demitasse.backends.onednn.library.library import load
 from demitasse.backends.onednn.library.primitive import CodeFamily, Primitive, lent_attributes
-from demitasse.backends.onednn.steps.rectifier import RECTIFIER, rectifying
+from demitasse.backends.onednn.steps.activation import RECTIFIER, rectifying
 from demitasse.io.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.few_inputs.schedule import DirectSchedule
+from demitasse.backends.kernels.few_inputs import DirectSchedule
 from demitasse.backends.kernels.tuning import Tuning
 
 

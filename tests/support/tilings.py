@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.winograd import WinogradSchedule
 from demitasse.backends.kernels.winograd.matrices import filtering
-from demitasse.backends.kernels.winograd.schedule import WinogradSchedule
 
 KERNELS = [(3, 3), (5, 5), (1, 7), (7, 1), (1, 3), (1, 9), (7, 7), (5, 3), (2, 2)]
 """Filters' rows and columns: squares, lines, and others."""

@@ -35,8 +35,6 @@ from demitasse.backends.storage import STORAGES, Stored
 from demitasse.core.config import settings
 from demitasse.errors import DeviceError, ErrorCode
 
-__all__ = ["CupyBackend"]
-
 POOLED = 1 << 20
 """Up to so many bytes pinned memory comes from cupy's pool, which rounds sizes up to a power of
 two; larger blocks, of which a net has few, come from the driver in the size they have."""

@@ -21,8 +21,6 @@ from demitasse.backends.step import Declined
 from demitasse.backends.storage import array_dtype
 from demitasse.backends.windows import ConvGeometry
 
-__all__ = ["Chunk", "Correlation", "LibraryCorrelation", "PointwiseGradient", "any_axes"]
-
 
 def two_axes(g: ConvGeometry) -> tuple[int, ...] | None:
     """Return size, kernel, ... for height and width; one axis is a width; None for more."""

@@ -15,8 +15,6 @@ from demitasse.backends.cupy.steps.pooling import pool
 from demitasse.backends.cupy.steps.products import InnerProductStep, ScaleStep
 from demitasse.backends.step import Lowerings
 
-__all__ = ["LOWERINGS"]
-
 LOWERINGS: Lowerings = {
     ops.Accuracy: (AccuracyStep,),
     ops.Activation: (ActivationStep,),

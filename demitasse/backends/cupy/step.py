@@ -15,9 +15,6 @@ from demitasse.backends.step import Declined, Operand, Operands, Step
 from demitasse.backends.storage import Stored, array_dtype, count_overflows, narrowed
 from demitasse.core.log import get_logger
 
-__all__ = ["NEEDS_BOTTOM", "GpuStep", "NarrowParameter", "half_blob", "narrow_operands"]
-
-
 log = get_logger(__name__)
 
 

@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.library.engine import Engine
 
-__all__ = ["ChannelSums", "SplitReduction"]
-
-
 LEAST = 4096
 """Elements that a part has at least, unless its row has fewer; 8 for each thread of its block."""
 

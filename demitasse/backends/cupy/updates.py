@@ -17,8 +17,6 @@ from demitasse.backends.cupy.library.engine import DeviceScalars, Engine
 from demitasse.backends.kernel_cache import LRUCache
 from demitasse.backends.updates import Piece, Update
 
-__all__ = ["UNIT", "PreparedUpdate", "Updates"]
-
 UNIT = 4096
 """Elements that a block works on at a time."""
 

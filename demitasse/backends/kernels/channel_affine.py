@@ -31,8 +31,6 @@ from demitasse.backends.kernels.norm.images import (
 )
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["ChannelFactors", "GateGradient", "Gates", "takes"]
-
 
 class FactorFields(Struct):
     """Images with a factor and an offset for each channel."""

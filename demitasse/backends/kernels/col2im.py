@@ -25,8 +25,6 @@ from demitasse.backends.kernels.language.structs import (
 from demitasse.backends.kernels.language.words import FLOAT, Word, chunk, maximum, minimum
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["Col2Im"]
-
 Shape = tuple[int, ...]
 
 

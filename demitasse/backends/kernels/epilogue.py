@@ -14,8 +14,6 @@ from demitasse.backends.kernels.language.words import (
     rectified,
 )
 
-__all__ = ["rectifying"]
-
 
 def rectifying(
     k: Kernel, numbers: Word, place: Word | int | None, *, limited: bool

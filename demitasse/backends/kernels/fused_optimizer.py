@@ -28,9 +28,6 @@ from demitasse.backends.kernels.language.words import (
 )
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["RULES", "FusedOptimizer", "Parameter", "Rule"]
-
-
 ALONE = 1 << 16
 """Elements up to which one thread ends before other threads would start."""
 

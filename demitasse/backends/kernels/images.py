@@ -7,9 +7,6 @@ from typing import TypeVar
 
 import numpy as np
 
-__all__ = ["Images", "first_channels"]
-
-
 FLOAT_BYTES = 4
 
 

@@ -32,8 +32,6 @@ from demitasse.backends.kernels.language.words import (
 )
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["L2Normalize", "takes"]
-
 FEWEST_EACH = 1 << 13
 """Elements of a thread at least."""
 

@@ -27,9 +27,6 @@ from demitasse.backends.kernels.language.structs import (
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, chunk, fma, root
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["LocalResponse", "WithinResponse", "takes"]
-
-
 BETA = 0.75
 """The exponent that kernels have: two square roots and a division."""
 

@@ -20,9 +20,6 @@ from demitasse.backends.kernels.language.words import (
     rounded,
 )
 
-__all__ = ["POWERS", "exp", "exp_less_one", "log_one_more", "polynomial", "sigmoid", "tanh"]
-
-
 LEAST, MOST = -104.0, 89.0
 """Below and above, e^x is 0 and infinite in float32."""
 

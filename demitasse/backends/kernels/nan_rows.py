@@ -22,8 +22,6 @@ from demitasse.backends.kernels.language.structs import (
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, chunk, clamp_min, fma
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["NanRows"]
-
 FEWEST_EACH = 1 << 15
 """Elements of a thread at least: to meet others takes as long as to look at so many."""
 

@@ -7,8 +7,6 @@ from typing import NamedTuple
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import Float, Vector, Word, choose, minimum
 
-__all__ = ["Padded", "bordered"]
-
 
 class Padded(NamedTuple):
     """Images of which rows are copied with zeros around them.

@@ -6,9 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["WIDEST", "fill_panels", "split_columns"]
-
-
 WIDEST = 3
 """Vectors of a panel of columns at most."""
 

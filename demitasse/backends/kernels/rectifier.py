@@ -8,8 +8,6 @@ import numpy as np
 
 from demitasse.backends.arrays import aligned
 
-__all__ = ["NOTHING", "RELU", "Rectifier"]
-
 
 @dataclass(frozen=True)
 class Rectifier:

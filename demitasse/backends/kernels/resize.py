@@ -1,4 +1,4 @@
-"""Resize images of bytes: bilinear, in 11-bit fixed point.
+"""Images resized by bilinear interpolation, and Interp.
 
 First every row that is needed is resized sideways, into integers of 16 bits; then each new row is
 made of two of those. ``demitasse/io/data/images/resize.py`` has the same in numpy.
@@ -6,22 +6,28 @@ made of two of those. ``demitasse/io/data/images/resize.py`` has the same in num
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-from demitasse.backends.kernels.language.compiler import compiled
+import numpy as np
+
+from demitasse.backends.kernels.images import Images
+from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import Address, Output, Struct
+from demitasse.backends.kernels.language.structs import RUNTIME, Address, Arguments, Output, Struct
 from demitasse.backends.kernels.language.words import (
+    FLOAT,
     HALF,
     INT,
     IntVector,
+    Vector,
     Word,
     choose,
+    chunk,
     high_product,
     pair_sums,
 )
-
-__all__ = ["AT_ONCE", "COLOURS", "LANES", "Columns", "Resize", "Rows", "resizer"]
+from demitasse.backends.kernels.tuning import Tuning
 
 BITS = 11
 """Bits of an interpolation weight; the weights of two neighbours add up to 1 << BITS."""
@@ -168,3 +174,188 @@ def _down(k: Kernel, f: Resize, between: Word, result: Word) -> None:
             total = high_product(k.load_lanes(above + place, LANES, 16), upper)
             total = total + high_product(k.load_lanes(below + place, LANES, 16), lower)
             k.store_lanes(((total + k.lanes(2, LANES, 16)) >> 2).cut(8), target + column.i)
+
+
+FEWEST_EACH = 1 << 13
+"""Elements of a thread at least."""
+
+
+class InterpolationFields(Struct):
+    """Images of contiguous channels, all side by side or in blocks of whole vectors."""
+
+    x: Address
+    """Address of the first image's first pixel that counts."""
+    y: Output
+    """Address of the first result."""
+    row_places: Address
+    """Address of bytes from that pixel to the two rows that each row of the result is made of."""
+    row_shares: Address
+    """Address of their shares, two floats each."""
+    column_places: Address
+    """The same of columns: bytes from the beginning of a row to the two of each."""
+    column_shares: Address
+    """Address of their shares."""
+    images: Word
+    """Number of images."""
+    blocks: Word
+    """Blocks of contiguous channels of an image."""
+    block_channels: Word
+    """Channels of a block."""
+    rows: Word
+    """Rows of the result."""
+    columns: Word
+    """Columns of the result."""
+    image_stride: Word
+    """Elements from one image to the next."""
+    block_stride: Word
+    """Elements from one block to the next."""
+    y_image_stride: Word
+    """The same of the result: from one image to the next."""
+    y_block_stride: Word
+    """From one block to the next."""
+    y_row_stride: Word
+    """From one row to the next."""
+    y_column_stride: Word
+    """From one column to the next."""
+
+
+@cache
+def _kernel(width: int, *, rest: bool) -> int:
+    """Return the address of the kernel.
+
+    Args:
+        width: Floats of a vector.
+        rest: Whether the channels of a block leave some that fill no vector.
+    """
+    name = f"interpolation{width}{'_rest' if rest else ''}"
+    return compiled(
+        name, lambda module: _write_interpolation(module, name, width, rest=rest), name
+    )[name]
+
+
+def _write_interpolation(module: Any, name: str, width: int, *, rest: bool) -> None:
+    k = Kernel(module, name, 1, width, exported=True)
+    f = InterpolationFields.read(k)
+    whole_bytes = f.block_channels // width * k.vector_bytes
+    some = k.lane_mask(f.block_channels % width)
+    begin, end = chunk(f.images * f.blocks * f.rows, *k.thread())
+    with k.loop(end, begin) as line:
+        row, block = line.i % f.rows, line.i // f.rows % f.blocks
+        image = line.i // f.rows // f.blocks
+        plane = f.x + (image * f.image_stride + block * f.block_stride) * FLOAT
+        first = image * f.y_image_stride + block * f.y_block_stride + row * f.y_row_stride
+        target = f.y + first * FLOAT
+        above, below = (plane + n for n in k.load_words(f.row_places + row * 2 * INT, 2))
+        vertical = _shares(k, f.row_shares, row)
+        with k.loop(f.columns) as column:
+            left, right = k.load_words(f.column_places + column.i * 2 * INT, 2)
+            horizontal = _shares(k, f.column_shares, column.i)
+            at = target + column.i * f.y_column_stride * FLOAT
+            pixels = [[above + left, below + left], [above + right, below + right]]
+            with k.loop(whole_bytes, 0, k.vector_bytes) as place:
+                corners = [[k.load(pixel + place.i) for pixel in side] for side in pixels]
+                k.store(_mixed(corners, vertical, horizontal), at + place.i)
+            if rest:
+                corners = [
+                    [k.masked_load(pixel + whole_bytes, some) for pixel in side] for side in pixels
+                ]
+                k.masked_store(_mixed(corners, vertical, horizontal), at + whole_bytes, some)
+    k.done()
+
+
+def _shares(k: Kernel, table: Word, place: Word) -> list[Vector]:
+    """Return the shares of two neighbours."""
+    return [k.broadcast(table + (place * 2 + n) * FLOAT) for n in range(2)]
+
+
+def _mixed(corners: list[list[Vector]], vertical: list[Vector], horizontal: list[Vector]) -> Vector:
+    left, right = (side[0] * vertical[0] + side[1] * vertical[1] for side in corners)
+    return left * horizontal[0] + right * horizontal[1]
+
+
+def takes(images: Images, width: int) -> bool:
+    """Return whether images have contiguous channels, all of them or whole vectors."""
+    return bool(width) and images.has_runs(width)
+
+
+class Interpolation:
+    """Each pixel of the result from four of the source, the corners from the corners.
+
+    Args:
+        x: Where the elements of the source lie.
+        y: Where those of the result lie, in the same blocks of channels.
+        cut: Rows and columns of the source that come before the part that is resized.
+        part: Rows and columns of that part.
+        tuning: The kernel's vectors and threads.
+
+    Raises:
+        ValueError: Channels fill no whole vectors of a block, or the blocks differ.
+    """
+
+    def __init__(
+        self, x: Images, y: Images, cut: tuple[int, int], part: tuple[int, int], tuning: Tuning
+    ) -> None:
+        n, c, *out = y.shape
+        if not takes(x, tuning.width) or (x.shape[:2], x.block) != (y.shape[:2], y.block):
+            message = (
+                f"{x} and {y} were given; give the same channels, side by side or in blocks of "
+                "whole vectors"
+            )
+            raise ValueError(message)
+        self.tuning = tuning
+        self._threads = max(1, min(tuning.threads, n * c * out[0] * out[1] // FEWEST_EACH))
+        self._kernel = _kernel(tuning.width, rest=bool(x.block % tuning.width))
+        rows, columns = (
+            _neighbours(size, count, before, stride)
+            for size, count, before, stride in zip(
+                part, out, cut, (x.row_stride, x.column_stride), strict=True
+            )
+        )
+        self._arguments = Arguments(
+            InterpolationFields.values(
+                x=RUNTIME,
+                y=RUNTIME,
+                row_places=rows[0],
+                row_shares=rows[1],
+                column_places=columns[0],
+                column_shares=columns[1],
+                images=n,
+                blocks=c // x.block,
+                block_channels=x.block,
+                rows=out[0],
+                columns=out[1],
+                image_stride=x.image_stride,
+                block_stride=x.block_stride,
+                y_image_stride=y.image_stride,
+                y_block_stride=y.block_stride,
+                y_row_stride=y.row_stride,
+                y_column_stride=y.column_stride,
+            )
+        )
+
+    def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Write ``y``; both are the memories that the images describe."""
+        self._arguments.run(self._kernel, self._threads, {"x": x, "y": y})
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"interpolation llvm:{self.tuning.instructions}"
+
+
+def _neighbours(size: int, count: int, before: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return, for each output pixel along an axis, the offsets and weights of its two neighbours.
+
+    Args:
+        size: Input pixels.
+        count: Output pixels.
+        before: Padding pixels before the input's.
+        stride: Elements from one input pixel to the next.
+
+    Shapes: bytes (count, 2), shares (count, 2).
+    """
+    scaled, step = np.arange(count) * (size - 1), max(1, count - 1)  # in units of 1 / step pixels
+    low = scaled // step
+    share = (scaled - low * step).astype(np.float32) / np.float32(step)
+    pairs = np.stack([low, np.minimum(low + 1, size - 1)], axis=1)
+    return (pairs + before) * (stride * FLOAT), np.stack([1 - share, share], axis=1)

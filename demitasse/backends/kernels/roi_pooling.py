@@ -37,9 +37,6 @@ from demitasse.backends.kernels.language.words import (
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.regions import Bins
 
-__all__ = ["RegionMaxima", "RegionMeans", "takes"]
-
-
 FEWEST_EACH = 1 << 12
 """Results of a thread at least."""
 

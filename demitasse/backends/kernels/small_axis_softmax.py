@@ -25,8 +25,6 @@ from demitasse.backends.kernels.language.words import FLOAT, Word, choose, chunk
 from demitasse.backends.kernels.math_functions import exp
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["SmallAxisSoftmax", "takes"]
-
 MOST = 32
 """Greatest number of classes; with more classes, a vector can hold a row's classes."""
 

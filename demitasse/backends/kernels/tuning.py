@@ -9,8 +9,6 @@ from demitasse.backends.kernels.language import status
 from demitasse.backends.step import Declined
 from demitasse.core.config import settings
 
-__all__ = ["LOWERINGS", "Pays", "Tuning"]
-
 LOWERINGS = {
     "concat_in_place": "bottoms of a Concat written where the top has them",
     "depthwise": "depthwise convolution",

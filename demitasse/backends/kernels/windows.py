@@ -15,21 +15,6 @@ from demitasse.backends.kernels.language.structs import RUNTIME, Address, Output
 from demitasse.backends.kernels.language.words import FLOAT, INT, Word, choose, minimum
 from demitasse.backends.step import Declined
 
-__all__ = [
-    "MOST_SEEN",
-    "RegisterTile",
-    "Row",
-    "Seen",
-    "WindowFields",
-    "columns_read",
-    "decline_many",
-    "fill_indirection_buffer",
-    "for_each_tile",
-    "plan_tile",
-    "window_values",
-]  # fmt: skip
-
-
 MOST_SEEN = 320
 """Greatest number of a tile's taps: kernels are unrolled over their addresses."""
 

@@ -18,8 +18,6 @@ from demitasse.backends.step import Lowerings
 from demitasse.backends.updates import UpdateKernels
 from demitasse.core.threads import wanted_threads
 
-__all__ = ["NumpyBackend"]
-
 ELEMENTS = 1 << 16
 """Most elements that are scattered at once, unless a single row has more."""
 

@@ -17,8 +17,6 @@ from numpy.lib.stride_tricks import as_strided
 from demitasse.backends.numpy.step import Engine
 from demitasse.backends.windows import ConvGeometry, Shape
 
-__all__ = ["Chunk", "Columns"]
-
 BUDGET = 1 << 20
 """Elements of columns that are made at once."""
 

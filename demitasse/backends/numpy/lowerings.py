@@ -17,8 +17,6 @@ from demitasse.backends.numpy.steps.inner_product import InnerProductStep
 from demitasse.backends.numpy.steps.pooling import pool
 from demitasse.backends.step import Lowerings
 
-__all__ = ["LOWERINGS"]
-
 LOWERINGS: Lowerings = {
     ops.Activation: (activation,),
     ops.BatchNorm: (BatchNormStep,),

@@ -13,8 +13,6 @@ from demitasse.backends.numpy.step import Engine
 from demitasse.backends.windows import ConvGeometry
 from demitasse.core.threads import wanted_threads
 
-__all__ = ["Products", "blas", "held_to"]
-
 
 class Products:
     """Matrix products over columns.

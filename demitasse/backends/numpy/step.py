@@ -12,8 +12,6 @@ import numpy as np
 from demitasse.backends.ops import Op
 from demitasse.backends.step import Operand, Step
 
-__all__ = ["NEEDS_BOTTOM", "Engine", "HostStep"]
-
 
 class _Arrays(threading.local):
     def __init__(self) -> None:

@@ -18,8 +18,6 @@ from demitasse.backends.updates import Piece, Update
 from demitasse.core.threads import Pool, wanted_threads
 from demitasse.errors import DeviceError
 
-__all__ = ["BLOCK", "apply", "sumsq"]
-
 BLOCK = 1 << 16
 """Elements worked on at a time: four blocks of floats fill a cache of 1 MB. Much smaller blocks
 cost more in calls, and in threads that wait for the interpreter, than they gain."""

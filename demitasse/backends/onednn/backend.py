@@ -27,8 +27,6 @@ from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
 from demitasse.backends.updates import UpdateKernels
 from demitasse.core.config import settings
 
-__all__ = ["OnednnBackend"]
-
 
 class OnednnBackend(NumpyBackend):
     """numpy arrays and portable layers; Steps keep what they compute in private layouts."""

@@ -5,36 +5,40 @@ from contextlib import suppress
 from demitasse.backends import ops
 from demitasse.backends.numpy.lowerings import LOWERINGS as NUMPY
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.steps.activation import ActivationStep
+from demitasse.backends.onednn.steps.activation import ActivationStep, PReLUStep
 from demitasse.backends.onednn.steps.channel_scale import AxpyStep, ChannelScaleStep
 from demitasse.backends.onednn.steps.concat import ConcatStep
-from demitasse.backends.onednn.steps.constant import ConstantStep
 from demitasse.backends.onednn.steps.convolution import ConvStep, WindowStep
 from demitasse.backends.onednn.steps.deconvolution import DeconvStep
-from demitasse.backends.onednn.steps.dropout import DropoutStep
-from demitasse.backends.onednn.steps.elementwise import CombinationStep, ElementwiseStep
-from demitasse.backends.onednn.steps.eltwise import SumStep
+from demitasse.backends.onednn.steps.elementwise import (
+    CombinationStep,
+    ConstantStep,
+    DropoutStep,
+    ElementwiseStep,
+    SumStep,
+)
 from demitasse.backends.onednn.steps.fused_convolutions import GroupedPointwiseStep
 from demitasse.backends.onednn.steps.interpolation import InterpolationStep
-from demitasse.backends.onednn.steps.l2_normalize import L2NormalizeStep
-from demitasse.backends.onednn.steps.lrn import LRNStep
+from demitasse.backends.onednn.steps.lrn import L2NormalizeStep, LRNStep
 from demitasse.backends.onednn.steps.norm import BatchNormStep, MVNStep, ScaleStep
-from demitasse.backends.onednn.steps.permute import PermuteStep, ShuffleStep
 from demitasse.backends.onednn.steps.pooling import (
     PoolStep,
     PSROIPoolStep,
     ROIPoolStep,
     SpatialPyramidPoolStep,
 )
-from demitasse.backends.onednn.steps.prelu import PReLUStep
 from demitasse.backends.onednn.steps.products import InnerProductStep
 from demitasse.backends.onednn.steps.recurrent import RecurrentForwardStep, RecurrentStep
 from demitasse.backends.onednn.steps.row_convolution import FullWidthConvStep
-from demitasse.backends.onednn.steps.slice import CropStep, SliceStep, SplitStep
+from demitasse.backends.onednn.steps.slice import (
+    CropStep,
+    PermuteStep,
+    ShuffleStep,
+    SliceStep,
+    SplitStep,
+)
 from demitasse.backends.onednn.steps.softmax import SoftmaxLossStep, SoftmaxStep
 from demitasse.backends.step import Declined, Lowerings, Operands
-
-__all__ = ["LOWERINGS"]
 
 
 def _convolution(engine: Engine, op: ops.Conv, at: Operands) -> WindowStep[ops.Conv]:

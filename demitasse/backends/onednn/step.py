@@ -13,8 +13,6 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.ops import Activation, Op
 from demitasse.backends.step import Declined, LayoutUse, Operand, Operands, Step
 
-__all__ = ["NEEDS_BOTTOM", "Derived", "FusedStep", "OnednnStep", "Runnable", "op_title"]
-
 O = TypeVar("O", bound=Op)  # noqa: E741 - the type of the operation
 
 TITLES = {"gelu": "GELU", "relu": "ReLU", "tanh": "TanH", "sigmoid": "Sigmoid"}

@@ -14,8 +14,6 @@ from demitasse.core.config import settings
 from demitasse.core.config.table import MOST_THREADS
 from demitasse.core.host import cores
 
-__all__ = ["SHORT", "ready_threads", "request_short_slice", "timeslice", "wanted"]
-
 
 class _OfThread(threading.local):
     threads = 0

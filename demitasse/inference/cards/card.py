@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["CHANNELS", "MAX_SIDE", "RESIZES", "TASKS", "Anchors", "Card", "Detect", "Preprocess"]
-
 TASKS = ("classify", "detect", "segment", "features")
 RESIZES = ("warp", "short side", "none")
 CHANNELS = {"bgr": 3, "rgb": 3, "gray": 1}

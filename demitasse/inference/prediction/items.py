@@ -16,8 +16,6 @@ from demitasse.io.data.images.codecs import IMAGES, Color, files_in, read_image
 from demitasse.io.proto import Datum
 from demitasse.io.weights.npz import arrays_in, read_npy
 
-__all__ = ["Arrays", "Images", "Items", "Records", "find_items"]
-
 HDF5 = {".h5", ".hdf5"}
 ARRAYS = {".npy", ".npz", *HDF5}
 

@@ -18,8 +18,6 @@ import numpy as np
 from demitasse.core.log import get_logger
 from demitasse.inference.serving.model import Model, PreparedRequest, Runner
 
-__all__ = ["BusyError", "Queue", "RunError"]
-
 log = get_logger(__name__)
 
 Arrays = dict[str, np.ndarray]

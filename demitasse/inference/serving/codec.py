@@ -26,8 +26,6 @@ from typing import IO, Any, NoReturn, TypeVar, cast
 from demitasse.core.log import get_logger
 from demitasse.errors import DataError, DemitasseError, ErrorCode
 
-__all__ = ["CodecError", "Codecs", "main"]
-
 log = get_logger(__name__)
 
 T = TypeVar("T")

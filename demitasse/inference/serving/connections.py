@@ -27,8 +27,6 @@ from demitasse.inference.serving.framing import (
     parse_head,
 )
 
-__all__ = ["Connection", "Turns"]
-
 log = get_logger(__name__)
 
 HIGH_WATER = 1 << 16

@@ -12,8 +12,6 @@ import re
 from dataclasses import dataclass
 from http import HTTPStatus
 
-__all__ = ["NO_HEAD", "ChunkDecoder", "FramingError", "Head", "parse_head"]
-
 MAX_HEAD = 1 << 14
 """Largest request line and header fields, in bytes."""
 

@@ -26,8 +26,6 @@ from typing import NoReturn
 from demitasse.core.log import get_logger
 from demitasse.inference.serving.framing import FramingError, parse_head
 
-__all__ = ["Gate", "main"]
-
 log = get_logger(__name__)
 
 CHILD = (

@@ -17,17 +17,6 @@ from demitasse.inference.serving.messages import InferRequest, Tensor, datatype_
 from demitasse.inference.serving.parsing import read_request
 from demitasse.io.data.images.codecs import Color, decode_image, opened
 
-__all__ = [
-    "ANSWER",
-    "ImageReader",
-    "Model",
-    "PreparedImages",
-    "PreparedRequest",
-    "RequestReader",
-    "Runner",
-    "TensorSpec",
-]
-
 ANSWER = "answer"
 """Name of the output with predictions in JSON, decoded by the model's card."""
 

@@ -23,8 +23,6 @@ from demitasse.inference.serving.codec import Codecs
 from demitasse.inference.serving.gate import Gate
 from demitasse.inference.serving.model import Model
 
-__all__ = ["ServerConfig", "listening", "serve"]
-
 MAX_CONNECTIONS = 1000
 """Number of connections from which on a new one closes the one that is idle for longest."""
 

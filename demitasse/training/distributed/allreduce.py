@@ -24,11 +24,6 @@ from demitasse.backends.collective import Collective
 if TYPE_CHECKING:
     from demitasse.training.distributed.group import Shards
 
-__all__ = [
-    "deterministic_mean", "fast_mean", "fp16_mean", "from_fp16", "sums_locally", "to_fp16",
-    "tree_sum",
-]  # fmt: skip
-
 BUCKET_BYTES = 8 << 20
 """Bytes that are reduced at a time: enough to be fast, few enough to stay small."""
 

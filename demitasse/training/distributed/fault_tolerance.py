@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from demitasse.training.context import Request
     from demitasse.training.solver import Solver
 
-__all__ = ["FaultTolerantCommunicator", "FaultTolerantRun"]
-
 Result = TypeVar("Result")
 
 log = get_logger(__name__)

@@ -16,11 +16,6 @@ from demitasse.core.device import Device
 from demitasse.memory import SyncedMemory
 from demitasse.net import Net
 
-__all__ = [
-    "DeviceMemory", "GradientAverager", "GradientBuffer", "HostMemory", "ReductionMemory",
-    "broadcast_weights", "running_averages",
-]  # fmt: skip
-
 
 class ReductionMemory(Protocol):
     """The side of a net's memories, host or device, on which gradients are averaged.

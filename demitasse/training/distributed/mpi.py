@@ -22,8 +22,6 @@ from demitasse.errors import ConfigError, ErrorCode, LostProcessError, ParallelE
 from demitasse.training.distributed.group import Value
 from demitasse.training.distributed.watchdog import TICK, Watchdog
 
-__all__ = ["Mpi", "launched_by_mpi", "launched_processes", "library"]
-
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
 

@@ -13,8 +13,6 @@ from demitasse.errors import ParallelError
 if TYPE_CHECKING:
     from demitasse.training.distributed.group import Communicator
 
-__all__ = ["connect_devices"]
-
 log = get_logger(__name__)
 
 

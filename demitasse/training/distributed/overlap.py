@@ -23,8 +23,6 @@ from demitasse.training.distributed.gradient_buffer import (
     ReductionMemory,
 )
 
-__all__ = ["Bucket", "GradientOverlap", "HostExchange", "SideStreamExchange", "buckets"]
-
 BUCKET_BYTES = 8 << 20
 """Bytes of gradients that are exchanged at a time, at least."""
 

@@ -18,8 +18,6 @@ from demitasse.core.deprecated import deprecated_names
 from demitasse.errors import ErrorCode, ParallelError
 from demitasse.training.distributed.group import Value
 
-__all__ = ["ThreadCommunicator", "connected_threads", "run_in_threads"]
-
 Result = TypeVar("Result")
 
 ENDING = 5.0

@@ -27,8 +27,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["LATER", "Watchdog"]
-
 LATER = 6.0
 """Seconds from the message until the watchdog kills the process."""
 

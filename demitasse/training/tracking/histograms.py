@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-__all__ = ["Histogram", "histograms"]
-
 NUMBERS = ("low", "high", "mean", "norm")
 
 MOST_BINS = 1000

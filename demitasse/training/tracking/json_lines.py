@@ -12,8 +12,6 @@ from typing import BinaryIO
 
 from demitasse.core.log import json_ready
 
-__all__ = ["JsonLines"]
-
 
 class JsonLines:
     """Appends one JSON object in a line for every call.

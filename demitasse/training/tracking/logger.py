@@ -12,8 +12,6 @@ from demitasse.errors import ConfigError, DemitasseError, ErrorCode
 from demitasse.training.tracking.json_lines import JsonLines
 from demitasse.training.tracking.services import MlflowRun, TensorBoard, WeightsAndBiases
 
-__all__ = ["FORMS", "KINDS", "Logger", "LoggerGroup", "open_logger"]
-
 log = get_logger(__name__)
 
 MOST_FAILURES = 3

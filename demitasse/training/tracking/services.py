@@ -12,8 +12,6 @@ from demitasse.core.log import json_ready
 from demitasse.errors import ConfigError
 from demitasse.training.tracking.histograms import histograms
 
-__all__ = ["MlflowRun", "TensorBoard", "WeightsAndBiases"]
-
 QUEUE = 1000
 """Events that tensorboardX's thread may have pending: more than one call adds, so that no call
 blocks after the thread has ended."""

@@ -5,7 +5,7 @@ import pytest
 from stages import WIDTH, normal
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.add_relu_scatter import AddReluScatter, Rows
+from demitasse.backends.kernels.elementwise import AddReluScatter, Rows
 from demitasse.backends.kernels.tuning import Tuning
 
 

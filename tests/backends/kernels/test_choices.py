@@ -6,9 +6,8 @@ import pytest
 from demitasse.backends import ops
 from demitasse.backends.kernels.few_inputs import plan_direct
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.kernels.winograd import plan_winograd
+from demitasse.backends.kernels.winograd import WinogradSchedule, pays, plan_winograd
 from demitasse.backends.kernels.winograd.matrices import ALONE, FINITE, filtering, matrices
-from demitasse.backends.kernels.winograd.schedule import WinogradSchedule, pays
 from demitasse.backends.step import Declined
 from demitasse.core.config import settings
 

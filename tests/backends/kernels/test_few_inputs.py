@@ -9,8 +9,7 @@ from correlate import correlated, correlated_slopes, from_memory, images, pooled
 from rectifiers import NOT_NUMBERS, THEN, rectified
 from stages import WIDTH, normal
 
-from demitasse.backends.kernels.few_inputs.convolution import DirectConvolution
-from demitasse.backends.kernels.few_inputs.gradient import DirectGradient
+from demitasse.backends.kernels.few_inputs.convolution import DirectConvolution, DirectGradient
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.rectifier import NOTHING
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from stages import WIDTH, normal
 
-from demitasse.backends.kernels.few_rows import MOST_ROWS, FewRows
+from demitasse.backends.kernels.products import MOST_ROWS, FewRows
 from demitasse.backends.kernels.rectifier import NOTHING, RELU, Rectifier
 from demitasse.backends.kernels.tuning import Tuning
 

@@ -5,7 +5,7 @@ import pytest
 from stages import WIDTH, in_memory, normal
 
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.interpolation import Interpolation, takes
+from demitasse.backends.kernels.resize import Interpolation, takes
 from demitasse.backends.kernels.tuning import Tuning
 
 THREADS = pytest.mark.parametrize("threads", [1, 3])

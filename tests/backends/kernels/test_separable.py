@@ -16,9 +16,8 @@ from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolutio
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.rectifier import NOTHING, RELU
-from demitasse.backends.kernels.separable import plan_separable
+from demitasse.backends.kernels.separable import LINE, LINES, UNROLLED, plan_separable
 from demitasse.backends.kernels.separable.convolution import SeparableConvolution
-from demitasse.backends.kernels.separable.schedule import LINE, LINES, UNROLLED
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
 

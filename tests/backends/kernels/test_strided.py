@@ -8,10 +8,9 @@ from stages import WIDTH, normal
 from demitasse.backends import ops
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.kernels.winograd import plan_winograd
+from demitasse.backends.kernels.winograd import plan_winograd, polyphase
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
 from demitasse.backends.kernels.winograd.gradient import StridedGradient
-from demitasse.backends.kernels.winograd.schedule import polyphase
 from demitasse.backends.step import Declined
 
 ROUNDING = 5e-5

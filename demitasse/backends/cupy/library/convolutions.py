@@ -13,8 +13,6 @@ from typing import Literal, Protocol
 from demitasse.backends.arrays import Array
 from demitasse.backends.windows import ConvGeometry, Shape
 
-__all__ = ["Convolution", "Prepared", "Result"]
-
 Result = Literal["maps", "image", "weight"]
 """Computed tensor: output, input gradient or filter gradient."""
 

@@ -16,8 +16,6 @@ from typing import Any
 
 from demitasse.errors import DeviceError, ErrorCode
 
-__all__ = ["ColumnMajor", "Cublas", "Handle", "Product", "load"]
-
 
 @dataclass(frozen=True)
 class ColumnMajor:

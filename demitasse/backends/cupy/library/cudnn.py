@@ -26,12 +26,6 @@ from demitasse.backends.windows import Shape
 from demitasse.core.config import settings
 from demitasse.errors import DeviceError, ErrorCode
 
-__all__ = [
-    "BIAS", "IMAGE", "MAPS", "MOST_AXES", "WEIGHT", "Choice", "Cudnn", "Device", "Plans", "Rules",
-    "graph_of",
-]  # fmt: skip
-
-
 IMAGE, WEIGHT, MAPS, BIAS = 1, 2, 3, 4
 """Numbers of the tensors."""
 

@@ -13,8 +13,6 @@ from types import ModuleType
 
 from demitasse.backends.step import Declined
 
-__all__ = ["Status", "cudnn", "status"]
-
 INSTALL = 'pip install "demitasse[cudnn13]" brings both'
 
 

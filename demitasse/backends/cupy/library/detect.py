@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-__all__ = ["Detection", "advice", "look"]
-
 INSTALL = (
     'pip install "demitasse[cuda13]" (needs an NVIDIA driver of version 580 or newer) '
     'or pip install "demitasse[cuda12]" (525 or newer)'

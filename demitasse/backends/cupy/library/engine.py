@@ -18,18 +18,6 @@ from demitasse.backends.cupy.library.cublas import Product
 from demitasse.backends.random import MASK, WORDS_PER_BLOCK, Draw
 from demitasse.backends.storage import ARRAYS, array_dtype
 
-__all__ = [
-    "FAMILIES",
-    "MOST_THREADS",
-    "DeviceScalars",
-    "Engine",
-    "Grid",
-    "Launch",
-    "options",
-    "source",
-]
-
-
 FAMILIES = (
     "activation", "batch_norm", "conv", "elementwise", "function", "input", "loss", "lrn", "pool",
     "random", "softmax", "storage", "sums", "update",

@@ -10,8 +10,6 @@ from demitasse.backends.cupy.library.memory_pools import Pools
 from demitasse.core.text import bytes_text
 from demitasse.errors import DeviceError, ErrorCode, OutOfMemoryError
 
-__all__ = ["failures"]
-
 BRINGS = 'pip install "cupy-cuda13x[ctk]" (or 12x)'
 """Command that installs CUDA's libraries and headers for cupy."""
 

@@ -19,8 +19,6 @@ from demitasse.backends.step import Declined
 from demitasse.backends.storage import array_dtype
 from demitasse.core.config import settings
 
-__all__ = ["GpuEngine"]
-
 CUBLAS_WORKSPACE = 32 << 20
 """Bytes of workspace for matrix products; what NVIDIA recommends for Hopper."""
 

@@ -9,8 +9,6 @@ from typing import Any
 from demitasse.core.text import bytes_text
 from demitasse.errors import DeviceError, ErrorCode
 
-__all__ = ["Pools", "properties"]
-
 
 @dataclass(frozen=True)
 class Pools:

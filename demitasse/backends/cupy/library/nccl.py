@@ -18,8 +18,6 @@ from typing import Any, Protocol
 from demitasse.backends.arrays import Array
 from demitasse.errors import ErrorCode, ParallelError
 
-__all__ = ["Nccl", "NcclConnector", "missing", "new_uid"]
-
 INSTALL = 'pip install "demitasse[nccl13]" (or nccl12)'
 
 

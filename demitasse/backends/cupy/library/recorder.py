@@ -13,8 +13,6 @@ from demitasse.backends.recording import NotRecorded
 from demitasse.core.config import settings
 from demitasse.errors import DeviceError
 
-__all__ = ["GraphRecorder"]
-
 
 @dataclass(frozen=True, eq=False)
 class GraphRecording:

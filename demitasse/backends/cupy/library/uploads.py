@@ -17,8 +17,6 @@ from demitasse.backends.arrays import Array, Event
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.pixels import ImageBatch
 
-__all__ = ["GpuUploader", "InFlightCopies"]
-
 
 class InFlightCopies:
     """Arrays kept alive until queued copies are done, host arrays above all."""

@@ -17,9 +17,6 @@ from demitasse.backends.cupy.sums import ChannelSums
 from demitasse.backends.step import Declined, Operands, decline_in_place
 from demitasse.backends.windows import ConvGeometry
 
-__all__ = ["ConvStep", "DeconvStep", "WindowStep"]
-
-
 O = TypeVar("O", bound=ops.Conv)  # noqa: E741 - the type of the operation
 
 

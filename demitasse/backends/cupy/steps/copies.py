@@ -10,8 +10,6 @@ from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
 from demitasse.backends.step import Declined, Operands, decline_in_place, share
 
-__all__ = ["ConcatStep", "SplitStep"]
-
 
 class ConcatStep(GpuStep[ops.Concat]):
     """Bottoms side by side along one axis.

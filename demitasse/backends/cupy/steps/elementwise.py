@@ -12,9 +12,6 @@ from demitasse.backends.cupy.library.engine import DeviceScalars, Engine, Launch
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
 from demitasse.backends.step import Declined, Operands, decline_in_place
 
-__all__ = ["FUNCTIONS", "ActivationStep", "DropoutStep", "LRNStep", "SumStep"]
-
-
 FUNCTIONS = {
     # function: source and kernel, and what its gradient is computed from
     "abs": ("function", "absolute", "bottom"),

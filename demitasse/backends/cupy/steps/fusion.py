@@ -16,8 +16,6 @@ from demitasse.backends.cupy.steps.norm import NormParts, NormStep
 from demitasse.backends.step import AnyStep, Declined, Operand, Operands
 from demitasse.core.config import settings
 
-__all__ = ["fuse", "rectified"]
-
 
 def rectified(
     engine: Engine, chain: Sequence[ops.Op], at: Sequence[Operands], first: AnyStep | None

@@ -11,10 +11,6 @@ from demitasse.backends.cupy.sums import SplitReduction
 from demitasse.backends.losses import loss_divisor
 from demitasse.backends.step import Declined, Operands
 
-__all__ = [
-    "AccuracyStep", "PairLossStep", "SoftmaxLossStep", "SoftmaxStep", "sizes", "softmax_kernel",
-]  # fmt: skip
-
 
 def softmax_kernel(
     engine: Engine, op: ops.Softmax | ops.SoftmaxLoss, dtype: str, *, gradient: bool = False

@@ -17,8 +17,6 @@ from demitasse.backends.cupy.step import GpuStep
 from demitasse.backends.cupy.sums import SplitReduction
 from demitasse.backends.step import Operands
 
-__all__ = ["BatchNormStep", "NormParts", "NormStep"]
-
 
 @dataclass(frozen=True)
 class NormParts:

@@ -9,9 +9,6 @@ from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
 from demitasse.backends.step import Declined, Operands, decline_in_place
 
-__all__ = ["AveragePoolStep", "MaxPoolStep", "pool"]
-
-
 AXES = 3
 """Spatial axes of the kernels."""
 

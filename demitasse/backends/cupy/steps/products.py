@@ -9,8 +9,6 @@ from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
 from demitasse.backends.cupy.sums import ChannelSums
 from demitasse.backends.step import Declined, Operands, decline_in_place
 
-__all__ = ["InnerProductStep", "ScaleStep"]
-
 
 class InnerProductStep(GpuStep[ops.InnerProduct]):
     """y = x W^T + b on rows of x.

@@ -1,20 +1,104 @@
-"""Depthwise convolution: each channel is convolved with a filter of its own.
-
-The vectors are channels. The sums of a few pixels stay in registers, and each is written once, with
-its offset and rectifier. Input and output may lie differently: behind a first convolution, whose
-outputs are in blocks of channels, oneDNN's code has them converted first.
-"""
+"""Depthwise convolution: which ones have a kernel, and their schedule."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.depthwise.schedule import DepthwiseSchedule
+from demitasse.backends.kernels.images import Images, first_channels
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
 
-__all__ = ["plan_depthwise"]
+__all__ = ["DepthwiseSchedule", "Group", "plan_depthwise"]
+
+
+FLOAT_BYTES = 4
+
+ROWS_EACH = 8
+"""Rows of outputs that each thread has at least; with fewer, threads divide the channels too."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Contiguous channels that a thread convolves at a time, in whole vectors.
+
+    Attributes:
+        x: Elements from the beginning of an input pixel to the first of them.
+        y: The same for an output pixel.
+        vector: The first vector.
+        channels: Number of channels.
+    """
+
+    x: int
+    y: int
+    vector: int
+    channels: int
+
+
+@dataclass(frozen=True)
+class DepthwiseSchedule:
+    """A depthwise convolution. A strip is an output row of one image, of one group of channels.
+
+    Attributes:
+        op: The convolution, over two axes.
+        x: The images' shape, (N, C, H, W).
+        y: The outputs' shape, (N, C, OH, OW).
+        tuning: The kernels' vectors and threads.
+    """
+
+    op: ops.Conv
+    x: tuple[int, ...]
+    y: tuple[int, ...]
+    tuning: Tuning
+
+    @property
+    def width(self) -> int:
+        """Channels of a vector."""
+        return self.tuning.width
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"depthwise llvm:{self.tuning.instructions}"
+
+    @cached_property
+    def vectors(self) -> list[int]:
+        """First channel of each vector."""
+        return first_channels(self.x[1], self.width)
+
+    def fetches(self, x: Images, y: Images) -> bool:
+        """Return whether prefetching pixels pays.
+
+        No cache holds large images any more, or their outputs. Where blocks of channels become
+        pixels with all their channels, each block is written to lines that are not neighbours.
+        """
+        floats = math.prod(self.x) + math.prod(self.y)
+        return x.block != y.block or floats * FLOAT_BYTES > self.tuning.cached_bytes
+
+    def reads_blocks(self, x: Images) -> bool:
+        """Return whether images are in blocks of a vector, and windows overlap edges by 1."""
+        op, (columns, wide) = self.op, (self.y[3], self.x[3])
+        right = (columns - 1) * op.stride[1] - op.pad[1] + (op.kernel[1] - 1) * op.dilation[1]
+        return x.block == x.column_stride == self.width and op.pad[1] <= 1 and right <= wide
+
+    def groups(self, x: Images, y: Images) -> list[Group]:
+        """Return groups of channels that are contiguous in the input and in the output."""
+        block = min(x.block, y.block)
+        if block == self.x[1] and self.y[0] * self.y[2] < ROWS_EACH * self.tuning.threads:
+            parts = min(self.tuning.threads, len(self.vectors))
+            cuts = [len(self.vectors) * part // parts for part in range(parts + 1)]
+            firsts = [cut * self.width for cut in cuts[:-1]] + [block]
+        else:
+            firsts = list(range(0, self.x[1] + 1, block))
+        pairs = pairwise(firsts)
+        return [
+            Group(x.place(first), y.place(first), first // self.width, end - first)
+            for first, end in pairs
+        ]
+
 
 MOST_TAPS = 25
 """Greatest number of taps of a window; kernels are unrolled over taps."""

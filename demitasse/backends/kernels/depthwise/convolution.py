@@ -10,7 +10,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.depthwise.schedule import DepthwiseSchedule
+from demitasse.backends.kernels.depthwise import DepthwiseSchedule
 from demitasse.backends.kernels.epilogue import rectifying
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
@@ -35,21 +35,6 @@ from demitasse.backends.kernels.windows import (
     fill_indirection_buffer,
     window_values,
 )
-
-__all__ = [
-    "PIXELS",
-    "Channels",
-    "DepthwiseConvolution",
-    "DepthwiseFields",
-    "DepthwiseOperands",
-    "Shape",
-    "next_group",
-    "write_block_lines",
-    "write_lines",
-    "write_row",
-    "write_strip",
-]
-
 
 COLUMNS = 4
 """Integers of an entry of the table of groups."""

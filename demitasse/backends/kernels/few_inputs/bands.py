@@ -10,25 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from demitasse.backends.kernels.epilogue import rectifying
-from demitasse.backends.kernels.few_inputs.schedule import DirectSchedule
+from demitasse.backends.kernels.few_inputs import DirectSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import RUNTIME, Address, Scratch, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, chunk, minimum
 from demitasse.backends.kernels.padding import Padded, bordered
 from demitasse.backends.kernels.products import Panels, Rows, by_panel, multiply, product_rows
-
-__all__ = [
-    "Band",
-    "BandFields",
-    "Panel",
-    "band_values",
-    "each_band",
-    "each_panel",
-    "window_products",
-    "window_sums",
-]
-
 
 COLUMNS = 7
 """Integers of an entry of the table of panels."""

@@ -1,19 +1,49 @@
-"""Convolution of many channels to few, as where a net ends in an image.
-
-The vectors are the channels that are read: their products with a filter are summed element by
-element, and the elements of a sum are added up once for each output. oneDNN's vectors are the
-filters, of which most are padding here.
-"""
+"""Convolution to few output channels: which ones have a kernel, and their schedule."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+
 from demitasse.backends import ops
-from demitasse.backends.kernels.few_outputs.schedule import FewOutputsSchedule
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.kernels.windows import decline_many
+from demitasse.backends.kernels.windows import RegisterTile, decline_many, plan_tile
 from demitasse.backends.step import Declined
 
-__all__ = ["plan_few_outputs"]
+__all__ = ["FewOutputsSchedule", "plan_few_outputs"]
+
+
+@dataclass(frozen=True)
+class FewOutputsSchedule:
+    """A convolution to few channels. Threads divide the rows of all images.
+
+    Attributes:
+        op: The convolution, over two axes and in one group.
+        x: The images' shape, (N, C, H, W).
+        y: The outputs' shape, (N, M, OH, OW).
+        tuning: The kernel's vectors and threads.
+    """
+
+    op: ops.Conv
+    x: tuple[int, ...]
+    y: tuple[int, ...]
+    tuning: Tuning
+
+    @property
+    def width(self) -> int:
+        """Channels of a vector."""
+        return self.tuning.width
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"narrow llvm:{self.tuning.instructions}"
+
+    @cached_property
+    def tile(self) -> RegisterTile:
+        """Register tiles of a row of windows; the sums of a tile become one vector."""
+        return plan_tile(self.y[3], self.width, self.op)
+
 
 WIDEST = 11
 """Greatest number of taps of a window's row; kernels are unrolled over taps."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import rectifying
-from demitasse.backends.kernels.few_outputs.schedule import FewOutputsSchedule
+from demitasse.backends.kernels.few_outputs import FewOutputsSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -33,8 +33,6 @@ from demitasse.backends.kernels.windows import (
     for_each_tile,
     window_values,
 )
-
-__all__ = ["NarrowConvolution"]
 
 
 class NarrowFields(WindowFields):

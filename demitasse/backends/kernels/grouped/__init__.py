@@ -1,21 +1,123 @@
-"""Convolution of small groups of channels, as of ResNeXt.
-
-The vectors are the channels that are written, of one group or several; each of their numbers is
-multiplied with one that its own group reads. Images lie as those of the convolutions of single
-pixels around them, with their channels last or in blocks of a vector. oneDNN's code for groups of
-less than a vector converts them to blocks of a group and back, or has no fast code, as for the
-gradient of the filters.
-"""
+"""Convolution of small groups: which ones have a kernel, and their schedule."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
 from demitasse.backends import ops
-from demitasse.backends.kernels.grouped.schedule import GroupedSchedule
+from demitasse.backends.kernels.images import Images, first_channels
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.kernels.windows import decline_many
+from demitasse.backends.kernels.windows import RegisterTile, decline_many, plan_tile
 from demitasse.backends.step import Declined
 
-__all__ = ["plan_grouped"]
+__all__ = ["GroupedSchedule", "plan_grouped"]
+
+
+FLOAT_BYTES = 4
+
+PIXELS = {4: 14, 8: 8, 16: 14}
+"""Floats of a vector -> windows whose sums fit into registers, with a row of taps."""
+
+SHARED = 8
+"""The same where several groups have a vector, for each width: of those a pixel has few channels
+that are read again, and all of a tile's pixels do better to stay in a core's first cache."""
+
+SMALL = 9
+"""Taps of a window up to which groups of whole vectors do not go over tiles."""
+
+ROWS_EACH = 8
+"""Rows of outputs that each thread has at least; with fewer, threads divide the filters too."""
+
+
+@dataclass(frozen=True)
+class GroupedSchedule:
+    """A convolution of groups. A part is some of its filters; threads divide its rows, too.
+
+    Attributes:
+        op: The convolution, over two axes.
+        x: The images' shape, (N, C, H, W).
+        y: The outputs' shape, (N, M, OH, OW).
+        tuning: The kernels' vectors and threads.
+    """
+
+    op: ops.Conv
+    x: tuple[int, ...]
+    y: tuple[int, ...]
+    tuning: Tuning
+
+    @property
+    def width(self) -> int:
+        """Channels of a vector."""
+        return self.tuning.width
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"grouped llvm:{self.tuning.instructions}"
+
+    @property
+    def channels(self) -> int:
+        """Channels that a group reads."""
+        return self.x[1] // self.op.group
+
+    @property
+    def shared(self) -> bool:
+        """True if several groups have a vector."""
+        return self.channels < self.width and self.x[1] == self.y[1]
+
+    def fits(self, images: Images) -> bool:
+        """Return whether what a vector reads or writes lies side by side in images."""
+        return images.fits(self.width) if self.shared else images.block == images.shape[1]
+
+    @property
+    def input_gradient(self) -> GroupedSchedule | None:
+        """Schedule of the input's gradient as a grouped convolution; None if unsupported."""
+        op, (high, wide) = self.op, self.op.kernel
+        (down, right), (top, left) = op.dilation, op.pad
+        pad = (high - 1) * down - top, (wide - 1) * right - left
+        if not self.shared or op.stride != (1, 1) or min(pad) < 0:
+            return None
+        transposed = ops.Conv(**{**vars(op), "bottom": op.top, "top": op.bottom, "pad": pad})
+        return replace(self, op=transposed, x=self.y, y=self.x)
+
+    @property
+    def beats_tiles(self) -> bool:
+        """True if this kernel is preferred to Winograd's, whose filters are four times as large.
+
+        Few products are made of each, so that reading them takes as long as those save; not so in
+        windows of 5x5, of which a tile saves more.
+        """
+        if self.tuning.winograd == "always":
+            return False
+        return self.shared or math.prod(self.op.kernel) <= SMALL
+
+    @cached_property
+    def vectors(self) -> list[int]:
+        """First filter of each vector; the last begins early where they do not divide."""
+        return first_channels(self.y[1], self.width)
+
+    @cached_property
+    def tile(self) -> RegisterTile:
+        """Register tiles of a row of windows."""
+        return plan_tile(self.y[3], SHARED if self.shared else PIXELS[self.width], self.op)
+
+    @property
+    def fetches(self) -> bool:
+        """True if pixels are prefetched, because no cache has room for all images."""
+        floats = math.prod(self.x) + math.prod(self.y)
+        return floats * FLOAT_BYTES > self.tuning.cached_bytes
+
+    @cached_property
+    def parts(self) -> int:
+        """Into how many parts the vectors are divided, so that a part's filters stay in a cache."""
+        size = self.y[1] * self.channels * math.prod(self.op.kernel) * FLOAT_BYTES
+        parts = math.ceil(size / self.tuning.group_filter_bytes)
+        if self.y[0] * self.y[2] * parts < ROWS_EACH * self.tuning.threads:
+            parts = max(parts, self.tuning.threads)
+        return min(parts, len(self.vectors))
+
 
 WIDEST = 11
 """Greatest number of taps of a window's row; kernels are unrolled over taps."""

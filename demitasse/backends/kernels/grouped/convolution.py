@@ -11,7 +11,7 @@ import numpy as np
 
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import rectifying
-from demitasse.backends.kernels.grouped.schedule import GroupedSchedule
+from demitasse.backends.kernels.grouped import GroupedSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -36,8 +36,6 @@ from demitasse.backends.kernels.windows import (
     for_each_tile,
     window_values,
 )
-
-__all__ = ["GroupedConvolution"]
 
 AHEAD = 2
 """Prefetch distance, in register tiles."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.grouped.schedule import GroupedSchedule
+from demitasse.backends.kernels.grouped import GroupedSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import command_queue, compiled
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -26,8 +26,6 @@ from demitasse.backends.kernels.language.words import (
     permuted,
 )
 from demitasse.backends.kernels.windows import Row, WindowFields, window_values
-
-__all__ = ["GroupedGradient"]
 
 MOST_SUMS = {4: 24, 8: 12, 16: 24}
 """Floats of a vector -> sums that are in registers at a time."""

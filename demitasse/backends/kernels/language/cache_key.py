@@ -16,8 +16,6 @@ import numpy as np
 
 from demitasse.core.hashing import digest
 
-__all__ = ["cache_key"]
-
 SOURCES = Path(__file__).parents[1]
 """Sources of the kernel generators."""
 

@@ -25,11 +25,6 @@ from demitasse.backends.kernels.language.compiler import compiled, status
 from demitasse.backends.kernels.language.team import function_address, parallel_call
 from demitasse.backends.recording import NotRecorded
 
-__all__ = [
-    "ISSUED", "CallRecorder", "CallRecording", "begin", "deferring", "end", "enqueue",
-    "enqueue_kernel", "flush", "immediate", "mark_incomplete", "wait",
-]  # fmt: skip
-
 Check = Callable[[int], None]
 
 ReplayArguments = Callable[[], tuple[tuple[Any, ...], object]]

@@ -24,8 +24,6 @@ from demitasse.backends.kernels.language.linker import NotLinkableError, link
 from demitasse.core.config import settings
 from demitasse.core.hashing import digest
 
-__all__ = ["Status", "compiled", "linked", "status"]
-
 _lock = threading.RLock()
 _known: dict[str, dict[str, int]] = {}
 

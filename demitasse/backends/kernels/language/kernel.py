@@ -23,8 +23,6 @@ from demitasse.backends.kernels.language.words import (
     declared,
 )
 
-__all__ = ["Kernel", "Loop", "Routine"]
-
 BYTE, SHORT, INDEX = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 
 

@@ -15,8 +15,6 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = ["READ", "WRITE", "NotLinkableError", "link", "protect"]
-
 ELF64_LITTLE = b"\x7fELF\x02\x01\x01"
 RELOCATABLE, X86_64 = 1, 62
 PROGBITS, SYMTAB, RELA, NOBITS = 1, 2, 4, 8

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-__all__ = ["features", "name", "signature"]
-
 CPUINFO = Path("/proc/cpuinfo")
 CODE_FIELDS = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
 """Fields that decide which code LLVM generates for a processor."""

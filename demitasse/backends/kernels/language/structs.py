@@ -28,11 +28,6 @@ from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.words import Word
 
-__all__ = [
-    "RUNTIME", "Address", "Arguments", "Code", "OptionalAddress", "Output", "Scratch", "Struct",
-    "Values",
-]  # fmt: skip
-
 
 class Address(Word):
     """Kind of a field: the address of an array; Python passes the array."""

@@ -16,11 +16,6 @@ from typing import Any
 from demitasse.core.threads import check_startable, no_threads
 from demitasse.errors import DeviceError, ErrorCode
 
-__all__ = [
-    "FUNCTIONS", "WAITING", "check_workers", "function_address", "functions", "openmp",
-    "parallel_call", "prepare", "runtime_environment", "use",
-]  # fmt: skip
-
 FUNCTIONS = ("omp_get_thread_num", "omp_get_num_threads")
 """Functions that kernels call."""
 

@@ -12,40 +12,6 @@ from typing import Any, overload
 
 from llvmlite import ir
 
-__all__ = [
-    "FLOAT",
-    "HALF",
-    "INT",
-    "NUMBER",
-    "WORD",
-    "Condition",
-    "Float",
-    "IntVector",
-    "SplatConstant",
-    "Value",
-    "Vector",
-    "Word",
-    "choose",
-    "chunk",
-    "clamp_max",
-    "clamp_min",
-    "declared",
-    "exp2_int",
-    "fma",
-    "high_product",
-    "horizontal_sum",
-    "horizontal_sums",
-    "larger",
-    "maximum",
-    "minimum",
-    "pair_sums",
-    "permuted",
-    "rectified",
-    "root",
-    "rounded",
-    "transposed",
-]  # fmt: skip
-
 FLOAT, INT, HALF = 4, 8, 2
 """Bytes of a float32, an int64 and an int16."""
 

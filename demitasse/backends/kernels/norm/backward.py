@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.kernels.add_relu_scatter import MOST, Numbers, PointerArray
+from demitasse.backends.kernels.elementwise import MOST, Numbers, PointerArray
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -32,8 +32,6 @@ from demitasse.backends.kernels.norm.images import (
     summed,
 )
 from demitasse.core.frozen_struct import FrozenStruct
-
-__all__ = ["GradientFanout", "NormalizationGradient"]
 
 KEPT = 2
 """Vectors that a thread keeps of the channels it is at."""

@@ -42,8 +42,6 @@ from demitasse.backends.kernels.norm.images import (
 )
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["Normalization", "PlaneNorm"]
-
 
 class ForwardFields(Struct):
     """A normalisation."""

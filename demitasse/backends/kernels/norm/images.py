@@ -20,19 +20,6 @@ from demitasse.backends.kernels.language.structs import (
 from demitasse.backends.kernels.language.words import FLOAT, Condition, Vector, Word, chunk
 from demitasse.backends.kernels.norm import has_rest, takes
 
-__all__ = [
-    "FIRST_PIXELS",
-    "Counts",
-    "ImageLoopFields",
-    "Plane",
-    "counts",
-    "each_plane",
-    "image_loop_values",
-    "summed",
-    "sums_size",
-]
-
-
 UNROLLED = 4
 """Independent sums over pixels, because an addition has a latency of some cycles."""
 

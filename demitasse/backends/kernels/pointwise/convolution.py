@@ -34,11 +34,9 @@ from demitasse.backends.kernels.language.words import (
     rectified,
 )
 from demitasse.backends.kernels.panels import fill_panels
-from demitasse.backends.kernels.pointwise.schedule import PANEL, WIDEST, PointwiseSchedule
+from demitasse.backends.kernels.pointwise import PANEL, WIDEST, PointwiseSchedule
 from demitasse.backends.kernels.products import ROWS, multiply
 from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
-
-__all__ = ["PointwiseConvolution"]
 
 LINE = 16
 """Floats of a line of the cache."""

@@ -38,8 +38,6 @@ from demitasse.backends.kernels.panels import WIDEST, split_columns
 from demitasse.backends.kernels.products import multiply
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["PointwiseGradient", "gradient_pays", "lies_in_vectors"]
-
 ROWS = {4: 4, 8: 4, 16: 8}
 """Floats of a vector -> channels whose sums are in registers, with those of a panel of filters."""
 

@@ -30,9 +30,6 @@ from demitasse.backends.kernels.recurrence.cells import MOST_ROWS, products
 from demitasse.backends.kernels.recurrence.forward import SavedStates
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["GRADIENTS", "BackFields", "CellGradient", "RecurrentBackward", "Spot"]
-
-
 VECTORS = 4
 """Vectors of hidden values in a block: as many sums of each sequence are in registers."""
 

@@ -23,8 +23,6 @@ from demitasse.backends.kernels.language.words import (
 )
 from demitasse.backends.kernels.math_functions import sigmoid, tanh
 
-__all__ = ["CELLS", "LEARNING", "MOST_ROWS", "Cell", "Place", "StepFields", "products", "write"]
-
 
 class StepFields(Struct):
     """Some steps of some sequences. All arrays are in C order."""

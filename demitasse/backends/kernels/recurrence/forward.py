@@ -18,9 +18,6 @@ from demitasse.backends.kernels.math_functions import tanh
 from demitasse.backends.kernels.recurrence.cells import CELLS, LEARNING, MOST_ROWS, write
 from demitasse.backends.kernels.tuning import Tuning
 
-__all__ = ["FEWEST_EACH", "Recurrence", "SavedStates", "Squashing"]
-
-
 FEWEST_EACH = 1 << 16
 """Multiplications of a step for each thread at least: to meet others takes as long as these."""
 

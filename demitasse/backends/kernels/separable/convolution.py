@@ -41,16 +41,7 @@ from demitasse.backends.kernels.language.words import (
 from demitasse.backends.kernels.panels import fill_panels
 from demitasse.backends.kernels.products import ROWS, multiply
 from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
-from demitasse.backends.kernels.separable.schedule import LINE, LINES, UNROLLED, SeparableSchedule
-
-__all__ = [
-    "Prefetch",
-    "Products",
-    "SeparableConvolution",
-    "SeparableFields",
-    "multiplying",
-    "multiplying_few",
-]
+from demitasse.backends.kernels.separable import LINE, LINES, UNROLLED, SeparableSchedule
 
 
 @cache

@@ -20,9 +20,6 @@ from demitasse.backends.kernels.language.linker import READ, WRITE, NotLinkableE
 if TYPE_CHECKING:
     from demitasse.backends.kernels.team.runtime import State
 
-__all__ = ["Imports", "Team", "install", "obstacle", "own_team"]
-
-
 OPENMP_VARIABLES = ("GOMP_CPU_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND", *team.WAITING)
 """Environment variables that configure the OpenMP runtime's threads."""
 

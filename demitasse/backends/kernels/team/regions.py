@@ -35,8 +35,6 @@ from demitasse.backends.kernels.team.runtime import (
     STATE_WAIT as WAIT,
 )
 
-__all__ = ["write_regions"]
-
 MOST_PARTS = PARTS - 1
 IMPOSSIBLE = 1
 """Result instead of a team's address: no team has the helpers, and the system refuses threads."""

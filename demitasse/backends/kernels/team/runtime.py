@@ -13,34 +13,6 @@ from llvmlite import ir
 from demitasse.backends.kernels.language.kernel import Routine
 from demitasse.backends.kernels.language.words import INT, WORD, Condition, Word, declared
 
-__all__ = [
-    "ALONE_AT_FIRST",
-    "BUSY_SHIFT",
-    "GOOD_ENOUGH",
-    "HARMLESS",
-    "LATE",
-    "LEVELS",
-    "LONG_ROUNDS",
-    "NAP",
-    "OURS",
-    "PARTS",
-    "REGION",
-    "SPIN",
-    "STATE_WAIT",
-    "SYSTEM",
-    "TEAMS",
-    "Field",
-    "Function",
-    "Loop",
-    "Member",
-    "State",
-    "member",
-    "original",
-    "take_member",
-    "write_members",
-]
-
-
 ORDER = "seq_cst"
 FUTEX, WAIT, WAKE = 202, 128, 129
 """Number of Linux's call on x86-64; to wait and to wake, within one process."""

@@ -1,20 +1,412 @@
-"""Winograd's convolution: half to a sixth of the multiplications of the definition.
-
-Images are cut into overlapping tiles. Transformed tiles and filters are multiplied and summed over
-the channels: a product of matrices for each transform position. The kernels do all steps for a few
-tiles at a time, whose values stay in a core's own cache. Rounding errors are one to five times
-those of direct convolution.
-"""
+"""Winograd's convolution: which ones have a kernel, and their schedule."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise, product
+from typing import Literal, NamedTuple
+
 from demitasse.backends import ops
+from demitasse.backends.kernels.panels import split_columns
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.kernels.winograd.matrices import filtering, has_filtering
-from demitasse.backends.kernels.winograd.schedule import STEP, WinogradSchedule, pays
+from demitasse.backends.kernels.winograd.matrices import Filtering, filtering, has_filtering
 from demitasse.backends.step import Declined
 
-__all__ = ["can_pool_tiles", "plan_winograd"]
+__all__ = [
+    "PANEL",
+    "STEP",
+    "Part",
+    "Phase",
+    "WinogradSchedule",
+    "can_pool_tiles",
+    "odd_lines",
+    "pays",
+    "plan_winograd",
+    "polyphase",
+]
+
+
+FLOAT_BYTES = 4
+
+LINE, WIDE = 16, 128
+"""Elements of a cache line, and of a row from which on rows are kept from competing for them."""
+
+MOST_UNEVEN = 1.1
+"""Strips of the thread with most of them, as a multiple of all threads' mean."""
+
+FEWEST_SHARED = 1 << 20
+"""Multiplications for which it pays that threads wait for each other twice more."""
+
+PANEL = 2
+"""Vectors of a panel of on-the-fly filters."""
+
+
+class Part(NamedTuple):
+    """Filters that a thread transforms at a time.
+
+    Attributes:
+        channels: Channels of a panel.
+        position_stride: Elements from one position's values to the next's.
+    """
+
+    channels: int
+    position_stride: int
+
+
+@dataclass(frozen=True)
+class WinogradSchedule:
+    """The tiles of a batch of images: parts of the input that overlap, parts of the output.
+
+    A row of tiles of one image is a strip, and the strips that are worked on at a time are a block.
+    Threads divide the strips: each has its chunk of them, and computes one block after the other
+    from input to output. So no core reads what another one wrote, which takes several times as long
+    where they do not share a cache. Where the filters are many, all threads share each block: they
+    divide its transforms, and then the positions, in successive calls of the kernel.
+
+    Attributes:
+        filtering: The matrices of the filter.
+        images: Number of images.
+        channels: Of the input.
+        size: Rows and columns of the input.
+        filters: Channels of the output.
+        groups: Into how many parts channels and filters are divided.
+        pad: Zeros above and left of the input.
+        output: Rows and columns of the output.
+        tuning: The kernels' vectors and threads, and how much they work on at a time.
+        computes: The result: the output; the input's gradient, by flipped filters; or the filters'
+            gradient.
+        stride: 1; or 2 for windows of twice the taps, whose images have their four phases as
+            channels; those are the channels here.
+        window: Of stride 2, rows and columns of the parameter's filters: twice the taps, or one
+            less where the last ones are zeros.
+    """
+
+    filtering: Filtering
+    images: int
+    channels: int
+    size: tuple[int, int]
+    filters: int
+    groups: int
+    pad: tuple[int, int]
+    output: tuple[int, int]
+    tuning: Tuning
+    computes: Literal["output", "input", "filters"] = "output"
+    stride: int = 1
+    window: int = 0
+
+    @property
+    def width(self) -> int:
+        """Channels of a vector."""
+        return self.tuning.width
+
+    @property
+    def threads(self) -> int:
+        """Number of elements."""
+        return self.tuning.threads
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the outputs of a tile and the processor's instructions."""
+        down, across = self.filtering
+        return f"winograd {down.outputs}x{across.outputs} llvm:{self.tuning.instructions}"
+
+    @cached_property
+    def chunks(self) -> int:
+        """Number of chunks of strips."""
+        return min(self.threads, self.strips)
+
+    @cached_property
+    def positions(self) -> int:
+        """Transform positions: products per output tile."""
+        return self.filtering.positions
+
+    @cached_property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of tiles of one image."""
+        (down, across), step = self.filtering, self.targets[0].step
+        rows, columns = down.outputs * step, across.outputs * step
+        return -(-self.output[0] // rows), -(-self.output[1] // columns)
+
+    @cached_property
+    def strips(self) -> int:
+        """Rows of tiles of all images."""
+        return self.images * self.grid[0]
+
+    @cached_property
+    def backward(self) -> WinogradSchedule:
+        """The convolution that is the gradient of the input."""
+        if self.stride > 1:  # each phase has its own, of the same gradient
+            phases = self.stride**2
+            return replace(
+                self, channels=phases * self.filters, filters=self.channels, size=self.output,
+                output=self.size, groups=phases, computes="input",
+            )  # fmt: skip
+        down, across = self.filtering
+        pad = (down.taps - 1 - self.pad[0], across.taps - 1 - self.pad[1])
+        return replace(
+            self, channels=self.filters, filters=self.channels, size=self.output, pad=pad,
+            output=self.size, computes="input",
+        )  # fmt: skip
+
+    @cached_property
+    def filter_gradient(self) -> WinogradSchedule:
+        """The same for the gradient of the filters."""
+        return replace(self, computes="filters")
+
+    @cached_property
+    def sources(self) -> list[Phase]:
+        """Phases of the input images that become tiles."""
+        if self.stride == 1:
+            return [Phase(pad=self.pad)]
+        phases = polyphase(self.pad)
+        if self.computes != "input":
+            return phases
+        rest = self.filtering.down.taps - 1
+        return [Phase(pad=(rest - above, rest - left)) for _, (above, left), _ in phases]
+
+    @cached_property
+    def targets(self) -> list[Phase]:
+        """Phases of the output images that tiles are written to."""
+        return polyphase(self.pad) if self.stride > 1 and self.computes == "input" else [Phase()]
+
+    # -- filters -------------------------------------------------------------------------------
+
+    @cached_property
+    def panels(self) -> list[tuple[int, int]]:
+        """Panels of a group's filters: number of vectors, and first filter.
+
+        The filters of a panel lie side by side, channel after channel: products read them from
+        beginning to end.
+        """
+        return split_columns(self.filters // self.groups, self.width)
+
+    @cached_property
+    def filter_group_stride(self) -> int:
+        """Elements from one group's filters to the next's, at a position."""
+        return self.channels // self.groups * self._vectors(self.filters // self.groups)
+
+    @cached_property
+    def filter_position_stride(self) -> int:
+        """Elements from one position's values of the filters to the next's."""
+        return odd_lines(self.groups * self.filter_group_stride)
+
+    @cached_property
+    def filter_size(self) -> int:
+        """Elements of the filters at all positions."""
+        return self.positions * self.filter_position_stride
+
+    @cached_property
+    def shared(self) -> bool:
+        """True if all threads work on the same tiles."""
+        large = self.filter_size * FLOAT_BYTES > self.tuning.shared_filter_bytes
+        return large or self.on_the_fly or self.stride > 1 or self._uneven
+
+    @cached_property
+    def _uneven(self) -> bool:
+        """True if a thread would have more strips than others by so much that it costs time.
+
+        This happens for few strips, as of a single image. Threads then divide the positions.
+        """
+        if self.computes == "filters":
+            return False
+        most = -(-self.strips // self.threads) * self.threads
+        products = self.positions * self.strips * self.grid[1] * self.channels * self.filters
+        return most > MOST_UNEVEN * self.strips and products > FEWEST_SHARED * self.groups
+
+    @cached_property
+    def on_the_fly(self) -> bool:
+        """True if filters are transformed on the fly and not kept."""
+        channels, filters = (count // self.groups for count in (self.channels, self.filters))
+        panels, rest = divmod(filters, PANEL * self.width)
+        whole = not rest and not channels % self.width and panels >= self.threads
+        large = self.filter_size * FLOAT_BYTES > self.tuning.on_the_fly_filter_bytes
+        large = large and "on_the_fly" not in self.tuning.without
+        return large and whole and self.computes == "output" and self.stride == 1
+
+    @cached_property
+    def panel(self) -> int:
+        """Vectors of a panel of on-the-fly filters."""
+        return 1 if self.filters // self.groups % (PANEL * self.width) else PANEL
+
+    @cached_property
+    def part_channels(self) -> int:
+        """Channels of a group, or of a phase, in a panel of on-the-fly filters."""
+        return self.channels // (self.stride**2 if self.stride > 1 else self.groups)
+
+    @cached_property
+    def part(self) -> Part:
+        """Filters that a thread transforms at a time, for on-the-fly filter transforms."""
+        width, channels = self.panel * self.width, self.part_channels
+        space = self.tuning.on_the_fly_bytes // (self.positions * width * FLOAT_BYTES)
+        at_once = min(max(space // self.width, 1) * self.width, channels)
+        return Part(at_once, odd_lines(at_once * width))
+
+    # -- tiles ---------------------------------------------------------------------------------
+
+    @cached_property
+    def tile_stride(self) -> int:
+        """Elements from one tile of the input to the next, at a position."""
+        return _apart(self.channels)
+
+    @cached_property
+    def sum_stride(self) -> int:
+        """Elements from one tile of the output to the next, at a position; the last panel fits."""
+        part = self.filters // self.groups
+        return _apart(self._vectors(self.filters - part + self._vectors(part)))
+
+    @cached_property
+    def strip_bytes(self) -> int:
+        """Bytes of a strip's transformed input and output."""
+        return self.positions * (self.tile_stride + self.sum_stride) * FLOAT_BYTES * self.grid[1]
+
+    @cached_property
+    def strips_per_block(self) -> int:
+        """Strips that are worked on at a time, in a chunk or by all threads."""
+        tuning = self.tuning
+        if self.shared:
+            # for stride 2 whatever the threads, for the sums over blocks have the same bits then
+            stacks = self.threads if self.stride == 1 else self.stride
+            chunks, space = 1, stacks * tuning.shared_stack_bytes
+        else:
+            chunks, space = self.chunks, tuning.stack_bytes
+        most = max(space // self.strip_bytes, -(-tuning.fewest_tiles // self.grid[1]))
+        chunk = -(-self.strips // chunks)
+        return -(-chunk // -(-chunk // most))  # rounds of equal length
+
+    @cached_property
+    def block_tiles(self) -> frozenset[int]:
+        """Tile counts of blocks: that of a full block, and of the rest of a chunk."""
+        chunks = 1 if self.shared else self.chunks
+        ends = [self.strips * chunk // chunks for chunk in range(chunks + 1)]
+        strips = set()
+        for begin, end in pairwise(ends):
+            whole, rest = divmod(end - begin, self.strips_per_block)
+            strips |= {rest, self.strips_per_block} if whole else {rest}
+        return frozenset(count * self.grid[1] for count in strips if count)
+
+    @cached_property
+    def tile_position_stride(self) -> int:
+        """Elements from one position's values of the input to the next's."""
+        return odd_lines(self.strips_per_block * self.grid[1] * self.tile_stride)
+
+    @cached_property
+    def sum_position_stride(self) -> int:
+        """Elements from one position's values of the output to the next's."""
+        return odd_lines(self.strips_per_block * self.grid[1] * self.sum_stride)
+
+    def _vectors(self, count: int) -> int:
+        """Return ``count`` rounded up to whole vectors."""
+        return -(-count // self.width) * self.width
+
+
+def odd_lines(count: int) -> int:
+    """Return at least ``count`` elements, an odd number of cache lines.
+
+    Transformed values of a tile are written together. Lines whose distance is a power of two
+    would compete for a few places in the cache.
+    """
+    return LINE * (-(-count // LINE) | 1)
+
+
+def _apart(count: int) -> int:
+    """Return how many elements rows of ``count`` are apart, which are read several at once."""
+    return count + LINE if count >= WIDE and count % (4 * LINE) == 0 else count
+
+
+STEP = 2
+"""Rows and columns from one pixel of a phase to the next."""
+
+
+class Phase(NamedTuple):
+    """Pixels of images, which are images themselves.
+
+    Attributes:
+        first: Row and column of the first pixel.
+        pad: Zeros above and on the left.
+        step: Rows and columns from one pixel to the next.
+    """
+
+    first: tuple[int, int] = (0, 0)
+    pad: tuple[int, int] = (0, 0)
+    step: int = 1
+
+    def size(self, whole: tuple[int, int]) -> tuple[int, int]:
+        """Return rows and columns of a phase of images of so many."""
+        high, wide = (
+            -(-(count - first) // self.step) for count, first in zip(whole, self.first, strict=True)
+        )
+        return high, wide
+
+
+def polyphase(pad: tuple[int, int]) -> list[Phase]:
+    """Return the four phases of an image, as the taps of a window meet them.
+
+    Args:
+        pad: Zeros above and on the left of the image.
+    """
+    found = []
+    for taps in product(range(STEP), repeat=2):
+        firsts = [(tap - zeros) % STEP for tap, zeros in zip(taps, pad, strict=True)]
+        pads = [
+            (zeros - tap + first) // STEP
+            for tap, zeros, first in zip(taps, pad, firsts, strict=True)
+        ]
+        found.append(Phase((firsts[0], firsts[1]), (pads[0], pads[1]), STEP))
+    return found
+
+
+# Costs, in operations of a large product of matrices on vectors of 8 floats.
+PRODUCT_COST = 1.1
+"""Cost of a multiplication of the transformed product."""
+
+TRANSFORM_COST = 37.0
+"""Cost of transforming an element of a tile."""
+
+FILTER_COST, TRAINED_FILTER_COST = 15.0, 80.0
+"""Cost of an element of a transformed filter: only read; or changing, so that two passes transform
+the filters and the third sums them. The latter's break-even was measured as 100 on one processor,
+and as 40 on another."""
+
+STRIDED_FILTER_COST = 8.0
+"""The same for stride 2, whose filters are transformed for each block of tiles."""
+
+START_COST, TRAINING_START_COST = 3e6, 5e6
+"""Overhead of a Winograd pass over direct convolution."""
+
+DEFINITION_COST, FEW_CHANNELS_COST = 1.2, 7.0
+"""An operation of the definition; and that divided by the number of channels is added."""
+
+MEASURED_WIDTH = 8
+"""Vector width of the cost model. With wider vectors, memory and threads cost more operations."""
+
+
+def pays(tiling: WinogradSchedule, *, training: bool) -> bool:
+    """Return whether transforms and products cost less than the definition.
+
+    Args:
+        tiling: The convolution.
+        training: Whether filters change between passes.
+    """
+    tiles = tiling.images * math.prod(tiling.grid)
+    filters = tiling.positions * tiling.channels * tiling.filters / tiling.groups
+    slower = tiling.width / MEASURED_WIDTH
+    filter_cost = TRAINED_FILTER_COST if training else FILTER_COST
+    if tiling.stride > 1:
+        filter_cost = STRIDED_FILTER_COST
+    tiled = (
+        2 * PRODUCT_COST * tiles * filters
+        + TRANSFORM_COST * tiling.positions * tiles * (tiling.channels + tiling.filters)
+        + slower * filter_cost * filters
+        + slower * (TRAINING_START_COST if training else START_COST)
+    )
+    area = tiling.images * math.prod(tiling.output)
+    taps = tiling.filtering.taps if tiling.stride == 1 else (tiling.window / tiling.stride) ** 2
+    weights = filters / tiling.positions * taps
+    few = min(tiling.channels, tiling.filters) / tiling.groups
+    return tiled < (DEFINITION_COST + FEW_CHANNELS_COST / few) * 2 * area * weights
+
 
 STRIDED = {(4, 4), (5, 5), (6, 6)}
 """Filters of stride 2. Those of 3x3 would gain nothing; those of 5x5 have zeros for a sixth row and

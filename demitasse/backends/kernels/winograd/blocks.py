@@ -17,9 +17,7 @@ import numpy as np
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import RUNTIME, Scratch, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, Word, choose, chunk, minimum
-from demitasse.backends.kernels.winograd.schedule import WinogradSchedule, odd_lines
-
-__all__ = ["Block", "ScratchLayout", "Strip", "StripFields", "each_block", "each_strip"]
+from demitasse.backends.kernels.winograd import WinogradSchedule, odd_lines
 
 
 class StripFields(Struct):

@@ -19,6 +19,7 @@ from demitasse.backends.kernels.language.structs import Address, Arguments, Stru
 from demitasse.backends.kernels.language.words import FLOAT
 from demitasse.backends.kernels.products import matrix_products
 from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
+from demitasse.backends.kernels.winograd import WinogradSchedule
 from demitasse.backends.kernels.winograd.blocks import Block, ScratchLayout, StripFields, each_block
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.output_transform import POOLED, back, join
@@ -30,7 +31,6 @@ from demitasse.backends.kernels.winograd.products import (
     on_the_fly_values,
     product_values,
 )
-from demitasse.backends.kernels.winograd.schedule import WinogradSchedule
 from demitasse.backends.kernels.winograd.strided import (
     Strided,
     StridedFields,
@@ -47,8 +47,6 @@ from demitasse.backends.kernels.winograd.transforms import (
     image_values,
     transform,
 )
-
-__all__ = ["WinogradConvolution"]
 
 
 class ConvolutionFields(Struct):

@@ -20,12 +20,9 @@ from demitasse.backends.kernels.language.structs import (
     Values,
 )
 from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, chunk, minimum
+from demitasse.backends.kernels.winograd import WinogradSchedule
 from demitasse.backends.kernels.winograd.matrices import Filtering
-from demitasse.backends.kernels.winograd.schedule import WinogradSchedule
 from demitasse.backends.kernels.winograd.transforms import times_both
-
-__all__ = ["FilterGradient", "Filters"]
-
 
 LARGE = 16 << 20
 """Bytes of transformed filters that exceed every cache."""

@@ -21,11 +21,11 @@ from demitasse.backends.kernels.language.structs import (
 )
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, choose, transposed
 from demitasse.backends.kernels.products import matrix_products
+from demitasse.backends.kernels.winograd import STEP, WinogradSchedule
 from demitasse.backends.kernels.winograd.blocks import Block, ScratchLayout, StripFields, each_block
 from demitasse.backends.kernels.winograd.filters import FilterGradient
 from demitasse.backends.kernels.winograd.matrices import Filtering, Matrices
 from demitasse.backends.kernels.winograd.products import ProductFields, each_panel, product_values
-from demitasse.backends.kernels.winograd.schedule import STEP, WinogradSchedule
 from demitasse.backends.kernels.winograd.strided import (
     PHASES,
     PartFields,
@@ -44,8 +44,6 @@ from demitasse.backends.kernels.winograd.transforms import (
     times_both,
     transform,
 )
-
-__all__ = ["StridedGradient", "TiledGradient", "WinogradGradient", "sum_last"]
 
 
 class GradientFields(Struct):

@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["ALONE", "FINITE", "Filtering", "Matrices", "filtering", "has_filtering", "matrices"]
-
 FIVE = (0.0, -2.0, -0.5, 1.0)
 SIX = (0.0, -1.0, 2.0, -0.5, 1.0)
 EIGHT = (0.0, -1.0, 2.0, -2.0, 0.5, -0.5, 1.0)

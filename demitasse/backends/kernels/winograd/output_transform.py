@@ -26,8 +26,6 @@ from demitasse.backends.kernels.winograd.transforms import (
 )
 from demitasse.backends.ops import LOWEST
 
-__all__ = ["POOLED", "back", "join"]
-
 POOLED = 2
 """Rows and columns of the windows that are pooled; tiles have whole ones of them."""
 

@@ -27,21 +27,10 @@ from demitasse.backends.kernels.language.words import (
     transposed,
 )
 from demitasse.backends.kernels.products import Panels, matrix_products
+from demitasse.backends.kernels.winograd import PANEL, WinogradSchedule
 from demitasse.backends.kernels.winograd.blocks import Block, ScratchLayout
 from demitasse.backends.kernels.winograd.matrices import Filtering
-from demitasse.backends.kernels.winograd.schedule import PANEL, WinogradSchedule
 from demitasse.backends.kernels.winograd.transforms import times_both
-
-__all__ = [
-    "OnTheFlyFields",
-    "Panel",
-    "ProductFields",
-    "each_panel",
-    "multiply_on_the_fly",
-    "on_the_fly_values",
-    "product_values",
-]
-
 
 COLUMNS = 6
 """Integers of an entry of the table of panels."""

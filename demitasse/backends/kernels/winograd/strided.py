@@ -31,26 +31,11 @@ from demitasse.backends.kernels.language.words import (
     transposed,
 )
 from demitasse.backends.kernels.products import matrix_products
+from demitasse.backends.kernels.winograd import STEP, WinogradSchedule
 from demitasse.backends.kernels.winograd.blocks import Block, ScratchLayout
 from demitasse.backends.kernels.winograd.matrices import Matrices
 from demitasse.backends.kernels.winograd.products import ProductFields
-from demitasse.backends.kernels.winograd.schedule import STEP, WinogradSchedule
 from demitasse.backends.kernels.winograd.transforms import times_both
-
-__all__ = [
-    "PHASES",
-    "PartFields",
-    "Strided",
-    "StridedFields",
-    "each_part",
-    "multiply_strided",
-    "part_values",
-    "phase_taps",
-    "rows_of_taps",
-    "strided_of",
-    "strided_values",
-    "tap_places",
-]
 
 PHASES = STEP**2
 

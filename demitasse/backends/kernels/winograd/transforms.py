@@ -20,15 +20,9 @@ from demitasse.backends.kernels.language.words import (
     fma,
 )
 from demitasse.backends.kernels.padding import Padded, bordered
+from demitasse.backends.kernels.winograd import Phase
 from demitasse.backends.kernels.winograd.blocks import Block, StripFields, each_strip
 from demitasse.backends.kernels.winograd.matrices import Filtering
-from demitasse.backends.kernels.winograd.schedule import Phase
-
-__all__ = [
-    "ImageFields", "OutputFields", "Piece", "Positions", "cut", "each_vector", "image_values",
-    "rows_of_product", "some_rows", "times_both", "times_vectors", "transform",
-]  # fmt: skip
-
 
 IN_REGISTERS = {4: 20, 8: 12, 16: 20}
 """Floats of a vector -> vectors between the two matrices, up to which most stay in registers. In

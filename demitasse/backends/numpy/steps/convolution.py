@@ -14,9 +14,6 @@ from demitasse.backends.numpy.step import NEEDS_BOTTOM, Engine, HostStep
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 from demitasse.backends.windows import ConvGeometry
 
-__all__ = ["ConvStep", "DeconvStep", "WindowStep"]
-
-
 O = TypeVar("O", bound=ops.Conv)  # noqa: E741 - the type of the operation
 
 

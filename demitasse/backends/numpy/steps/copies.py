@@ -10,8 +10,6 @@ from demitasse.backends import ops
 from demitasse.backends.numpy.step import NEEDS_BOTTOM, Engine, HostStep
 from demitasse.backends.step import Declined, Operands, decline_in_place, share
 
-__all__ = ["ConcatStep", "SplitStep"]
-
 
 class ConcatStep(HostStep[ops.Concat]):
     """Bottoms side by side along one axis."""

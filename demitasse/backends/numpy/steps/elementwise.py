@@ -11,9 +11,6 @@ from demitasse.backends import normal, ops
 from demitasse.backends.numpy.step import NEEDS_BOTTOM, Engine, HostStep
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 
-__all__ = ["FUNCTIONS", "BatchNormStep", "LRNStep", "ScaleStep", "SumStep", "activation"]
-
-
 PART = 16384
 """Elements: a handful of such arrays lies in the second cache."""
 

@@ -8,8 +8,6 @@ from demitasse.backends import ops
 from demitasse.backends.numpy.step import NEEDS_BOTTOM, Engine, HostStep
 from demitasse.backends.step import Operands, decline_in_place
 
-__all__ = ["InnerProductStep"]
-
 FEW = 4
 """Rows are few when there are this many times more outputs."""
 

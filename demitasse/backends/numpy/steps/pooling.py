@@ -13,12 +13,6 @@ from demitasse.backends.numpy.step import NEEDS_BOTTOM, Engine, HostStep
 from demitasse.backends.step import Declined, Operands, decline_in_place
 from demitasse.backends.windows import Shape, Window
 
-__all__ = [
-    "LEAD", "AverageStep", "GlobalAverageStep", "GlobalMaxStep", "MaxStep", "Phases", "PoolStep",
-    "pool",
-]  # fmt: skip
-
-
 LEAD = 2
 """Axes before the spatial ones: images and channels, which pooling does not tell apart."""
 

@@ -1,7 +1,8 @@
-"""Calls of our kernels from Steps: their arguments, and filters that follow a parameter."""
+"""Calls of kernels, and descriptions of their images and epilogues."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -9,8 +10,11 @@ from typing import Protocol
 
 import numpy as np
 
+from demitasse.backends import ops
 from demitasse.backends.arrays import address
+from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.onednn.arguments import (
     Argument,
     InputArg,
@@ -19,13 +23,80 @@ from demitasse.backends.onednn.arguments import (
     layout_uses,
 )
 from demitasse.backends.onednn.library.engine import Engine
+from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
+from demitasse.backends.onednn.step import op_title
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
-from demitasse.backends.step import LayoutUse, Memory
+from demitasse.backends.step import Declined, LayoutUse, Memory
 
-__all__ = [
-    "ChannelCall", "ConvCall", "FilterCall", "FilterGradientCall", "HoldsFilters", "KernelCall",
-    "spoils",
-]  # fmt: skip
+IMAGE_AXES = 4
+
+
+def images_of(layout: Layout) -> Images | None:
+    """Return a layout of (N, C, H, W) as kernels know it.
+
+    None where there are other axes, or channels lie neither side by side nor in blocks, or are
+    padded.
+    """
+    if len(layout.shape) != IMAGE_AXES:
+        return None
+    loops: dict[int, list[tuple[int, int]]] = {axis: [] for axis in range(4)}
+    n, c, h, w = shape = layout.shape
+    plain = [(axis, count, math.prod(shape[axis + 1 :])) for axis, count in enumerate(shape)]
+    for axis, count, stride in plain if layout.plain else layout.key[1]:
+        loops[axis].append((count, stride))
+    channels = loops[1]
+    if any(len(loops[axis]) > 1 for axis in (0, 2, 3)) or not 1 <= len(channels) <= 2:
+        return None
+    block, side_by_side = channels[-1]
+    if side_by_side != 1 or math.prod(count for count, _ in channels) != c:
+        return None
+    image, row, column = (loops[axis][0][1] if loops[axis] else layout.size for axis in (0, 2, 3))
+    if w == 1 < h:  # pixels follow each other as rows do
+        column = row
+    return Images((n, c, h, w), image, row, column, block, channels[0][1] if block < c else 0)
+
+
+def in_padded_blocks(engine: Engine, layout: Layout) -> Images | None:
+    """Return the images of a layout in blocks with the channels that fill the last; else None."""
+    if layout is not channel_blocks(engine, layout.shape, BLOCK):
+        return None
+    n, c, h, w = layout.shape
+    return Images.in_blocks((n, -(-c // BLOCK) * BLOCK, h, w), BLOCK)
+
+
+def images_in_vectors(layout: Layout, width: int) -> Images | None:
+    """Return the images of a layout; None where it has no vectors of so many channels."""
+    images = images_of(layout)
+    return images if images is not None and images.fits(width) else None
+
+
+SIX = (0.0, 6.0)
+"""The limits of ReLU6."""
+
+
+def rectifier_of(then: ops.Activation | None) -> Rectifier:
+    """Return what our kernels do for an activation, or for none.
+
+    Raises:
+        Declined: It is none of theirs.
+    """
+    if then is None:
+        return NOTHING
+    if then.function == "clip":
+        low, high = then.parameters
+        return Rectifier(limits=(low, high))
+    if then.function == "relu6" and not any(then.parameters):
+        return Rectifier(limits=SIX)
+    if then.function == "relu":
+        slope = then.parameters[0] if then.parameters else 0.0
+        if slope >= 0:  # so it is monotone, and its gradient known from the result
+            return Rectifier(slope=slope)
+    message = (
+        f"{op_title(then)} runs by itself; oneDNN appends ReLU with a slope of at least 0, "
+        "our kernels also ReLU6 and Clip"
+    )
+    raise Declined(message)
 
 
 class _Follower:

@@ -11,8 +11,6 @@ from demitasse.backends.onednn.library.engine import Engine
 if TYPE_CHECKING:
     from demitasse.backends.kernels.channel_affine import GateGradient, Gates
 
-__all__ = ["GateCall", "GateGradientCall", "GatePorts"]
-
 
 class GateCall(KernelCall):
     """y = x * gate + other, or without the other.

@@ -20,9 +20,6 @@ from demitasse.backends.onednn.threads import wanted
 if TYPE_CHECKING:
     from demitasse.backends.onednn.jit_adapters.norms import PlaneCall
 
-__all__ = ["OverlapCall", "overlap_call", "overlaps", "plane_call"]
-
-
 IMAGE_AXES = 4
 
 LARGE = 4 << 20

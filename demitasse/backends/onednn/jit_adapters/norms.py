@@ -14,8 +14,12 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels import norm
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.arguments import Argument, GradArg, InputArg, OutputArg, ParamArg
-from demitasse.backends.onednn.jit_adapters.calls import KernelCall, spoils
-from demitasse.backends.onednn.jit_adapters.images import images_of, in_padded_blocks
+from demitasse.backends.onednn.jit_adapters.calls import (
+    KernelCall,
+    images_of,
+    in_padded_blocks,
+    spoils,
+)
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -29,16 +33,6 @@ if TYPE_CHECKING:
     from demitasse.backends.kernels.channel_affine import GateGradient, Gates
     from demitasse.backends.kernels.norm.backward import GradientFanout, NormalizationGradient
     from demitasse.backends.kernels.norm.forward import Normalization, PlaneNorm
-
-__all__ = [
-    "NormCall",
-    "NormFanoutCall",
-    "NormGradientCall",
-    "PlaneCall",
-    "gate_kernels",
-    "norm_kernel",
-    "plane_norm_kernel",
-]  # fmt: skip
 
 
 def norm_kernel(engine: Engine, parts: NormParts, layout: Layout) -> Normalization | None:

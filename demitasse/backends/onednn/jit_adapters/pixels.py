@@ -9,9 +9,12 @@ from demitasse.backends.kernels.pointwise import plan_pointwise
 from demitasse.backends.kernels.rectifier import Rectifier
 from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.onednn.arguments import Argument, InputArg, OutputArg, ParamArg
-from demitasse.backends.onednn.jit_adapters.calls import KernelCall
-from demitasse.backends.onednn.jit_adapters.images import images_in_vectors, images_of
-from demitasse.backends.onednn.jit_adapters.rectifiers import rectifier_of
+from demitasse.backends.onednn.jit_adapters.calls import (
+    KernelCall,
+    images_in_vectors,
+    images_of,
+    rectifier_of,
+)
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.threads import wanted
@@ -22,11 +25,9 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from demitasse.backends.kernels.few_rows import FewRows, Then
+    from demitasse.backends.kernels.products import FewRows, Then
     from demitasse.backends.onednn.jit_adapters.unary import OffsetCall
     from demitasse.backends.onednn.steps.conv_operands import Folded
-
-__all__ = ["RowsCall", "pointwise_call", "rows_call", "separable_call"]
 
 
 def pointwise_call(
@@ -125,14 +126,14 @@ def rows_call(
     Raises:
         Declined: The kernel does not do what follows.
     """
-    from demitasse.backends.kernels.few_rows import FewRows
+    from demitasse.backends.kernels.products import FewRows
 
     tuning = engine.tuning.as_set(wanted())
     rows, (panel, columns) = source.layout.shape[0], _panel(weight.layout)
     off = "few_rows" in tuning.without
     if off or not tuning.width or not panel or panel % tuning.width:
         return None
-    from demitasse.backends.kernels.few_rows import MOST_ROWS
+    from demitasse.backends.kernels.products import MOST_ROWS
 
     if rows > MOST_ROWS[tuning.width]:
         return None

@@ -22,9 +22,6 @@ from demitasse.backends.step import Declined, Operand, Operands
 if TYPE_CHECKING:
     from demitasse.backends.kernels.recurrence.forward import Recurrence, Squashing
 
-__all__ = ["LearnedSteps", "OutputCall", "StepsCall", "learned_steps", "output_call", "steps_call"]
-
-
 LARGE = 1 << 20
 """Weights of the hidden state from which on the library's products are faster in training."""
 

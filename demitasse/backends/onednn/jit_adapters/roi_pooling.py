@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     Regions = RegionMaxima | RegionMeans
 
-__all__ = ["RegionCall"]
-
 
 class RegionCall(KernelCall):
     """A kernel that pools the bins of regions.

@@ -9,8 +9,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.onednn.arguments import InputArg, OutputArg
-from demitasse.backends.onednn.jit_adapters.calls import KernelCall
-from demitasse.backends.onednn.jit_adapters.images import images_of
+from demitasse.backends.onednn.jit_adapters.calls import KernelCall, images_of
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.threads import wanted
@@ -18,16 +17,10 @@ from demitasse.backends.step import Declined
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.elementwise import Elementwise
-    from demitasse.backends.kernels.interpolation import Interpolation
     from demitasse.backends.kernels.l2_normalize import L2Normalize
+    from demitasse.backends.kernels.resize import Interpolation
     from demitasse.backends.kernels.small_axis_softmax import SmallAxisSoftmax
     from demitasse.backends.onednn.jit_adapters.roi_pooling import RegionCall
-
-__all__ = [
-    "ElementwiseCall", "LRNCall", "LRNGradientCall", "MapCall", "Maps", "Offset", "OffsetCall",
-    "Response", "elementwise_call", "factors_call", "interpolation_kernel", "lengths_kernel",
-    "lrn_kernel", "map_call", "means_call", "region_call", "rows_kernel",
-]  # fmt: skip
 
 
 def elementwise_call(
@@ -95,7 +88,7 @@ def interpolation_kernel(engine: Engine, op: ops.Interpolation) -> Interpolation
     if not tuning.width:
         return None
     from demitasse.backends.kernels.images import Images
-    from demitasse.backends.kernels.interpolation import Interpolation
+    from demitasse.backends.kernels.resize import Interpolation
 
     n, c, *bottom = op.bottom
     x, y = (Images.in_blocks((n, c, h, w), c) for h, w in (bottom, op.top[2:]))

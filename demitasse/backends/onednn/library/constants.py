@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["Algorithm", "Arg", "Normalization", "Pass", "Query"]
-
 
 class Pass(IntEnum):
     """Propagation kinds of a forward primitive."""

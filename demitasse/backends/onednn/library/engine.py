@@ -38,8 +38,6 @@ from demitasse.backends.step import Declined
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DeviceError, ErrorCode
 
-__all__ = ["Engine", "engine"]
-
 SLAB = 1 << 20
 """Elements that are moved to a layout at a time, of an array that is given back."""
 

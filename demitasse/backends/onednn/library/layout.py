@@ -17,18 +17,6 @@ from demitasse.backends.onednn.library.library import check, create
 from demitasse.backends.step import Declined
 from demitasse.errors import DeviceError
 
-__all__ = [
-    "Layout",
-    "any_layout",
-    "dims",
-    "layout_of",
-    "layout_with_tag",
-    "part",
-    "plain",
-    "slabs",
-    "strided",
-]
-
 MOST_AXES = 12
 """The library's limit."""
 

@@ -27,20 +27,6 @@ from demitasse.backends.kernels.team import install
 from demitasse.core.config import settings
 from demitasse.errors import DeviceError, ErrorCode
 
-__all__ = [
-    "AVX2",
-    "AVX512",
-    "Status",
-    "check",
-    "create",
-    "declare",
-    "drop_code_pages",
-    "failure",
-    "load",
-    "status",
-]  # fmt: skip
-
-
 NAMES = {
     "darwin": ("libdnnl.3.dylib", "libdnnl.dylib"),
     "win32": ("dnnl.dll",),

@@ -32,11 +32,6 @@ from demitasse.errors import DeviceError, ErrorCode
 if TYPE_CHECKING:
     from demitasse.backends.onednn.library.engine import Engine
 
-__all__ = [
-    "BLOCK", "CodeFamily", "Description", "Function", "Primitive", "Stream", "candidates",
-    "channel_blocks", "in_some_layout", "lent_attributes", "make_attributes",
-]  # fmt: skip
-
 
 class _Argument(ctypes.Structure):
     _fields_ = (("role", c_int), ("memory", c_void_p))

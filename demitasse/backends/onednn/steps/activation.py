@@ -1,24 +1,140 @@
-"""Elementwise functions, in place or not, in whatever layout the data is."""
+"""Activations and PReLU, alone and behind primitives.
+
+The library's own ReLU takes the larger of 0 and x, by an instruction that returns 0 for NaN, which
+hides the divergence of a net. Its HardSwish, x * clip(alpha * x + beta, 0, 1), multiplies x with 1
+or 0 if alpha is infinite, and keeps NaN; minus infinity becomes NaN, as in Caffe, where it is
+multiplied with the slope of 0. Adding 0 then makes the negative zeros positive.
+
+Fewer instructions do the same behind a convolution: what is below 0 is multiplied with negative
+zero, which gives zero, or NaN of minus infinity. With a negative
+slope, such a value is multiplied with the slope.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
+import numpy as np
+
 from demitasse.backends import ops
-from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
+from demitasse.backends.arrays import aligned
+from demitasse.backends.onednn.arguments import Argument, Call, GradArg, InputArg, OutputArg
 from demitasse.backends.onednn.library import primitive
-from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass
+from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.library.primitive import (
+    Description,
+    Function,
+    in_some_layout,
+    lent_attributes,
+)
 from demitasse.backends.onednn.step import OnednnStep, op_title
-from demitasse.backends.onednn.steps.rectifier import RECTIFIER, rectified
 from demitasse.backends.step import Declined, LayoutUse, Operand, Operands
 
-__all__ = ["FUNCTIONS", "ActivationStep", "post_ops"]
+Fixed = tuple[int, int, np.ndarray]
+"""An argument that is a buffer of our own: its role, its descriptor, the buffer."""
+
+RECTIFIER: Sequence[Function] = ((Algorithm.HARDSWISH, math.inf, 0.0), (Algorithm.LINEAR, 1.0, 0.0))
+"""Post-operation of a primitive."""
+
+
+def rectified(engine: Engine, source: InputArg, target: OutputArg, layout: Layout) -> Call:
+    """Return ReLU by itself: the functions after a sum that changes nothing, with negative zero.
+
+    Args:
+        engine: The engine.
+        source: The blob that is read.
+        target: That which is written.
+        layout: Of both.
+
+    Raises:
+        Declined: The library has no primitive for it.
+    """
+    # one row, whatever the layout: the library has no fast sum with one number for most layouts
+    row, one = engine.plain((layout.size,)).handle, engine.plain((1,)).handle
+    source.descriptor = target.descriptor = row
+    describe = partial(_sum, engine, row, one)
+    call = Call(engine, describe(), [source, target], [(Arg.SECOND_SRC, one, _negative_zero())])
+    call.primitive.forget(describe)  # what is before it often rectifies in its place
+    return call
+
+
+def _sum(engine: Engine, row: int, one: int) -> Description:
+    with lent_attributes(engine.library, functions=RECTIFIER) as lent:
+        return engine.describe("binary", Algorithm.ADD, row, one, row, lent)
+
+
+def rectifying(
+    engine: Engine,
+    describe: Callable[[int], Description],
+    plain: Description,
+    axes: int,
+    other: int | None = None,
+    slope: float = 0.0,
+) -> tuple[Description, list[Fixed]]:
+    """Return a primitive with an appended ReLU, and the ReLU's arguments.
+
+    Args:
+        engine: The engine.
+        describe: Returns the primitive with the given attributes.
+        plain: The same primitive without ReLU.
+        axes: How many its result has.
+        other: Descriptor of an array that is added before; None for none.
+        slope: Of what is below 0.
+
+    Raises:
+        Declined: The library has none.
+    """
+    with suppress(Declined):
+        found, role = sloping(engine, describe, plain, 0, other)
+        number = _number(slope) if slope else _negative_zero()
+        return found, [(role, engine.plain((1,) * axes).handle, number)]
+    functions = [(Algorithm.RELU, slope, 0.0)] if slope else RECTIFIER
+    with lent_attributes(engine.library, other=other, functions=functions) as lent:
+        return describe(lent), []
+
+
+def sloping(
+    engine: Engine,
+    describe: Callable[[int], Description],
+    plain: Description,
+    mask: int,
+    other: int | None = None,
+) -> tuple[Description, int]:
+    """Return a primitive that multiplies what is below 0 with slopes, and the slopes' role.
+
+    Args:
+        engine: The engine.
+        describe: Returns the primitive with the given attributes.
+        plain: The same primitive without ReLU.
+        mask: By which axes the slopes differ; 0 for one slope.
+        other: Descriptor of an array that is added before; None for none.
+
+    Raises:
+        Declined: The library has none, or runs other code than without slopes.
+    """
+    with lent_attributes(engine.library, other=other, slopes=mask) as lent:
+        found = describe(lent)
+    if found.family is not plain.family:
+        message = f"slopes behind {plain.implementation}, in place of which oneDNN would run "
+        raise Declined(message + found.implementation)
+    return found, Arg.SLOPE if other is None else Arg.SECOND_SLOPE
+
+
+def _negative_zero() -> np.ndarray:
+    return _number(-0.0)
+
+
+def _number(value: float) -> np.ndarray:
+    number = aligned(1)
+    number[0] = value
+    return number
 
 
 @dataclass(frozen=True)
@@ -156,3 +272,114 @@ class ActivationStep(OnednnStep[ops.Activation]):
             OutputArg(Arg.DIFF_SRC, bottom, layout, diff=True),
         ]
         self.backward_calls = [Call(self.engine, found, arguments)]
+
+
+DATA_AXES = (2, 3, 4, 5)
+
+
+class PReLUStep(OnednnStep[ops.PReLU]):
+    """In whatever layout the data is, in place or not. In place, the gradient takes a copy."""
+
+    backward_replayable = False
+
+    def __init__(self, engine: Engine, op: ops.PReLU, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        axes = len(op.bottom)
+        if op.shared:
+            message = "one slope for all channels; oneDNN takes one for each"
+            raise Declined(message)
+        if axes not in DATA_AXES:
+            message = f"{axes} axes; oneDNN takes 2 to 5"
+            raise Declined(message)
+        if at.in_place and math.prod(op.bottom) == op.bottom[1]:
+            # as many slopes as values: threads of the library's kernel overlap by part of a vector
+            message = "one value for each slope, in place; oneDNN would multiply some of them twice"
+            raise Declined(message)
+        self.spread = (1, op.bottom[1], *[1] * (axes - 2))
+        self.keeps_input = at.in_place and at.backward
+        self.known = at.saved("input", op.bottom).blob if self.keeps_input else at.bottom[0]
+
+    def prepare(self) -> None:
+        expected = self.expected(self.at.bottom[0], self.op.bottom)
+        in_some_layout(self.engine, expected, self._prepare_in)
+
+    def _prepare_in(self, layout: Layout) -> None:
+        found = self._describe(layout)
+        if self.at.backward:
+            self._gradient(found, layout)
+        self._forward(found, layout)
+
+    def _describe(self, layout: Layout) -> Description:
+        return self.engine.describe(
+            "prelu_forward",
+            Pass.TRAINING if self.at.backward else Pass.INFERENCE,
+            layout.handle,
+            self.engine.any(self.spread),
+            layout.handle,
+            self.engine.attributes,
+        )
+
+    def _gradient(self, hint: Description, layout: Layout) -> Description:
+        slopes = hint.descriptor(Query.WEIGHTS)
+        return self.engine.describe(
+            "prelu_backward",
+            layout.handle,
+            slopes,
+            layout.handle,
+            slopes,
+            layout.handle,
+            hint.handle,
+            self.engine.attributes,
+        )
+
+    def _forward(self, found: Description, layout: Layout) -> None:
+        at = self.at
+        self.hint, self.layout = found, layout
+        source = InputArg(Arg.SRC, at.bottom[0], layout)
+        arguments = [
+            source,
+            InputArg(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS)),
+            OutputArg(Arg.DST, at.top[0], layout),
+        ]
+        call = Call(self.engine, found, arguments)
+        keep = [SaveInput(self.engine, source, self.known)] if self.keeps_input else []
+        self.forward_calls = [*keep, call]
+
+    def prepare_backward(self) -> None:
+        at, layout, engine = self.at, self.layout, self.engine
+        found = self._gradient(self.hint, layout)
+        slopes = found.layout(Query.DIFF_WEIGHTS)
+        self.source = InputArg(Arg.SRC, self.known, layout)
+        arguments: list[Argument] = [
+            self.source,
+            InputArg(Arg.WEIGHTS, at.params[0], found.layout(Query.WEIGHTS)),
+            InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True),
+        ]
+        unwanted: list[Fixed] = []
+        if at.param_propagate_down[0]:
+            arguments.append(GradArg(Arg.DIFF_WEIGHTS, at.params[0], slopes))
+        else:
+            lent = engine.scratch_for(Arg.DIFF_WEIGHTS, slopes.size)
+            unwanted.append((Arg.DIFF_WEIGHTS, slopes.handle, lent))
+        if at.propagate_down[0]:
+            arguments.append(OutputArg(Arg.DIFF_SRC, at.bottom[0], layout, diff=True))
+        else:
+            lent = engine.scratch_for(Arg.DIFF_SRC, layout.size)
+            unwanted.append((Arg.DIFF_SRC, layout.handle, lent))
+        self.backward_calls = [Call(engine, found, arguments, unwanted)]
+
+    def backward(self) -> None:
+        x = self.source.array()[: self.layout.size]
+        if math.isfinite(np.dot(x, x)):
+            super().backward()
+        else:
+            self._backward_with_nan()
+
+    def _backward_with_nan(self) -> None:
+        at, x, dy = self.at, self.known.read(), self.at.top[0].read_diff()
+        if at.param_propagate_down[0]:
+            others = tuple(axis for axis in range(x.ndim) if axis != 1)
+            at.params[0].add_diff(np.sum(dy * np.minimum(x, 0.0), axis=others))
+        if at.propagate_down[0]:
+            slopes = at.params[0].read().reshape(self.spread)
+            at.bottom[0].write_diff(dy * np.where(x > 0, np.float32(1.0), slopes))

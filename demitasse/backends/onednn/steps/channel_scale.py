@@ -17,8 +17,6 @@ from demitasse.backends.onednn.library.primitive import in_some_layout, lent_att
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.step import Declined, Operand, Operands
 
-__all__ = ["AxpyStep", "ChannelScaleStep"]
-
 
 class _ChannelScaleStep(OnednnStep[ops.Axpy | ops.Scale]):
     """y = x * gate + other, in the layout of x.

@@ -19,8 +19,6 @@ from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.onednn.steps.slice import along, part_copy
 from demitasse.backends.step import Declined, LayoutUse, Operand, Operands, decline_in_place
 
-__all__ = ["ConcatStep", "InPlaceConcat"]
-
 
 class ConcatStep(OnednnStep[ops.Concat]):
     """Every bottom in the layout it is in; the top in one that oneDNN finds.

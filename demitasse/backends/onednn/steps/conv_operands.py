@@ -11,8 +11,6 @@ from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.onednn.arguments import Argument, GradArg, InputArg, OutputArg
 from demitasse.backends.step import Layouts, Operand
 
-__all__ = ["ConvOperands", "Folded", "GradientOperands"]
-
 
 class Folded:
     """Weights and offsets folded from several layers' parameters.

@@ -21,10 +21,12 @@ from demitasse.backends.onednn.arguments import (
     OutputArg,
     ParamArg,
 )
-from demitasse.backends.onednn.jit_adapters.convolutions.direct import DirectKernels
+from demitasse.backends.onednn.jit_adapters.calls import rectifier_of
+from demitasse.backends.onednn.jit_adapters.convolutions.few_channels import (
+    DirectKernels,
+    transposed_kernels,
+)
 from demitasse.backends.onednn.jit_adapters.convolutions.selection import conv_kernels
-from demitasse.backends.onednn.jit_adapters.convolutions.transposed import transposed_kernels
-from demitasse.backends.onednn.jit_adapters.rectifiers import rectifier_of
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims
@@ -36,17 +38,11 @@ from demitasse.backends.onednn.library.primitive import (
     lent_attributes,
 )
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable, op_title
+from demitasse.backends.onednn.steps.activation import Fixed, rectifying, sloping
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, Folded, GradientOperands
 from demitasse.backends.onednn.steps.pooling import PoolStep
-from demitasse.backends.onednn.steps.rectifier import Fixed, rectifying, sloping
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 from demitasse.backends.windows import ConvGeometry
-
-__all__ = [
-    "ConvStep",
-    "WindowStep",
-]
-
 
 C = TypeVar("C", bound=ops.Conv)
 

@@ -28,8 +28,6 @@ from demitasse.backends.windows import ConvGeometry
 if TYPE_CHECKING:
     from demitasse.backends.onednn.jit_adapters.calls import ConvCall
 
-__all__ = ["DeconvStep"]
-
 
 class DeconvStep(WindowStep[ops.Deconv]):
     """Bottom = maps, top = image, as the convolution sees them."""

@@ -1,26 +1,95 @@
-"""Functions of every element that the library lacks, or gives other results for, in our kernels.
-
-The library's own make numbers of NaN, which would hide that a net has diverged.
-"""
+"""Elementwise Steps: sums, products, Dropout, constants."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from ctypes import c_float, c_void_p
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.onednn.arguments import InputArg, OutputArg, written_layout
+from demitasse.backends.arrays import aligned
+from demitasse.backends.onednn.arguments import Argument, Call, InputArg, OutputArg, written_layout
 from demitasse.backends.onednn.jit_adapters.unary import elementwise_call
-from demitasse.backends.onednn.library.constants import Arg
+from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
+from demitasse.backends.onednn.library.primitive import lent_attributes
 from demitasse.backends.onednn.step import OnednnStep, Runnable
-from demitasse.backends.onednn.steps.activation import SaveInput
+from demitasse.backends.onednn.steps.activation import SaveInput, post_ops
 from demitasse.backends.step import Declined, Operand, Operands
 
-__all__ = ["FUNCTIONS", "CombinationStep", "ElementwiseStep"]
+ONES = (1.0, 1.0)
+"""Factors of a plain sum of two."""
+
+
+def summed(
+    engine: Engine,
+    sources: Sequence[Operand],
+    factors: Sequence[float],
+    target: Operand,
+    layout: Layout,
+    *,
+    diff: bool = False,
+) -> Call:
+    """Return target = sum of factor * source, all in one layout.
+
+    Args:
+        engine: The engine.
+        sources: The blobs to add.
+        factors: What each is multiplied with.
+        target: The blob to overwrite.
+        layout: Of all of them.
+        diff: Whether their gradients are meant.
+
+    Raises:
+        Declined: The library has no primitive for it.
+    """
+    if tuple(factors) == ONES:
+        with suppress(Declined):
+            return added(engine, sources, target, layout, engine.attributes, diff=diff)
+    count = len(sources)
+    found = engine.describe(
+        "sum",
+        layout.handle,
+        count,
+        (c_float * count)(*factors),
+        (c_void_p * count)(*[layout.handle] * count),
+        engine.attributes,
+        general=True,  # made of reorders, which are good
+    )
+    arguments = [
+        InputArg(Arg.MULTIPLE_SRC + i, blob, layout, diff=diff) for i, blob in enumerate(sources)
+    ]
+    return Call(engine, found, [*arguments, OutputArg(Arg.DST, target, layout, diff=diff)])
+
+
+def added(
+    engine: Engine,
+    sources: Sequence[Operand],
+    target: Operand,
+    layout: Layout,
+    attributes: int,
+    *,
+    diff: bool = False,
+) -> Call:
+    """Return the plain sum of two blobs, and what attributes say is done to it.
+
+    Raises:
+        Declined: The library has no good primitive for it.
+    """
+    one, two = sources
+    found = engine.describe("binary", Algorithm.ADD, *[layout.handle] * 3, attributes)
+    arguments = [
+        InputArg(Arg.SRC, one, layout, diff=diff),
+        InputArg(Arg.SECOND_SRC, two, layout, diff=diff),
+        OutputArg(Arg.DST, target, layout, diff=diff),
+    ]
+    return Call(engine, found, arguments)
 
 
 @dataclass(frozen=True)
@@ -221,3 +290,180 @@ def _row(engine: Engine, at: Operands, *, padded: bool) -> Layout:
         if not layout.plain and (padded or layout.size == math.prod(shape)):
             return layout
     return engine.plain((math.prod(shape),))
+
+
+IMAGES = 3
+"""Axes from which on there are channels and places."""
+
+
+class SumStep(OnednnStep[ops.Eltwise]):
+    """y = sum of c_i * x_i, in one layout."""
+
+    def __init__(self, engine: Engine, op: ops.Eltwise, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        if op.operation != "SUM":
+            message = f"{op.operation}; oneDNN's Step is for SUM"
+            raise Declined(message)
+        memories = {id(blob.data_memory) for blob in (*at.bottom, *at.top)}
+        if len(memories) <= len(at.bottom):
+            message = "blobs that share a memory; oneDNN adds different ones"
+            raise Declined(message)
+        if not op.shape:
+            message = "0 axes; oneDNN takes 1 to 12"
+            raise Declined(message)
+
+    def prepare(self) -> None:
+        at = self.at
+        self.layout = self._layout()
+        call = summed(self.engine, at.bottom, self.op.coefficients, at.top[0], self.layout)
+        self.forward_calls = [call]
+
+    def _layout(self) -> Layout:
+        """Return the first bottom's layout, or channels last in place of C order.
+
+        Without gradients, one bottom with channels last suffices: Steps that write the other
+        bottoms, such as convolutions with pooling, can then write channels last too.
+        """
+        at, shape = self.at, self.op.shape
+        found = [self.expected(blob, shape) for blob in at.bottom]
+        if len(shape) < IMAGES or (at.backward and not found[0].plain):
+            return found[0]
+        last = self.engine.innermost_layout(shape, 1)
+        return last if last in found else found[0]
+
+    def with_activation(self, then: ops.Activation, target: Operand) -> Call:
+        """Return the sum with an activation after it, in the same layout.
+
+        Raises:
+            Declined: The library does not do it.
+        """
+        if self.op.coefficients != ONES:
+            message = f"coefficients {self.op.coefficients}; oneDNN appends to plain sums of two"
+            raise Declined(message)
+        with lent_attributes(self.engine.library, functions=post_ops(then)) as lent:
+            return added(self.engine, self.at.bottom, target, self.layout, lent)
+
+    def prepare_backward(self) -> None:
+        at = self.at
+        layout = self.expected(at.top[0], self.op.shape, diff=True)
+        for blob, factor, wanted in zip(
+            at.bottom, self.op.coefficients, at.propagate_down, strict=True
+        ):
+            if wanted:
+                self.backward_calls.append(self._scaled(factor, blob, layout))
+
+    def _scaled(self, factor: float, target: Operand, layout: Layout) -> Call:
+        """Return the gradient of one bottom: the top's times a factor."""
+        found = self.engine.describe(
+            "eltwise_forward",
+            Pass.INFERENCE,
+            Algorithm.LINEAR,
+            layout.handle,
+            layout.handle,
+            factor,
+            0.0,
+            self.engine.attributes,
+        )
+        arguments = [
+            InputArg(Arg.SRC, self.at.top[0], layout, diff=True),
+            OutputArg(Arg.DST, target, layout, diff=True),
+        ]
+        return Call(self.engine, found, arguments)
+
+
+class DropoutStep(OnednnStep[ops.Dropout]):
+    """y = x * mask and dx = dy * mask; nothing, or a copy, where the mask would be 1.
+
+    Where elements are dropped the mask is made in C order, since the layer's random words are, and
+    brought into the layout of the data once a pass. Else it is one number.
+    """
+
+    def __init__(self, engine: Engine, op: ops.Dropout, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        self.shape = at.bottom[0].shape
+        self.mask: np.ndarray | None = None
+
+    def prepare(self) -> None:
+        at = self.at
+        self.layout = self.expected(at.bottom[0], self.shape)
+        if self.op.drops:
+            self.mask = aligned(self.layout.size)
+            self.kept_bytes = self.mask.nbytes
+        elif self.op.factor != 1:
+            self.mask = aligned(1)
+            self.mask[...] = self.op.factor
+        if self._works:
+            self.forward_calls = [self._call(at.bottom[0], at.top[0], diff=False)]
+
+    @property
+    def deferrable(self) -> bool:
+        return not self.op.drops
+
+    replayable = deferrable
+
+    def forward(self) -> None:
+        if self.op.drops and self.mask is not None:
+            self._fill(self.mask)
+        super().forward()
+
+    def prepare_backward(self) -> None:
+        at = self.at
+        if at.propagate_down[0] and self._works:
+            self.backward_calls = [self._call(at.top[0], at.bottom[0], diff=True)]
+
+    @property
+    def _works(self) -> bool:
+        """True if there is something to do at all."""
+        return self.mask is not None or not self.at.in_place
+
+    def _call(self, source: Operand, target: Operand, *, diff: bool) -> Call:
+        """Return target = source * mask, or a copy."""
+        layout, mask = self.layout, self.mask
+        # all arrays are in one layout, so the primitive may take them for rows of numbers
+        row = self.engine.plain((layout.size,)).handle
+        second = row if mask is None else self.engine.plain(mask.shape).handle
+        function = Algorithm.MAX if mask is None else Algorithm.MUL
+        found = self.engine.describe("binary", function, row, second, row, self.engine.attributes)
+        arguments: list[Argument] = [InputArg(Arg.SRC, source, layout, diff=diff)]
+        if mask is None:  # max(x, x), which is a copy
+            arguments.append(InputArg(Arg.SECOND_SRC, source, layout, diff=diff))
+        arguments.append(OutputArg(Arg.DST, target, layout, diff=diff))
+        for argument in arguments:
+            argument.descriptor = row
+        fixed = [] if mask is None else [(int(Arg.SECOND_SRC), second, mask)]
+        return Call(self.engine, found, arguments, fixed)
+
+    def _fill(self, mask: np.ndarray) -> None:
+        """Write this pass's mask: the factor, and 0 where an element is dropped."""
+        kept: Any = self.at.random_words(self.shape) > self.op.threshold
+        factor = mask.dtype.type(self.op.factor)
+        layout, size = self.layout, math.prod(self.shape)
+        plain = mask if layout.plain else self.engine.workspaces(size)[0][:size]
+        np.multiply(kept, factor, out=plain.reshape(self.shape))
+        if not layout.plain:
+            self.engine.reorder(plain, self.engine.plain(self.shape), mask, layout)
+
+
+class ConstantStep(OnednnStep[ops.Constant]):
+    """A copy in C order; bottoms that only lend their shapes have no gradient."""
+
+    backward_replayable = False
+
+    def __init__(self, engine: Engine, op: ops.Constant, at: Operands) -> None:
+        super().__init__(engine, op, at)
+        values = np.frombuffer(op.values, np.float32)
+        self.values = aligned(values.size)
+        self.values[:] = values
+        self.kept_bytes = self.values.nbytes
+
+    def prepare(self) -> None:
+        row = self.engine.plain((self.values.size,))
+        found = self.engine.describe_reorder(row.handle, row.handle)
+        target = OutputArg(Arg.DST, self.at.top[0], row)
+        fixed = [(Arg.SRC, row.handle, self.values)]
+        self.forward_calls = [Call(self.engine, found, [target], fixed)]
+
+    def backward(self) -> None:
+        for blob, wanted in zip(self.at.bottom, self.at.propagate_down, strict=True):
+            if wanted:
+                blob.set_diff(0)

@@ -12,7 +12,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
-from demitasse.backends.onednn.jit_adapters.rectifiers import rectifier_of
+from demitasse.backends.onednn.jit_adapters.calls import rectifier_of
 from demitasse.backends.onednn.jit_adapters.unary import factors_call
 from demitasse.backends.onednn.library.constants import Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine
@@ -22,27 +22,13 @@ from demitasse.backends.onednn.library.primitive import (
     lent_attributes,
 )
 from demitasse.backends.onednn.step import Derived, FusedStep, OnednnStep, Runnable, op_title
-from demitasse.backends.onednn.steps.activation import post_ops
+from demitasse.backends.onednn.steps.activation import RECTIFIER, post_ops
 from demitasse.backends.onednn.steps.conv_operands import Folded
 from demitasse.backends.onednn.steps.convolution import ConvStep
+from demitasse.backends.onednn.steps.elementwise import ONES
 from demitasse.backends.onednn.steps.norm_parts import decline_other_scales, stored_statistics
 from demitasse.backends.onednn.steps.pooling import PoolStep
-from demitasse.backends.onednn.steps.rectifier import RECTIFIER
-from demitasse.backends.onednn.steps.sums import ONES
 from demitasse.backends.step import AnyStep, Declined, Operand, Operands
-
-__all__ = [
-    "Epilogue",
-    "FactorsStep",
-    "FixedFactors",
-    "FoldedStep",
-    "FoldedWeights",
-    "Link",
-    "fold",
-    "links_of",
-    "values",
-]
-
 
 PARTS = {
     "links": "factors and offsets",

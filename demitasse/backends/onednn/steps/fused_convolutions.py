@@ -11,8 +11,8 @@ from contextlib import suppress
 
 from demitasse.backends import ops
 from demitasse.backends.onednn.arguments import Argument, Call, GradArg, InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.calls import rectifier_of
 from demitasse.backends.onednn.jit_adapters.pixels import pointwise_call, separable_call
-from demitasse.backends.onednn.jit_adapters.rectifiers import rectifier_of
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -22,8 +22,6 @@ from demitasse.backends.onednn.steps.convolution import ConvStep, WindowStep
 from demitasse.backends.onednn.steps.epilogue import Epilogue, FixedFactors, FoldedWeights, links_of
 from demitasse.backends.step import AnyStep, Declined, Operand, Operands, decline_gradients
 from demitasse.backends.windows import ConvGeometry
-
-__all__ = ["GroupedPointwiseStep", "NormedConvStep", "SeparableStep"]
 
 
 class SeparableStep(OnednnStep[ops.Conv]):

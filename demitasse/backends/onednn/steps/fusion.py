@@ -10,7 +10,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.step import FusedStep, op_title
 from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.onednn.steps.convolution import ConvStep
-from demitasse.backends.onednn.steps.eltwise import SumStep
+from demitasse.backends.onednn.steps.elementwise import SumStep
 from demitasse.backends.onednn.steps.epilogue import Epilogue, FactorsStep, FoldedStep
 from demitasse.backends.onednn.steps.fused_convolutions import NormedConvStep, SeparableStep
 from demitasse.backends.onednn.steps.norm import NormStep
@@ -18,8 +18,6 @@ from demitasse.backends.onednn.steps.norm_parts import NormParts, decline_other_
 from demitasse.backends.onednn.steps.products import InnerProductStep
 from demitasse.backends.onednn.steps.row_convolution import FullWidthConvStep
 from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients
-
-__all__ = ["fuse"]
 
 
 def fuse(

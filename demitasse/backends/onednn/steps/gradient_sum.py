@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.add_relu_scatter import MOST, AddReluScatter, Rows
+from demitasse.backends.kernels.elementwise import MOST, AddReluScatter, Rows
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.norm.backward import GradientFanout
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
-from demitasse.backends.onednn.jit_adapters.calls import KernelCall, spoils
-from demitasse.backends.onednn.jit_adapters.images import images_of
+from demitasse.backends.onednn.jit_adapters.calls import KernelCall, images_of, spoils
 from demitasse.backends.onednn.jit_adapters.norms import NormFanoutCall
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
@@ -21,20 +20,11 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.step import OnednnStep, Runnable
 from demitasse.backends.onednn.steps.activation import ActivationStep
 from demitasse.backends.onednn.steps.concat import ConcatStep
-from demitasse.backends.onednn.steps.eltwise import SumStep
+from demitasse.backends.onednn.steps.elementwise import SumStep
 from demitasse.backends.onednn.steps.norm import NormStep
 from demitasse.backends.onednn.steps.slice import SplitStep
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import AnyStep, Declined, Operand
-
-__all__ = [
-    "Chain",
-    "GradientSumStep",
-    "NormGradientSumStep",
-    "alike",
-    "bottom_layouts",
-    "gradient_calls",
-]
 
 
 class Chain(NamedTuple):

@@ -9,8 +9,6 @@ from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.step import Declined
 
-__all__ = ["InterpolationStep"]
-
 
 class InterpolationStep(OnednnStep[ops.Interpolation]):
     """With the channels last, in the bottom as in the top."""

@@ -46,9 +46,6 @@ from demitasse.backends.onednn.steps.norm_parts import (
     stored_statistics,
 )
 
-__all__ = ["BatchNormStep", "MVNStep", "NormStep", "ScaleStep"]
-
-
 O = TypeVar("O", bound=ops.Op)  # noqa: E741 - the type of the operation
 
 DATA_AXES = (2, 3, 4, 5)

@@ -12,8 +12,6 @@ from demitasse.backends import ops
 from demitasse.backends.onednn.library.constants import Normalization
 from demitasse.backends.step import Declined, Operand, Operands
 
-__all__ = ["NormParts", "decline_other_scales", "stored_statistics"]
-
 
 @dataclass(frozen=True)
 class NormParts:

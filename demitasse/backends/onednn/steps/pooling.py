@@ -26,9 +26,6 @@ from demitasse.backends.step import Declined, Operand, Operands, decline_gradien
 if TYPE_CHECKING:
     from demitasse.backends.onednn.jit_adapters.roi_pooling import RegionCall
 
-__all__ = ["PSROIPoolStep", "PoolStep", "ROIPoolStep", "SpatialPyramidPoolStep"]
-
-
 IMAGE_AXES = (3, 4, 5)
 
 

@@ -23,9 +23,6 @@ from demitasse.backends.onednn.steps.activation import post_ops
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 from demitasse.errors import DeviceError, ErrorCode
 
-__all__ = ["BufferArg", "InnerProductStep", "Product"]
-
-
 FEW = 8
 """Rows below which a packed weight is no faster than one in C order."""
 

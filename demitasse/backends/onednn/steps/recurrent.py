@@ -24,11 +24,6 @@ from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable
 from demitasse.backends.onednn.steps.products import BufferArg, Product
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 
-__all__ = [
-    "CELLS", "Cell", "LstmCell", "RecurrentForwardStep", "RecurrentStep", "RnnCell", "Steps",
-    "past_tanh", "sequence",
-]  # fmt: skip
-
 
 class RecurrentStep(OnednnStep[ops.Recurrent]):
     """T steps of N sequences, with G gates for each of H hidden values."""

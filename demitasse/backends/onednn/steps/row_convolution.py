@@ -24,13 +24,10 @@ from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Qu
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims, layout_of
 from demitasse.backends.onednn.library.primitive import Description
-from demitasse.backends.onednn.steps.activation import post_ops
+from demitasse.backends.onednn.steps.activation import Fixed, post_ops, rectifying
 from demitasse.backends.onednn.steps.convolution import WindowStep
-from demitasse.backends.onednn.steps.rectifier import Fixed, rectifying
 from demitasse.backends.step import Declined, Memory, Operand, Operands
 from demitasse.backends.windows import ConvGeometry
-
-__all__ = ["FullWidthConvStep"]
 
 FEWEST = 16
 """Columns from which on it pays: as many as a vector has numbers."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from demitasse.backends.kernels.nan_rows import NanRows
     from demitasse.backends.kernels.small_axis_softmax import SmallAxisSoftmax
 
-__all__ = ["SoftmaxLossStep", "SoftmaxStep", "describe_softmax", "few_classes", "propagate_nan"]
-
 
 def propagate_nan(x: np.ndarray, top: Operand, axis: int) -> None:
     """Write NaN into ``top`` wherever NaN or infinity in ``x`` leads to it.

@@ -7,8 +7,8 @@ from typing import Generic, TypeVar
 
 from google.protobuf.message import Message
 
-from demitasse.io.proto.text.faults import Fault, error_of, grouped
 from demitasse.io.proto.text.parser import Parser
+from demitasse.io.proto.text.tokens import Fault, error_of, grouped
 
 __all__ = ["Fault", "Parsed", "parse"]
 

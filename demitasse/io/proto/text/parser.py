@@ -11,7 +11,6 @@ from google.protobuf.message import Message
 
 from demitasse.core.text import suggestion
 from demitasse.io.proto.text import dialects
-from demitasse.io.proto.text.faults import Fault, FaultKind, short, token_text
 from demitasse.io.proto.text.schema import (
     BYTES,
     MESSAGE,
@@ -22,7 +21,18 @@ from demitasse.io.proto.text.schema import (
     schema,
     unescape,
 )
-from demitasse.io.proto.text.tokens import END, NAME, NUMBER, Cursor, Skip, Token
+from demitasse.io.proto.text.tokens import (
+    END,
+    NAME,
+    NUMBER,
+    Cursor,
+    Fault,
+    FaultKind,
+    Skip,
+    Token,
+    short,
+    token_text,
+)
 from demitasse.io.proto.text.tokens import STRING as QUOTED
 from demitasse.io.proto.wire_format import memory_limit
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from demitasse.io.proto.text.faults import short
+from demitasse.io.proto.text.tokens import short
 from demitasse.io.proto.wire_format import message_cost
 
 INTEGER = re.compile(r"0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*")

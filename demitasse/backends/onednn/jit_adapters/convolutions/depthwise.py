@@ -10,12 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.depthwise.schedule import DepthwiseSchedule
+from demitasse.backends.kernels.depthwise import DepthwiseSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.arguments import OutputArg
-from demitasse.backends.onednn.jit_adapters.calls import ChannelCall
+from demitasse.backends.onednn.jit_adapters.calls import ChannelCall, images_in_vectors, images_of
 from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
-from demitasse.backends.onednn.jit_adapters.images import images_in_vectors, images_of
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -25,9 +24,6 @@ from demitasse.backends.step import Declined, LayoutUse
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
-
-__all__ = ["DepthwiseCall", "DepthwiseKernels"]
-
 
 LARGE = 3 << 19
 """Floats of a stack of images from which on most of them come from memory."""

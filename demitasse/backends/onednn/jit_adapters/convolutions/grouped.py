@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.grouped.schedule import GroupedSchedule
+from demitasse.backends.kernels.grouped import GroupedSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.arguments import InputArg, OutputArg, written_layout
-from demitasse.backends.onednn.jit_adapters.calls import ChannelCall, FilterGradientCall
+from demitasse.backends.onednn.jit_adapters.calls import ChannelCall, FilterGradientCall, images_of
 from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
-from demitasse.backends.onednn.jit_adapters.images import images_of
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import channel_blocks
@@ -23,8 +22,6 @@ from demitasse.backends.step import Layouts
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.grouped.convolution import GroupedConvolution
-
-__all__ = ["GroupedCall", "GroupedGradientCall", "GroupedKernels"]
 
 
 class GroupedKernels(ConvKernels):

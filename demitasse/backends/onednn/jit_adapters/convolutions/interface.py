@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
 from demitasse.backends.onednn.arguments import InputArg, written_layout
-from demitasse.backends.onednn.jit_adapters.images import images_in_vectors
+from demitasse.backends.onednn.jit_adapters.calls import images_in_vectors
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -14,8 +14,6 @@ from demitasse.backends.onednn.steps.conv_operands import ConvOperands, Gradient
 
 if TYPE_CHECKING:
     from demitasse.backends.onednn.jit_adapters.calls import ConvCall, KernelCall
-
-__all__ = ["ConvKernels"]
 
 
 class ConvKernels:

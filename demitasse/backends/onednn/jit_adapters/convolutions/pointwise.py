@@ -11,12 +11,10 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.pointwise import limits_pay
-from demitasse.backends.kernels.pointwise.schedule import PointwiseSchedule
+from demitasse.backends.kernels.pointwise import PointwiseSchedule, limits_pay
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.onednn.jit_adapters.calls import FilterCall, FilterGradientCall
+from demitasse.backends.onednn.jit_adapters.calls import FilterCall, FilterGradientCall, images_of
 from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
-from demitasse.backends.onednn.jit_adapters.images import images_of
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
@@ -24,9 +22,6 @@ from demitasse.backends.onednn.steps.conv_operands import ConvOperands, Gradient
 if TYPE_CHECKING:
     from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
     from demitasse.backends.kernels.pointwise.gradient import PointwiseGradient
-
-__all__ = ["PixelsCall", "PixelsGradientCall", "PointwiseGradients", "PointwiseKernels"]
-
 
 IMAGE_AXES = 4
 

@@ -15,9 +15,12 @@ from demitasse.backends.kernels.pointwise import plan_pointwise
 from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd import plan_winograd
+from demitasse.backends.onednn.jit_adapters.calls import rectifier_of
 from demitasse.backends.onednn.jit_adapters.convolutions.depthwise import DepthwiseKernels
-from demitasse.backends.onednn.jit_adapters.convolutions.direct import DirectKernels
-from demitasse.backends.onednn.jit_adapters.convolutions.few_outputs import NarrowKernels
+from demitasse.backends.onednn.jit_adapters.convolutions.few_channels import (
+    DirectKernels,
+    NarrowKernels,
+)
 from demitasse.backends.onednn.jit_adapters.convolutions.grouped import GroupedKernels
 from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
 from demitasse.backends.onednn.jit_adapters.convolutions.pointwise import (
@@ -25,16 +28,12 @@ from demitasse.backends.onednn.jit_adapters.convolutions.pointwise import (
     PointwiseKernels,
 )
 from demitasse.backends.onednn.jit_adapters.convolutions.winograd import WinogradKernels
-from demitasse.backends.onednn.jit_adapters.rectifiers import rectifier_of
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-__all__ = ["conv_kernels"]
-
 
 NARROW = 8
 """Floats of the narrowest vectors that kernels are made for."""

@@ -11,12 +11,14 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.winograd import can_pool_tiles
-from demitasse.backends.kernels.winograd.schedule import WinogradSchedule
-from demitasse.backends.onednn.cached_reorder import CachedReorder
-from demitasse.backends.onednn.jit_adapters.calls import ConvCall, FilterGradientCall
+from demitasse.backends.kernels.winograd import WinogradSchedule, can_pool_tiles
+from demitasse.backends.onednn.arguments import CachedReorder
+from demitasse.backends.onednn.jit_adapters.calls import (
+    ConvCall,
+    FilterGradientCall,
+    images_in_vectors,
+)
 from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
-from demitasse.backends.onednn.jit_adapters.images import images_in_vectors
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -28,14 +30,6 @@ if TYPE_CHECKING:
     from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
     from demitasse.backends.kernels.winograd.filters import Filters
     from demitasse.backends.kernels.winograd.gradient import StridedGradient, WinogradGradient
-
-__all__ = [
-    "OnTheFlyFilters",
-    "TransformedFilters",
-    "WinogradCall",
-    "WinogradGradientCall",
-    "WinogradKernels",
-]  # fmt: skip
 
 
 class WinogradKernels(ConvKernels):
