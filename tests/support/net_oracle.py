@@ -48,7 +48,7 @@ STATISTICS = 1e-5
 """Error of a channel's mean, over the largest value of what is normalised with it."""
 
 TAIL = 6e-8
-"""Error of GELU, over the largest value: float32's half unit in the last place of 1 + erf."""
+"""Half a unit in the last place of float32, of a term that others cancel."""
 
 LEAST = 1e-6
 """Scale of arrays whose values are all smaller."""
@@ -190,6 +190,18 @@ class _Change:
         rng = np.random.default_rng([self.seed, 2, zlib.crc32(name.encode())])
         return TAIL * np.abs(array).max(initial=0) * rng.standard_normal(array.shape)
 
+    def gradient_shift(self, bottom: dm.Blob, top: dm.Blob, name: str) -> np.ndarray:
+        """Return what is added to each channel of BatchNorm's gradient.
+
+        Where the gradient of the top is one value, as that of a mean is, all products with the
+        factor of a channel are rounded the same way, and only a small difference is left of them.
+        """
+        rng = np.random.default_rng([self.seed, 3, zlib.crc32(name.encode())])
+        axes = tuple(axis for axis in range(bottom.num_axes) if axis != 1)
+        deviation = 1 if bottom is top else np.std(bottom.data, axis=axes, keepdims=True)
+        terms = np.abs(top.diff).max(initial=0) / np.maximum(deviation, 1e-3)
+        return TAIL * terms * rng.standard_normal((1, bottom.shape[1], *(1,) * (len(axes) - 1)))
+
     def shift(self, array: np.ndarray, name: str) -> np.ndarray:
         """Return what is added to each channel where its mean is summed up one by one in float32.
 
@@ -275,7 +287,18 @@ class _Run:
                     changed = changed + self.change.cut_tail(blob.data, label)
                 blob.data[...] = changed
 
+        def disturb_gradient(number: int) -> None:
+            layer = layers.get(names[number])
+            if layer is not None and layer.type == "BatchNorm" and net.phase == "TRAIN":
+                (bottom,), (top,) = (
+                    [net.structure.blob_list[i] for i in ids(number)]
+                    for ids in (net.structure.bottom_ids, net.structure.top_ids)
+                )
+                shift = self.change.gradient_shift(bottom, top, layer.tops[0])
+                bottom.diff[...] = bottom.diff + shift
+
         net.after_forward.append(disturb)
+        net.after_backward.append(disturb_gradient)
 
     def _spec_of(self, net) -> NetSpec:
         return self.case.net if net is self.net else self.case.other

@@ -101,6 +101,9 @@ class NormStep(OnednnStep[O]):
         if kernel is not None:
             self._forward_in_kernels(kernel, expected)
             return
+        if expected.plain and self.parts.uses_batch_stats:
+            message = "C order; the library adds up thousands of values one by one there"
+            raise Declined(message)
         fast = None if expected.plain else self._fast_layout(expected)
         if fast is not None:
             self._prepare_in(fast)

@@ -17,7 +17,7 @@ from demitasse.backends.kernels.resize import (
     Rows,
     resizer,
 )
-from demitasse.io.data.images.resize import ONE, shares
+from demitasse.io.data.images.samples import ONE, shares
 
 
 @lru_cache(256)
