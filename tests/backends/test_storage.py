@@ -28,7 +28,12 @@ LEAST = {"half": 2.0**-25, "bfloat16": 0.0}
 TIMES = 3
 
 CASES_OF = {
-    name: [case for table in (CASES, OTHER_CASES) for case in table.get(name, ())]
+    name: [
+        case
+        for table in (CASES, OTHER_CASES)
+        for case in table.get(name, ())
+        if not (name == "DecodeBBox" and len(case.bottoms) > 2)  # objects, in phase TRAIN alone
+    ]
     for name in CATALOG
 }
 
