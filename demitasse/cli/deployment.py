@@ -16,12 +16,13 @@ from demitasse.errors import ConfigError, DemitasseError, ErrorCode
 from demitasse.graph import filter_net
 from demitasse.inference.cards.card import CHANNELS, Card
 from demitasse.inference.cards.card_file import CARD, format_card
-from demitasse.inference.cards.predictor import Predictor, load_weights
+from demitasse.inference.cards.predictor import Predictor
 from demitasse.inference.cards.preprocessing import training_preprocess
 from demitasse.interop.deploy import DeployNet, deploy_net
 from demitasse.io.data.databases.database import open_db
 from demitasse.io.data.databases.datum import datum_to_array
 from demitasse.io.proto import Datum, LayerParameter, Phase, read_net, write_text
+from demitasse.io.weights.load import load_files
 from demitasse.net import Net
 
 DEPLOY = "deploy.prototxt"
@@ -78,13 +79,13 @@ def deploy(
         write_text(file, made.message)
         source = _source(train, made, level, stages)
         reason = _obstacle(made, source)
-        if reason:
-            with Net(file, "TEST", device="numpy") as net:
-                load_weights(net, weights)
-            card = None
-        else:
+        with Net(file, "TEST", device="numpy") as net:
+            _need_weights(load_files(net, weights), weights)
+            shape = tuple(net.blobs[made.outputs[0]].shape)
+        card = None
+        if not reason:
             assert source is not None
-            card = _card(train, file, made, source, weights, labels)
+            card = _card(train, file, made, source, weights, labels, shape)
             Predictor(card, device="numpy").net.close()
     folder.mkdir(parents=True, exist_ok=True)
     copied: list[Path] = []
@@ -138,14 +139,14 @@ def _card(
     source: LayerParameter,
     weights: Sequence[Path],
     labels: Path | None,
+    shape: tuple[int, ...],
 ) -> Card:
-    """Return the card of a deploy net."""
+    """Return the card of a deploy net; ``shape`` is that of the first output."""
     (dims,) = [
         list(one.input_param.shape[0].dim) for one in made.message.layer if one.type == "Input"
     ]
-    with Net(file, "TEST", device="numpy") as net:
-        name = made.outputs[0]
-        shape, kind = net.blobs[name].shape, _type_of(made, name)
+    name = made.outputs[0]
+    kind = _type_of(made, name)
     flags: dict[str, object] = {"channels": "gray" if dims[1] == 1 else "bgr", "output": [name]}
     is_map = len(shape) == 4 and max(shape[2:]) > 1
     flags["task"] = "features" if kind != "Softmax" else "segment" if is_map else "classify"
@@ -170,6 +171,20 @@ def _card(
             message, code=ErrorCode.COUNT_MISMATCH, field="labels", got=len(card.labels)
         )
     return card
+
+
+def _need_weights(missing: Sequence[str], weights: Sequence[Path]) -> None:
+    """Refuse files that lack weights of layers.
+
+    Raises:
+        ConfigError: The weights of a layer are missing.
+    """
+    if missing:
+        message = (
+            f"got no weights for {', '.join(map(repr, missing))} in "
+            f"{', '.join(map(str, weights))}; give the weights that the training of the net wrote"
+        )
+        raise ConfigError(message, code=ErrorCode.MISSING, field="weights", layers=list(missing))
 
 
 def _type_of(made: DeployNet, blob: str) -> str:

@@ -265,7 +265,8 @@ def _normed(name: str, bottom: str, outputs: int, *, kernel: int = 3, stride: in
     return "".join(
         [
             _conv(name, bottom, f"{fields}  bias_term: false  {MSRA}", "param { lr_mult: 1 }"),
-            f'layer {{ name: "{name}/bn"  type: "BatchNorm"  bottom: "{name}"  top: "{name}" }}\n',
+            f'layer {{ name: "{name}/bn"  type: "BatchNorm"  bottom: "{name}"  top: "{name}"\n'
+            "  batch_norm_param { moving_average_fraction: 0.95 } }\n",  # for short runs
             f'layer {{ name: "{name}/scale"  type: "Scale"  bottom: "{name}"  top: "{name}"\n'
             "  scale_param { bias_term: true } }\n",
         ]
@@ -349,7 +350,7 @@ def _squeezenet(classes: int) -> str:
 NETS = {
     "lenet": StartNet(_lenet, "ip2", side=16, size=28, batch=64, rate=0.01, mirror=False),
     "cifar10_quick": StartNet(_cifar10_quick, "ip2", side=8, size=32, batch=64, rate=0.01),
-    "resnet20": StartNet(_resnet20, "score", side=8, size=32, batch=64, rate=0.1),
+    "resnet20": StartNet(_resnet20, "score", side=8, size=32, batch=64, rate=0.05),
     "squeezenet": StartNet(
         _squeezenet,
         "flat_score",

@@ -5,7 +5,7 @@ Source: the files ``train_val.prototxt`` and ``deploy.prototxt`` of Caffe's mode
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,12 +82,13 @@ def deploy_net(
         f"left out: layer {one.name!r} ({one.type}), an auxiliary classifier" for one in auxiliary
     ]
     main = [one for one in losses if one not in auxiliary]
-    heads = [blob for one in main for blob in _predictions(one)]
+    learned = _learned(layers)
+    heads = [blob for one in main for blob in _predictions(one, learned)]
     read = {blob for one in [*layers, *losses] for blob in one.bottom if blob not in one.top}
     ends = [
         top
         for one in layers
-        if not is_source(one) and not is_training_only(one.type)
+        if not is_source(one) and not _is_training(one)
         for top in one.top
         if top not in read
     ]
@@ -97,14 +98,14 @@ def deploy_net(
     inner = {
         blob
         for one in layers
-        if not is_training_only(one.type)
+        if not _is_training(one)
         for blob in one.bottom
         if blob not in one.top and blob not in scored
     }
     heads = [blob for blob in heads if blob not in inner] or heads
     outputs = list(dict.fromkeys([*(scored.get(blob, blob) for blob in heads), *ends]))
     if not outputs:  # a net for tests has no losses, but metrics
-        outputs = [one.bottom[0] for one in layers if is_training_only(one.type) and one.bottom]
+        outputs = [one.bottom[0] for one in layers if _is_training(one) and one.bottom]
     if not outputs:
         message = "got a net without outputs in phase TEST besides data; name its deploy prototxt"
         raise ConfigError(message, code=ErrorCode.MISSING, file=str(source))
@@ -113,7 +114,11 @@ def deploy_net(
         shapes=shapes, level=level, stages=stages,
     )  # fmt: skip
     net = DeployNet(NetParameter(name=reduced.message.name), notes, outputs)
-    net.message.layer.extend(_as_deployed(one, shapes or {}) for one in reduced.message.layer)
+    kept = _without_unread(reduced.message, outputs)
+    net.message.layer.extend(_as_deployed(one, shapes or {}) for one in kept)
+    _refuse_dangling(
+        net.message, read_source(source, ignore_unknown_fields=False).message.layer, source
+    )
     for loss in main:
         if loss.bottom[0] in outputs:
             _add_scores(net, loss)
@@ -140,7 +145,14 @@ def _refuse_detectors(layers: Iterable[LayerParameter]) -> None:
 
 
 def _is_loss(layer: LayerParameter) -> bool:
+    if layer.type == "Python":
+        return any(layer.loss_weight)
     return layer_metadata(layer.type).better == "smaller"
+
+
+def _is_training(layer: LayerParameter) -> bool:
+    """Return True for losses and metrics."""
+    return is_training_only(layer.type) or _is_loss(layer)
 
 
 def _is_auxiliary(layer: LayerParameter, losses: Sequence[LayerParameter]) -> bool:
@@ -158,9 +170,46 @@ def _weight(loss: LayerParameter) -> float:
     return loss.loss_weight[0] if loss.loss_weight else 1.0
 
 
-def _predictions(loss: LayerParameter) -> list[str]:
-    """Return the bottoms of a loss that the net predicts."""
-    return list(loss.bottom[:-1]) if loss.type in PAIRS else [loss.bottom[0]]
+def _predictions(loss: LayerParameter, learned: Collection[str]) -> list[str]:
+    """Return the bottoms of a loss that the net predicts; targets may come first."""
+    found = [blob for blob in loss.bottom if blob in learned] or [loss.bottom[0]]
+    return found if loss.type in PAIRS else found[:1]
+
+
+def _learned(layers: Iterable[LayerParameter]) -> set[str]:
+    """Return the blobs that depend on parameters."""
+    found: set[str] = set()
+    for layer in layers:
+        if layer_metadata(layer.type).params or found.intersection(layer.bottom):
+            found.update(layer.top)
+    return found
+
+
+def _refuse_dangling(net: NetParameter, layers: Iterable[LayerParameter], source: Path) -> None:
+    """Refuse a net whose data layers belong to another state.
+
+    Raises:
+        ConfigError: No layer of the state computes a bottom.
+    """
+    tops = {top for one in net.layer for top in one.top}
+    missing = sorted({blob for one in net.layer for blob in one.bottom} - tops)
+    if not missing:
+        return
+    stages = sorted({stage for one in layers for rule in one.include for stage in rule.stage})
+    choose = f"choose a stage of the net by --stage: {', '.join(stages)}; or " if stages else ""
+    message = (
+        f"got no layer for {', '.join(map(repr, missing))} in phase TEST; {choose}give the shape "
+        f"of an input, e.g. --shape {missing[0]}=1,3,224,224"
+    )
+    raise ConfigError(
+        message, code=ErrorCode.MISSING, file=str(source), blob=missing[0], stages=stages
+    )
+
+
+def _without_unread(net: NetParameter, outputs: Collection[str]) -> list[LayerParameter]:
+    """Return the layers without inputs that no layer reads, such as labels."""
+    read = {blob for one in net.layer for blob in one.bottom} | set(outputs)
+    return [one for one in net.layer if one.type != "Input" or read.intersection(one.top)]
 
 
 def _as_deployed(layer: LayerParameter, shapes: Shapes) -> LayerParameter:

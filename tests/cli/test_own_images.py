@@ -51,13 +51,14 @@ def contents(folder):
 
 
 @pytest.mark.usefixtures("photos")
-def test_four_commands_lead_to_a_net_that_knows_the_images(run):
-    assert run("dataset photos data --size 32").exit_code == 0
-    assert run("new --data data -o net").exit_code == 0
+@pytest.mark.parametrize(("name", "side"), [("lenet", 24), ("cifar10_quick", 32), ("resnet20", 16)])
+def test_four_commands_lead_to_a_net_that_knows_the_images(run, name, side):
+    assert run(f"dataset photos data --size {side}").exit_code == 0
+    assert run(f"new --data data --net {name} -o net").exit_code == 0
     solver = Path("net/solver.prototxt")
-    solver.write_text(solver.read_text().replace("max_iter: 400", "max_iter: 30"))
+    solver.write_text(solver.read_text().replace("max_iter: 400", "max_iter: 40"))
     assert run("train --solver net/solver.prototxt").exit_code == 0
-    weights = "net/cifar10_quick_iter_30.caffemodel"
+    weights = f"net/{name}_iter_40.caffemodel"
 
     shown = run(
         f"deploy net/train_val.prototxt --weights {weights} --labels data/labels.txt -o model"
@@ -401,3 +402,40 @@ def test_a_training_net_in_use_names_deploy(run, command):
         net.save("w.caffemodel")
 
     failed_with(run(command), 3, ErrorCode.MISSING, field="input", mentions="demitasse deploy")
+
+
+@pytest.mark.usefixtures("photos")
+def test_weights_of_another_net_and_states_without_data_are_refused(run):
+    assert run("dataset photos data --size 16").exit_code == 0
+    text = DATA.replace("MEAN", "") + TAILS["softmax"][0]
+    Path("train_val.prototxt").write_text(text)
+    with Net("train_val.prototxt", "TEST", device="numpy") as net:
+        net.save("w.caffemodel")
+    Path("train_val.prototxt").write_text(text.replace('name: "ip"', 'name: "other"'))
+    command = "deploy train_val.prototxt --weights w.caffemodel"
+    failed_with(run(command), 3, ErrorCode.MISSING, layers=["other"])
+
+    stage = text.replace("exclude { phase: TRAIN }", 'include { phase: TEST stage: "seen" }')
+    Path("train_val.prototxt").write_text(stage)
+    failed_with(run(command), 3, ErrorCode.MISSING, blob="data", stages=["seen"])
+    assert run(f"{command} --stage seen").exit_code == 0
+
+
+@pytest.mark.usefixtures("photos")
+def test_targets_before_predictions_and_unread_labels_are_left_out(run):
+    Path("train_val.prototxt").write_text("""
+        input: "data" input: "label"
+        input_shape { dim: 8 dim: 3 dim: 4 dim: 4 } input_shape { dim: 8 dim: 2 }
+        layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip"
+                inner_product_param { num_output: 2 } }
+        layer { name: "loss" type: "EuclideanLoss" bottom: "label" bottom: "ip" top: "loss" }""")
+    with Net("train_val.prototxt", "TEST", device="numpy") as net:
+        net.save("w.caffemodel")
+
+    shown = run("deploy train_val.prototxt --weights w.caffemodel")
+
+    assert shown.exit_code == 0
+    with Net("deploy.prototxt", "TEST", device="numpy") as net:
+        assert (list(net.inputs), list(net.outputs)) == (["data"], ["ip"])
+        assert net.blobs["data"].shape == (1, 3, 4, 4)
+    assert not Path("model.toml").exists()  # the prototxt does not define a preprocessing

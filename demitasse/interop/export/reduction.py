@@ -323,6 +323,8 @@ def _source_shapes(
     """
     alone = NetParameter()
     alone.layer.add().CopyFrom(layer)
+    for name in ("include", "exclude", "phase"):  # the layer takes part in the net's state
+        alone.layer[0].ClearField(name)
     try:
         if layer.type == "Python":
             message = "exports do not run Python layers"
