@@ -142,6 +142,8 @@ def handle_errors() -> Iterator[None]:
         from demitasse.core.config.files import working_folder
 
         text = "interrupted" if isinstance(error, KeyboardInterrupt) else with_excerpts(error)
+        if isinstance(error, OSError):
+            text = error_text(error)
         if isinstance(error, FileNotFoundError) and error.filename is None and not working_folder():
             text += ": the working directory has been deleted; change to another one"
         if stdout_failed(error):
@@ -150,6 +152,14 @@ def handle_errors() -> Iterator[None]:
             text = "the host has no memory left"
         message = _as_flags(text + _named_limit(error))
         raise CliError(message or type(error).__name__, exit_code(error)) from error
+
+
+def error_text(error: OSError) -> str:
+    """Return the message of an error of the system: its file and its reason."""
+    from demitasse.core.paths import reason_of
+
+    name = None if error.filename is None else os.fsdecode(error.filename)
+    return reason_of(error) if name is None or not error.strerror else f"{name}: {error.strerror}"
 
 
 LIMITS = {

@@ -22,6 +22,7 @@ from demitasse.cli.errors import (
     stdout_message,
 )
 from demitasse.cli.gflags import double_dashes, normalize_name
+from demitasse.core.paths import reason_of
 from demitasse.core.text import nearest
 
 COMMANDS = tuple(name for commands in SECTIONS.values() for name in commands)
@@ -38,7 +39,7 @@ class Root(LazyGroup):
         try:
             args = double_dashes(args)
         except (OSError, ValueError) as error:
-            message = f"cannot read a file of flags: {error}"
+            message = f"cannot read a file of flags: {reason_of(error)}"
             raise click.UsageError(message, ctx) from error
         return super().parse_args(ctx, args)
 

@@ -117,6 +117,8 @@ def _timed(path: Path, *, whole: bool = False) -> Iterator[tuple[float, str]]:
         message = f"the log has no start of a run: no line in glog's format has {START!r}"
         if not any(map(str.strip, lines)):
             message = "the log is empty"
+        elif lines[0].startswith("{"):
+            message = "got JSON lines, expected a training log; draw them by `demitasse report`"
         raise DataError(message, str(path), code=ErrorCode.MISSING)
     start = times[start_line][0]
     for time, line in times[0 if whole else start_line + 1 :]:

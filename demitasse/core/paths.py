@@ -22,6 +22,7 @@ __all__ = [
     "read_failure",
     "read_text",
     "real_path",
+    "reason_of",
     "regular_file",
     "resolve_path",
     "rooted_path",
@@ -201,6 +202,11 @@ def check_exists(path: Path) -> None:
         reason = read_failure(error, path) if isinstance(error, OSError) else str(error)
         code = code_of(error) if isinstance(error, OSError) else ErrorCode.INVALID
         raise DataError(reason, str(path), code=code, file=str(path)) from None
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the message of an error; of an error of the system without its number and file."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def code_of(error: OSError) -> ErrorCode:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from demitasse.core.config import settings
-from demitasse.core.paths import real_path
+from demitasse.core.paths import real_path, reason_of
 from demitasse.errors import ConfigError, ErrorCode
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _import_all(names: Sequence[str], folder: Path, where: str) -> None:
             except Exception as error:  # a plugin may raise anything
                 _imported.discard((name, folder))
                 kind = type(error).__name__
-                message = f"{where}: import of {name!r} raised {kind}: {error}"
+                message = f"{where}: import of {name!r} raised {kind}: {reason_of(error)}"
                 raise ConfigError(
                     message, code=ErrorCode.FAILED, setting="plugins", plugin=name, raised=kind
                 ) from error

@@ -156,3 +156,13 @@ def test_a_chart_without_matplotlib_says_what_to_install(run, monkeypatch):
 
 def test_a_chart_that_there_is_not(run):
     assert run("plot_training_log 8 chart.png run.log").exit_code == 2
+
+
+def test_json_lines_are_pointed_to_their_command(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("run.jsonl").write_text('{"kind": "scalars", "iteration": 1, "values": {"loss": 1}}\n')
+
+    shown = run("parse_log run.jsonl .")
+
+    assert shown.exit_code == 3
+    assert "demitasse report" in shown.stderr

@@ -262,6 +262,9 @@ weights list nothing; weights export nothing out.npz; weights diff nothing nothi
 export nothing out.onnx; import nothing; import nothing.onnx; upgrade net nothing out
 compute_image_mean nothing; extract_features nothing deploy.prototxt ip out 1 lmdb
 convert_imageset ./ nothing out; convert_annoset ./ nothing out; get_image_size . nothing out
+consistency deploy.prototxt --devices cpu numpy --inputs nothing.npz
+diff deploy.prototxt nothing.npz; summary deploy.prototxt --plugins nothing.py
+classify nothing out.npy --model_def deploy.prototxt --pretrained_model nothing
 convert_mnist_data nothing nothing out; convert_mnist_siamese_data nothing nothing out
 """
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from demitasse.cli.command import Command
-from demitasse.cli.errors import echo
+from demitasse.cli.errors import echo, error_text
 from demitasse.cli.options import FILE, FLOAT, device_option, option_group
 from demitasse.core.atomic import atomic_write
 from demitasse.errors import ConfigError, ErrorCode
@@ -115,12 +115,13 @@ image_options = option_group(
 @contextmanager
 def input_errors() -> Iterator[None]:
     """Turn errors of files and values into DataError and ConfigError: they are wrong input."""
+    from demitasse.core.paths import code_of
     from demitasse.errors import ConfigError, DataError
 
     try:
         yield
     except OSError as error:
-        raise DataError(str(error), code=ErrorCode.UNREADABLE) from error
+        raise DataError(error_text(error), code=code_of(error)) from error
     except (ValueError, ImportError) as error:
         raise ConfigError(str(error), code=ErrorCode.INVALID) from error
 

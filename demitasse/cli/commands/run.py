@@ -188,6 +188,7 @@ def predict_command(
     (.npy, .npz, .h5). A part is written completely or not at all, and an existing part is not
     written again. demitasse predict --join FOLDER -o FILE joins the parts.
     """
+    from demitasse.cli.progress import line_progress
     from demitasse.inference.cards.model_files import find_model
     from demitasse.inference.prediction import BatchRunner, find_shard, join_parts, make_part
     from demitasse.inference.prediction.items import find_items
@@ -208,7 +209,11 @@ def predict_command(
     with input_errors():
         runner = BatchRunner(find_model(model, weights), device, output)
         items = find_items(inputs, runner.net.inputs)
-    path, made = make_part(out, part, runner, items, batch_size=batch, kind=kind, force=force)
+    with line_progress() as progress:
+        path, made = make_part(
+            out, part, runner, items,
+            batch_size=batch, kind=kind, force=force, progress=progress,
+        )  # fmt: skip
     echo(f"{path}: {'made' if made else 'exists already'}")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from demitasse.core.paths import reason_of
 from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.graph import filter_net
 from demitasse.inference.cards.card import CHANNELS, MAX_SIDE, Preprocess
@@ -187,7 +188,7 @@ def _mean(preprocess: Preprocess) -> np.ndarray | None:
     try:
         values = read_npy(mean) if mean.suffix == ".npy" else read_mean(mean)
     except (OSError, ValueError) as error:
-        message = f"the mean cannot be read: {error}"
+        message = f"the mean cannot be read: {reason_of(error)}"
         raise ConfigError(message, code=ErrorCode.UNREADABLE, field="mean").at(str(mean)) from None
     except DataError as error:
         raise ConfigError(str(error), code=error.code, field="mean") from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -182,6 +182,7 @@ def make_part(
     batch_size: int,
     kind: Format = "npz",
     force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Path, bool]:
     """Write a shard's part, unless it exists.
 
@@ -193,6 +194,7 @@ def make_part(
         batch_size: Number of items in a batch.
         kind: Arrays, or lines of JSON.
         force: Replace a part with another fingerprint.
+        progress: Called after each batch with the batches done and their number.
 
     Returns:
         The part, and True if it was written now.
@@ -219,20 +221,30 @@ def make_part(
         for start in shard.part_of(-(-total // batch_size))
     ]
     if kind == "jsonl":
-        lines = [line for some in batches for line in runner.lines(items, some)]
+        lines = [line for some in _counted(batches, progress) for line in runner.lines(items, some)]
         _write_lines(path, [json.dumps({SOURCE: source}), *lines])
         return path, True
     taken = {ITEMS, SOURCE}.intersection(runner.outputs)
     if taken:
         message = f"the output name {taken.pop()!r} is reserved for parts; omit the output"
         raise ConfigError(message, code=ErrorCode.CONFLICT, field="output")
-    found = [runner.values(items, some) for some in batches]
+    found = [runner.values(items, some) for some in _counted(batches, progress)]
     names = [items.names[index] for some in batches for index in some]
     arrays = (
         {name: np.concatenate([one[name] for one in found]) for name in found[0]} if found else {}
     )
     write_npz(path, {**arrays, ITEMS: np.array(names, np.str_), SOURCE: np.array(source)})
     return path, True
+
+
+def _counted(
+    batches: Sequence[range], progress: Callable[[int, int], None] | None
+) -> Iterator[range]:
+    """Yield batches; call ``progress`` after each."""
+    for done, some in enumerate(batches, 1):
+        yield some
+        if progress is not None:
+            progress(done, len(batches))
 
 
 def join_parts(folder: Path, out: Path) -> int:

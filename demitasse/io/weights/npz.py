@@ -17,7 +17,7 @@ from typing import IO
 import numpy as np
 
 from demitasse.core.atomic import atomic_write
-from demitasse.core.paths import code_of, regular_file
+from demitasse.core.paths import code_of, reason_of, regular_file
 from demitasse.errors import ErrorCode, WeightsError
 
 MAGIC = b"\x93NUMPY"
@@ -112,7 +112,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
         return arrays_in(path)
     except (OSError, ValueError) as error:
-        message = f"{path} cannot be read as weights: {error}"
+        message = f"{path} cannot be read as weights: {reason_of(error)}"
         code = code_of(error) if isinstance(error, OSError) else ErrorCode.UNREADABLE
         raise WeightsError(message, code=code, file=str(path)) from error
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from demitasse.core.atomic import atomic_write
-from demitasse.core.paths import code_of, regular_file
+from demitasse.core.paths import code_of, reason_of, regular_file
 from demitasse.errors import ErrorCode, WeightsError
 
 TYPES = {"float16": "F16", "float32": "F32", "float64": "F64"}
@@ -46,7 +46,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         with regular_file(path).open("rb") as file:
             return _arrays_of(file, os.fstat(file.fileno()).st_size)
     except UNREADABLE as error:
-        message = f"{path} cannot be read as weights: {error}"
+        message = f"{path} cannot be read as weights: {reason_of(error)}"
         code = code_of(error) if isinstance(error, OSError) else ErrorCode.UNREADABLE
         raise WeightsError(message, code=code, file=str(path)) from error
 

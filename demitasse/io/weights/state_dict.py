@@ -20,7 +20,7 @@ import numpy as np
 from demitasse.core.atomic import atomic_write
 from demitasse.core.axes import shape_string
 from demitasse.core.extras import missing_extra
-from demitasse.core.paths import code_of
+from demitasse.core.paths import code_of, reason_of
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, ShapeError, WeightsError
 from demitasse.graph import listed
@@ -241,7 +241,7 @@ def read_map(path: Path, layers: Sequence[LayerParameter]) -> Pairs:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        message = f"{path} cannot be read as a map of names: {error}"
+        message = f"{path} cannot be read as a map of names: {reason_of(error)}"
         code = code_of(error) if isinstance(error, OSError) else ErrorCode.UNREADABLE
         raise ConfigError(message, code=code, file=str(path)) from error
     known = {layer.name: layer for layer in layers}
@@ -486,7 +486,7 @@ def _unpickled(path: Path) -> dict[str, np.ndarray]:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # exceptions for damaged files have no common base
-        message = f"{path} cannot be read as a state_dict: {error}"
+        message = f"{path} cannot be read as a state_dict: {reason_of(error)}"
         raise WeightsError(message, code=ErrorCode.UNREADABLE, file=str(path)) from error
     for key in WRAPPED:
         if isinstance(found, dict) and isinstance(found.get(key), dict):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from demitasse.core.paths import reason_of
 from demitasse.errors import DataError, ErrorCode
 from demitasse.io.weights.npz import arrays_in
 
@@ -215,5 +216,5 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         return arrays_in(path)
     except (OSError, ValueError) as error:
-        message = f"cannot be read as a .npz file of arrays: {error}"
+        message = f"cannot be read as a .npz file of arrays: {reason_of(error)}"
         raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse.core.paths import regular_file
+from demitasse.core.paths import reason_of, regular_file
 from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.writing import write_database
 
@@ -56,8 +56,7 @@ def read_idx(path: Path) -> np.ndarray:
                 raise DataError(message, str(path), code=ErrorCode.TRUNCATED, expected=size)
             content = file.read(size + 1)
     except (OSError, EOFError, struct.error, zlib.error) as error:
-        reason = error.strerror if isinstance(error, OSError) else None
-        message = f"cannot be read as an idx file: {reason or error}"
+        message = f"cannot be read as an idx file: {reason_of(error)}"
         raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error
     if len(content) != size:
         more = "more than that" if len(content) > size else str(len(content))
