@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from filecmp import cmp
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -55,6 +56,7 @@ def deploy(
     shapes: Mapping[str, Sequence[int]],
     level: int = 0,
     stages: Sequence[str] = (),
+    overwrite: bool = False,
 ) -> Deployed:
     """Write the deploy net and the card of a training net; see ``deploy_net``.
 
@@ -68,9 +70,10 @@ def deploy(
         shapes: Shapes of inputs, in place of those of the data.
         level: Level of the net's state.
         stages: Stages added to the file's state.
+        overwrite: Replace files of the folder by copies with other contents.
 
     Raises:
-        ConfigError: See ``deploy_net``; or a file is missing or does not fit.
+        ConfigError: See ``deploy_net``; or a file is missing, does not fit, or would be replaced.
         WeightsError: The weights cannot be read, or do not fit the net.
     """
     made = deploy_net(train, weights, shapes=shapes, level=level, stages=stages)
@@ -87,19 +90,27 @@ def deploy(
             assert source is not None
             card = _card(train, file, made, source, weights, labels, shape)
             Predictor(card, device="numpy").net.close()
+    files = [] if card is None else [*card.weights, *([labels] if labels else [])]
+    if card is not None and isinstance(card.preprocess.mean, Path):
+        files.append(card.preprocess.mean)
+    stored = _targets(folder, files, train, overwrite=overwrite)
     folder.mkdir(parents=True, exist_ok=True)
-    copied: list[Path] = []
     notes = list(made.notes)
     write_text(folder / DEPLOY, made.message)
     if card is None:
         text = f"no model card: {reason}; write one by: demitasse card {folder / DEPLOY} WEIGHTS"
         return Deployed([folder / DEPLOY], [*notes, text], has_card=False)
+    copied = [target for file, target in stored.items() if target != file]
+    for file, target in stored.items():
+        if target != file:
+            with file.open("rb") as old, atomic_write(target) as new:
+                shutil.copyfileobj(old, new)
     how = card.preprocess
     if isinstance(how.mean, Path):
-        how = replace(how, mean=_within(folder, how.mean, copied))
-    stored = tuple(_within(folder, one, copied) for one in card.weights)
-    card = replace(card, net=folder / DEPLOY, weights=stored, preprocess=how)
-    names = None if labels is None else _within(folder, labels, copied)
+        how = replace(how, mean=stored[how.mean])
+    kept = tuple(stored[one] for one in card.weights)
+    card = replace(card, net=folder / DEPLOY, weights=kept, preprocess=how)
+    names = None if labels is None else stored[labels]
     with atomic_write(folder / CARD) as opened:
         opened.write(format_card(card, folder, names).encode())
     return Deployed([folder / DEPLOY, folder / CARD, *copied], notes, has_card=True)
@@ -210,12 +221,26 @@ def _record_size(source: LayerParameter, folder: Path) -> tuple[int, int] | None
     return shape[1], shape[2]
 
 
-def _within(folder: Path, file: Path, copied: list[Path]) -> Path:
-    """Return a file in the folder: the file itself, or a copy."""
-    if file.resolve().is_relative_to(folder.resolve()):
-        return file
-    target = folder / file.name
-    with file.open("rb") as old, atomic_write(target) as new:
-        shutil.copyfileobj(old, new)
-    copied.append(target)
-    return target
+def _targets(
+    folder: Path, files: Sequence[Path], train: Path, *, overwrite: bool
+) -> dict[Path, Path]:
+    """Return the place of each file in the folder: its own, or that of a copy.
+
+    Raises:
+        ConfigError: A copy would replace another file.
+    """
+    found: dict[Path, Path] = {}
+    taken = {(folder / name).resolve() for name in (DEPLOY, CARD)}
+    if train.resolve() in taken:
+        message = f"got {train}, whose deploy net has the same name; write elsewhere by --out"
+        raise ConfigError(message, code=ErrorCode.CONFLICT, file=str(train))
+    for file in dict.fromkeys(files):
+        inside = file.resolve().is_relative_to(folder.resolve())
+        target = file if inside else folder / file.name
+        is_other = not inside and target.exists() and not cmp(file, target, shallow=False)
+        if target.resolve() in taken or (is_other and not overwrite):
+            message = f"got {file}, whose copy would replace {target}; write elsewhere by --out"
+            raise ConfigError(message, code=ErrorCode.EXISTS, file=str(target))
+        taken.add(target.resolve())
+        found[file] = target
+    return found

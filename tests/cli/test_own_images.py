@@ -439,3 +439,39 @@ def test_targets_before_predictions_and_unread_labels_are_left_out(run):
         assert (list(net.inputs), list(net.outputs)) == (["data"], ["ip"])
         assert net.blobs["data"].shape == (1, 3, 4, 4)
     assert not Path("model.toml").exists()  # the prototxt does not define a preprocessing
+
+
+@pytest.mark.usefixtures("photos")
+def test_copies_replace_no_other_files(run):
+    assert run("dataset photos data --size 16").exit_code == 0
+    text = DATA.replace("MEAN", "") + TAILS["softmax"][0]
+    Path("train_val.prototxt").write_text(text)
+    with Net("train_val.prototxt", "TEST", device="numpy") as net:
+        net.save("w.caffemodel")
+    Path("model").mkdir()
+    Path("model/labels.txt").write_text("mine")
+    command = "deploy train_val.prototxt --weights w.caffemodel --labels data/labels.txt -o model"
+
+    failed_with(run(command), 3, ErrorCode.EXISTS)
+    assert [one.name for one in Path("model").iterdir()] == ["labels.txt"]
+    assert run(f"{command} --overwrite").exit_code == 0
+    assert Path("model/labels.txt").read_bytes() == Path("data/labels.txt").read_bytes()
+
+    Path("deploy.prototxt").write_text(text)
+    own = "deploy deploy.prototxt --weights w.caffemodel --overwrite"
+    failed_with(run(own), 3, ErrorCode.CONFLICT)
+    assert Path("deploy.prototxt").read_text() == text
+
+
+@pytest.mark.usefixtures("photos")
+def test_a_deployed_model_predicts_many_images(run):
+    assert run("dataset photos data --size 16").exit_code == 0
+    Path("train_val.prototxt").write_text(DATA.replace("MEAN", "") + TAILS["softmax"][0])
+    with Net("train_val.prototxt", "TEST", device="numpy") as net:
+        net.save("w.caffemodel")
+    assert run("deploy train_val.prototxt --weights w.caffemodel -o model").exit_code == 0
+    Path("model").rename("moved")
+
+    assert run("predict moved photos -o parts --format jsonl").exit_code == 0
+    [part] = Path("parts").glob("*.jsonl")
+    assert part.read_text().count('"item"') == 36

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 NETS = ("lenet", "cifar10_quick", "resnet20", "squeezenet")
 
+replace_option = click.option("--overwrite", is_flag=True, help="Replace existing files.")
+
 
 def _size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tuple[int, int] | None:
     """Return height and width of "64" or "48x64"."""
@@ -154,7 +156,7 @@ def dataset_command(
 @click.option(
     "--out", "-o", type=FOLDER, default=".", help="Folder of the files. [default: this folder]"
 )
-@overwrite_option
+@replace_option
 def new_command(
     data: Path | None,
     classes: int | None,
@@ -246,7 +248,7 @@ def _need_new(files: list[Path], *, overwrite: bool) -> None:
     metavar="BLOB=N,C,H,W",
     help="Shape of an input, in place of that of the data.",
 )
-@overwrite_option
+@replace_option
 @state_options
 def deploy_command(
     net: Path,
@@ -269,7 +271,10 @@ def deploy_command(
     folder = out or net.parent
     _need_new([folder / "deploy.prototxt", folder / "model.toml"], overwrite=overwrite)
     with input_errors():
-        done = deploy(net, weights, labels, folder, shapes=shapes, level=level or 0, stages=stages)
+        done = deploy(
+            net, weights, labels, folder,
+            shapes=shapes, level=level or 0, stages=stages, overwrite=overwrite,
+        )  # fmt: skip
     for note in done.notes:
         echo(note)
     echo(f"Wrote {' and '.join(map(str, done.files))}")
