@@ -156,10 +156,8 @@ def handle_errors() -> Iterator[None]:
 
 def error_text(error: OSError) -> str:
     """Return the message of an error of the system: its file and its reason."""
-    from demitasse.core.paths import reason_of
-
     name = None if error.filename is None else os.fsdecode(error.filename)
-    return reason_of(error) if name is None or not error.strerror else f"{name}: {error.strerror}"
+    return str(error) if name is None or not error.strerror else f"{name}: {error.strerror}"
 
 
 LIMITS = {

@@ -204,9 +204,19 @@ def check_exists(path: Path) -> None:
         raise DataError(reason, str(path), code=code, file=str(path)) from None
 
 
-def reason_of(error: BaseException) -> str:
-    """Return the message of an error; of an error of the system without its number and file."""
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+def reason_of(error: BaseException, path: str | os.PathLike[str] | None = None) -> str:
+    """Return the message of an error; of an error of the system its file and reason.
+
+    Args:
+        error: The error.
+        path: A file that is named already, and so is left out.
+    """
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    name = None if error.filename is None else os.fsdecode(error.filename)
+    if name is None or (path is not None and name == os.fspath(path)):
+        return error.strerror
+    return f"{name!r}: {error.strerror}"
 
 
 def code_of(error: OSError) -> ErrorCode:

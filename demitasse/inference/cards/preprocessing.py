@@ -188,7 +188,7 @@ def _mean(preprocess: Preprocess) -> np.ndarray | None:
     try:
         values = read_npy(mean) if mean.suffix == ".npy" else read_mean(mean)
     except (OSError, ValueError) as error:
-        message = f"the mean cannot be read: {reason_of(error)}"
+        message = f"the mean cannot be read: {reason_of(error, mean)}"
         raise ConfigError(message, code=ErrorCode.UNREADABLE, field="mean").at(str(mean)) from None
     except DataError as error:
         raise ConfigError(str(error), code=error.code, field="mean") from None

@@ -112,7 +112,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
         return arrays_in(path)
     except (OSError, ValueError) as error:
-        message = f"{path} cannot be read as weights: {reason_of(error)}"
+        message = f"{path} cannot be read as weights: {reason_of(error, path)}"
         code = code_of(error) if isinstance(error, OSError) else ErrorCode.UNREADABLE
         raise WeightsError(message, code=code, file=str(path)) from error
 

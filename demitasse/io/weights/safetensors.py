@@ -46,7 +46,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         with regular_file(path).open("rb") as file:
             return _arrays_of(file, os.fstat(file.fileno()).st_size)
     except UNREADABLE as error:
-        message = f"{path} cannot be read as weights: {reason_of(error)}"
+        message = f"{path} cannot be read as weights: {reason_of(error, path)}"
         code = code_of(error) if isinstance(error, OSError) else ErrorCode.UNREADABLE
         raise WeightsError(message, code=code, file=str(path)) from error
 

@@ -241,7 +241,7 @@ def read_map(path: Path, layers: Sequence[LayerParameter]) -> Pairs:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        message = f"{path} cannot be read as a map of names: {reason_of(error)}"
+        message = f"{path} cannot be read as a map of names: {reason_of(error, path)}"
         code = code_of(error) if isinstance(error, OSError) else ErrorCode.UNREADABLE
         raise ConfigError(message, code=code, file=str(path)) from error
     known = {layer.name: layer for layer in layers}
@@ -486,7 +486,7 @@ def _unpickled(path: Path) -> dict[str, np.ndarray]:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # exceptions for damaged files have no common base
-        message = f"{path} cannot be read as a state_dict: {reason_of(error)}"
+        message = f"{path} cannot be read as a state_dict: {reason_of(error, path)}"
         raise WeightsError(message, code=ErrorCode.UNREADABLE, file=str(path)) from error
     for key in WRAPPED:
         if isinstance(found, dict) and isinstance(found.get(key), dict):

@@ -216,5 +216,5 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         return arrays_in(path)
     except (OSError, ValueError) as error:
-        message = f"cannot be read as a .npz file of arrays: {reason_of(error)}"
+        message = f"cannot be read as a .npz file of arrays: {reason_of(error, path)}"
         raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error

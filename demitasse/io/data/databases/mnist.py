@@ -56,7 +56,7 @@ def read_idx(path: Path) -> np.ndarray:
                 raise DataError(message, str(path), code=ErrorCode.TRUNCATED, expected=size)
             content = file.read(size + 1)
     except (OSError, EOFError, struct.error, zlib.error) as error:
-        message = f"cannot be read as an idx file: {reason_of(error)}"
+        message = f"cannot be read as an idx file: {reason_of(error, path)}"
         raise DataError(message, str(path), code=ErrorCode.UNREADABLE) from error
     if len(content) != size:
         more = "more than that" if len(content) > size else str(len(content))
