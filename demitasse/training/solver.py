@@ -274,7 +274,7 @@ class Solver:
             NetError: The net has no inputs, or others than the batches.
             ConfigError: ``iter_size`` is not 1, or an argument is out of range.
         """
-        from demitasse.training.fitting import batches
+        from demitasse.training.batches import batches
 
         for batch in batches(self, data, labels, epochs, batch_size, shuffle=shuffle):
             for name, array in batch.items():

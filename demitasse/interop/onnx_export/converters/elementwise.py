@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from demitasse.interop.export.layer_graph import LayerNode, Value
 from demitasse.interop.onnx_export.graph import Converter, GraphBuilder
-from demitasse.layers.activations import ReLU
+from demitasse.layers.activations import Rectifier
 from demitasse.layers.dropout import Dropout
 from demitasse.layers.exp_log_power import Exp, Log, Power
 
@@ -23,7 +23,7 @@ def _plain(operator: str) -> Converter:
 
 def _relu(node: LayerNode, graph: GraphBuilder) -> None:
     """Add Relu, or LeakyRelu with ``negative_slope``; Clip for ReLU6."""
-    layer = node.layer_as(ReLU)
+    layer = node.layer_as(Rectifier)
     slope = layer.slope
     if layer.limited:
         _relu6(node, graph, slope)

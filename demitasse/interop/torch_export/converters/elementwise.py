@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from demitasse.interop.export.layer_graph import LayerNode
 from demitasse.interop.torch_export.code import Converter, ModuleCode, number
-from demitasse.layers.activations import ReLU
+from demitasse.layers.activations import Rectifier
 from demitasse.layers.dropout import Dropout
 from demitasse.layers.exp_log_power import Exp, Log, Power
 
@@ -28,7 +28,7 @@ def _module(node: LayerNode, code: ModuleCode, made: str) -> None:
 
 def _relu(node: LayerNode, code: ModuleCode) -> None:
     """Add ReLU or ReLU6; LeakyReLU or a formula with ``negative_slope``."""
-    layer = node.layer_as(ReLU)
+    layer = node.layer_as(Rectifier)
     slope = layer.slope
     if not layer.limited:
         _module(node, code, f"nn.LeakyReLU({number(slope)})" if slope else "nn.ReLU()")

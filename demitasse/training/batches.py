@@ -48,7 +48,7 @@ def batches(
     for epoch in range(epochs if arrays is not None or not isinstance(data, Iterator) else 1):
         if arrays is None:
             for batch in data:
-                yield _named(net.inputs, batch)
+                yield _by_input(net.inputs, batch)
         else:
             rng = np.random.default_rng([net.seed, solver.iter, epoch]) if shuffle else None
             yield from _split(arrays, size, rng)
@@ -58,7 +58,7 @@ def _arrays(inputs: list[str], data: Any, labels: Any) -> Batch | None:
     """Return the items as an array for each input; None for an iterable of batches."""
     if isinstance(data, Mapping) or labels is not None or hasattr(data, "shape"):
         given = data if labels is None else (data, labels)
-        arrays = _named(inputs, given)
+        arrays = _by_input(inputs, given)
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) > 1:
             message = f"got arrays of different lengths: {lengths}"
@@ -70,7 +70,7 @@ def _arrays(inputs: list[str], data: Any, labels: Any) -> Batch | None:
     raise ConfigError(message, code=ErrorCode.INVALID, field="data", got=type(data).__name__)
 
 
-def _named(inputs: list[str], batch: Any) -> Batch:
+def _by_input(inputs: list[str], batch: Any) -> Batch:
     """Return a batch by the names of the inputs.
 
     Raises:
