@@ -35,7 +35,7 @@ def test_a_name_has_a_family(family):
     assert {CodeFamily.of(name) for name in FAMILIES[family.name]} == {family}
 
 
-@pytest.mark.parametrize("step", {*all_steps()}, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("step", dict.fromkeys(all_steps()), ids=lambda one: one.__name__)
 def test_a_step_that_does_more_than_its_calls_states_what_its_passes_may_do(step):
     if step.forward is not OnednnStep.forward:
         assert step.deferrable is not OnednnStep.deferrable
