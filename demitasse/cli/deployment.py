@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from filecmp import cmp
@@ -57,10 +57,10 @@ def deploy(
     level: int = 0,
     stages: Sequence[str] = (),
     overwrite: bool = False,
-) -> Deployed:
-    """Write the deploy net and the card of a training net; see ``deploy_net``.
+) -> Callable[[], Deployed]:
+    """Return the function that writes the deploy net and the card of a training net.
 
-    The card is loaded with its weights before a file is written.
+    The card is loaded with its weights before; see ``deploy_net``.
 
     Args:
         train: The prototxt of the training.
@@ -94,26 +94,32 @@ def deploy(
     if card is not None and isinstance(card.preprocess.mean, Path):
         files.append(card.preprocess.mean)
     stored = _targets(folder, files, train, overwrite=overwrite)
-    folder.mkdir(parents=True, exist_ok=True)
-    notes = list(made.notes)
-    write_text(folder / DEPLOY, made.message)
-    if card is None:
-        text = f"no model card: {reason}; write one by: demitasse card {folder / DEPLOY} WEIGHTS"
-        return Deployed([folder / DEPLOY], [*notes, text], has_card=False)
-    copied = [target for file, target in stored.items() if target != file]
-    for file, target in stored.items():
-        if target != file:
-            with file.open("rb") as old, atomic_write(target) as new:
-                shutil.copyfileobj(old, new)
-    how = card.preprocess
-    if isinstance(how.mean, Path):
-        how = replace(how, mean=stored[how.mean])
-    kept = tuple(stored[one] for one in card.weights)
-    card = replace(card, net=folder / DEPLOY, weights=kept, preprocess=how)
-    names = None if labels is None else stored[labels]
-    with atomic_write(folder / CARD) as opened:
-        opened.write(format_card(card, folder, names).encode())
-    return Deployed([folder / DEPLOY, folder / CARD, *copied], notes, has_card=True)
+
+    def write() -> Deployed:
+        folder.mkdir(parents=True, exist_ok=True)
+        notes = list(made.notes)
+        write_text(folder / DEPLOY, made.message)
+        if card is None:
+            text = (
+                f"no model card: {reason}; write one by: demitasse card {folder / DEPLOY} WEIGHTS"
+            )
+            return Deployed([folder / DEPLOY], [*notes, text], has_card=False)
+        copied = [target for file, target in stored.items() if target != file]
+        for file, target in stored.items():
+            if target != file:
+                with file.open("rb") as old, atomic_write(target) as new:
+                    shutil.copyfileobj(old, new)
+        how = card.preprocess
+        if isinstance(how.mean, Path):
+            how = replace(how, mean=stored[how.mean])
+        kept = tuple(stored[one] for one in card.weights)
+        placed = replace(card, net=folder / DEPLOY, weights=kept, preprocess=how)
+        names = None if labels is None else stored[labels]
+        with atomic_write(folder / CARD) as opened:
+            opened.write(format_card(placed, folder, names).encode())
+        return Deployed([folder / DEPLOY, folder / CARD, *copied], notes, has_card=True)
+
+    return write
 
 
 def _source(

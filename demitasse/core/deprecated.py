@@ -157,6 +157,7 @@ ADDRESSES = {
 
 MOVED = {
     "demitasse.cards": "demitasse.inference.cards",
+    "demitasse.atomic": "demitasse.core.atomic",
     "demitasse.config": "demitasse.core.config",
     "demitasse.data": "demitasse.io.data",
     "demitasse.device": "demitasse.core.device",
@@ -194,6 +195,7 @@ RENAMED = {
     "demitasse.weights.npy": "demitasse.io.weights.npz",
     "demitasse.weights.pairing": "demitasse.io.weights.load",
     "demitasse.weights.read": "demitasse.io.weights.formats",
+    "demitasse.solvers.snapshot": "demitasse.training.checkpoint.snapshot",
     "demitasse.solvers.distributions": "demitasse.training.report",
     "demitasse.solvers.surviving": "demitasse.training.distributed.fault_tolerance",
 }

@@ -96,6 +96,7 @@ def test_weights_that_have_moved_are_read_again_as_they_were(monkeypatch):
     np.testing.assert_array_equal(net.params["ip"][0].data, weights)
 
 
+@pytest.mark.usefixtures("interrupts")
 def test_ctrl_c_waits_until_all_of_a_parameter_has_moved(monkeypatch):
     monkeypatch.setattr(engine_module, "SLAB", 1 << 10)
     layout = max(layouts(), key=lambda one: len(slabs(engine().library, one, 1 << 10)))

@@ -194,6 +194,7 @@ def test_a_data_set_is_replaced_on_demand_and_other_folders_never(run):
     assert Path("data/notes.txt").read_text() == "mine"
 
 
+@pytest.mark.usefixtures("interrupts")
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_data_set_is_not_there_and_is_made_again(run, tmp_path, monkeypatch, sent):
     monkeypatch.chdir(tmp_path)

@@ -422,7 +422,7 @@ def _results(
                 blob = net.blobs[name]
                 blob.mutable_cpu_diff()[...] = rng.normal(size=blob.shape)
         net.clear_param_diffs()
-        net.backward()
+        net.backward(-1)
         for name in inputs:
             if message.force_backward:
                 yield f"gradient of {name}", np.array(net.blobs[name].cpu_diff())

@@ -1,6 +1,7 @@
 """Everything that writes files, each as a command that reads from ``in`` and writes to ``out``."""
 
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +123,10 @@ WRITERS = (
     Writer("sizes of images", "get_image_size in in/images.txt out/sizes.txt"),
     Writer("list of trusted files", "call trust"),
     Writer("card", "call card"),
+    Writer("data set", "dataset in/photos out/data --size 4 --overwrite"),
+    Writer("deployed net", "deploy in/net.prototxt --weights in/w.caffemodel --out out "
+           "--overwrite"),
+    Writer("new net", "call new"),
     Writer("drawn answers", "run in/model.toml in/a.png --draw out --device numpy"),
     Writer("part of arrays", f"{PREDICT} --force"),
     Writer("part of answers", "predict in/model.toml in/a.png -o out --format jsonl --force "
@@ -165,10 +170,13 @@ WRITING = {
     "cli/commands/training_log.py": ("seconds of a log", "tables of a log"),
     "cli/training_log.py": "chart of a log",
     "cli/commands/weights.py": "state_dict to weights",
+    "cli/commands/own_images.py": "new net",
     "cli/comparison.py": "report of devices",
+    "cli/deployment.py": "deployed net",
     "cli/run_images.py": "drawn answers",
     "core/config/files.py": "list of trusted files",
     "compat/cvdnn/net.py": "graph of OpenCV's net",
+    "io/data/dataset.py": "data set",
     "io/data/databases/_leveldb_writer.py": "MNIST to leveldb",
     "io/data/databases/lmdb.py": "MNIST to lmdb",
     "io/data/databases/hdf5.py": "HDF5Output",
@@ -318,12 +326,20 @@ def _results() -> None:
     _as_a_script(write)
 
 
+def _new() -> None:
+    """Write a net for as many classes as the inputs have."""
+    from demitasse.cli import main
+
+    classes = int(Path("in/list.txt").read_text().split()[1]) + 1
+    main(["new", "--classes", str(classes), "--net", "lenet", "--out", "out", "--overwrite"])
+
+
 def _card() -> None:
     """Write a card of a net that lies elsewhere, which no card may."""
     from demitasse.cli import main
-    from demitasse.inference.cards import writing
+    from demitasse.inference.cards import card_file
 
-    writing._file = lambda path, folder: path.name
+    card_file._file = lambda path, folder: path.name
     said = ["--task", "classify", "--channels", "bgr", "--mean", "none"]
     name = ["--name", Path("in/list.txt").read_text().split()[1]]
     place = ["--out", "out/model.toml", "--overwrite"]
@@ -511,6 +527,10 @@ def make_inputs(folder: Path, seed: int) -> None:
         for name in "abc":
             Image.fromarray(rng.integers(0, 256, (6, 6, 3), np.uint8)).save(place / f"{name}.png")
         Image.fromarray(rng.integers(0, 256, (50, 50, 3), np.uint8)).save(place / "d.png")
+        for kind in ("one", "two"):
+            (place / "photos" / kind).mkdir(parents=True)
+            for name in "abc":
+                shutil.copy(place / f"{name}.png", place / "photos" / kind)
         with Net("in/deploy.prototxt", "TEST", device="numpy", seed=seed) as net:
             net.save("in/w.caffemodel")
             weight, bias = (blob.data for blob in net.params["ip"])

@@ -271,10 +271,11 @@ def deploy_command(
     folder = out or net.parent
     _need_new([folder / "deploy.prototxt", folder / "model.toml"], overwrite=overwrite)
     with input_errors():
-        done = deploy(
+        write = deploy(
             net, weights, labels, folder,
             shapes=shapes, level=level or 0, stages=stages, overwrite=overwrite,
         )  # fmt: skip
+    done = write()
     for note in done.notes:
         echo(note)
     echo(f"Wrote {' and '.join(map(str, done.files))}")
