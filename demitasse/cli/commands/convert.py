@@ -142,8 +142,10 @@ def export_command(
     beside it. Inputs, outputs and nodes have the names of blobs and layers; data layers become
     inputs, losses and metrics are dropped. Exits with 1 if --check finds a difference above --rtol.
     """
+    from demitasse.core.paths import check_exists
     from demitasse.interop import export_onnx, export_torch
 
+    check_exists(net)
     kind = _kind(ctx, out, kind)
     done: Exported | TorchExported
     if kind == "torch":
