@@ -66,7 +66,8 @@ class WarmUp:
 
     def back_off(self) -> None:
         """Count from zero after a recording; need about twice as many runs before the next."""
-        self.runs, self.needed = 0, min(2 * self.needed - 1, MOST_WARMUP_RUNS)
+        needed = max(self.needed, WARMUP_RUNS)
+        self.runs, self.needed = 0, min(2 * needed - 1, MOST_WARMUP_RUNS)
 
 
 class Recorded(NamedTuple):
@@ -353,7 +354,10 @@ class Segments:
             return Segment(first, last, None)
         memories = partial(_memories, entries, backward=backward)
         overwritten = frozenset if backward else partial(_overwritten, entries)
-        return Segment(first, last, Replay(entries, recorder, memories, overwritten))
+        replay = Replay(entries, recorder, memories, overwritten)
+        if self._cached and not backward:
+            replay.warm_up.needed = 1  # memories already have the places of another shape
+        return Segment(first, last, replay)
 
     def _cut_backward(self, start: int, end: int) -> Segment:
         if self._recorder is None:
