@@ -198,9 +198,6 @@ class NarrowCall(ChannelCall):
         return NarrowConvolution(self._lines, self._x, self.operands.then)
 
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["TransposedCall", "TransposedGradientCall", "TransposedKernels", "transposed_kernels"]
 
 
