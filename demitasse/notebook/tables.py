@@ -5,27 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from demitasse.net.summary import (
-    Table,
-    net_summary,
-    shapes_text,
-    summary,
-    without_split_layers,
-)
+from demitasse.net.summary import Table, summary
 
 if TYPE_CHECKING:
     from demitasse.benchmark import Result
     from demitasse.testing import Comparison
 
-__all__ = [
-    "Table",
-    "benchmark_table",
-    "consistency_table",
-    "net_summary",
-    "shapes_text",
-    "summary",
-    "without_split_layers",
-]
+__all__ = ["Table", "benchmark_table", "consistency_table", "summary"]
 
 
 def consistency_table(comparison: Comparison) -> Table:

@@ -57,7 +57,7 @@ def summary_command(
     """
     from demitasse.cli.timing import capture_status, layer_table
     from demitasse.net import Net
-    from demitasse.notebook.tables import net_summary, shapes_text, without_split_layers
+    from demitasse.net.summary import net_summary, shapes_text, without_split_layers
     from demitasse.plan.report import report
 
     # shapes need no device; --runs does
