@@ -408,21 +408,22 @@ class Net:
 
     def _zero_gradients(self) -> str:
         """Return the reason why a backward pass leaves all gradients 0; empty for none."""
+        outputs = [self.blobs[name] for name in self.outputs]
+        has_gradients = any(self.structure.needs.layers)
+        if has_gradients and not all(blob.diff_memory.cleared for blob in outputs):
+            return ""  # the usual case: a loss's diff is its weight
         if any(self.structure.blob_loss_weights):
             return ""
-        outputs = [self.blobs[name] for name in self.outputs]
         where = f"net.blobs[{self.outputs[0]!r}].diff" if outputs else "the diff of a blob"
-        if not any(self.structure.needs.layers):
+        if not has_gradients:
             return (
                 f"net {self.name!r} has no loss, so backward() computed no gradients: add a loss "
                 f"layer, or make the net with force_backward=True and set {where} before backward()"
             )
-        if all(blob.diff_memory.cleared for blob in outputs):
-            return (
-                f"net {self.name!r} has no loss, and the gradients of its outputs were 0, so all "
-                f"gradients are 0: set {where} before backward()"
-            )
-        return ""
+        return (
+            f"net {self.name!r} has no loss, and the gradients of its outputs were 0, so all "
+            f"gradients are 0: set {where} before backward()"
+        )
 
     def forward_backward(self) -> float:
         """Run forward and backward; return the loss.
