@@ -14,7 +14,6 @@ from demitasse.cli.card_builder import CardRequest, build_card
 from demitasse.core.atomic import atomic_write
 from demitasse.core.paths import resolve_path
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode
-from demitasse.graph import filter_net
 from demitasse.inference.cards.card import CHANNELS, Card
 from demitasse.inference.cards.card_file import CARD, format_card
 from demitasse.inference.cards.predictor import Predictor
@@ -22,7 +21,7 @@ from demitasse.inference.cards.preprocessing import training_preprocess
 from demitasse.interop.deploy import DeployNet, deploy_net
 from demitasse.io.data.databases.database import open_db
 from demitasse.io.data.databases.datum import datum_to_array
-from demitasse.io.proto import Datum, LayerParameter, Phase, read_net, write_text
+from demitasse.io.proto import Datum, LayerParameter, write_text
 from demitasse.io.weights.load import load_files
 from demitasse.net import Net
 
@@ -80,7 +79,7 @@ def deploy(
     with TemporaryDirectory() as temporary:
         file = Path(temporary) / DEPLOY
         write_text(file, made.message)
-        source = _source(train, made, level, stages)
+        source = _source(made)
         reason = _obstacle(made, source)
         with Net(file, "TEST", device="numpy") as net:
             _need_weights(load_files(net, weights), weights)
@@ -122,17 +121,10 @@ def deploy(
     return write
 
 
-def _source(
-    train: Path, made: DeployNet, level: int, stages: Sequence[str]
-) -> LayerParameter | None:
+def _source(made: DeployNet) -> LayerParameter | None:
     """Return the data layer of phase TEST for the first input."""
-    message = read_net(train).message
-    message.state.phase = Phase.Value("TEST")
-    message.state.level = level
-    message.state.stage.extend(stages)
     inputs = {top for one in made.message.layer if one.type == "Input" for top in one.top}
-    layers = filter_net(message)[0].layer
-    return next((one for one in layers if not one.bottom and inputs & set(one.top)), None)
+    return next((one for one in made.tested if not one.bottom and inputs & set(one.top)), None)
 
 
 def _obstacle(made: DeployNet, source: LayerParameter | None) -> str:

@@ -1,6 +1,6 @@
 """Pure functions on messages: a net before there are arrays."""
 
-from demitasse.graph.filter import filter_net, listed, raise_faults, state_meets_rule
+from demitasse.graph.filter import filter_net, filter_phase, listed, raise_faults, state_meets_rule
 from demitasse.graph.splits import insert_splits, moved_weight, moved_weights
 from demitasse.graph.strides import move_strides
 from demitasse.graph.wiring import (
@@ -23,6 +23,7 @@ __all__ = [
     "append_params",
     "compute_backward_needs",
     "filter_net",
+    "filter_phase",
     "insert_splits",
     "listed",
     "move_strides",

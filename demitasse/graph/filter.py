@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from demitasse.errors import DemitasseError, ErrorCode, NetError
-from demitasse.io.proto import LayerParameter, NetParameter, NetState, NetStateRule
+from demitasse.io.proto import LayerParameter, NetParameter, NetState, NetStateRule, Phase
 
 MOST = 20
 """Number of faults that one message lists."""
@@ -93,3 +93,25 @@ def filter_net(net: NetParameter) -> tuple[NetParameter, list[int]]:
         del filtered.layer[:]
         filtered.layer.extend(net.layer[index] for index in kept)
     return filtered, kept
+
+
+def filter_phase(
+    net: NetParameter, phase: str, level: int, stages: Sequence[str]
+) -> tuple[NetParameter, list[int]]:
+    """Return what ``filter_net`` does for a net in another state.
+
+    Args:
+        net: The net, which stays as it is.
+        phase: The state's phase, TRAIN or TEST.
+        level: The state's level.
+        stages: Stages added to those of the net's own state.
+
+    Raises:
+        NetError: Some layers have both kinds of rules; all are named.
+    """
+    changed = NetParameter()
+    changed.CopyFrom(net)
+    changed.state.phase = Phase.Value(phase)
+    changed.state.level = level
+    changed.state.stage.extend(stages)
+    return filter_net(changed)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from demitasse.errors import ConfigError, ErrorCode
-from demitasse.graph import filter_net
+from demitasse.graph import filter_phase
 from demitasse.interop.export.reduction import Shapes, is_source, is_training_only, reduce_net
-from demitasse.io.proto import LayerParameter, NetParameter, Phase
+from demitasse.io.proto import LayerParameter, NetParameter
 from demitasse.layers.metadata import layer_metadata
 from demitasse.net.build import read_source
 
@@ -39,11 +39,13 @@ class DeployNet:
         message: The net.
         notes: Removed and replaced layers, in words.
         outputs: The net's outputs.
+        tested: The training net's layers of phase TEST.
     """
 
     message: NetParameter
     notes: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
+    tested: list[LayerParameter] = field(default_factory=list)
 
 
 def deploy_net(
@@ -71,11 +73,14 @@ def deploy_net(
         ConfigError: The shape of an input is unknown, the net has no outputs, or trains a detector.
         PrototxtError: The file cannot be read.
     """
-    phases = {name: _layers(source, name, level, stages) for name in ("TEST", "TRAIN")}
-    layers = phases["TEST"]
-    _refuse_detectors([*layers, *phases["TRAIN"]])
+    read = read_source(source, ignore_unknown_fields=False)
+    layers, trained = (
+        list(filter_phase(read.message, phase, level, stages)[0].layer)
+        for phase in ("TEST", "TRAIN")
+    )
+    _refuse_detectors([*layers, *trained])
     tops = {top for one in layers for top in one.top}
-    every = list({one.name: one for one in [*phases["TRAIN"], *layers]}.values())
+    every = list({one.name: one for one in [*trained, *layers]}.values())
     losses = [one for one in every if _is_loss(one) and one.bottom and one.bottom[0] in tops]
     auxiliary = [one for one in losses if _is_auxiliary(one, losses)]
     notes = [
@@ -84,13 +89,13 @@ def deploy_net(
     main = [one for one in losses if one not in auxiliary]
     learned = _learned(layers)
     heads = [blob for one in main for blob in _predictions(one, learned)]
-    read = {blob for one in [*layers, *losses] for blob in one.bottom if blob not in one.top}
+    used = {blob for one in [*layers, *losses] for blob in one.bottom if blob not in one.top}
     ends = [
         top
         for one in layers
         if not is_source(one) and not _is_training(one)
         for top in one.top
-        if top not in read
+        if top not in used
     ]
     scored = {
         one.bottom[0]: one.top[0] for one in layers if one.type in SCORES and len(one.bottom) == 1
@@ -110,28 +115,17 @@ def deploy_net(
         message = "got a net without outputs in phase TEST besides data; name its deploy prototxt"
         raise ConfigError(message, code=ErrorCode.MISSING, file=str(source))
     reduced = reduce_net(
-        source, lambda _: "", weights=list(map(str, weights)), outputs=outputs, only=True,
+        read, lambda _: "", weights=list(map(str, weights)), outputs=outputs, only=True,
         shapes=shapes, level=level, stages=stages,
     )  # fmt: skip
-    net = DeployNet(NetParameter(name=reduced.message.name), notes, outputs)
+    net = DeployNet(NetParameter(name=reduced.message.name), notes, outputs, layers)
     kept = _without_unread(reduced.message, outputs)
     net.message.layer.extend(_as_deployed(one, shapes or {}) for one in kept)
-    _refuse_dangling(
-        net.message, read_source(source, ignore_unknown_fields=False).message.layer, source
-    )
+    _refuse_dangling(net.message, read.message.layer, source)
     for loss in main:
         if loss.bottom[0] in outputs:
             _add_scores(net, loss)
     return net
-
-
-def _layers(source: Path, phase: str, level: int, stages: Sequence[str]) -> list[LayerParameter]:
-    """Return the layers of a phase."""
-    message = read_source(source, ignore_unknown_fields=False).message
-    message.state.phase = Phase.Value(phase)
-    message.state.level = level
-    message.state.stage.extend(stages)
-    return list(filter_net(message)[0].layer)
 
 
 def _refuse_detectors(layers: Iterable[LayerParameter]) -> None:

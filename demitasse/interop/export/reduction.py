@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError
-from demitasse.graph import filter_net, listed
-from demitasse.io.proto import BlobShape, LayerParameter, NetParameter, Phase
+from demitasse.graph import filter_phase, listed
+from demitasse.io.proto import BlobShape, LayerParameter, NetParameter, Phase, ReadNet
 from demitasse.io.weights.formats import read_weights
 from demitasse.layers.metadata import layer_metadata
 from demitasse.net import Net
@@ -53,7 +53,7 @@ class ReducedNet:
 
 
 def reduce_net(
-    source: str | os.PathLike[str] | NetParameter | Net,
+    source: str | os.PathLike[str] | NetParameter | ReadNet | Net,
     reason: Reason,
     *,
     weights: Sequence[object] = (),
@@ -66,7 +66,7 @@ def reduce_net(
     """Read a net and reduce it.
 
     Args:
-        source: A prototxt file, a message or a net.
+        source: A prototxt file, one that was read, a message or a net.
         reason: Function that returns why a layer cannot be exported.
         weights: Files of weights, read for the number of channels of images.
         outputs: Names of output blobs, in addition to the net's outputs.
@@ -115,17 +115,16 @@ def reduce_net(
 
 
 def _read(
-    source: str | os.PathLike[str] | NetParameter | Net, level: int, stages: Sequence[str]
+    source: str | os.PathLike[str] | NetParameter | ReadNet | Net, level: int, stages: Sequence[str]
 ) -> tuple[NetParameter, Path | None, list[str]]:
     """Return the message of phase TEST, the folder, and file and line of each layer."""
     if isinstance(source, Net):
         message = _message_of(source)
         return message, source.base_dir, [""] * len(message.layer)
-    read = read_source(source, ignore_unknown_fields=False)
-    read.message.state.phase = Phase.Value("TEST")
-    read.message.state.level = level
-    read.message.state.stage.extend(stages)
-    filtered, numbers = filter_net(read.message)
+    read = (
+        source if isinstance(source, ReadNet) else read_source(source, ignore_unknown_fields=False)
+    )
+    filtered, numbers = filter_phase(read.message, "TEST", level, stages)
     folder = Path(read.source).parent if read.source else None
     return filtered, folder, [read.origin(number) for number in numbers]
 
