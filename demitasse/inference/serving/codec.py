@@ -25,6 +25,7 @@ from typing import IO, Any, NoReturn, TypeVar, cast
 
 from demitasse.core.log import get_logger
 from demitasse.errors import DataError, DemitasseError, ErrorCode
+from demitasse.inference.serving.child_process import module_command
 
 log = get_logger(__name__)
 
@@ -35,11 +36,6 @@ CODECS = 2
 
 NICENESS = 5
 """The processes yield to the server's event loop and to the nets."""
-
-CHILD = (
-    "import sys; sys.path[:] = sys.argv[1:]; "
-    "from demitasse.inference.serving.codec import main; main()"
-)
 
 
 class CodecError(Exception):
@@ -116,11 +112,8 @@ class _Codec:
     def start(self) -> None:
         """Start the process unless it runs."""
         if self._process is None:
-            paths = [path for path in sys.path if path]
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", CHILD, *paths],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                module_command(__name__), stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
 
     def call(

@@ -24,14 +24,10 @@ from contextlib import suppress
 from typing import NoReturn
 
 from demitasse.core.log import get_logger
+from demitasse.inference.serving.child_process import module_command
 from demitasse.inference.serving.framing import FramingError, parse_head
 
 log = get_logger(__name__)
-
-CHILD = (
-    "import sys; sys.path[:] = sys.argv[6:]; "
-    "from demitasse.inference.serving.gate import main; main(*map(float, sys.argv[1:6]))"
-)
 
 MAX_PROBE = 4096
 """Longest request for a probe, in bytes; longer ones are handed over."""
@@ -88,8 +84,7 @@ class Gate:
         handed.setblocking(False)
         numbers = [one.fileno() for one in (self._listener, theirs, answers)]
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-c", CHILD, *map(str, (*numbers, self._timeout, self._most))]
-            + [path for path in sys.path if path],
+            module_command(__name__, *numbers, self._timeout, self._most),
             stdin=subprocess.DEVNULL,
             pass_fds=numbers,
         )
