@@ -10,6 +10,7 @@ import math
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.backends.regions import Region, bins, bins_between, grid_samples, widened
+from demitasse.io.proto import ROIPoolingParameter
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer
 from demitasse.layers.checks import out_of_range, positive, wrong_shapes
 from demitasse.layers.registry import register_layer
@@ -82,6 +83,18 @@ def at_least_0(ratio: float) -> float:
     return ratio
 
 
+def pooled_size(p: ROIPoolingParameter) -> tuple[int, int]:
+    """Return the number of rows and columns of bins.
+
+    Raises:
+        ConfigError: A number is missing or 0.
+    """
+    return (
+        positive(p.pooled_h, "roi_pooling_param.pooled_h"),
+        positive(p.pooled_w, "roi_pooling_param.pooled_w"),
+    )
+
+
 @register_layer("ROIPooling")
 class ROIPooling(RegionPooling):
     """Convert regions of any size to maps of one size, by maxima.
@@ -105,11 +118,8 @@ class ROIPooling(RegionPooling):
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.roi_pooling_param
-        self.pooled = (
-            positive(p.pooled_h, "roi_pooling_param.pooled_h"),
-            positive(p.pooled_w, "roi_pooling_param.pooled_w"),
-        )
-        self.scale, self.pad_ratio = p.spatial_scale, at_least_0(p.pad_ratio)
+        self.pooled, self.scale = pooled_size(p), p.spatial_scale
+        self.pad_ratio = at_least_0(p.pad_ratio)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         super().reshape(bottom, top)
@@ -186,11 +196,8 @@ class ROIAlign(RegionPooling):
 
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         p = self.param.roi_pooling_param
-        self.pooled = (
-            positive(p.pooled_h, "roi_pooling_param.pooled_h"),
-            positive(p.pooled_w, "roi_pooling_param.pooled_w"),
-        )
-        self.scale, self.pad_ratio = p.spatial_scale, at_least_0(p.pad_ratio)
+        self.pooled, self.scale = pooled_size(p), p.spatial_scale
+        self.pad_ratio = at_least_0(p.pad_ratio)
 
     def top_shape(self, bottom: Blobs) -> tuple[int, ...]:
         return (bottom[0].shape[1], *(bins + 1 for bins in self.pooled))
