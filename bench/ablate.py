@@ -22,20 +22,12 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
+from case_net import CaseNet
 from peers.cases import KNOWN, Case
 
 import demitasse as dm
-from demitasse import Net
 from demitasse.backends.kernels.tuning import LOWERINGS
-from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.plan.report import report
-from demitasse.training import Solver
-
-SOLVER = (
-    'base_lr: 1e-6 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.0005 '
-    "snapshot_after_train: false"
-)
 
 NETS = (
     "lenet:64 cifar10_quick:100 caffenet:1 googlenet:1 googlenet:8 resnet50:1 resnet50:8 "
@@ -52,7 +44,7 @@ ROUNDS = 5
 """Fewest rounds, of one pass of either net."""
 
 
-class Runner:
+class Runner(CaseNet):
     """A net with fixed lowerings.
 
     Args:
@@ -66,21 +58,7 @@ class Runner:
         usual = engine().tuning
         engine().tuning = replace(usual, without=frozenset({without} - {""}))
         try:
-            message = parse_text(case.prototxt(), NetParameter)
-            if case.train:
-                param = parse_text(SOLVER, SolverParameter)
-                param.net_param.CopyFrom(message)
-                solver = Solver(param, device="cpu", seed=1, keep_blobs="outputs")
-                self.net, self.work = solver.net, lambda: solver.step(1)
-            else:
-                self.net = Net(message, "TEST", device="cpu", seed=1, keep_blobs="outputs")
-                self.work = self.net.forward
-            rng = np.random.default_rng(0)
-            for name in self.net.inputs:
-                blob = self.net.blobs[name]
-                labels = rng.integers(0, 2, blob.shape)
-                values = labels if name == "label" else rng.normal(size=blob.shape)
-                blob.mutable_cpu_data()[...] = values
+            super().__init__(case)
             for _ in range(WARMUP):
                 self.once()
         finally:
@@ -92,15 +70,6 @@ class Runner:
             (each.code, each.backward_code, each.part_of, str(each.workspace))
             for each in report(self.net.plan)
         ]
-
-    def once(self) -> float:
-        """Run one pass over new input; return its seconds."""
-        for name in self.net.inputs:
-            self.net.blobs[name].mutable_cpu_data()
-        begin = time.perf_counter()
-        self.work()
-        self.net.synchronize()
-        return time.perf_counter() - begin
 
 
 def compare(usual: Runner, other: Runner, seconds: float) -> tuple[float, float]:

@@ -10,24 +10,15 @@ filtering (``winograd``) can go beyond it, for their operations are counted by t
 import argparse
 import os
 import statistics
-import time
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
+from case_net import CaseNet
 from peers.cases import Case
 from peers.run_peak import Measured as Peak
 
-from demitasse import Net
-from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.plan.report import Stopwatch, report
-from demitasse.training import Solver
-
-SOLVER = (
-    'base_lr: 1e-5 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.0005 '
-    "snapshot_after_train: false"
-)
 
 
 @dataclass(frozen=True)
@@ -41,37 +32,12 @@ class Row:
     operations: int
 
 
-class Profile:
+class Profile(CaseNet):
     """One case, with a clock after every layer of its plan."""
 
     def __init__(self, case: Case) -> None:
-        message = parse_text(case.prototxt(), NetParameter)
-        if case.train:
-            param = parse_text(SOLVER, SolverParameter)
-            param.net_param.CopyFrom(message)
-            solver = Solver(param, device="cpu", seed=1, keep_blobs="outputs")
-            self.net, self.work = solver.net, lambda: solver.step(1)
-        else:
-            self.net = Net(message, "TEST", device="cpu", seed=1, keep_blobs="outputs")
-            self.work = self.net.forward
-        rng = np.random.default_rng(0)
-        self.inputs = [self.net.blobs[name] for name in self.net.inputs]
-        for blob in self.inputs:
-            shape = blob.shape
-            whole = blob.name == "label"
-            blob.mutable_cpu_data()[...] = (
-                rng.integers(0, 10, shape) if whole else rng.normal(size=shape)
-            )
+        super().__init__(case)
         self.rows: list[Row] = []
-
-    def once(self) -> float:
-        """Run one pass over new input; return its seconds."""
-        for blob in self.inputs:
-            blob.mutable_cpu_data()
-        begin = time.perf_counter()
-        self.work()
-        self.net.synchronize()
-        return time.perf_counter() - begin
 
     def measure(self, passes: int) -> float:
         """Fill ``rows``; return the median seconds of passes without clocks inside."""
