@@ -6,9 +6,11 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import ClassVar
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.images import Images, first_channels
+from demitasse.backends.kernels.schedule import ConvSchedule
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
 
@@ -39,30 +41,10 @@ class Group:
 
 
 @dataclass(frozen=True)
-class DepthwiseSchedule:
-    """A depthwise convolution. A strip is an output row of one image, of one group of channels.
+class DepthwiseSchedule(ConvSchedule):
+    """A depthwise convolution. A strip is an output row of one image, of one group of channels."""
 
-    Attributes:
-        op: The convolution, over two axes.
-        x: The images' shape, (N, C, H, W).
-        y: The outputs' shape, (N, C, OH, OW).
-        tuning: The kernels' vectors and threads.
-    """
-
-    op: ops.Conv
-    x: tuple[int, ...]
-    y: tuple[int, ...]
-    tuning: Tuning
-
-    @property
-    def width(self) -> int:
-        """Channels of a vector."""
-        return self.tuning.width
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"depthwise llvm:{self.tuning.instructions}"
+    kernel: ClassVar[str] = "depthwise"
 
     @cached_property
     def vectors(self) -> list[int]:

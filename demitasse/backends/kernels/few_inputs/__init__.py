@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.images import first_channels
 from demitasse.backends.kernels.panels import split_columns
+from demitasse.backends.kernels.schedule import ConvSchedule
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
 
@@ -22,7 +24,7 @@ FLOAT_BYTES, LINE = 4, 16
 
 
 @dataclass(frozen=True)
-class DirectSchedule:
+class DirectSchedule(ConvSchedule):
     """A convolution of images with few channels, and perhaps the MAX pooling after it.
 
     A band is some output rows of one image. Threads divide the bands: each has its chunk of them. A
@@ -30,28 +32,11 @@ class DirectSchedule:
     from there.
 
     Attributes:
-        op: The convolution, over two axes and in one group.
-        x: The images' shape, (N, C, H, W).
-        y: The outputs' shape, (N, M, OH, OW).
-        tuning: The kernels' vectors and threads, and how much they work on at a time.
         pool: What is done to the outputs.
     """
 
-    op: ops.Conv
-    x: tuple[int, ...]
-    y: tuple[int, ...]
-    tuning: Tuning
+    kernel: ClassVar[str] = "direct"
     pool: ops.Pool | None = None
-
-    @property
-    def width(self) -> int:
-        """Channels of a vector."""
-        return self.tuning.width
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"direct llvm:{self.tuning.instructions}"
 
     @cached_property
     def chunks(self) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 from demitasse.backends import ops
+from demitasse.backends.kernels.schedule import ConvSchedule
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.windows import RegisterTile, decline_many, plan_tile
 from demitasse.backends.step import Declined
@@ -14,30 +16,10 @@ __all__ = ["FewOutputsSchedule", "plan_few_outputs"]
 
 
 @dataclass(frozen=True)
-class FewOutputsSchedule:
-    """A convolution to few channels. Threads divide the rows of all images.
+class FewOutputsSchedule(ConvSchedule):
+    """A convolution to few channels. Threads divide the rows of all images."""
 
-    Attributes:
-        op: The convolution, over two axes and in one group.
-        x: The images' shape, (N, C, H, W).
-        y: The outputs' shape, (N, M, OH, OW).
-        tuning: The kernel's vectors and threads.
-    """
-
-    op: ops.Conv
-    x: tuple[int, ...]
-    y: tuple[int, ...]
-    tuning: Tuning
-
-    @property
-    def width(self) -> int:
-        """Channels of a vector."""
-        return self.tuning.width
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"narrow llvm:{self.tuning.instructions}"
+    kernel: ClassVar[str] = "narrow"
 
     @cached_property
     def tile(self) -> RegisterTile:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.images import Images, first_channels
+from demitasse.backends.kernels.schedule import ConvSchedule
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.windows import RegisterTile, decline_many, plan_tile
 from demitasse.backends.step import Declined
@@ -32,30 +34,10 @@ ROWS_EACH = 8
 
 
 @dataclass(frozen=True)
-class GroupedSchedule:
-    """A convolution of groups. A part is some of its filters; threads divide its rows, too.
+class GroupedSchedule(ConvSchedule):
+    """A convolution of groups. A part is some of its filters; threads divide its rows, too."""
 
-    Attributes:
-        op: The convolution, over two axes.
-        x: The images' shape, (N, C, H, W).
-        y: The outputs' shape, (N, M, OH, OW).
-        tuning: The kernels' vectors and threads.
-    """
-
-    op: ops.Conv
-    x: tuple[int, ...]
-    y: tuple[int, ...]
-    tuning: Tuning
-
-    @property
-    def width(self) -> int:
-        """Channels of a vector."""
-        return self.tuning.width
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"grouped llvm:{self.tuning.instructions}"
+    kernel: ClassVar[str] = "grouped"
 
     @property
     def channels(self) -> int:
