@@ -44,9 +44,6 @@ MOST_SEEDS = 12
 """Changes of either size that are tried at most: how far a single element is off varies much where
 a few nearly equal values are normalised."""
 
-STATISTICS = 1e-5
-"""Error of a channel's mean, over the largest value of what is normalised with it."""
-
 TAIL = 6e-8
 """Half a unit in the last place of float32, of a term that others cancel."""
 
@@ -190,27 +187,6 @@ class _Change:
         rng = np.random.default_rng([self.seed, 2, zlib.crc32(name.encode())])
         return TAIL * np.abs(array).max(initial=0) * rng.standard_normal(array.shape)
 
-    def gradient_shift(self, bottom: dm.Blob, top: dm.Blob, name: str) -> np.ndarray:
-        """Return what is added to each channel of BatchNorm's gradient.
-
-        Where the gradient of the top is one value, as that of a mean is, all products with the
-        factor of a channel are rounded the same way, and only a small difference is left of them.
-        """
-        rng = np.random.default_rng([self.seed, 3, zlib.crc32(name.encode())])
-        axes = tuple(axis for axis in range(bottom.num_axes) if axis != 1)
-        deviation = 1 if bottom is top else np.std(bottom.data, axis=axes, keepdims=True)
-        terms = np.abs(top.diff).max(initial=0) / np.maximum(deviation, 1e-3)
-        return TAIL * terms * rng.standard_normal((1, bottom.shape[1], *(1,) * (len(axes) - 1)))
-
-    def shift(self, array: np.ndarray, name: str) -> np.ndarray:
-        """Return what is added to each channel where its mean is summed up one by one in float32.
-
-        Of thousands of nearly equal values all sums are rounded the same way.
-        """
-        rng = np.random.default_rng([self.seed, 1, zlib.crc32(name.encode())])
-        shape = (1, array.shape[1], *(1,) * (array.ndim - 2))
-        return STATISTICS * np.abs(array).max(initial=0) * rng.standard_normal(shape)
-
 
 class _Run:
     """One net, and its companion, on which the steps of a case are done."""
@@ -281,24 +257,11 @@ class _Run:
             for top in layer.tops if layer else ():
                 blob, label = net.blobs[top], f"{net is self.other} {top}"
                 changed = self.change(blob.data, label, common=True)
-                if layer.type == "BatchNorm" and net.phase == "TRAIN":
-                    changed = changed + self.change.shift(blob.data, label)
-                elif layer.type == "GELU":
+                if layer.type == "GELU":
                     changed = changed + self.change.cut_tail(blob.data, label)
                 blob.data[...] = changed
 
-        def disturb_gradient(number: int) -> None:
-            layer = layers.get(names[number])
-            if layer is not None and layer.type == "BatchNorm" and net.phase == "TRAIN":
-                (bottom,), (top,) = (
-                    [net.structure.blob_list[i] for i in ids(number)]
-                    for ids in (net.structure.bottom_ids, net.structure.top_ids)
-                )
-                shift = self.change.gradient_shift(bottom, top, layer.tops[0])
-                bottom.diff[...] = bottom.diff + shift
-
         net.after_forward.append(disturb)
-        net.after_backward.append(disturb_gradient)
 
     def _spec_of(self, net) -> NetSpec:
         return self.case.net if net is self.net else self.case.other
