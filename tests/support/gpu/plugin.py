@@ -18,6 +18,8 @@ EVERY_RUN = (
     "core/test_memory.py",
     "core/test_memory_states.py",
     "layers/test_recorded_cases.py",
+    "layers/test_empty_and_impossible_bottoms.py",
+    "net/test_in_place.py",
     "net/test_keep.py",
     "net/test_net.py",
     "training/test_solver_goldens.py",

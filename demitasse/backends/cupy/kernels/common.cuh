@@ -214,6 +214,20 @@ __device__ inline void map(const T* a, const T* b, T* y, Index count, F f) {
   });
 }
 
+// y = f(a, b, c) of every element.
+template <class T, class F>
+__device__ inline void map(const T* a, const T* b, const T* c, T* y, Index count, F f) {
+  const bool whole = aligned(a, b, c, y);
+  each_pack(count, [&](Index i, auto lanes) {
+    Pack pack = load(a, i, whole, lanes);
+    const Pack second = load(b, i, whole, lanes), third = load(c, i, whole, lanes);
+    for (int k = 0; k < lanes.number; ++k) {
+      pack.lane[k] = f(pack.lane[k], second.lane[k], third.lane[k]);
+    }
+    store(y, i, whole, lanes, pack);
+  });
+}
+
 // -- arrays of (samples, channels, plane) ----------------------------------------------------------
 
 // Call body(i, c, lanes) for the first of every N elements, where c is its channel, spread over all

@@ -42,9 +42,13 @@ KERNEL elu(const Stored* x, Stored* y, Index count, Real alpha) {
   map(x, y, count, [=](Real value) { return value > 0 ? value : alpha * expm1(value); });
 }
 
-// The result is above 0 where the input is, as alpha is not below 0.
-KERNEL elu_gradient(const Real* y, const Real* dy, Real* dx, Index count, Real alpha) {
-  map(y, dy, dx, count, [=](Real value, Real d) { return d * (value > 0 ? 1 : value + alpha); });
+// In place x is the result, which is above 0 where the input is, as alpha is not below 0. As in
+// Caffe, y is what the top holds, which a later layer may have overwritten.
+KERNEL elu_gradient(const Real* x, const Real* y, const Real* dy, Real* dx, Index count,
+                    Real alpha) {
+  map(x, y, dy, dx, count, [=](Real value, Real result, Real d) {
+    return d * (value > 0 ? 1 : result + alpha);
+  });
 }
 
 KERNEL exponential(const Stored* x, Stored* y, Index count, Real inner, Real outer) {
@@ -100,10 +104,11 @@ KERNEL swish(const Stored* x, Stored* y, Index count, Real beta) {
   map(x, y, count, [=](Real value) { return value * gate(value, beta); });
 }
 
-KERNEL swish_gradient(const Real* x, const Real* dy, Real* dx, Index count, Real beta) {
-  map(x, dy, dx, count, [=](Real value, Real d) {
-    const Real passed = gate(value, beta);
-    const Real by = beta * value * passed;
+// As in Caffe, y is what the top holds, which a later layer may have overwritten.
+KERNEL swish_gradient(const Real* x, const Real* y, const Real* dy, Real* dx, Index count,
+                      Real beta) {
+  map(x, y, dy, dx, count, [=](Real value, Real result, Real d) {
+    const Real passed = gate(value, beta), by = beta * result;
     return d * (by + passed * (1 - by));
   });
 }

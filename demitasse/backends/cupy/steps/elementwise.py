@@ -17,7 +17,8 @@ FUNCTIONS = {
     "abs": ("function", "absolute", "bottom"),
     "bnll": ("function", "bnll", "input"),
     "clip": ("function", "clip", "input"),
-    "elu": ("function", "elu", "result"),
+    # Caffe's gradient takes the input's sign, which the result has in place, and the result
+    "elu": ("function", "elu", "bottom and result"),
     "exp": ("function", "exponential", "result"),
     "gelu": ("activation", "gelu", "input"),
     "hard_swish": ("function", "hard_swish", "input"),
@@ -26,7 +27,7 @@ FUNCTIONS = {
     # its input, or in place its result: both are above 0 together
     "relu": ("activation", "relu", "bottom"),
     "sigmoid": ("activation", "sigmoid", "result"),
-    "swish": ("function", "swish", "input"),
+    "swish": ("function", "swish", "input and result"),
     "tanh": ("activation", "hyperbolic_tangent", "result"),
 }
 
@@ -56,7 +57,7 @@ class ActivationStep(GpuStep[ops.Activation]):
             )
             raise Declined(message)
         family, name, self.gradient_from = FUNCTIONS[op.function]
-        self.keeps_input = self.gradient_from == "input" and at.loses_input
+        self.keeps_input = "input" in self.gradient_from and at.loses_input
         numbers = tuple(float(p) for p in op.parameters)
         packs, gradient = engine.vectorized, f"{name}_gradient"
         self._forward = packs(family, name, self.dtype, op.count, *numbers)
@@ -72,13 +73,19 @@ class ActivationStep(GpuStep[ops.Activation]):
     def backward(self) -> None:
         bottom, top = self.at.bottom[0], self.at.top[0]
         if self.at.propagate_down[0]:
-            self._backward(self._known(), top.read_diff(), bottom.diff_buffer())
+            self._backward(*self._known(), top.read_diff(), bottom.diff_buffer())
 
-    def _known(self) -> Array:
-        """Return what the gradient is computed from."""
+    def _known(self) -> list[Array]:
+        """Return the arrays that the gradient is computed from."""
+        bottom, top = self.at.bottom[0], self.at.top[0]
+        known = []
         if self.keeps_input:
-            return self.at.saved("input", self.at.bottom[0].shape).read()
-        return (self.at.top if self.gradient_from == "result" else self.at.bottom)[0].read()
+            known.append(self.at.saved("input", bottom.shape).read())
+        elif self.gradient_from != "result":
+            known.append(bottom.read())
+        if "result" in self.gradient_from:
+            known.append(top.read())
+        return known
 
 
 class DropoutStep(GpuStep[ops.Dropout]):
