@@ -116,7 +116,7 @@ def _value(what: str, parameter: Parameter, arg: Any, args: Any) -> np.ndarray:
     """
     if isinstance(arg, ndarray):
         _check_array(what, parameter, arg, args)
-        return np.array([arg.data.ptr], np.uint64)
+        return np.array([arg.data.ptr if arg.size else 0], np.uint64)  # cupy has none for nothing
     if arg is None:
         arg = np.uint64(0)
         given = np.array([arg])
