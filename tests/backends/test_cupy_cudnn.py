@@ -178,6 +178,13 @@ class TestResults:
         for one, other in zip(strict[:3], rounded[:3], strict=True):
             assert 1e-5 < np.abs(one - other).max() / np.abs(one).max() < 5e-3
 
+    def test_a_deconvolution_adds_its_bias_forward_alone(self, frontend, device):
+        layer = conv().replace("Convolution", "Deconvolution")
+        with settings.override(tf32=True):  # a plan with a bias is recommended then
+            expect_equal(net_of(layer, device=device), net_of(layer, device=host_cuda()), 5e-3)
+
+        assert "fused" not in dict(engines(frontend))
+
     @pytest.mark.parametrize("kind", ["half", "bfloat16"])
     def test_values_in_16_bits_are_added_up_in_float32(self, frontend, device, kind):
         layers = (conv("y", fields="kernel_size: 3 pad: 1"), conv("z", "y"))

@@ -102,7 +102,8 @@ class WindowStep(GpuStep[O]):
         op, geometry = self.op, self.geometry()
         wanted = [self.computes, *self._gradients()]
         try:
-            return LibraryCorrelation(self.engine, geometry, self.dtype, wanted, bias=op.bias)
+            bias = op.bias and self.computes == "maps"
+            return LibraryCorrelation(self.engine, geometry, self.dtype, wanted, bias=bias)
         except Declined as declined:
             self.declined = (str(declined),)
             return Correlation(self.engine, geometry, self.dtype)
