@@ -11,7 +11,7 @@ from gpu.host import kept
 
 from demitasse.core.atomic import atomic_write
 
-ALWAYS = ("-ftz=true",)
+ALWAYS = ("-ftz=true", "--device-as-default-execution-space")
 """What cupy adds to the options of every kernel."""
 
 

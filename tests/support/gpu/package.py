@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from cudnn_standin import Frontend
+
+from demitasse.backends.cupy.library.cudnn_library import status
 from gpu import blas, errors, functions, graphs, kernels, machine, memory, nccl, pinned, streams
 
 VERSION = "14.2.0"
@@ -168,6 +171,7 @@ def put_in() -> None:
     """Put the stand-in in the place of cupy, for this process."""
     _before.update({name: sys.modules.pop(name) for name in _theirs()})
     sys.modules.update(_made or modules())
+    _hide_cudnn()
     import array_api_compat.cupy  # noqa: F401 - the real one, over the stand-in
 
     _made.update({name: sys.modules[name] for name in _theirs()})
@@ -178,9 +182,21 @@ def take_out() -> None:
     """Give cupy its place back."""
     for name in _theirs():
         del sys.modules[name]
+    if "cudnn" in _before:
+        del sys.modules["cudnn"]
+        status.cache_clear()
     sys.modules.update({name: module for name, module in _before.items() if module is not None})
     _before.clear()
     _forget_devices()
+
+
+def _hide_cudnn() -> None:
+    """Let no library of a real GPU be found, which would follow the stand-in's addresses."""
+    present = sys.modules.get("cudnn")
+    if not isinstance(present, Frontend):
+        _before["cudnn"] = present
+        sys.modules["cudnn"] = None  # type: ignore[assignment]
+        status.cache_clear()
 
 
 @contextmanager
