@@ -168,9 +168,10 @@ def test_relu_follows_the_rule_for_every_number(top, slope, optimize, backend):
     net.backward()
 
     assert kinds(got).tolist() == [[kinds(rectified(x, slope))] * 2 for x in VALUES]
-    np.testing.assert_allclose(
-        got[:, 0], np.array([rectified(float(x), slope) for x in values]), rtol=1e-6
-    )
+    # cupy compiles portable code so that float32 below its normal numbers is 0
+    flushed = np.finfo(np.float32).tiny if backend.startswith("cuda") and not optimize else 0
+    wanted = np.array([rectified(float(x), slope) for x in values])
+    np.testing.assert_allclose(got[:, 0], wanted, rtol=1e-6, atol=flushed)
     want = [[kinds(passed_on(x, dy, slope)) for dy in slopes] for x in VALUES]
     assert kinds(net.blobs["x"].diff).tolist() == want
 
@@ -212,6 +213,20 @@ def test_one_number_that_is_none_shows_where_it_does_in_portable_code(
         # what becomes of infinity, itself or NaN, depends on what is summed or multiplied first
         look = np.isnan if math.isnan(value) else np.isfinite
         for name, want in portable(text, phase, place, value).items():
+            found, wanted = look(got[name]), look(want)
+            if name == "gradient of x" and multiplies_borders(backend_with_steps, text, phase):
+                numbers = np.isfinite(want)
+                found, wanted = found[~numbers], wanted[~numbers]
             np.testing.assert_array_equal(
-                look(got[name]), look(want), err_msg=f"{name}, {value} at place {place}"
+                found, wanted, err_msg=f"{name}, {value} at place {place}"
             )
+
+
+def multiplies_borders(device, text, phase):
+    """Return whether zeros around the maps meet the weight too, as in cuDNN's gradients."""
+    if not device.startswith("cuda"):
+        return False
+    net = make(text, phase, device)
+    net.forward()
+    steps = net.plan.steps()
+    return any("cuDNN" in step.backward_code for step in steps if step is not None)

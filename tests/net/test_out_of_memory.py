@@ -40,6 +40,8 @@ def trained(device, **options):
 def room_for(device, nbytes) -> Iterator[None]:
     """Let blobs have so much more than they have."""
     gc.collect()
+    if device.startswith("cuda"):  # parts of blocks that are split count, and are of no use
+        dm.Device(device).backend.pools.release()
     with settings.override(memory_limit=dm.memory_info(device).used + nbytes):
         yield
 
