@@ -7,7 +7,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
-from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from step_cases import convolutions
 from steps import Way, expect_portable
 
 from demitasse import Net
+from demitasse.backends.cupy import correlation
 from demitasse.backends.cupy.library import cudnn_library
 from demitasse.backends.cupy.library.convolutions import Convolution
 from demitasse.backends.cupy.library.cudnn import Choice, Cudnn
@@ -155,7 +156,8 @@ class TestResults:
     )
     def test_they_are_those_of_the_portable_code(self, kind, data, dtype, wanted):
         case = data.draw(convolutions(kind, axes=(1, 2, 3), batches=(1, 3)))
-        with installed(Frontend()) as frontend:
+        always = patch.object(correlation, "best_as_products", return_value=False)
+        with installed(Frontend()) as frontend, always:
             one = expect_portable(case, Way(dtype, False, *wanted), with_cudnn())
 
         assert one.entry.step.code.startswith("cuDNN:"), one.entry.why
@@ -254,7 +256,7 @@ class TestFallback:
         return entry.why
 
     def test_no_plan(self, frontend, device):
-        frontend.plans["maps"] = [FAST]
+        frontend.plans = {kind: [FAST] for kind in frontend.plans}
 
         assert self.why(device) == (
             "no plan of cuDNN's without TF32, the same bits in every run and with a workspace of "
@@ -262,7 +264,7 @@ class TestFallback:
         )
 
     def test_a_refusal(self, frontend, device):
-        frontend.plans["weight"] = []
+        frontend.plans = {kind: [] for kind in frontend.plans}
 
         assert self.why(device) == (
             "cuDNN has no plan for it (no engine proposed a plan for this graph)"
@@ -301,10 +303,27 @@ class TestFallback:
 
         assert "is_valid_spatial_dim" in why
 
-    def test_results_are_those_of_our_own_kernels(self, frontend, device):
-        frontend.plans["image"] = []
+    @pytest.mark.parametrize("lacking", ["maps", "image", "weight"])
+    def test_a_product_without_a_plan_runs_by_our_own_kernels(self, lacking, frontend, device):
+        frontend.plans[lacking] = []
+        net = net_of(conv(), device=device)
 
-        expect_equal(net_of(conv(), device=device), net_of(conv(), device=host_cuda()), 0)
+        expect_equal(net, net_of(conv(), device=host_cuda()))
+        assert {kind for kind, _ in engines(frontend)} == {"maps", "image", "weight"} - {lacking}
+        step = net.plan.entries[-1].step
+        assert ("cuBLAS" in step.code, "cuBLAS" in step.backward_code) == (
+            lacking == "maps", lacking != "maps",
+        )  # fmt: skip
+
+    def test_pointwise_products_are_our_own(self, frontend, device):
+        layer = conv(fields="kernel_size: 1")
+        with settings.override(tf32=True):  # cuDNN is fast at the weight's gradient then
+            rounded = net_of(layer, device=with_cudnn())
+            results(rounded)
+        assert engines(frontend) == [("weight", FAST.engine)]
+
+        expect_equal(net_of(layer, device=device), net_of(layer, device=host_cuda()), 0)
+        assert len(engines(frontend)) == 1
 
     def test_no_frontend(self, monkeypatch):
         def missing(name):
@@ -473,12 +492,11 @@ class TestKeptPlans:
     def test_another_setting_has_another_plan(self, setting):
         self.prepared()
 
-        with settings.override(**{setting: not settings.get(setting)}):
-            patch = SimpleNamespace(times=[3.0, 2.0, 1.0])
-            with installed(Frontend()) as frontend:
-                engine = CudnnEngine()
-                engine.times = patch.times
-                engine.cudnn.prepare(CONVOLUTION)
+        changed = {setting: not settings.get(setting)}
+        with settings.override(**changed), installed(Frontend()) as frontend:
+            engine = CudnnEngine()
+            engine.times = [3.0, 2.0, 1.0]
+            engine.cudnn.prepare(CONVOLUTION)
 
         assert frontend.asked == ["maps"]
 
@@ -556,6 +574,23 @@ class TestAutotune:
 
         assert first.code == second.code == f"cuDNN:{FAST.engine}"
         assert engines(frontend) == [("maps", STEADY.engine), ("maps", FAST.engine)]
+
+    def test_our_own_kernels_are_timed_too_and_the_result_is_kept(self, frontend, device):
+        frontend.plans["maps"] = [STEADY]
+        engine, timed = device.backend.engine, []
+        engine.times = [2.0, 1.0, 3.0, 4.0]
+
+        def rival(image, weight, maps):
+            timed.append((image.shape, weight.shape, maps.shape))
+
+        with settings.override(cudnn_autotune=True):
+            for one in (engine, CudnnEngine()):
+                with expect_error(Declined):
+                    one.cudnn.prepare(CONVOLUTION, rival)
+            assert engine.cudnn.prepare(replace(CONVOLUTION, dtype="float64"), rival)
+
+        shapes = (CONVOLUTION.image, CONVOLUTION.weight, CONVOLUTION.maps)
+        assert timed == [shapes, shapes]
 
 
 class TestOnAGpu:

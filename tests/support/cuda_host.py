@@ -26,7 +26,7 @@ from gpu.host import Kernels, kernels
 
 from demitasse.backends.base import Backend
 from demitasse.backends.cupy import CupyBackend
-from demitasse.backends.cupy.library.convolutions import Convolution, Prepared
+from demitasse.backends.cupy.library.convolutions import Convolution, Prepared, Rival
 from demitasse.backends.cupy.library.cublas import Cublas, Handle, Product
 from demitasse.backends.cupy.library.cudnn import Cudnn
 from demitasse.backends.cupy.library.engine import Engine, Grid, Launch, source
@@ -124,10 +124,10 @@ class HostEngine(Engine):
         assert all(x.flags.c_contiguous and x.dtype == dtype for x in (a, b, out))
         self.do(lambda: self._handle.multiply(product, *(x.ctypes.data for x in (a, b, out))))
 
-    def prepare_convolution(self, convolution: Convolution) -> Prepared:
+    def prepare_convolution(self, convolution: Convolution, rival: Rival | None = None) -> Prepared:
         if self.cudnn is None:
             raise Declined("no cuDNN on the host")
-        return self.cudnn.prepare(convolution)
+        return self.cudnn.prepare(convolution, rival)
 
     @cached_property
     def _handle(self) -> Handle:

@@ -266,7 +266,7 @@ TABLE = {
             "cudnn_autotune",
             _flag,
             False,
-            "time cuDNN's plans for each convolution and use the fastest",
+            "time cuDNN's plans and own kernels for each convolution and use the fastest",
         ),
         Setting(
             "cudnn_relu",

@@ -7,6 +7,7 @@ the image forward.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -55,6 +56,10 @@ class Convolution:
         """Shape of the map."""
         g = self.geometry
         return (g.n, g.maps, *g.positions)
+
+
+Rival = Callable[[Array, Array, Array], None]
+"""Queues the same product by other code; called with the image, the weight and the maps."""
 
 
 class Prepared(Protocol):

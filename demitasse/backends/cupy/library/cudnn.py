@@ -13,11 +13,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any, Protocol
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.cupy.library.convolutions import Convolution
+from demitasse.backends.cupy.library.convolutions import Convolution, Rival
 from demitasse.backends.cupy.library.cudnn_library import cudnn
 from demitasse.backends.kernel_cache import read_code, write_code
 from demitasse.backends.step import Declined
@@ -156,6 +157,9 @@ MOST_TIMED = 8
 Clock = Callable[[Any, Convolution], float]
 """Returns the time that a built graph takes to compute a convolution."""
 
+RIVAL = "rival"
+"""Name of a choice that is none of cuDNN's plans."""
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -240,22 +244,31 @@ class Plans:
         self._choices: dict[str, Choice] = {}
         self._refusals = (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError)
 
-    def graph(self, convolution: Convolution, rules: Rules) -> tuple[Any, Choice]:
+    def graph(
+        self, convolution: Convolution, rules: Rules, rival: Callable[[], float] | None = None
+    ) -> tuple[Any, Choice]:
         """Return a graph ready to be executed, and what was chosen for it.
 
+        Args:
+            convolution: What is computed.
+            rules: Options of plans.
+            rival: Returns the time that other code takes; asked where plans are timed.
+
         Raises:
-            Declined: No plan of cuDNN's keeps the rules.
+            Declined: No plan of cuDNN's keeps the rules, or the other code is faster.
         """
         name = self.name(convolution, rules)
         choice = self._choices.get(name)
         if choice is None and (text := read_code(name)) is not None:
             choice = Choice.read(text)
-        if choice is not None and (graph := self._rebuild(convolution, rules, choice)) is not None:
-            self._choices[name] = choice
-            return graph, choice
-        graph, choice = self._chosen(convolution, rules)
+        graph = None if choice is None else self._rebuild(convolution, rules, choice)
+        if choice is None or (graph is None and choice.name != RIVAL):
+            graph, choice = self._chosen(convolution, rules, rival)
+            write_code(name, choice.text())
         self._choices[name] = choice
-        write_code(name, choice.text())
+        if choice.name == RIVAL:
+            message = "our own kernels take less time than the plans of cuDNN"
+            raise Declined(message)
         return graph, choice
 
     def name(self, convolution: Convolution, rules: Rules) -> str:
@@ -266,6 +279,8 @@ class Plans:
     def _rebuild(self, convolution: Convolution, rules: Rules, choice: Choice) -> Any | None:
         """Return a graph with a plan that was chosen before; None if the plan cannot be built."""
         cudnn = self._cudnn
+        if choice.name == RIVAL:
+            return None
         try:
             graph = graph_of(cudnn, convolution, self._properties)
             if choice.knobs is None:
@@ -281,13 +296,15 @@ class Plans:
             return None
         return graph if graph.get_workspace_size() <= rules.most_workspace else None
 
-    def _chosen(self, convolution: Convolution, rules: Rules) -> tuple[Any, Choice]:
+    def _chosen(
+        self, convolution: Convolution, rules: Rules, rival: Callable[[], float] | None
+    ) -> tuple[Any, Choice]:
         """Return a graph with the first plan that cuDNN recommends, or the fastest one."""
         try:
             graph = graph_of(self._cudnn, convolution, self._properties)
             graph.create_execution_plans(self._modes(convolution))
             self._restrict(graph, rules)
-            best = self._best(graph, convolution, rules)
+            best, time = self._best(graph, convolution, rules)
         except self._refusals as error:
             message = f"cuDNN has no plan for it ({_first_line(error)})"
             raise Declined(message) from error
@@ -299,6 +316,8 @@ class Plans:
                 f"{rules.most_workspace} bytes"
             )
             raise Declined(message)
+        if rules.timed and rival is not None and rival() < time:
+            return None, Choice(RIVAL, -1, None)
         graph.build_plan_at_index(best)
         return graph, Choice.of(self._cudnn, graph, best)
 
@@ -311,17 +330,18 @@ class Plans:
         mode = self._cudnn.heur_mode
         return [mode.A] if convolution.bias or convolution.relu else [mode.A, mode.FALLBACK]
 
-    def _best(self, graph: Any, convolution: Convolution, rules: Rules) -> int | None:
-        """Return the index of the plan to take, or None where there is none."""
+    def _best(self, graph: Any, convolution: Convolution, rules: Rules) -> tuple[int | None, float]:
+        """Return the index of the plan to take, or None where there is none, and its time or 0."""
         working = self._working(graph, rules)
         if not rules.timed:
-            return next(working, None)
+            return next(working, None), 0.0
         times: dict[int, float] = {}
         for index in working:
             times[index] = self._clock(graph, convolution)
             if len(times) == MOST_TIMED:
                 break
-        return min(times, key=times.__getitem__, default=None)
+        best = min(times, key=times.__getitem__, default=None)
+        return best, 0.0 if best is None else times[best]
 
     def _working(self, graph: Any, rules: Rules) -> Iterator[int]:
         """Yield the indices of the plans that can be built, each one built."""
@@ -405,11 +425,15 @@ class Cudnn:
             raise Declined(message) from error
         self._plans = Plans(self._frontend, properties, self._time)
 
-    def prepare(self, convolution: Convolution) -> Executable:
+    def prepare(self, convolution: Convolution, rival: Rival | None = None) -> Executable:
         """Return a convolution ready to run.
 
+        Args:
+            convolution: What is computed.
+            rival: Other code for it, which is timed too where plans are timed.
+
         Raises:
-            Declined: cuDNN has no plan for it that keeps the settings.
+            Declined: cuDNN has no plan for it that keeps the settings, or ``rival`` is faster.
         """
         rules = Rules(
             tf32=bool(settings.get("tf32")),
@@ -418,7 +442,8 @@ class Cudnn:
             timed=bool(settings.get("cudnn_autotune")),
             narrow=convolution.dtype in ARRAYS,
         )
-        graph, choice = self._plans.graph(convolution, rules)
+        other = None if rival is None else partial(self._time_rival, rival, convolution)
+        graph, choice = self._plans.graph(convolution, rules, other)
         self.handle()  # so that none is made while a CUDA graph is recorded
         return Executable(self, graph, choice.engine, int(graph.get_workspace_size()))
 
@@ -435,14 +460,23 @@ class Cudnn:
 
     def _time(self, graph: Any, convolution: Convolution) -> float:
         """Return the milliseconds that a built graph takes, on memory of its own."""
-        device, dtype = self._device, array_dtype(convolution.dtype)
-        wide = "float32" if convolution.dtype in ARRAYS else dtype
-        shapes = (convolution.image, convolution.weight, convolution.maps)
-        image, weight, maps = (device.empty(math.prod(shape), dtype) for shape in shapes)
+        device, (image, weight, maps) = self._device, self._arrays(convolution)
+        wide = "float32" if convolution.dtype in ARRAYS else convolution.dtype
         bias = device.empty(convolution.geometry.maps, wide) if convolution.bias else None
         one = Executable(self, graph, 0, int(graph.get_workspace_size()))
         [workspace] = device.scratch("uint8", one.workspace)
         return device.elapsed(lambda: one.run(image, weight, maps, bias, workspace))
+
+    def _time_rival(self, rival: Rival, convolution: Convolution) -> float:
+        """Return the milliseconds that other code takes, on memory of its own."""
+        image, weight, maps = self._arrays(convolution)
+        return self._device.elapsed(lambda: rival(image, weight, maps))
+
+    def _arrays(self, convolution: Convolution) -> list[Array]:
+        """Return memory for image, weight and maps."""
+        dtype = array_dtype(convolution.dtype)
+        shapes = (convolution.image, convolution.weight, convolution.maps)
+        return [self._device.empty(math.prod(shape), dtype).reshape(shape) for shape in shapes]
 
 
 @dataclass(frozen=True)

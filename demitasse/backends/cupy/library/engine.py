@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.cupy.library.convolutions import Convolution, Prepared
+from demitasse.backends.cupy.library.convolutions import Convolution, Prepared, Rival
 from demitasse.backends.cupy.library.cublas import Product
 from demitasse.backends.random import MASK, WORDS_PER_BLOCK, Draw
 from demitasse.backends.storage import ARRAYS, array_dtype
@@ -265,11 +265,15 @@ class Engine(ABC):
     # -- convolutions --------------------------------------------------------------------------
 
     @abstractmethod
-    def prepare_convolution(self, convolution: Convolution) -> Prepared:
+    def prepare_convolution(self, convolution: Convolution, rival: Rival | None = None) -> Prepared:
         """Return a convolution that a library is ready to run.
 
+        Args:
+            convolution: What is computed.
+            rival: Other code for it, which is timed too where plans are timed.
+
         Raises:
-            Declined: There is no library, or it does not compute that one.
+            Declined: There is no library, it does not compute that one, or ``rival`` is faster.
         """
 
     # -- random numbers ------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.cupy.library.convolutions import Convolution, Prepared
+from demitasse.backends.cupy.library.convolutions import Convolution, Prepared, Rival
 from demitasse.backends.cupy.library.cublas import Cublas, Handle, Product, load
 from demitasse.backends.cupy.library.cudnn import Cudnn
 from demitasse.backends.cupy.library.engine import Engine, Grid, Launch, source
@@ -125,11 +125,11 @@ class GpuEngine(Engine):
     def multiply(self, product: Product, a: Array, b: Array, out: Array) -> None:
         self._handle().multiply(product, *map(self.address, (a, b, out)))
 
-    def prepare_convolution(self, convolution: Convolution) -> Prepared:
+    def prepare_convolution(self, convolution: Convolution, rival: Rival | None = None) -> Prepared:
         if not settings.get("cudnn"):
             message = "the setting cudnn is off"
             raise Declined(message)
-        return self._cudnn.prepare(convolution)
+        return self._cudnn.prepare(convolution, rival)
 
     def elapsed(self, work: Callable[[], None]) -> float:
         """Return the milliseconds that the GPU takes for what ``work`` queues, once it is warm."""

@@ -43,7 +43,8 @@ class Products(Protocol):
 class WindowStep(GpuStep[O]):
     """An image and a map, one of which is the bottom; several bottoms, one weight, one bias.
 
-    The engine's library computes all products or none; ``declined`` is the reason for none.
+    The engine's library computes the products that it is fast at; ``declined`` is the reason where
+    it computes none.
     """
 
     computes: ClassVar[Result]
