@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from demitasse.core.config import settings
 from demitasse.core.deprecated import deprecated_attribute
 from demitasse.core.device import Device
 from demitasse.errors import DemitasseError, ErrorCode, NetError
@@ -248,6 +249,13 @@ def compare(
     return result
 
 
+def _exact_float32() -> AbstractContextManager[None]:
+    """Let GPUs round nothing to TF32, unless somebody has set ``tf32``."""
+    if settings.where("tf32") == "default":
+        return settings.override(tf32="off")
+    return nullcontext()
+
+
 def _differences(
     found: Sequence[LayerArray], expected: Sequence[LayerArray], device: str
 ) -> list[Difference]:
@@ -289,7 +297,7 @@ def run_net(
     """
     found: list[LayerArray] = []
     floors = {} if floors is None else floors
-    with net.clone(device) as copy:
+    with _exact_float32(), net.clone(device) as copy:
         if by_layer:
             copy.after_forward.append(lambda index: found.extend(_tops(copy, index)))
             copy.after_backward.append(lambda index: found.extend(_gradients(copy, index)))
@@ -331,7 +339,7 @@ def verify_steps(
     """
     found = []
     for device in devices:
-        with net.clone(device) as copy:
+        with _exact_float32(), net.clone(device) as copy:
             copy.verify = True
             for name, array in inputs.items():
                 copy.set_input(name, array)
@@ -512,6 +520,7 @@ def compare_training(
 
     names = [str(device) for device in devices]
     with ExitStack() as stack:
+        stack.enter_context(_exact_float32())
         solvers = [
             stack.enter_context(Solver(_solver(source), device=name, seed=seed)) for name in names
         ]

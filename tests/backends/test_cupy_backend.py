@@ -15,6 +15,7 @@ from demitasse import errors
 from demitasse.backends import ops
 from demitasse.backends.cupy import CupyBackend
 from demitasse.backends.cupy.library import gpu as gpu_engine
+from demitasse.backends.cupy.library.cublas import Product
 from demitasse.backends.step import Declined
 from demitasse.core.config import settings
 from demitasse.core.device import Device
@@ -385,10 +386,12 @@ class TestStreams:
 
     @pytest.fixture
     def engine(self, cupy, gpu, monkeypatch):
-        def handle(library, stream, workspace, *, tf32):
+        def handle(library, stream, workspace):
             assert library == "cuBLAS"
             assert workspace[1] == gpu_engine.CUBLAS_WORKSPACE
-            return stream, tf32
+            return SimpleNamespace(stream=stream, multiply=self.multiply)
+
+        self.products = []
 
         monkeypatch.setattr(gpu_engine, "load", lambda: "cuBLAS")
         monkeypatch.setattr(gpu_engine, "Cublas", str)
@@ -401,7 +404,7 @@ class TestStreams:
         second = engine._handle(), engine.scratch_memory(100)
         cupy.stream.ptr = 0
 
-        assert (first[0], second[0]) == ((0, False), (1, False))
+        assert (first[0].stream, second[0].stream) == (0, 1)
         assert first[1] is not second[1]
         assert engine.scratch_memory(100) is first[1]
 
@@ -420,10 +423,15 @@ class TestStreams:
         assert small.size < large.size == 1000
         assert engine.scratch_memory(100) is large
 
-    def test_tf32_counts_from_the_next_product_on(self, engine):
-        assert engine._handle() == (0, False)
+    def multiply(self, product, a, b, out, *, rounds):
+        self.products.append(rounds)
 
-        with settings.override(tf32=True):
-            assert engine._handle() == (0, True)
+    def test_which_products_are_rounded_to_tf32(self, engine):
+        array = SimpleNamespace(data=SimpleNamespace(ptr=0))
+        for word in ("off", "auto", "on", "off"):
+            with settings.override(tf32=word):
+                for convolution in (False, True):
+                    product = Product("float32", 1, 1, 1, convolution=convolution)
+                    engine.multiply(product, array, array, array)
 
-        assert engine._handle() == (0, False)
+        assert self.products == [False, False, False, True, True, True, False, False]

@@ -132,7 +132,7 @@ class HostEngine(Engine):
     @cached_property
     def _handle(self) -> Handle:
         need_compiler()
-        return Handle(Cublas(ctypes.CDLL(str(blas.at_once()))), 0, (256, 1), tf32=False)
+        return Handle(Cublas(ctypes.CDLL(str(blas.at_once()))), 0, (256, 1))
 
 
 class HostRecorder:

@@ -15,7 +15,12 @@ from functools import cached_property, partial
 import numpy as np
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.cupy.library.convolutions import Convolution, Prepared, Result
+from demitasse.backends.cupy.library.convolutions import (
+    Convolution,
+    Prepared,
+    Result,
+    rounds_to_tf32,
+)
 from demitasse.backends.cupy.library.cublas import Product
 from demitasse.backends.cupy.library.engine import Engine, Launch
 from demitasse.backends.step import Declined
@@ -64,11 +69,10 @@ class Chunk:
         self.alone = samples == 1
         """True if it is one sample: its map is in the order of rows already."""
         rows, columns, many = g.maps // g.group, g.height, g.group
-        self.to_rows = Product(dtype, rows, self.length, columns, batch=many)
-        self.to_columns = Product(dtype, columns, self.length, rows, transpose_a=True, batch=many)
-        self.to_weight = Product(
-            dtype, rows, columns, self.length, transpose_b=True, accumulate=True, batch=many
-        )
+        product = partial(Product, dtype, batch=many, convolution=True)
+        self.to_rows = product(rows, self.length, columns)
+        self.to_columns = product(columns, self.length, rows, transpose_a=True)
+        self.to_weight = product(rows, columns, self.length, transpose_b=True, accumulate=True)
 
     def scratch(self) -> tuple[Array, Array]:
         """Return memory for columns (C * taps, length) and rows (M, length)."""
@@ -182,17 +186,16 @@ class PointwiseGradient:
 
     def add(self, maps: Array, image: Array, total: Array) -> None:
         """Add the gradient to ``total``."""
+        product = partial(Product, self._dtype, *self._sides, transpose_b=True, convolution=True)
         if self._samples <= 1:
-            one = Product(
-                self._dtype, *self._sides, transpose_b=True, accumulate=True, batch=self._samples
-            )
+            one = product(accumulate=True, batch=self._samples)
             self._engine.multiply(one, maps, image, total)
             return
         maps, image = (array.reshape(self._samples, -1) for array in (maps, image))
         for first in range(0, self._samples, self._step):
             part = slice(first, min(first + self._step, self._samples))
             number = part.stop - first
-            each = Product(self._dtype, *self._sides, transpose_b=True, batch=number)
+            each = product(batch=number)
             summed = Product(self._dtype, 1, self._count, number, accumulate=True)
             [weights] = self._engine.scratch(self._dtype, number * self._count)
             self._engine.multiply(each, maps[part], image[part], weights)
@@ -222,10 +225,9 @@ class Correlation:
         self._chunks: dict[int, Chunk] = {}
         self.direct = g.window.is_pointwise and g.group == 1
         """True if products with the weight read and write images themselves, without columns."""
-        sides = (g.maps, g.map_plane, g.channels)
-        self._direct = Product(dtype, *sides, batch=g.n, step_a=0)
-        sides = (g.channels, g.map_plane, g.maps)
-        self._direct_transposed = Product(dtype, *sides, transpose_a=True, batch=g.n, step_a=0)
+        product = partial(Product, dtype, batch=g.n, step_a=0, convolution=True)
+        self._direct = product(g.maps, g.map_plane, g.channels)
+        self._direct_transposed = product(g.channels, g.map_plane, g.maps, transpose_a=True)
         self._pointwise: PointwiseGradient | None = None
         if PointwiseGradient.pays(g):
             self._pointwise = PointwiseGradient(engine, g, dtype)
@@ -472,7 +474,7 @@ class LibraryCorrelation:
         """
         if settings.get("cudnn_autotune"):
             return self.engine.prepare_convolution(convolution, partial(self._run, convolution))
-        if best_as_products(convolution, tf32=bool(settings.get("tf32"))):
+        if best_as_products(convolution, tf32=rounds_to_tf32()):
             message = "matrix products take less time than the plan that cuDNN recommends"
             raise Declined(message)
         return self.engine.prepare_convolution(convolution)

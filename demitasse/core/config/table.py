@@ -33,6 +33,12 @@ def _word(value: object) -> str:
     return str(value).strip().lower()
 
 
+def _switch(value: object) -> str:
+    """Read "auto", or a flag as "on" or "off"."""
+    word = _word(value)
+    return word if word == "auto" else "on" if _flag(value) else "off"
+
+
 def _integer(value: object) -> int:
     """Read an integer; refuse True and 2.5, which ``int`` accepts."""
     number = value if isinstance(value, int) else int(str(value))
@@ -245,9 +251,11 @@ TABLE = {
         ),
         Setting(
             "tf32",
-            _flag,
-            False,
-            "let float32 products and convolutions on a GPU round their inputs to TF32",
+            _switch,
+            "auto",
+            "round the inputs of float32 arithmetic on a GPU to TF32: auto, in convolutions, as "
+            "PyTorch does; on, in InnerProduct too; off, nowhere",
+            choices=("auto", "on", "off"),
         ),
         Setting(
             "deterministic",

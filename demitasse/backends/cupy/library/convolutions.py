@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 from demitasse.backends.arrays import Array
 from demitasse.backends.windows import ConvGeometry, Shape
+from demitasse.core.config import settings
 
 Result = Literal["maps", "image", "weight"]
 """Computed tensor: output, input gradient or filter gradient."""
@@ -56,6 +57,11 @@ class Convolution:
         """Shape of the map."""
         g = self.geometry
         return (g.n, g.maps, *g.positions)
+
+
+def rounds_to_tf32() -> bool:
+    """Return whether float32 convolutions may round their inputs to TF32."""
+    return bool(settings.get_often("tf32") != "off")
 
 
 Rival = Callable[[Array, Array, Array], None]

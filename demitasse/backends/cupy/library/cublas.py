@@ -42,6 +42,7 @@ class Product:
         dtype: Of all matrices, "float32" or "float64"; or "half" or "bfloat16", which are added up
             in float32.
         accumulate: Add to ``out`` rather than overwrite it.
+        convolution: Part of a convolution, which may round to TF32 where other products do not.
     """
 
     dtype: str
@@ -54,6 +55,7 @@ class Product:
     batch: int = 1
     step_a: int | None = None
     step_b: int | None = None
+    convolution: bool = False
 
     @property
     def empty(self) -> bool:
@@ -164,24 +166,32 @@ class Handle:
         cublas: The library.
         stream: Address of the stream.
         workspace: Address and size in bytes of device memory that nothing else uses.
-        tf32: Whether float32 products may round their inputs to TF32.
     """
 
-    def __init__(
-        self, cublas: Cublas, stream: int, workspace: tuple[int, int], *, tf32: bool
-    ) -> None:
-        self._cublas, self._handle = cublas, c_void_p()
+    def __init__(self, cublas: Cublas, stream: int, workspace: tuple[int, int]) -> None:
+        self._cublas, self._handle, self._rounds = cublas, c_void_p(), False
         cublas.call("cublasCreate_v2", byref(self._handle))
         cublas.call("cublasSetStream_v2", self._handle, stream)
         # setting the stream takes the workspace away, so this comes after it
         cublas.call("cublasSetWorkspace_v2", self._handle, *workspace)
-        mode = (TF32_MATH if tf32 else DEFAULT_MATH) | NO_NARROW_SUMS
-        cublas.call("cublasSetMathMode", self._handle, mode)
+        cublas.call("cublasSetMathMode", self._handle, DEFAULT_MATH | NO_NARROW_SUMS)
 
-    def multiply(self, product: Product, a: int, b: int, out: int) -> None:
-        """Queue a product of the matrices at these addresses."""
+    def multiply(self, product: Product, a: int, b: int, out: int, *, rounds: bool = False) -> None:
+        """Queue a product of the matrices at these addresses.
+
+        Args:
+            product: Sizes and type.
+            a: Address of the first matrix.
+            b: Address of the second.
+            out: Address of the result.
+            rounds: Whether float32 may be rounded to TF32.
+        """
         if product.empty:
             return
+        if rounds != self._rounds:
+            mode = (TF32_MATH if rounds else DEFAULT_MATH) | NO_NARROW_SUMS
+            self._cublas.call("cublasSetMathMode", self._handle, mode)
+            self._rounds = rounds
         kind = _NARROW.get(product.dtype)
         letter, scalar = ("", c_float) if kind else _SCALARS[product.dtype]
         call, (step_a, step_b, step_out) = product.column_major(), product.steps

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.cupy.library.convolutions import Convolution, Rival
+from demitasse.backends.cupy.library.convolutions import Convolution, Rival, rounds_to_tf32
 from demitasse.backends.cupy.library.cudnn_library import cudnn
 from demitasse.backends.kernel_cache import read_code, write_code
 from demitasse.backends.step import Declined
@@ -184,8 +184,8 @@ class Rules:
         """Return the frontend's notes of plans that these rules exclude."""
         note = cudnn.numerical_note
         rounding = [note.DOWN_CONVERT_INPUTS, note.REDUCED_PRECISION_REDUCTION]
-        if not self.narrow:
-            rounding = [note.TENSOR_CORE, *rounding] * (not self.tf32)
+        if not (self.narrow or self.tf32):
+            rounding.insert(0, note.TENSOR_CORE)
         return rounding + [note.NONDETERMINISTIC] * self.deterministic
 
 
@@ -436,7 +436,7 @@ class Cudnn:
             Declined: cuDNN has no plan for it that keeps the settings, or ``rival`` is faster.
         """
         rules = Rules(
-            tf32=bool(settings.get("tf32")),
+            tf32=rounds_to_tf32(),
             deterministic=bool(settings.get("deterministic")),
             most_workspace=self._device.column_budget,
             timed=bool(settings.get("cudnn_autotune")),

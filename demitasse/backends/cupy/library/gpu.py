@@ -33,7 +33,7 @@ TIMED = 5
 
 
 class _Local(threading.local):
-    """Scratch memory of each thread by stream, and its handles by stream and use of TF32.
+    """Scratch memory and handles of each thread by stream.
 
     Those of streams that were not used for long go: what is queued on a stream keeps its memory,
     which cupy's pool gives to later work on the same stream only.
@@ -123,7 +123,9 @@ class GpuEngine(Engine):
         return int(array.data.ptr)
 
     def multiply(self, product: Product, a: Array, b: Array, out: Array) -> None:
-        self._handle().multiply(product, *map(self.address, (a, b, out)))
+        rounding = settings.get_often("tf32")
+        rounds = rounding == "on" or (product.convolution and rounding == "auto")
+        self._handle().multiply(product, *map(self.address, (a, b, out)), rounds=rounds)
 
     def prepare_convolution(self, convolution: Convolution, rival: Rival | None = None) -> Prepared:
         if not settings.get("cudnn"):
@@ -149,15 +151,13 @@ class GpuEngine(Engine):
 
     def _handle(self) -> Handle:
         mine, stream = self._local.handles, self.stream()
-        tf32 = bool(settings.get_often("tf32"))
-        found = mine.find((stream, tf32))
+        found = mine.find(stream)
         if found is None:
             if self._cublas is None:
                 self._cublas = Cublas(load())
             workspace = self._cupy.empty(CUBLAS_WORKSPACE, "uint8")
             place = (workspace.data.ptr, workspace.nbytes)
-            handle = Handle(self._cublas, stream, place, tf32=tf32)
-            found = mine.keep((stream, tf32), (handle, workspace))
+            found = mine.keep(stream, (Handle(self._cublas, stream, place), workspace))
         return found[0]
 
     def stream(self) -> int:

@@ -82,8 +82,8 @@ class GraphRecorder:
         return self._cupy.cuda.Stream(non_blocking=True)
 
     def key(self) -> Hashable:
-        tf32: bool = settings.get_often("tf32")
-        return tf32
+        rounding: str = settings.get_often("tf32")
+        return rounding
 
     def record(self, work: Callable[[], object]) -> GraphRecording:
         cuda, engine, stream = self._cupy.cuda, self._engine, self._stream

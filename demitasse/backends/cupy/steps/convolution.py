@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import abstractmethod
 from collections.abc import Collection
+from functools import cache
 from typing import ClassVar, Protocol, TypeVar
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import Array
 from demitasse.backends.cupy.correlation import Correlation, LibraryCorrelation
-from demitasse.backends.cupy.library.convolutions import Result
+from demitasse.backends.cupy.library.convolutions import Result, rounds_to_tf32
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.backends.cupy.step import NEEDS_BOTTOM, GpuStep
 from demitasse.backends.cupy.sums import ChannelSums
 from demitasse.backends.step import Declined, Operands, decline_in_place
 from demitasse.backends.windows import ConvGeometry
+from demitasse.core.config import settings
 
 O = TypeVar("O", bound=ops.Conv)  # noqa: E741 - the type of the operation
+
+
+log = logging.getLogger(__name__)
+
+
+@cache
+def _log_rounding() -> None:
+    log.info(
+        "convolutions round float32 inputs to TF32 where the GPU can (setting tf32: %s); off gives "
+        "Caffe's numbers",
+        settings.get("tf32"),
+    )
 
 
 class Products(Protocol):
@@ -58,6 +73,8 @@ class WindowStep(GpuStep[O]):
     def __init__(self, engine: Engine, op: O, at: Operands) -> None:
         super().__init__(engine, op, at)
         decline_in_place(self.at, NEEDS_BOTTOM)
+        if self.dtype == "float32" and rounds_to_tf32():
+            _log_rounding()
         samples, axis = math.prod(op.bottom[: op.axis]), op.axis
         self.products = self._products()
         channels, plane = op.top[axis], math.prod(op.top[axis + 1 :])
