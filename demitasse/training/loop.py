@@ -193,7 +193,8 @@ class TrainingLoop:
         run.monitor.update(results, solver.iter)
         if run.monitor.improved:
             if run.is_root:
-                self._checkpointer.write_best(solver.iter)
+                if weights := self._checkpointer.write_best(solver.iter):
+                    solver.log_event("best", {"weights": str(weights)})
             else:
                 self._checkpointer.check_finite(solver.iter)
         solver.early_stopped = run.monitor.should_stop

@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from google.protobuf.json_format import MessageToDict
 
 from demitasse.blob import Blob
 from demitasse.blob.distribution import distribution
@@ -108,7 +109,7 @@ def _seconds_waited(net: Net) -> float | None:
 
 def run_metadata(param: SolverParameter, net: Net, world_size: int) -> dict[str, object]:
     """Return the facts of the event ``begin``; ``prototxt`` is the net as built."""
-    return {
+    return _solver_fields(param) | {
         "demitasse": __version__,
         "net": net.name,
         "device": net.device.name,
@@ -123,6 +124,16 @@ def run_metadata(param: SolverParameter, net: Net, world_size: int) -> dict[str,
         "seed": net.seed,
         "prototxt": text_of(net.structure.message),
     }
+
+
+def _solver_fields(param: SolverParameter) -> dict[str, object]:
+    """Return the other fields of a solver that are set, without nets."""
+    fields = SolverParameter()
+    fields.CopyFrom(param)
+    for name in ("net_param", "train_net_param", "test_net_param", "train_state", "test_state",
+                 "type", "random_seed"):  # fmt: skip
+        fields.ClearField(name)
+    return MessageToDict(fields, preserving_proto_field_name=True)
 
 
 class TrainReport:

@@ -175,10 +175,13 @@ class Checkpointer:
                 iteration, error,
             )  # fmt: skip
 
-    def write_best(self, iteration: int) -> None:
+    def write_best(self, iteration: int) -> Path | None:
         """Write the weights that the last test has found to be the best so far.
 
         A failure is logged; the next test that is better than the file on disk is tried.
+
+        Returns:
+            The file, or None after a failure.
 
         Raises:
             NetError: Weights are NaN or infinite, and ``on_nonfinite`` is "raise".
@@ -186,13 +189,14 @@ class Checkpointer:
         run = self._run
         run.nonfinite.check_weights(run.net, iteration)
         try:
-            write_best(run.param, run.net, iteration, run.monitor.best)
+            path = write_best(run.param, run.net, iteration, run.monitor.best)
         except SnapshotError as error:
             self._lost_best = error.at(f"iteration {iteration}, {run.monitor.best}")
             run.monitor.forget_best()
             log.error("%s. TRAINING CONTINUES WITHOUT THE FILE; the next best is tried.", error)
-        else:
-            self._lost_best = None
+            return None
+        self._lost_best = None
+        return path
 
     def check_best(self) -> None:
         """Raise the error of the best weights, once, at the end of training.
