@@ -15,7 +15,7 @@ from demitasse.core.atomic import atomic_write
 from demitasse.core.extras import missing_extra
 from demitasse.core.paths import check_exists, read_bytes
 from demitasse.errors import DataError, DemitasseError, ErrorCode
-from demitasse.pages import Line, Page, line_chart, rate, save_chart
+from demitasse.pages import Chart, Curve, Page, rate
 
 CASE_COLUMNS = ("net", "phase", "device", "batch")
 RESULT_COLUMNS = ("images/s", "ms", "spread", "memory", "moved", "of peak")
@@ -67,9 +67,7 @@ def draw_rates(results: Sequence[Result], path: Path) -> None:
         DemitasseError: Matplotlib is not installed, or has no such format.
         OSError: The file cannot be written.
     """
-    save_chart(
-        path, _lines(results), _batches(results), x_label="batch", y_label=RATE_LABEL, scale="log"
-    )
+    _chart(results).save(path)
 
 
 def write_page(results: Sequence[Result], path: Path, slower: Sequence[Regression] | None) -> None:
@@ -85,12 +83,8 @@ def write_page(results: Sequence[Result], path: Path, slower: Sequence[Regressio
         OSError: The page cannot be written.
     """
     page = Page("Throughput")
-    page.chart(
-        line_chart(
-            _lines(results), _batches(results), x_label="batch", y_label=RATE_LABEL, scale="log"
-        ),
-        "Images per second over batch sizes, a line for each net, phase and device",
-    )
+    about = "Images per second over batch sizes, a line for each net, phase and device"
+    page.wide_chart(_chart(results), about)
     head, rows = results_table(results)
     page.table(head, rows, numbers=range(len(CASE_COLUMNS) - 1, len(head)))
     page.text(
@@ -104,8 +98,9 @@ def write_page(results: Sequence[Result], path: Path, slower: Sequence[Regressio
             "Read is the speed of the data layers alone, in images per second; reading is the "
             "speed of the whole net with its data layers."
         )
-    for result in (one for one in results if one.error):
-        page.text(f"{result.case.name} was not measured: {result.error}")
+    failed = [(one.case.name, one.error) for one in results if one.error]
+    if failed:
+        page.table(("not measured", "reason"), failed)
     if slower is not None:
         page.heading("Comparison with the saved run")
         found = [(one.name, _ms(one.before), _ms(one.now), f"{one.factor:.2f}") for one in slower]
@@ -115,8 +110,8 @@ def write_page(results: Sequence[Result], path: Path, slower: Sequence[Regressio
         else:
             page.text("No case is slower than the tolerance.")
     for result in (one for one in results if one.layers):
-        page.heading(f"Layers of {result.case.name}")
-        page.table(("layer", "ms", "share"), slowest_layers(result, 25), numbers=(1, 2))
+        with page.folded(f"Layers of {result.case.name}"):
+            page.table(("layer", "ms", "share"), slowest_layers(result, 25), numbers=(1, 2))
     page.write(path)
 
 
@@ -124,27 +119,20 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.4g}"
 
 
-def _batches(results: Sequence[Result]) -> list[str]:
-    return [str(batch) for batch in sorted({result.case.batch for result in results})]
-
-
-def _lines(results: Sequence[Result]) -> list[Line]:
-    """Return a line for each net, phase and device; phases of a net and device share a colour."""
+def _chart(results: Sequence[Result]) -> Chart:
+    """Return a curve for each net, phase and device; phases of a net and device share a colour."""
     colors = list(dict.fromkeys((one.case.net, one.case.device) for one in results))
     styles = list(dict.fromkeys(one.case.phase for one in results))
-    rates: dict[tuple[str, int, int], dict[str, float]] = {}
-    for one in results:
+    batches = sorted({one.case.batch for one in results})
+    rates: dict[tuple[str, int, int], list[tuple[float, float]]] = {}
+    for one in sorted(results, key=lambda one: one.case.batch):
         case = one.case
         name = f"{case.net.stem} {case.phase} {case.device}"
         key = (name, colors.index((case.net, case.device)), styles.index(case.phase))
-        line = rates.setdefault(key, {})
         if not one.error:
-            line[str(case.batch)] = one.images_per_second
-    batches = _batches(results)
-    return [
-        Line(name, [line.get(batch) for batch in batches], color, style)
-        for (name, color, style), line in rates.items()
-    ]
+            rates.setdefault(key, []).append((batches.index(case.batch), one.images_per_second))
+    curves = [Curve(name, points, color, style) for (name, color, style), points in rates.items()]
+    return Chart(curves, RATE_LABEL, "batch", "log", [str(batch) for batch in batches])
 
 
 @dataclass(frozen=True)

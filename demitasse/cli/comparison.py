@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -14,7 +15,7 @@ import numpy as np
 from demitasse.cli.render import table
 from demitasse.core.atomic import atomic_write
 from demitasse.core.text import escaped
-from demitasse.pages import Line, Page, line_chart
+from demitasse.pages import Chart, Curve, Page
 from demitasse.testing import Comparison, Difference, Row
 from demitasse.testing.comparison import TrainingStep
 from demitasse.testing.error_stats import KINDS, error_stats, tolerance
@@ -179,12 +180,12 @@ class ComparisonReport:
         """
         rows = self.found.rows()
         names = [row.layer for row in rows]
-        lines = []
+        curves = []
         for color, device in enumerate(self.found.devices):
             for style, kind in enumerate(self._kinds()):
-                values = [_value(row.by_kind(kind)[device]) for row in rows]
+                points = [(i, _value(row.by_kind(kind)[device])) for i, row in enumerate(rows)]
                 name = device if kind == "data" else f"{device}, {kind}s"
-                lines.append(Line(name, values, color, style))
+                curves.append(Curve(name, points, color, style))
         page = Page(self.title)
         page.text(f"{', '.join(self.found.devices)} against {self.found.reference}.")
         for line in self.verdict().splitlines():
@@ -192,11 +193,10 @@ class ComparisonReport:
         for line in self.notes:
             page.text(line)
         if rows:
-            page.chart(
-                line_chart(lines, names, y_label="largest difference, relative", scale="log",
-                           limit=self.rtol),
-                "For each layer, in the order of the net, the largest difference on each device",
-            )  # fmt: skip
+            chart = Chart(curves, "largest difference, relative", scale="log", places=names,
+                          limit=self.rtol)  # fmt: skip
+            about = "For each layer, in the order of the net, the largest difference on each device"
+            page.wide_chart(chart, about)
             head = ["layer", "type", *self._head()[2:-1], ""]
             cells = [self._cells(row) for row in rows]
             bad = [i for i, row in enumerate(cells) if row[-1]]
@@ -226,8 +226,8 @@ def _plain(one: Difference) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _value(one: Difference | None) -> float | None:
-    return None if one is None else one.relative
+def _value(one: Difference | None) -> float:
+    return math.nan if one is None else one.relative
 
 
 def _xml(text: str) -> str:

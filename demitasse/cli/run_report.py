@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from demitasse.core.paths import read_failure, read_text
 from demitasse.errors import ConfigError, DataError, ErrorCode, PrototxtError
 from demitasse.graph.splits import without_splits
 from demitasse.io.proto import NetParameter, parse_text
-from demitasse.pages import Curve, Page, curve_chart, rate
+from demitasse.pages import Chart, Curve, Page, rate
 from demitasse.pages.charts import COLORS
 from demitasse.training.tracking.histograms import Histogram, histograms
 
@@ -38,6 +39,7 @@ class RunHistory:
         environment: Versions and settings of the run, as in ``doctor``.
         histograms: Histograms of parameters and gradients, by name, then by iteration.
         snapshots: File of weights -> its iteration.
+        best: The file of weights that ``keep_best`` wrote, or empty.
     """
 
     path: Path
@@ -46,6 +48,7 @@ class RunHistory:
     environment: Mapping[str, object] = field(default_factory=dict)
     histograms: dict[str, dict[float, Histogram]] = field(default_factory=dict)
     snapshots: dict[str, int] = field(default_factory=dict)
+    best: str = ""
 
     def put(self, name: str, iteration: float, value: float) -> None:
         """Store a number; a later number of the same iteration replaces it.
@@ -116,6 +119,8 @@ def _from_json_lines(path: Path, text: str) -> RunHistory:
                     run.put_histogram(name, iteration, found)
             case "snapshot", {"weights": str(weights)}:
                 run.snapshots[weights] = iteration
+            case "best", {"weights": str(weights)}:
+                run.snapshots[weights], run.best = iteration, weights
     return run
 
 
@@ -153,11 +158,18 @@ def _number(value: object) -> float:
         return math.nan
 
 
+WAITING = "share of time waiting for data"
+
 SPEEDS = {
-    "images_per_second": "images per second",
-    "iterations_per_second": "iterations per second",
-    "data_wait": "share of time waiting for data",
+    "images per second": ["images_per_second"],
+    WAITING: ["data_wait"],
 }
+"""Titles of charts, and names of their numbers."""
+
+TRAINING = "training"
+
+OUTPUT = re.compile(r"(?:train|test(\d+))(?:/(.+)|(?<=\d)_loss)", re.DOTALL)
+"""Names of an output, and of the loss of a test net."""
 
 LOSSES = ("smoothed_loss", "loss")
 """Names of losses, the preferred first: the smoothed loss has less noise."""
@@ -181,10 +193,11 @@ QUANTILES = (
 """Curves of a distribution: name, quantile, colour and style."""
 
 Runs = Mapping[str, RunHistory]
+Groups = dict[str, list[str]]
 
 
 def write_run_page(path: Path, histories: Sequence[RunHistory]) -> None:
-    """Write a page that compares runs, with one chart for each common number.
+    """Write a page that compares runs, with one chart for each common quantity.
 
     Raises:
         DemitasseError: Matplotlib is not installed.
@@ -193,30 +206,17 @@ def write_run_page(path: Path, histories: Sequence[RunHistory]) -> None:
     runs = _by_name(histories)
     page = Page(f"Training: {', '.join(runs)}")
     _add_summary(page, runs)
-    page.heading("Loss")
-    _add_chart(page, runs, LOSSES, "loss")
-    known = dict.fromkeys(name for run in runs.values() for name in run.scalars)
-    tests = [name for name in known if name.startswith("test")]
-    outputs = [name for name in known if name.startswith("train/")]
-    for title, names in (("Tests", tests), ("Outputs in training", outputs)):
-        if names:
-            page.heading(title)
-        for name in names[:MOST_CHARTS]:
-            _add_chart(page, runs, (name,), name)
-        if len(names) > MOST_CHARTS:
-            page.text(f"{len(names) - MOST_CHARTS} more are not shown.")
-    page.heading("Learning rate")
-    _add_chart(page, runs, ("learning_rate",), "learning rate")
-    if known.keys() & SPEEDS.keys():
-        page.heading("Speed")
-        for name, label in SPEEDS.items():
-            _add_chart(page, runs, (name,), label)
-    if "gradient_norm" in known:
-        page.heading("Norm of all gradients")
-        _add_chart(page, runs, ("gradient_norm",), "norm")
+    charts = [_chart(runs, label, groups) for label, groups in _quantities(runs).items()]
+    charts = [(chart, about) for chart, about in charts if chart.curves]
+    page.charts(charts[:MOST_CHARTS])
+    if len(charts) > MOST_CHARTS:
+        page.text(f"{len(charts) - MOST_CHARTS} more are not shown.")
     for name, run in runs.items():
-        _add_metadata(page, run, name)
-        _add_distributions(page, run, name)
+        title = f"{name}: " if len(runs) > 1 else ""
+        _add_details(page, run, title)
+        if run.histograms:
+            with page.folded(f"{title}weights and gradients"):
+                _add_distributions(page, run)
     page.write(path)
 
 
@@ -231,7 +231,7 @@ def _by_name(histories: Sequence[RunHistory]) -> dict[str, RunHistory]:
 
 
 def _add_summary(page: Page, runs: Runs) -> None:
-    head = ("run", "net", "device", "iteration", "loss", "images/s", "waiting for data")
+    head = ("run", "net", "device", "iteration", "loss", "images/s", "data wait")
     rows = [
         (
             name,
@@ -244,21 +244,20 @@ def _add_summary(page: Page, runs: Runs) -> None:
         )
         for name, run in runs.items()
     ]
-    page.table(head, rows, numbers=range(3, len(head)))
     tests = dict.fromkeys(n for run in runs.values() for n in run.scalars if n.startswith("test"))
-    if tests:
-        page.heading("Results of tests")
-        found = [
-            (name, test, _last(run, (test,)), *_ends(run, test))
-            for name, run in runs.items()
-            for test in tests
-            if run.points(test)
-        ]
+    found = [
+        (name, test, _last(run, (test,)), *_ends(run, test))
+        for name, run in runs.items()
+        for test in tests
+        if run.points(test)
+    ]
+    page.table(head, rows, numbers=range(3, len(head)))
+    if found:
         page.table(("run", "test", "last", "lowest", "highest"), found, numbers=(2, 3, 4))
 
 
 def _last(run: RunHistory, names: Sequence[str]) -> str:
-    points = next((run.points(name) for name in names if run.points(name)), [])
+    points = _points(run, names)
     return f"{points[-1][1]:.4g}" if points else ""
 
 
@@ -277,17 +276,62 @@ def _median(run: RunHistory, name: str, form: Callable[[float], str]) -> str:
     return form(values[len(values) // 2]) if values else ""
 
 
-def _add_chart(page: Page, runs: Runs, names: Sequence[str], label: str) -> None:
-    """Add a chart with a curve for each run that has one of the names; no curve, no chart."""
+def _quantities(runs: Runs) -> dict[str, Groups]:
+    """Return the quantities of some runs: title -> group, e.g. training -> names of numbers.
+
+    Training and tests are groups of one quantity. The loss of the only loss layer is that of the
+    net.
+    """
+    outputs: dict[str, Groups] = {}
+    losses: Groups = {TRAINING: [*LOSSES]}
+    for name in dict.fromkeys(name for run in runs.values() for name in run.scalars):
+        if match := OUTPUT.fullmatch(name):
+            group = TRAINING if match[1] is None else f"test {match[1]}".removesuffix(" 0")
+            groups = outputs.setdefault(match[2], {}) if match[2] else losses
+            groups.setdefault(group, []).append(name)
+    parts = [name for name in outputs if "loss" in name.lower()]
+    if len(parts) == 1:
+        for group, names in outputs.pop(parts[0]).items():
+            losses.setdefault(group, []).extend(names)
+    tested = {name for name, groups in outputs.items() if groups.keys() - {TRAINING}}
+    ordered = sorted(outputs.items(), key=lambda item: item[0] not in tested)
+    return {
+        "loss" if len(parts) < 2 else "total loss": losses,
+        **dict(ordered[: len(tested)]),
+        "learning rate": {TRAINING: ["learning_rate"]},
+        **{label: {TRAINING: names} for label, names in SPEEDS.items()},
+        "norm of all gradients": {TRAINING: ["gradient_norm"]},
+        **dict(ordered[len(tested) :]),
+    }
+
+
+def _chart(runs: Runs, label: str, groups: Groups) -> tuple[Chart, str]:
+    """Return a chart with a curve for each run and group."""
+    found = {
+        group: {title: points for title, run in runs.items() if (points := _points(run, names))}
+        for group, names in groups.items()
+    }
+    found = {group: by_run for group, by_run in found.items() if by_run}
     curves = []
-    for color, (title, run) in enumerate(runs.items()):
-        points = next((run.points(name) for name in names if run.points(name)), [])
-        if points:
-            curves.append(Curve(title, points, color, color))  # dashes let curves below show
-    if curves:
-        scale = _scale([value for curve in curves for _, value in curve.points])
-        svg = curve_chart(curves, x_label="iteration", y_label=label, scale=scale)
-        page.chart(svg, f"{label} over iterations, a curve for each run")
+    for number, (group, by_run) in enumerate(found.items()):
+        for color, title in enumerate(runs):
+            if title not in by_run:
+                continue
+            if len(runs) == 1:
+                curve = Curve(group if len(found) > 1 else label, by_run[title], number, 0)
+            elif len(found) == 1:  # dashes let curves below show
+                curve = Curve(title, by_run[title], color, color)
+            else:
+                curve = Curve(f"{title}, {group}", by_run[title], color, number)
+            curves.append(curve)
+    scale = _scale([value for curve in curves for _, value in curve.points])
+    percent = label == WAITING
+    return Chart(curves, label, "iteration", scale, percent=percent), f"{label} over iterations"
+
+
+def _points(run: RunHistory, names: Sequence[str]) -> list[tuple[float, float]]:
+    """Return the points of the first name that the run has."""
+    return next((points for name in names if (points := run.points(name))), [])
 
 
 def _scale(values: Sequence[float]) -> Literal["linear", "log"]:
@@ -297,28 +341,54 @@ def _scale(values: Sequence[float]) -> Literal["linear", "log"]:
     return "linear"
 
 
-def _add_metadata(page: Page, run: RunHistory, name: str) -> None:
-    """Add the metadata, the snapshots and the net of a run."""
-    facts = [(key, value) for key, value in run.facts.items() if key != "prototxt"]
-    rows = [(key, _fact_text(value)) for key, value in (*facts, *run.environment.items()) if value]
-    if rows:
-        page.heading(f"{name}: environment")
-        page.table(("what", "value"), list(dict.fromkeys(rows)))
-    if run.snapshots:
-        page.heading(f"{name}: snapshots")
-        listed = [(f"{at}", file) for file, at in run.snapshots.items()]
-        page.table(("iteration", "weights"), listed, numbers=(0,))
+def _add_details(page: Page, run: RunHistory, title: str) -> None:
+    """Add hyperparameters, snapshots, environment and net of a run."""
+    facts = [(key, _fact_text(value)) for key, value in run.facts.items() if key != "prototxt"]
     drawing = _drawing(run.facts.get("prototxt"))
-    if drawing:
-        page.heading(f"{name}: the net")
-        page.drawing(drawing, "The layers of the net and the blobs between them")
+    with page.columns():
+        with page.block():
+            if facts:
+                page.heading(f"{title}settings")
+                page.facts(facts)
+            if run.snapshots:
+                page.heading(f"{title}snapshots")
+                page.table(*_snapshots(run), numbers=(0, 2))
+            rows = [(key, _fact_text(value)) for key, value in run.environment.items() if value]
+            if rows:
+                with page.folded(f"{title}environment"):
+                    page.table(("what", "value"), rows)
+        if drawing:
+            with page.block():
+                page.heading(f"{title}net")
+                page.drawing(drawing, "The layers of the net and the blobs between them")
 
 
-def _add_distributions(page: Page, run: RunHistory, name: str) -> None:
+def _snapshots(run: RunHistory) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return a table of the files, with results of tests in the same iteration and a mark.
+
+    The best file is the one of ``keep_best``; without it, that of the highest accuracy, or else
+    the lowest loss.
+    """
+    tests = [name for name in run.scalars if name.startswith("test")]
+    kinds = [name for name in tests if "accuracy" in name] or [n for n in tests if "loss" in n]
+    values = run.scalars.get(kinds[0], {}) if kinds else {}
+    tested = {file: values[at] for file, at in run.snapshots.items() if at in values}
+    choose = max if kinds and "accuracy" in kinds[0] else min
+    best = run.best or (choose(tested, key=lambda file: tested[file]) if tested else "")
+    rows: list[tuple[str, ...]] = [
+        (
+            f"{at}",
+            file,
+            f"{tested[file]:.4g}" if file in tested else "",
+            "best" if file == best else "",
+        )
+        for file, at in run.snapshots.items()
+    ]
+    return ("iteration", "weights", kinds[0] if kinds else "", ""), rows
+
+
+def _add_distributions(page: Page, run: RunHistory) -> None:
     """Add a chart of the distribution of each parameter and gradient."""
-    if not run.histograms:
-        return
-    page.heading(f"{name}: weights and gradients")
     gradients = [name for name in run.histograms if name.startswith("gradients/")]
     norms = [
         Curve(name.removeprefix("gradients/"), _norms(run, name), number, number // len(COLORS))
@@ -326,17 +396,19 @@ def _add_distributions(page: Page, run: RunHistory, name: str) -> None:
     ]
     if norms:
         scale = _scale([value for curve in norms for _, value in curve.points])
-        svg = curve_chart(norms, x_label="iteration", y_label="norm of the gradient", scale=scale)
-        page.chart(svg, "The norm of each parameter's gradient over iterations")
+        chart = Chart(norms, "norm of the gradient", "iteration", scale)
+        page.wide_chart(chart, "The norm of each parameter's gradient over iterations")
     page.text("For each parameter: the median, 5 % and 95 % quantiles, smallest and largest value.")
+    charts = []
     for parameter, found in list(run.histograms.items())[:MOST_CHARTS]:
         entries = sorted(found.items())
         curves = [
             Curve(label, [(at, one.quantile(share)) for at, one in entries], color, style)
             for label, share, color, style in QUANTILES
         ]
-        svg = curve_chart(curves, x_label="iteration", y_label=parameter)
-        page.chart(svg, f"Distribution of {parameter} over iterations")
+        about = f"Distribution of {parameter} over iterations"
+        charts.append((Chart(curves, parameter, "iteration"), about))
+    page.charts(charts)
     if len(run.histograms) > MOST_CHARTS:
         page.text(f"{len(run.histograms) - MOST_CHARTS} more are not shown.")
 
@@ -346,9 +418,11 @@ def _norms(run: RunHistory, name: str) -> list[tuple[float, float]]:
 
 
 def _fact_text(value: object) -> str:
-    """Return metadata as text; skip empty entries of a mapping."""
+    """Return metadata as text; skip empty entries of a mapping, separate those of a list."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {one}" for key, one in value.items() if one not in (None, ""))
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
     return str(value)
 
 

@@ -2,34 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 
 from demitasse.core.atomic import atomic_write
 from demitasse.core.text import escaped
+from demitasse.pages.charts import Chart
 from demitasse.version import __version__
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8886; --soft: #8882; --bad: #c62828; }
 @media (prefers-color-scheme: dark) { :root { --bad: #ff8a80; } }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-.wide { overflow-x: auto; }
+body { font: 15px/1.5 system-ui, sans-serif; }
+body { max-width: 72rem; margin: 1.5rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; margin: 0 0 .8rem; } h1, h2, dd { overflow-wrap: anywhere; }
+h2 { font-size: 1.15rem; margin: 1.5rem 0 .5rem; }
+.wide { overflow-x: auto; margin: .8rem 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .7rem; border-bottom: 1px solid var(--line); text-align: left; }
-th { position: sticky; top: 0; background: Canvas; }
+th { position: sticky; top: 0; background: Canvas; white-space: nowrap; }
+:is(th, td):first-child { position: sticky; left: 0; background: Canvas; }
 td.number, th.number { text-align: right; }
 tr.bad td { color: var(--bad); font-weight: 600; }
-figure { margin: 1rem 0; }
-svg { width: 100%; min-width: 42rem; height: auto; }
-.drawing { background: #fff; width: fit-content; max-width: 100%; max-height: 40rem; }
-.drawing { overflow: auto; }
-.drawing svg { width: auto; min-width: 0; }
-footer { margin-top: 3rem; font-size: .85rem; opacity: .7; }
+figure { margin: .5rem 0; }
+figure > svg { width: 100%; height: auto; }
+.tip:hover { fill: var(--soft); }
+.only-narrow { display: none; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); }
+.charts { column-gap: 1.2rem; } .charts > figure { max-width: 36rem; }
+.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)); }
+.columns { column-gap: 2rem; }
+dl { columns: 12rem; column-gap: 1.5rem; margin: .5rem 0; }
+dl > div { display: flex; justify-content: space-between; gap: 1rem; break-inside: avoid; }
+dl > div { border-bottom: 1px solid var(--line); }
+dd { margin: 0; text-align: right; }
+details { margin: .5rem 0; } summary { cursor: pointer; }
+.drawing label { font-size: .85rem; }
+.drawing > figure { background: #fff; width: fit-content; max-width: 100%; overflow: auto; }
+.drawing svg { display: block; width: auto; max-width: 100%; max-height: 42rem; }
+.drawing:has(:checked) svg { max-width: none; max-height: none; }
+footer { margin-top: 2rem; font-size: .85rem; opacity: .7; }
+@media (max-width: 45rem) {
+  .only-wide { display: none; } .only-narrow { display: block; }
+  table { font-size: .8rem; } th, td { padding: .2rem .3rem; }
+  :is(th, td):first-child { min-width: 4.5rem; overflow-wrap: anywhere; }
+}
 @media print {
-  body { margin: 0; max-width: none; } svg { min-width: 0; }
-  .drawing { max-height: none; } .drawing svg { max-width: 100%; height: auto; }
+  body { margin: 0; max-width: none; } .drawing label { display: none; }
   figure { break-inside: avoid; } h2 { break-after: avoid; }
   th { position: static; } tr { break-inside: avoid; }
 }
@@ -58,27 +79,61 @@ class Page:
         """Add a paragraph."""
         self._parts.append(f"<p>{_text(text)}</p>")
 
-    def chart(self, svg: str, about: str) -> None:
-        """Add a chart of :func:`line_chart`.
+    def charts(self, charts: Sequence[tuple[Chart, str]]) -> None:
+        """Add charts, several beside each other where the window is wide.
 
         Args:
-            svg: The chart.
+            charts: The charts, each with its text for screen readers.
+        """
+        figures = [_figure(chart.svg(), about) for chart, about in charts]
+        self._parts.append(f'<div class="charts">{"".join(figures)}</div>')
+
+    def wide_chart(self, chart: Chart, about: str) -> None:
+        """Add a chart as wide as the page; on phones the same chart with fewer labels.
+
+        Args:
+            chart: The chart.
             about: Text for screen readers.
         """
-        self._parts.append(
-            f'<figure class="wide" role="img" aria-label="{_text(about)}">{svg}</figure>'
-        )
+        for kind, svg in (("only-wide", chart.svg(wide=True)), ("only-narrow", chart.svg())):
+            self._parts.append(_figure(svg, about, kind))
 
     def drawing(self, svg: str, about: str) -> None:
-        """Add a drawing in its own size, on white ground.
+        """Add a drawing on white ground, shrunk to fit; a switch shows its own size.
 
         Args:
             svg: The drawing, which is not escaped.
             about: Text for screen readers.
         """
         self._parts.append(
-            f'<figure class="wide drawing" role="img" aria-label="{_text(about)}">{svg}</figure>'
+            '<div class="drawing"><label><input type="checkbox"> full size</label>'
+            f"{_figure(svg, about)}</div>"
         )
+
+    @contextmanager
+    def folded(self, title: str) -> Iterator[None]:
+        """Put what is added meanwhile below a title that unfolds it."""
+        yield from self._within(f"<details><summary>{_text(title)}</summary>", "</details>")
+
+    @contextmanager
+    def columns(self) -> Iterator[None]:
+        """Put blocks that are added meanwhile beside each other where the window is wide."""
+        yield from self._within('<div class="columns">', "</div>")
+
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        """Put what is added meanwhile into one column."""
+        yield from self._within("<div>", "</div>")
+
+    def _within(self, begin: str, end: str) -> Iterator[None]:
+        self._parts.append(begin)
+        yield
+        self._parts.append(end)
+
+    def facts(self, facts: Sequence[tuple[str, str]]) -> None:
+        """Add names with values, in as many columns as the window has room for."""
+        pairs = (f"<div><dt>{_text(n)}</dt><dd>{_text(value)}</dd></div>" for n, value in facts)
+        self._parts.append(f"<dl>{''.join(pairs)}</dl>")
 
     def table(
         self,
@@ -119,6 +174,11 @@ class Page:
         """
         with atomic_write(path) as file:
             file.write(self.html().encode())
+
+
+def _figure(svg: str, about: str, kind: str = "") -> str:
+    name = f' class="{kind}"' if kind else ""
+    return f'<figure{name} role="img" aria-label="{_text(about)}">{svg}</figure>'
 
 
 def _text(text: str) -> str:

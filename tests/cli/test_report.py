@@ -1,6 +1,7 @@
 """``demitasse report``: a page about training runs."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_histograms_are_curves_of_quantiles(project, run):
 
     assert result.exit_code == 0, result.output
     page = Path("report.html").read_text(encoding="utf-8")
-    for word in ("Norm of all gradients", "weights/ip/0", "gradients/ip/1", "median"):
+    for word in ("norm of all gradients", "weights/ip/0", "gradients/ip/1", "median"):
         assert word in page
 
 
@@ -178,3 +179,87 @@ def test_a_target_of_an_unknown_kind_is_wrong(project, run):
 
     assert result.exit_code != 0
     assert "jsonl:PATH" in result.stderr
+
+
+FACTS = {"net": "small", "momentum": 0.9, "stepvalue": [10, 20]}
+
+
+def test_training_and_test_share_a_chart(project, run):
+    pytest.importorskip("matplotlib")
+    values = {"smoothed_loss": 2.0, "train/loss": 2.0, "test0/loss": 3.0, "test0/accuracy": 0.5}
+    written(Path("a.jsonl"), scalars(0, **values), scalars(5, **values))
+
+    assert run("report a.jsonl -o report.html").exit_code == 0
+
+    page = Path("report.html").read_text(encoding="utf-8")
+    titles = re.findall(r"<title>iteration 5\n(.*?)</title>", page, re.DOTALL)
+    assert titles == ["training: 2\ntest: 3", "accuracy: 0.5"]
+
+
+def test_several_losses_have_charts_of_their_own(project, run):
+    pytest.importorskip("matplotlib")
+    written(Path("a.jsonl"), scalars(0, **{"loss": 3.0, "train/loss1": 1.0, "train/loss2": 2.0}))
+
+    assert run("report a.jsonl -o report.html").exit_code == 0
+
+    page = Path("report.html").read_text(encoding="utf-8")
+    assert re.findall(r"<title>iteration 0\n(.*?)</title>", page) == [
+        "total loss: 3", "loss1: 1", "loss2: 2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("values", "kept", "best"),
+    [
+        ({"test0/accuracy": [0.5, 0.9, 0.8], "test0/loss": [1.0, 2.0, 3.0]}, None, "b"),
+        ({"test0/loss": [1.0, 2.0, 3.0]}, None, "a"),
+        ({"test0/loss": [1.0, 2.0, 3.0]}, "c", "c"),
+        ({"loss": [1.0, 2.0, 3.0]}, None, None),
+    ],
+)
+def test_the_best_snapshot_is_marked(project, run, values, kept, best):
+    pytest.importorskip("matplotlib")
+    lines = [line("begin", 0, facts=FACTS)]
+    for number, name in enumerate("abc"):
+        lines.append(scalars(number, **{key: found[number] for key, found in values.items()}))
+        kind = "best" if name == kept else "snapshot"
+        lines.append(line(kind, number, facts={"weights": name}))
+    written(Path("a.jsonl"), *lines)
+
+    assert run("report a.jsonl -o report.html").exit_code == 0
+
+    page = Path("report.html").read_text(encoding="utf-8")
+    marked = re.findall(r"<td>(\w)</td><td[^>]*>[^<]*</td><td>best</td>", page)
+    assert marked == ([best] if best else [])
+
+
+def test_a_page_has_all_settings_of_the_solver(project, run):
+    pytest.importorskip("matplotlib")
+    solver = Path("solver.prototxt")
+    solver.write_text(solver.read_text() + "\nweight_decay: 0.0005 clip_gradients: 35\n")
+    train = "train -solver solver.prototxt --logger jsonl:a.jsonl --keep_best accuracy"
+    assert run(train).exit_code == 0
+
+    history = read_run(Path("a.jsonl"))
+
+    assert history.facts["weight_decay"] == 0.0005
+    assert history.facts["clip_gradients"] == 35
+    assert "net_param" not in history.facts
+    assert history.best.endswith("_best.caffemodel")
+    assert run("report a.jsonl -o report.html").exit_code == 0
+    page = Path("report.html").read_text(encoding="utf-8")
+    assert "<dt>weight_decay</dt><dd>0.0005</dd>" in page
+
+
+def test_histograms_are_folded(project, run):
+    pytest.importorskip("matplotlib")
+    about = {"low": 0, "high": 1, "mean": 0, "norm": 1, "count": 2, "edges": [0, 1], "counts": [2]}
+    facts = {"parameters": {"ip/0": {"weights": about}}}
+    written(Path("a.jsonl"), scalars(0, loss=1.0), line("distributions", 0, facts=facts))
+
+    assert run("report a.jsonl -o report.html").exit_code == 0
+
+    page = Path("report.html").read_text(encoding="utf-8")
+    opened, folded = page.split("<details>")
+    assert "weights/ip/0" in folded
+    assert "weights/ip/0" not in opened
