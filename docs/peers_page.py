@@ -46,7 +46,8 @@ def _parts(found: dict[str, Any]) -> Iterator[str]:
         ratios = sorted(filter(None, map(fastest_peer_ratio, chosen)), key=lambda ratio: -ratio[1])
         if ratios:
             yield f"## {title}"
-            yield ratio_chart(f"{title}: the fastest other engine's time divided by ours", ratios)
+            chart = ratio_chart("Speed relative to the fastest other engine", ratios)
+            yield f'<div class="chart">{chart}</div>'
             yield "Milliseconds:"
             yield _table(chosen, _milliseconds)
     busy = [result for result in found["results"] if result["loops"]]

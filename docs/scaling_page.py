@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from scaling_model import Network, Work, efficiency
+
+from demitasse.pages import Chart, Curve
 
 __all__ = ["SCALING_PAGE", "scaling_page"]
 
@@ -59,13 +60,6 @@ bandwidth; networks that others use, too; GPUs, which compute so much faster tha
 gradients take longer than its passes on any Ethernet.
 """
 
-COLOURS = ("#ef6c00", "#1e88e5", "#43a047", "#d81b60")
-"""All stand out on white and on black."""
-
-WIDTH, HEIGHT, LEFT, RIGHT, BELOW = 386, 190, 44, 10, 34
-LEGEND = 40
-"""Height of the two lines above a chart, in pixels."""
-
 NAMES = {
     "lenet": "LeNet",
     "caffenet": "CaffeNet",
@@ -98,58 +92,25 @@ def _charts(works: Mapping[str, Work], found: Mapping[str, Any]) -> Iterator[str
         yield (
             f"### {NAMES.get(name, name)}, {net['batch']} images a machine\n\n"
             f"{1e3 * work.seconds:.0f} ms of passes, {mib:.1f} MiB of gradients.\n\n"
-            f"{_chart(NAMES.get(name, name), work)}"
+            f'<div class="chart">{_chart(work)}</div>'
         )
 
 
-def _chart(name: str, work: Work) -> str:
-    """Return a chart as HTML on one line, so that markdown takes it for one block."""
-    title = f"{name}: share of the time that is computed, by number of machines"
-    box = f"0 {-LEGEND} {LEFT + WIDTH + RIGHT} {LEGEND + HEIGHT + BELOW}"
-    parts = [
-        f'<div class="chart"><svg role="img" viewBox="{box}" width="100%" '
-        'style="max-width: 30rem" font-size="11" font-family="sans-serif" fill="currentColor">'
-        f"<title>{escape(title)}</title>"
-    ]
-    for percent in (0, 25, 50, 75, 100):
-        y = _y(percent / 100)
-        parts.append(
-            f'<line x1="{LEFT}" x2="{LEFT + WIDTH}" y1="{y:.1f}" y2="{y:.1f}" '
-            f'stroke="currentColor" stroke-opacity="0.2"/>'
-            f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{percent} %</text>'
+def _chart(work: Work) -> str:
+    """Return a chart of the share of the time that is computed, by number of machines."""
+    curves = [
+        Curve(
+            network if overlap else "",
+            [(i, efficiency(work, connects, machines, overlap=overlap))
+             for i, machines in enumerate(MACHINES)],
+            color,
+            0 if overlap else 1,
         )
-    for index, machines in enumerate(MACHINES):
-        parts.append(
-            f'<text x="{_x(index)}" y="{HEIGHT + 16}" text-anchor="middle">{machines}</text>'
-        )
-    parts.append(
-        f'<text x="{LEFT + WIDTH / 2}" y="{HEIGHT + 31}" text-anchor="middle">machines</text>'
-    )
-    for number, (network, colour) in enumerate(zip(NETWORKS, COLOURS, strict=True)):
-        for overlap, dashes in ((True, ""), (False, ' stroke-dasharray="4 3"')):
-            shares = [
-                efficiency(work, NETWORKS[network], machines, overlap=overlap)
-                for machines in MACHINES
-            ]
-            points = " ".join(f"{_x(i)},{_y(share):.1f}" for i, share in enumerate(shares))
-            parts.append(
-                f'<polyline points="{points}" fill="none" stroke="{colour}" '
-                f'stroke-width="2"{dashes}/>'
-            )
-        x, y = LEFT + WIDTH / 2 * (number // 2), 13 - LEGEND + 16 * (number % 2)
-        parts.append(
-            f'<rect x="{x}" y="{y - 9}" width="10" height="10" fill="{colour}"/>'
-            f'<text x="{x + 16}" y="{y}">{escape(network)}</text>'
-        )
-    return "".join([*parts, "</svg></div>"])
-
-
-def _x(index: int) -> float:
-    return LEFT + WIDTH * index / (len(MACHINES) - 1)
-
-
-def _y(share: float) -> float:
-    return 8 + (HEIGHT - 16) * (1 - share)
+        for color, (network, connects) in enumerate(NETWORKS.items())
+        for overlap in (True, False)
+    ]  # fmt: skip
+    places = [str(machines) for machines in MACHINES]
+    return Chart(curves, "time that is computed", "machines", places=places, percent=True).svg()
 
 
 def _table(works: Mapping[str, Work]) -> Iterator[str]:
