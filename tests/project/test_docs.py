@@ -234,6 +234,33 @@ def test_own_images_lead_to_a_net_that_knows_them(tmp_path, monkeypatch):
     assert names["batch"] == (16, 3, 32, 32)
 
 
+def test_a_trained_net_is_fine_tuned(tmp_path, monkeypatch):
+    pytest.importorskip("sklearn", reason="the example's digits come from scikit-learn")
+    monkeypatch.chdir(tmp_path)
+
+    names = follow("docs/fine-tuning.md")
+
+    assert names["tuned"] > names["random"] + 0.1
+    assert names["frozen"] > names["random"] + 0.1
+    assert names["features"].shape == (297, 128)
+
+
+def test_losses_of_ones_own_are_trained_with(tmp_path, monkeypatch):
+    pytest.importorskip("sklearn", reason="the example's digits come from scikit-learn")
+    monkeypatch.chdir(tmp_path)
+
+    names = follow("docs/own-loss.md")
+
+    line = pytest.approx((3, 1), abs=0.1)
+    assert names["squared"] != line
+    assert names["robust"] == line
+    assert names["median"] == line
+    assert names["error"] < 1e-3
+    assert (names["slope"], names["height"]) == pytest.approx((3, 1), abs=0.5)
+    assert names["saliency"].max() > 0
+    assert 0 < names["largest_change"] < 0.5
+
+
 def test_a_database_of_ones_own_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
