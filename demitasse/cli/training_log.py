@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from demitasse.core.atomic import atomic_write
-from demitasse.core.extras import missing_extra
 from demitasse.core.paths import read_failure, read_text
 from demitasse.errors import DataError, ErrorCode
+from demitasse.pages import Chart, Curve
 
 Row = dict[str, float]
 """``NumIters``, ``Seconds``, ``LearningRate``, and outputs of the net by name."""
@@ -143,7 +142,7 @@ def _times(lines: Iterable[str], year: int) -> Iterator[tuple[datetime, str]]:
 
 
 @dataclass(frozen=True)
-class Chart:
+class ChartKind:
     """A kind of chart that Caffe's script draws.
 
     Attributes:
@@ -167,7 +166,7 @@ class Chart:
 
 
 KINDS = ("Test accuracy", "Test loss", "Train learning rate", "Train loss")
-CHARTS = tuple(Chart(what, against) for what in KINDS for against in ("NumIters", "Seconds"))
+CHARTS = tuple(ChartKind(what, against) for what in KINDS for against in ("NumIters", "Seconds"))
 AXES = {"NumIters": "Iters", "Seconds": "Seconds"}
 
 
@@ -185,26 +184,16 @@ def draw_chart(kind: int, logs: Sequence[Path], out: Path) -> None:
         out: The image to write; the extension sets the format.
 
     Raises:
-        DataError: Matplotlib is not installed, or a log cannot be read or has no such numbers.
+        DemitasseError: Matplotlib is not installed, or does not support the format.
+        DataError: A log cannot be read, or has no such numbers.
         OSError: The image cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise missing_extra(DataError, "drawing charts", "Matplotlib", "plot") from None
-    chart = CHARTS[kind]
-    figure = Figure()
-    axes = figure.add_subplot()
+    chosen = CHARTS[kind]
+    curves = []
     for path in logs:
-        points = chart.points(read_log(path))
+        points = chosen.points(read_log(path))
         if not points:
-            message = f"the log has no {chart.what.lower()}"
-            raise DataError(message, str(path), code=ErrorCode.MISSING, got=chart.what)
-        marker = "." if len(points) < 100 else None
-        axes.plot(*zip(*points, strict=True), marker=marker, linewidth=0.75, label=path.stem)
-    axes.set(xlabel=AXES[chart.against], ylabel=chart.what)
-    axes.set_title(f"{chart.what} vs. {AXES[chart.against]}")
-    axes.legend(loc="lower right" if "accuracy" in chart.what else "upper right")
-    kind_of_image = out.suffix[1:] or None
-    with atomic_write(out) as file:
-        figure.savefig(file, format=kind_of_image)
+            message = f"the log has no {chosen.what.lower()}"
+            raise DataError(message, str(path), code=ErrorCode.MISSING, got=chosen.what)
+        curves.append(Curve(path.stem, points))
+    Chart(curves, chosen.what, AXES[chosen.against]).save(out)

@@ -38,7 +38,8 @@ def files(trained):
         Path(name).write_bytes(b"none")
     Path("some.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
     Path("list.txt").write_text("some.png 1\n")
-    Path("some.log").write_text("I1126 04:19:52.662773 1 solver.py:1] Solving x\n")
+    at = "I1126 04:19:52.662773 1 solver.py:1]"
+    Path("some.log").write_text(f"{at} Solving x\n{at} Iteration 0, loss = 1\n")
     Path("model.toml").write_text(
         'format = 1\n[model]\nnet = "deploy.prototxt"\nweights = "run_iter_20.caffemodel"\n'
         'task = "classify"\n[preprocess]\nchannels = "gray"\n'
