@@ -6,9 +6,9 @@ import pytest
 from demitasse import Net
 from demitasse.backends.kernels import language as jit
 from demitasse.backends.onednn import status
-from demitasse.backends.onednn.jit_adapters import deconvolutions
 from demitasse.backends.onednn.library.engine import engine
 from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
+from demitasse.backends.onednn.steps import deconvolution
 from demitasse.io.proto import NetParameter, parse_text
 
 pytestmark = pytest.mark.skipif(not status().loaded, reason=str(status()))
@@ -99,7 +99,7 @@ layer {{ name: "y" type: "Deconvolution" bottom: "x" top: "y" convolution_param 
 
 def planes(monkeypatch, training="false", bias="false"):
     """Two nets whose windows are taken for more than the caches hold."""
-    monkeypatch.setattr(deconvolutions, "LARGE", 0)
+    monkeypatch.setattr(deconvolution, "LARGE", 0)
     message = parse_text(PLANES.format(training=training, bias=bias), NetParameter)
     return [
         Net(message, "TEST", device="cpu", seed=1, optimize=lowered) for lowered in (True, False)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from demitasse.backends.kernels.rectifier import NOTHING, RELU, Rectifier
+from demitasse.backends.kernels.epilogue import NOTHING, RELU, Rectifier
 
 RELU6, CLIP = Rectifier(limits=(0.0, 6.0)), Rectifier(limits=(-0.5, 0.75))
 

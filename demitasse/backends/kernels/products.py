@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from demitasse.backends.arrays import address, aligned
-from demitasse.backends.kernels.epilogue import rectifying
+from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import RUNTIME, Address, Arguments, Output, Struct
@@ -24,7 +24,6 @@ from demitasse.backends.kernels.language.words import (
     minimum,
 )
 from demitasse.backends.kernels.math_functions import sigmoid, tanh
-from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.kernels.tuning import Tuning
 
 ROWS = {4: {1: 16, 2: 12, 3: 8, 4: 6}, 8: {1: 8, 2: 6, 3: 4}, 16: {1: 16, 2: 14, 3: 9}}
@@ -455,3 +454,35 @@ class FewRows:
     def code(self) -> str:
         """Name of the code, with the processor's instructions."""
         return f"few rows llvm:{self.tuning.instructions}"
+
+
+WIDEST = 3
+"""Vectors of a panel of columns at most."""
+
+
+def split_columns(columns: int, width: int) -> list[tuple[int, int]]:
+    """Divide columns into panels: vectors of each, and its first column. The last may reach over.
+
+    Panels of one vector are the slowest.
+    """
+    panels, at = [], 0
+    while at < columns:
+        left = -(-(columns - at) // width)
+        vectors = min(left, 2 if left == 4 else WIDEST)  # 4 is 2 + 2
+        panels.append((vectors, at))
+        at += vectors * width
+    return panels
+
+
+def fill_panels(panels: np.ndarray, weights: np.ndarray, firsts: Sequence[int]) -> None:
+    """Write filters of single pixels by panels, in each of which they lie side by side.
+
+    Args:
+        panels: Is written. Shape: (panels, channels, filters of a panel).
+        weights: The filters in C order, at its beginning. Shape: (filters * channels,) at least.
+        firsts: The first filter of each panel; panels may share filters.
+    """
+    _, channels, width = panels.shape
+    order = np.add.outer(firsts, np.arange(width))
+    by_filter = weights[: (order.max() + 1) * channels].reshape(-1, channels)
+    panels[...] = by_filter[order].transpose(0, 2, 1)

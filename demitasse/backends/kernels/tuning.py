@@ -1,10 +1,11 @@
-"""Tuning parameters: kernel selection and block sizes."""
+"""Tuning parameters: kernel selection and block sizes; the schedule of a convolution."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
+from demitasse.backends import ops
 from demitasse.backends.kernels.language import status
 from demitasse.backends.step import Declined
 from demitasse.core.config import settings
@@ -126,3 +127,33 @@ class Tuning:
             threads=threads,
             winograd=self.winograd if settings.get_often("winograd") else "never",
         )
+
+
+@dataclass(frozen=True)
+class ConvSchedule:
+    """A convolution over two axes, by a kernel of one kind.
+
+    Attributes:
+        kernel: Name of the kind.
+        op: The convolution.
+        x: The images' shape, (N, C, H, W).
+        y: The outputs' shape, (N, M, OH, OW).
+        tuning: The kernels' vectors and threads, and how much they work on at a time.
+    """
+
+    kernel: ClassVar[str]
+
+    op: ops.Conv
+    x: tuple[int, ...]
+    y: tuple[int, ...]
+    tuning: Tuning
+
+    @property
+    def width(self) -> int:
+        """Channels of a vector."""
+        return self.tuning.width
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"{self.kernel} llvm:{self.tuning.instructions}"

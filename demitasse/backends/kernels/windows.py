@@ -12,7 +12,15 @@ from demitasse.backends import ops
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import RUNTIME, Address, Output, Struct, Values
-from demitasse.backends.kernels.language.words import FLOAT, INT, Word, choose, minimum
+from demitasse.backends.kernels.language.words import (
+    FLOAT,
+    INT,
+    Float,
+    Vector,
+    Word,
+    choose,
+    minimum,
+)
 from demitasse.backends.step import Declined
 
 MOST_SEEN = 320
@@ -294,3 +302,45 @@ def for_each_tile(
             none = row._replace(zeros=k.word(0))
             fill_indirection_buffer(k, rows, none, column, noted, tile.span)
             body(corner, output, outside)
+
+
+class Padded(NamedTuple):
+    """Images of which rows are copied with zeros around them.
+
+    Attributes:
+        height: Rows of an image.
+        width: Columns of it.
+        left: Zeros before the first column.
+        columns: Columns of a copied row, with its zeros.
+    """
+
+    height: Word
+    width: Word
+    left: Word
+    columns: Word
+
+
+def bordered(
+    k: Kernel, y: Word, images: Padded, target: Word, zero: Vector | Float, step: int
+) -> tuple[Word, Word]:
+    """Write the zeros of a row of an image, and leave the rest to be copied.
+
+    Args:
+        k: The kernel.
+        y: Index of the row, which may lie outside the image; then all is zero.
+        images: The images.
+        target: Address of the copied row.
+        zero: What is written.
+        step: Its bytes.
+
+    Returns:
+        The first of the columns that are the image's, and that after the last.
+    """
+    columns = images.columns
+    inside = (y > -1) & (y < images.height)
+    begin = choose(inside, images.left, columns)
+    end = choose(inside, minimum(images.left + images.width, columns), columns)
+    for stop, start in ((begin, 0), (columns, end)):
+        with k.loop(stop, start) as column:
+            k.store(zero, target + column.i * step)
+    return begin, end

@@ -18,10 +18,10 @@ from demitasse.backends.onednn.steps.elementwise import (
     SumStep,
 )
 from demitasse.backends.onednn.steps.fused_convolutions import GroupedPointwiseStep
-from demitasse.backends.onednn.steps.interpolation import InterpolationStep
 from demitasse.backends.onednn.steps.lrn import L2NormalizeStep, LRNStep
 from demitasse.backends.onednn.steps.norm import BatchNormStep, MVNStep, ScaleStep
 from demitasse.backends.onednn.steps.pooling import (
+    InterpolationStep,
     PoolStep,
     PSROIPoolStep,
     ROIPoolStep,

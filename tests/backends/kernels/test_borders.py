@@ -5,7 +5,7 @@ import pytest
 from stages import WIDTH, called, exported
 
 from demitasse.backends.kernels.language.words import FLOAT
-from demitasse.backends.kernels.padding import Padded, bordered
+from demitasse.backends.kernels.windows import Padded, bordered
 
 
 def write(k):

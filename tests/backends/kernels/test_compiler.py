@@ -97,7 +97,7 @@ def test_what_lacks_is_named(monkeypatch, known):
             return {"avx2": True, "fma": False}
 
     there = frozenset({"avx2", "sse2"}) if known == "by Linux" else None
-    monkeypatch.setattr(compiler.processor, "features", lambda: there)
+    monkeypatch.setattr(compiler, "processor_features", lambda: there)
     monkeypatch.setattr(compiler, "_llvm", lambda: Old)
 
     assert "no fma" in str(compiler._probed.__wrapped__())
@@ -114,7 +114,7 @@ def test_a_missing_library_is_named(monkeypatch):
         message = "libllvmlite.so: cannot open shared object file"
         raise OSError(message)
 
-    monkeypatch.setattr(compiler.processor, "features", lambda: None)
+    monkeypatch.setattr(compiler, "processor_features", lambda: None)
     monkeypatch.setattr(compiler, "_llvm", missing)
 
     assert "cannot open shared object file" in str(compiler._probed.__wrapped__())

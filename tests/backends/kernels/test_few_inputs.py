@@ -9,9 +9,9 @@ from correlate import correlated, correlated_slopes, from_memory, images, pooled
 from rectifiers import NOT_NUMBERS, THEN, rectified
 from stages import WIDTH, normal
 
+from demitasse.backends.kernels.epilogue import NOTHING
 from demitasse.backends.kernels.few_inputs.convolution import DirectConvolution, DirectGradient
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.rectifier import NOTHING
 
 ROUNDING = 5e-6
 """Of the largest value."""

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from demitasse.backends.kernels import language as jit
-from demitasse.backends.kernels.language import cache_key, command_queue, compiler, team
+from demitasse.backends.kernels.language import command_queue, compiler, team
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.linker import NotLinkableError, link
 
 pytestmark = [
     pytest.mark.skipif(not jit.status().ready, reason=str(jit.status())),
     pytest.mark.skipif(
-        compiler.processor.features() is None, reason="modules are linked here on Linux alone"
+        compiler.processor_features() is None, reason="modules are linked here on Linux alone"
     ),
 ]
 
@@ -106,7 +106,7 @@ def test_cache_keys_name_what_our_own_sources_write():
     def ours(name):
         from demitasse.backends.kernels import products as registers
 
-        return cache_key.cache_key(name, registers.by_panel)
+        return compiler.cache_key(name, registers.by_panel)
 
     assert ours("one") == ours("one")
     assert ours("one") != ours("another")
@@ -120,9 +120,9 @@ def test_what_other_sources_write_has_no_cache_key():
     def with_closure(module):
         write(module)
 
-    assert cache_key.cache_key(NAME, write) is None
-    assert cache_key.cache_key(NAME, partial(registers.by_panel, write)) is None
-    assert cache_key.cache_key(NAME, with_closure) is None
+    assert compiler.cache_key(NAME, write) is None
+    assert compiler.cache_key(NAME, partial(registers.by_panel, write)) is None
+    assert compiler.cache_key(NAME, with_closure) is None
 
 
 PROGRAM = """

@@ -6,8 +6,8 @@ from stages import WIDTH, called, normal, of_stage
 from tilings import KERNELS
 
 from demitasse.backends.kernels.language.words import FLOAT
+from demitasse.backends.kernels.winograd.convolution import back
 from demitasse.backends.kernels.winograd.matrices import filtering
-from demitasse.backends.kernels.winograd.output_transform import back
 
 SIZE = 6
 """Rows and columns of the memory that a tile's outputs go to."""

@@ -10,10 +10,10 @@ from stages import WIDTH, normal
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.epilogue import NOTHING, RELU
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.pointwise import PointwiseSchedule, limits_pay, plan_pointwise
 from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
-from demitasse.backends.kernels.rectifier import NOTHING, RELU
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
 

@@ -6,8 +6,7 @@ from stages import WIDTH, called
 
 from demitasse.backends.kernels import products as registers
 from demitasse.backends.kernels.language.words import FLOAT
-from demitasse.backends.kernels.panels import split_columns
-from demitasse.backends.kernels.products import matrix_products
+from demitasse.backends.kernels.products import matrix_products, split_columns
 
 
 def multiplied(product, width, vectors, rows, adds):

@@ -13,9 +13,9 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise import plan_depthwise
 from demitasse.backends.kernels.depthwise.convolution import DepthwiseConvolution
+from demitasse.backends.kernels.epilogue import NOTHING, RELU
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import command_queue
-from demitasse.backends.kernels.rectifier import NOTHING, RELU
 from demitasse.backends.kernels.separable import LINE, LINES, UNROLLED, plan_separable
 from demitasse.backends.kernels.separable.convolution import SeparableConvolution
 from demitasse.backends.kernels.tuning import Tuning

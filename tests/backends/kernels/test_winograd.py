@@ -7,8 +7,8 @@ from rectifiers import NOT_NUMBERS, THEN, rectified
 from stages import WIDTH, normal
 from tilings import KERNELS, tiling
 
+from demitasse.backends.kernels.epilogue import RELU
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.rectifier import RELU
 from demitasse.backends.kernels.winograd.convolution import WinogradConvolution
 from demitasse.backends.kernels.winograd.filters import Filters
 from demitasse.backends.kernels.winograd.gradient import WinogradGradient

@@ -10,8 +10,7 @@ from typing import ClassVar
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.images import Images, first_channels
-from demitasse.backends.kernels.schedule import ConvSchedule
-from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.tuning import ConvSchedule, Tuning
 from demitasse.backends.step import Declined
 
 __all__ = ["DepthwiseSchedule", "Group", "plan_depthwise"]

@@ -11,7 +11,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.depthwise import DepthwiseSchedule
-from demitasse.backends.kernels.epilogue import rectifying
+from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -27,7 +27,6 @@ from demitasse.backends.kernels.language.words import (
     minimum,
 )
 from demitasse.backends.kernels.products import a_few_at_a_time
-from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.kernels.windows import (
     OutputFields,
     Row,

@@ -11,9 +11,8 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.images import first_channels
-from demitasse.backends.kernels.panels import split_columns
-from demitasse.backends.kernels.schedule import ConvSchedule
-from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.products import split_columns
+from demitasse.backends.kernels.tuning import ConvSchedule, Tuning
 from demitasse.backends.step import Declined
 
 __all__ = ["DirectSchedule", "plan_direct"]

@@ -15,8 +15,8 @@ from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import RUNTIME, Address, Scratch, Struct, Values
 from demitasse.backends.kernels.language.words import FLOAT, INT, Vector, Word, chunk, minimum
-from demitasse.backends.kernels.padding import Padded, bordered
 from demitasse.backends.kernels.products import Panels, Rows, by_panel, multiply, product_rows
+from demitasse.backends.kernels.windows import Padded, bordered
 
 COLUMNS = 7
 """Integers of an entry of the table of panels."""

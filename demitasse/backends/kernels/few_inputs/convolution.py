@@ -9,6 +9,7 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
+from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.few_inputs import DirectSchedule
 from demitasse.backends.kernels.few_inputs.bands import (
     Band,
@@ -32,7 +33,6 @@ from demitasse.backends.kernels.language.words import (
     maximum,
     minimum,
 )
-from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 
 
 class DirectFields(Struct):

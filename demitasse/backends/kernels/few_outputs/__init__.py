@@ -7,8 +7,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.schedule import ConvSchedule
-from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.tuning import ConvSchedule, Tuning
 from demitasse.backends.kernels.windows import RegisterTile, decline_many, plan_tile
 from demitasse.backends.step import Declined
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.epilogue import rectifying
+from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.few_outputs import FewOutputsSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
@@ -23,7 +23,6 @@ from demitasse.backends.kernels.language.words import (
     fma,
     horizontal_sums,
 )
-from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.kernels.windows import (
     OutputFields,
     RegisterTile,

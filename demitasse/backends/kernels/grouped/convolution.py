@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.epilogue import rectifying
+from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.grouped import GroupedSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
@@ -25,7 +25,6 @@ from demitasse.backends.kernels.language.words import (
     fma,
     permuted,
 )
-from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.kernels.windows import (
     OutputFields,
     RegisterTile,

@@ -3,6 +3,7 @@
 A cached file's name is a digest of the module's cache key, LLVM's version and the processor.
 Without write access to the folder, nothing is cached. Cached code is linked without LLVM if
 possible: a process that compiles nothing neither loads LLVM's library nor writes the module's text.
+Python takes longer to write a module than to load LLVM's library.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
+import numpy as np
+
 from demitasse.backends.kernel_cache import read_code, write_code
-from demitasse.backends.kernels.language import processor, team
-from demitasse.backends.kernels.language.cache_key import cache_key
+from demitasse.backends.kernels.language import team
 from demitasse.backends.kernels.language.linker import NotLinkableError, link
 from demitasse.core.config import settings
 from demitasse.core.hashing import digest
@@ -51,7 +54,7 @@ class Status:
         """Name of the processor, from Linux or else from LLVM."""
         if not self.ready:
             return ""
-        return processor.name() or str(_llvm().get_host_cpu_name())
+        return processor_name() or str(_llvm().get_host_cpu_name())
 
     def __str__(self) -> str:
         if not self.ready:
@@ -71,7 +74,7 @@ def _llvm() -> Any:
 
 @cache
 def _probed() -> Status:
-    has = processor.features()
+    has = processor_features()
     try:
         if find_spec("llvmlite") is None:
             return Status(False, reason="llvmlite is not here")
@@ -206,7 +209,7 @@ def _linked(code: bytes, exports: tuple[str, ...]) -> dict[str, int]:
 
 def _digest(key: str) -> str:
     """Return the cache's digest of a key, this version of LLVM, and this processor."""
-    machine = processor.signature() or (_llvm().get_host_cpu_name(), _features())
+    machine = _processor_signature() or (_llvm().get_host_cpu_name(), _features())
     made = (key, status().version, machine, LEVEL)
     return digest(repr(made).encode())
 
@@ -245,3 +248,92 @@ def _optimised(text: str, machine: Any) -> Any:
     passes.add_instruction_combine_pass()
     passes.run(module, builder)
     return module
+
+
+SOURCES = Path(__file__).parents[1]
+"""Sources of the kernel generators."""
+
+
+def cache_key(name: str, write: Callable[[Any], None]) -> str | None:
+    """Return the key of a module's contents, or None if the contents cannot be known.
+
+    A module's name is unique in a process, so the name and the sources of the generators identify
+    its contents. They cannot if a function from outside ``SOURCES`` takes part, as in a test, or if
+    the source files are missing.
+
+    Args:
+        name: Name of the module, unique in the process.
+        write: Writes the module's kernels.
+    """
+    sources = _sources_digest()
+    if not sources or not all(_is_generator(function) for function in _parts(write)):
+        return None
+    return f"{name} {sources} numpy {np.__version__}"  # NumPy computes some constants
+
+
+@cache
+def _sources_digest() -> str:
+    """Return a digest of the generators' sources; "" if a file cannot be read."""
+    try:
+        return digest(
+            b"".join(
+                f"{path.relative_to(SOURCES)}".encode() + b"\0" + path.read_bytes()
+                for path in sorted(SOURCES.rglob("*.py"))
+            )
+        )
+    except OSError:
+        return ""
+
+
+def _is_generator(function: FunctionType) -> bool:
+    return Path(function.__code__.co_filename).is_relative_to(SOURCES)
+
+
+def _parts(value: object) -> Iterator[FunctionType]:
+    """Yield a function and the functions in its closure."""
+    if isinstance(value, partial):
+        yield from _parts(value.func)
+        for argument in (*value.args, *value.keywords.values()):
+            yield from _parts(argument)
+    elif isinstance(value, FunctionType):
+        yield value
+        for cell in value.__closure__ or ():
+            yield from _parts(cell.cell_contents)
+
+
+CPUINFO = Path("/proc/cpuinfo")
+CODE_FIELDS = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
+"""Fields that decide which code LLVM generates for a processor."""
+
+
+@cache
+def _processor_fields() -> dict[str, str]:
+    """Return Linux's fields of the first processor; {} on other systems."""
+    found: dict[str, str] = {}
+    try:
+        with CPUINFO.open(encoding="utf-8", errors="replace") as file:
+            for line in file:
+                name, colon, value = line.partition(":")
+                if not colon:  # the end of the first processor
+                    break
+                found[name.strip()] = value.strip()
+    except OSError:
+        pass
+    return found if "flags" in found else {}
+
+
+def processor_features() -> frozenset[str] | None:
+    """Return the names of the processor's instruction sets; None if unknown."""
+    fields = _processor_fields()
+    return frozenset(fields["flags"].split()) if fields else None
+
+
+def processor_name() -> str:
+    """Return the processor's name; "" if unknown."""
+    return _processor_fields().get("model name", "")
+
+
+def _processor_signature() -> tuple[str, ...] | None:
+    """Return the fields that identify this processor; None if unknown."""
+    fields = _processor_fields()
+    return tuple(fields.get(name, "") for name in CODE_FIELDS) if fields else None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.epilogue import rectifying
+from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -33,10 +33,8 @@ from demitasse.backends.kernels.language.words import (
     minimum,
     rectified,
 )
-from demitasse.backends.kernels.panels import fill_panels
 from demitasse.backends.kernels.pointwise import PANEL, WIDEST, PointwiseSchedule
-from demitasse.backends.kernels.products import ROWS, multiply
-from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
+from demitasse.backends.kernels.products import ROWS, fill_panels, multiply
 
 LINE = 16
 """Floats of a line of the cache."""

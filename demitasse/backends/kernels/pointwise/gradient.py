@@ -34,8 +34,7 @@ from demitasse.backends.kernels.language.words import (
     chunk,
     minimum,
 )
-from demitasse.backends.kernels.panels import WIDEST, split_columns
-from demitasse.backends.kernels.products import multiply
+from demitasse.backends.kernels.products import WIDEST, multiply, split_columns
 from demitasse.backends.kernels.tuning import Tuning
 
 ROWS = {4: 4, 8: 4, 16: 8}

@@ -16,7 +16,7 @@ from demitasse.backends.kernels.depthwise.convolution import (
     next_group,
     write_strip,
 )
-from demitasse.backends.kernels.epilogue import rectifying
+from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
@@ -38,9 +38,7 @@ from demitasse.backends.kernels.language.words import (
     chunk,
     minimum,
 )
-from demitasse.backends.kernels.panels import fill_panels
-from demitasse.backends.kernels.products import ROWS, multiply
-from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
+from demitasse.backends.kernels.products import ROWS, fill_panels, multiply
 from demitasse.backends.kernels.separable import LINE, LINES, UNROLLED, SeparableSchedule
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise, product
 from typing import Literal, NamedTuple
 
 from demitasse.backends import ops
-from demitasse.backends.kernels.panels import split_columns
+from demitasse.backends.kernels.products import split_columns
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd.matrices import Filtering, filtering, has_filtering
 from demitasse.backends.step import Declined

@@ -19,7 +19,7 @@ from demitasse.backends.kernels.language.words import (
     Word,
     fma,
 )
-from demitasse.backends.kernels.padding import Padded, bordered
+from demitasse.backends.kernels.windows import Padded, bordered
 from demitasse.backends.kernels.winograd import Phase
 from demitasse.backends.kernels.winograd.blocks import Block, StripFields, each_strip
 from demitasse.backends.kernels.winograd.matrices import Filtering

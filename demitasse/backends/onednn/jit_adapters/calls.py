@@ -1,10 +1,11 @@
-"""Calls of kernels, and descriptions of their images and epilogues."""
+"""Calls of kernels, and descriptions of their images, operands and epilogues."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -12,22 +13,24 @@ import numpy as np
 
 from demitasse.backends import ops
 from demitasse.backends.arrays import address
+from demitasse.backends.kernels.epilogue import NOTHING, Rectifier
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import command_queue
-from demitasse.backends.kernels.rectifier import NOTHING, Rectifier
 from demitasse.backends.onednn.arguments import (
     Argument,
+    GradArg,
     InputArg,
     OutputArg,
     converted_bytes,
     layout_uses,
+    written_layout,
 )
+from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
 from demitasse.backends.onednn.step import op_title
-from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
-from demitasse.backends.step import Declined, LayoutUse, Memory
+from demitasse.backends.step import Declined, Layouts, LayoutUse, Memory, Operand
 
 IMAGE_AXES = 4
 
@@ -321,3 +324,144 @@ def spoils(targets: Sequence[np.ndarray], sources: Sequence[np.ndarray], *, alik
         for one in targets
         for other in sources
     )
+
+
+class Folded:
+    """Weights and offsets folded from several layers' parameters.
+
+    Attributes:
+        bias: One offset for each channel of the top.
+        update: Accepts new weights in C order; set by the call that uses them.
+        scale: Accepts new factors, one per channel of the top, if the call multiplies the
+            parameter with them; else None.
+    """
+
+    update: Callable[[np.ndarray], None]
+    scale: Callable[[np.ndarray], None] | None
+
+    def __init__(self, bias: np.ndarray) -> None:
+        self.bias, self.scale = bias, None
+
+
+@dataclass(frozen=True)
+class ConvOperands:
+    """The operands of a convolution's forward pass, and what follows.
+
+    Attributes:
+        source: What is read.
+        target: What is written.
+        weight: The parameter.
+        layouts: The layouts of other Steps.
+        bias: One offset per channel of the output, an argument or an array; None for none.
+        then: The activation of the sums.
+        slopes: One slope for each channel of the output, for negative values; None for none.
+        external_weights: True if ``Folded`` supplies the filters.
+    """
+
+    source: InputArg
+    target: OutputArg
+    weight: Operand
+    layouts: Layouts
+    bias: InputArg | np.ndarray | None = None
+    then: Rectifier = NOTHING
+    slopes: InputArg | None = None
+    external_weights: bool = False
+
+    def offsets(self) -> np.ndarray | None:
+        """Return the offsets as they are now."""
+        return self.bias.array() if isinstance(self.bias, InputArg) else self.bias
+
+
+@dataclass(frozen=True)
+class GradientOperands:
+    """The operands of the gradients of weights and bias.
+
+    Attributes:
+        source: The convolution's input.
+        dy: The gradient of its output.
+        weight: The gradient of its weights, in C order unless said otherwise.
+        bias: The gradient of its bias, or None.
+        packed: The gradient of its weights in the library's layout.
+        layouts: The layouts of other Steps.
+    """
+
+    source: InputArg
+    dy: InputArg
+    weight: GradArg
+    bias: GradArg | None
+    packed: GradArg
+    layouts: Layouts
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """All of them."""
+        return (self.source, self.dy, self.weight, *([self.bias] if self.bias else []))
+
+    def done(self) -> None:
+        """Clean up, after the gradients have been computed."""
+        self.weight.done()
+        if self.bias:
+            self.bias.done()
+
+
+class ConvKernels:
+    """Interface of the kernels that replace the library's primitives; here nothing does.
+
+    Its methods return what a Step runs, or None where the library is to run.
+
+    Args:
+        engine: The engine.
+        x: The input's shape, (N, C, *spatial).
+        why: Why there are no kernels; empty where there are some.
+
+    Attributes:
+        pads_filters: Whether filters of few channels fill no whole vectors.
+        channels_last: Whether images are best with their channels last, where there are no
+            gradients.
+        trains_channels_last: The same where there are.
+        gains_more: Whether our kernels gain more than it would to add another blob in the
+            library's code.
+        takes_slopes: Whether slopes of channels, for what is below 0, are no reason for the
+            library's code.
+    """
+
+    pads_filters = False
+    channels_last = False
+    trains_channels_last = False
+    gains_more = False
+    takes_slopes = True
+
+    def __init__(self, engine: Engine, x: ops.Shape, why: tuple[str, ...] = ()) -> None:
+        self.engine, self.x, self.why = engine, x, why
+
+    def within(self, x: Layout, y: Layout) -> ConvKernels:
+        """Return the kernels that read and write images in these layouts."""
+        del x, y
+        return self
+
+    def forward(self, operands: ConvOperands, pool: ops.Pool | None) -> ConvCall | None:
+        """Return the forward pass, and perhaps MAX pooling after it."""
+        del operands, pool
+        return None
+
+    def weights(self, operands: GradientOperands) -> KernelCall | None:
+        """Return the gradient of the weights, in C order, and of the bias."""
+        del operands
+        return None
+
+    def data(self, operands: ConvOperands) -> ConvCall | None:
+        """Return the gradient of the input."""
+        del operands
+        return None
+
+    def _plain(self, argument: InputArg) -> InputArg:
+        """Return an argument for the same blob in C order."""
+        return InputArg(Arg.SRC, argument.blob, self.engine.plain(self.x))
+
+    def _as_it_comes(self, operands: ConvOperands, width: int) -> InputArg:
+        """Return the source in the layout in which the blob is written, if that fits."""
+        blob = operands.source.blob
+        expected = written_layout(self.engine, operands.layouts, blob.data_memory, self.x)
+        if images_in_vectors(expected, width):
+            return InputArg(Arg.SRC, blob, expected)
+        return operands.source

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
+from demitasse.backends.kernels.epilogue import Rectifier
 from demitasse.backends.kernels.pointwise import plan_pointwise
-from demitasse.backends.kernels.rectifier import Rectifier
 from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.onednn.arguments import Argument, InputArg, OutputArg, ParamArg
 from demitasse.backends.onednn.jit_adapters.calls import (
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from demitasse.backends.kernels.products import FewRows, Then
+    from demitasse.backends.onednn.jit_adapters.calls import Folded
     from demitasse.backends.onednn.jit_adapters.unary import OffsetCall
-    from demitasse.backends.onednn.steps.conv_operands import Folded
 
 
 def pointwise_call(

@@ -1,4 +1,7 @@
-"""Kernels from one blob to another: activations, LRN, softmax, interpolation, and their calls."""
+"""Kernels from one blob to another, and their calls.
+
+Activations, LRN, softmax, interpolation, ROI pooling.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,15 @@ from demitasse.backends.onednn.jit_adapters.calls import KernelCall, images_of
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.threads import wanted
+from demitasse.backends.regions import Bins
 from demitasse.backends.step import Declined
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.elementwise import Elementwise
     from demitasse.backends.kernels.l2_normalize import L2Normalize
     from demitasse.backends.kernels.resize import Interpolation
+    from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans
     from demitasse.backends.kernels.small_axis_softmax import SmallAxisSoftmax
-    from demitasse.backends.onednn.jit_adapters.roi_pooling import RegionCall
 
 
 def elementwise_call(
@@ -128,7 +132,6 @@ def region_call(
     if not tuning.width or images is None:
         return None
     from demitasse.backends.kernels.roi_pooling import RegionMaxima, takes
-    from demitasse.backends.onednn.jit_adapters.roi_pooling import RegionCall
 
     if not takes(images, tuning.width):
         return None
@@ -145,7 +148,6 @@ def means_call(
     if not tuning.width:
         return None
     from demitasse.backends.kernels.roi_pooling import RegionMeans
-    from demitasse.backends.onednn.jit_adapters.roi_pooling import RegionCall
 
     regions, _, rows, columns = op.top
     kernel = RegionMeans(op.bottom, regions, (rows, columns), tuning)
@@ -369,3 +371,32 @@ class LRNGradientCall(KernelCall):
         source, dy, dx = self._source.array(), self._dy.array(), self._dx.array()
         [scratch] = self.engine.workspaces(self._kernel.scratch_size)
         self._kernel.backward(source, dy, dx, scratch)
+
+
+class RegionCall(KernelCall):
+    """A kernel that pools the bins of regions.
+
+    Args:
+        engine: The engine.
+        source: The map.
+        target: The results, in C order.
+        kernel: The kernel.
+
+    Attributes:
+        bins: Those of the regions, to be given before each call.
+    """
+
+    bins: Bins
+
+    def __init__(
+        self,
+        engine: Engine,
+        source: InputArg,
+        target: OutputArg,
+        kernel: RegionMaxima | RegionMeans,
+    ) -> None:
+        self._source, self._target, self._kernel = source, target, kernel
+        super().__init__(engine, (source, target), kernel.code)
+
+    def __call__(self) -> None:
+        self._kernel(self._source.array(), self.bins, self._target.array())

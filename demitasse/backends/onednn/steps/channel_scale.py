@@ -6,9 +6,11 @@ A Scale by a second bottom (N, C), or an Axpy, which adds other images too.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, NamedTuple
 
 from demitasse.backends import ops
 from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.calls import KernelCall
 from demitasse.backends.onednn.jit_adapters.norms import gate_kernels
 from demitasse.backends.onednn.library.constants import Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine
@@ -16,6 +18,9 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import in_some_layout, lent_attributes
 from demitasse.backends.onednn.step import OnednnStep
 from demitasse.backends.step import Declined, Operand, Operands
+
+if TYPE_CHECKING:
+    from demitasse.backends.kernels.channel_affine import GateGradient, Gates
 
 
 class _ChannelScaleStep(OnednnStep[ops.Axpy | ops.Scale]):
@@ -90,14 +95,12 @@ class _ChannelScaleStep(OnednnStep[ops.Axpy | ops.Scale]):
                 "gradients of gates whose channels fill no vectors; our kernel takes whole ones"
             )
             raise Declined(message)
-        from demitasse.backends.onednn.jit_adapters.channel_scale import GateCall
 
         forth, self._back = kernels
         self.forward_calls = [GateCall(engine, forth, x, gate, other, y)]
         self._layouts, self._hands_on = (layout, gate.layout), hands_on
 
     def prepare_backward(self) -> None:
-        from demitasse.backends.onednn.jit_adapters.channel_scale import GateGradientCall, GatePorts
 
         [top], (images, gates) = self.at.top, self._layouts
         added = None
@@ -133,3 +136,74 @@ class ChannelScaleStep(_ChannelScaleStep):
             raise Declined(message)
         x, gate = at.bottom
         super().__init__(engine, op, at, x=x, gate=gate)
+
+
+class GateCall(KernelCall):
+    """y = x * gate + other, or without the other.
+
+    Args:
+        engine: The engine.
+        kernel: The kernel.
+        x: The images.
+        gates: Their gates.
+        other: Other images, or None.
+        y: The result.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        kernel: Gates,
+        x: InputArg,
+        gates: InputArg,
+        other: InputArg | None,
+        y: OutputArg,
+    ) -> None:
+        self._kernel, self._x, self._gates, self._other, self._y = kernel, x, gates, other, y
+        super().__init__(engine, (x, gates, *([other] if other else []), y), kernel.code)
+
+    def __call__(self) -> None:
+        other = None if self._other is None else self._other.array()
+        x, gates = self._x.array(), self._gates.array()
+        self._kernel(x, gates, other, self._y.array())
+
+
+class GatePorts(NamedTuple):
+    """Operands of the gradients of y = x * gate + other.
+
+    Attributes:
+        x: The images.
+        gates: Their gates.
+        dy: The gradient of the result.
+        dx: That of the images.
+        gate_gradients: That of the gates.
+        added: That of the other images; None where there are none, or the result is written there.
+    """
+
+    x: InputArg
+    gates: InputArg
+    dy: InputArg
+    dx: OutputArg
+    gate_gradients: OutputArg
+    added: OutputArg | None
+
+
+class GateGradientCall(KernelCall):
+    """The gradients of y = x * gate + other.
+
+    Args:
+        engine: The engine.
+        kernel: The kernel.
+        arguments: Its source and target.
+    """
+
+    def __init__(self, engine: Engine, kernel: GateGradient, arguments: GatePorts) -> None:
+        self._kernel, self._at = kernel, arguments
+        there = tuple(argument for argument in arguments if argument is not None)
+        super().__init__(engine, there, kernel.code)
+
+    def __call__(self) -> None:
+        at = self._at
+        x, gates, dy = (argument.array() for argument in (at.x, at.gates, at.dy))
+        added = None if at.added is None else at.added.array()
+        self._kernel(x, gates, dy, (at.dx.array(), at.gate_gradients.array(), added))

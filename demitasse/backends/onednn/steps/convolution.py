@@ -21,7 +21,12 @@ from demitasse.backends.onednn.arguments import (
     OutputArg,
     ParamArg,
 )
-from demitasse.backends.onednn.jit_adapters.calls import rectifier_of
+from demitasse.backends.onednn.jit_adapters.calls import (
+    ConvOperands,
+    Folded,
+    GradientOperands,
+    rectifier_of,
+)
 from demitasse.backends.onednn.jit_adapters.convolutions.few_channels import (
     DirectKernels,
     transposed_kernels,
@@ -39,7 +44,6 @@ from demitasse.backends.onednn.library.primitive import (
 )
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep, Runnable, op_title
 from demitasse.backends.onednn.steps.activation import Fixed, rectifying, sloping
-from demitasse.backends.onednn.steps.conv_operands import ConvOperands, Folded, GradientOperands
 from demitasse.backends.onednn.steps.pooling import PoolStep
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 from demitasse.backends.windows import ConvGeometry

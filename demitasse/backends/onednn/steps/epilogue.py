@@ -12,7 +12,8 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
-from demitasse.backends.onednn.jit_adapters.calls import rectifier_of
+from demitasse.backends.onednn.jit_adapters.calls import Folded, rectifier_of
+from demitasse.backends.onednn.jit_adapters.norms import decline_other_scales, stored_statistics
 from demitasse.backends.onednn.jit_adapters.unary import factors_call
 from demitasse.backends.onednn.library.constants import Algorithm, Arg
 from demitasse.backends.onednn.library.engine import Engine
@@ -23,10 +24,8 @@ from demitasse.backends.onednn.library.primitive import (
 )
 from demitasse.backends.onednn.step import Derived, FusedStep, OnednnStep, Runnable, op_title
 from demitasse.backends.onednn.steps.activation import RECTIFIER, post_ops
-from demitasse.backends.onednn.steps.conv_operands import Folded
 from demitasse.backends.onednn.steps.convolution import ConvStep
 from demitasse.backends.onednn.steps.elementwise import ONES
-from demitasse.backends.onednn.steps.norm_parts import decline_other_scales, stored_statistics
 from demitasse.backends.onednn.steps.pooling import PoolStep
 from demitasse.backends.step import AnyStep, Declined, Operand, Operands
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from demitasse.backends import ops
+from demitasse.backends.onednn.jit_adapters.norms import NormParts, decline_other_scales
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.step import FusedStep, op_title
 from demitasse.backends.onednn.steps.activation import post_ops
@@ -14,7 +15,6 @@ from demitasse.backends.onednn.steps.elementwise import SumStep
 from demitasse.backends.onednn.steps.epilogue import Epilogue, FactorsStep, FoldedStep
 from demitasse.backends.onednn.steps.fused_convolutions import NormedConvStep, SeparableStep
 from demitasse.backends.onednn.steps.norm import NormStep
-from demitasse.backends.onednn.steps.norm_parts import NormParts, decline_other_scales
 from demitasse.backends.onednn.steps.products import InnerProductStep
 from demitasse.backends.onednn.steps.row_convolution import FullWidthConvStep
 from demitasse.backends.step import AnyStep, Declined, Operands, decline_gradients

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from demitasse.backends.kernels.norm.forward import Normalization as NormKernel
     from demitasse.backends.onednn.jit_adapters.norms import NormCall, NormGradientCall
 
-from demitasse.backends.onednn.steps.norm_parts import (
+from demitasse.backends.onednn.jit_adapters.norms import (
     NormParts,
     decline_other_scales,
     stored_statistics,

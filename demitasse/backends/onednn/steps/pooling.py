@@ -1,4 +1,4 @@
-"""Pooling, spatial pyramid pooling and ROI pooling."""
+"""Pooling, spatial pyramid pooling, ROI pooling and interpolation of planes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
-from demitasse.backends.onednn.jit_adapters.unary import means_call, region_call
+from demitasse.backends.onednn.jit_adapters.unary import (
+    interpolation_kernel,
+    map_call,
+    means_call,
+    region_call,
+)
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims
@@ -24,7 +29,7 @@ from demitasse.backends.regions import Bins, bins, bins_between, widened
 from demitasse.backends.step import Declined, Operand, Operands, decline_gradients, decline_in_place
 
 if TYPE_CHECKING:
-    from demitasse.backends.onednn.jit_adapters.roi_pooling import RegionCall
+    from demitasse.backends.onednn.jit_adapters.unary import RegionCall
 
 IMAGE_AXES = (3, 4, 5)
 
@@ -278,3 +283,22 @@ class ROIPoolStep(_RegionStep[ops.ROIPool]):
         source = InputArg(Arg.SRC, at.bottom[0], layout)
         target = OutputArg(Arg.DST, at.top[0], engine.plain(op.top))
         return region_call(engine, op, source, target)
+
+
+class InterpolationStep(OnednnStep[ops.Interpolation]):
+    """Bilinear interpolation of planes; the gradient is two products of matrices.
+
+    The channels are last, in the bottom as in the top.
+    """
+
+    portable_gradient = True
+
+    def prepare(self) -> None:
+        at, engine, op = self.at, self.engine, self.op
+        x, y = (engine.innermost_layout(shape, 1) for shape in (op.bottom, op.top))
+        kernel = interpolation_kernel(engine, op)
+        if kernel is None:
+            message = "no kernels are made at run time; this needs one"
+            raise Declined(message)
+        source, target = InputArg(Arg.SRC, at.bottom[0], x), OutputArg(Arg.DST, at.top[0], y)
+        self.forward_calls = [map_call(engine, source, target, kernel)]

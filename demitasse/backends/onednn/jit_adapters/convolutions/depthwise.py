@@ -13,13 +13,17 @@ from demitasse.backends import ops
 from demitasse.backends.kernels.depthwise import DepthwiseSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.arguments import OutputArg
-from demitasse.backends.onednn.jit_adapters.calls import ChannelCall, images_in_vectors, images_of
-from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
+from demitasse.backends.onednn.jit_adapters.calls import (
+    ChannelCall,
+    ConvKernels,
+    ConvOperands,
+    images_in_vectors,
+    images_of,
+)
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import BLOCK, channel_blocks
-from demitasse.backends.onednn.steps.conv_operands import ConvOperands
 from demitasse.backends.step import Declined, LayoutUse
 
 if TYPE_CHECKING:

@@ -18,15 +18,16 @@ from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.onednn.arguments import InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.calls import (
     ChannelCall,
+    ConvKernels,
+    ConvOperands,
     FilterCall,
     FilterGradientCall,
+    GradientOperands,
     KernelCall,
     images_in_vectors,
 )
-from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
 

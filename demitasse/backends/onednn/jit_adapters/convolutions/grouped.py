@@ -12,12 +12,17 @@ from demitasse.backends import ops
 from demitasse.backends.kernels.grouped import GroupedSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.onednn.arguments import InputArg, OutputArg, written_layout
-from demitasse.backends.onednn.jit_adapters.calls import ChannelCall, FilterGradientCall, images_of
-from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
+from demitasse.backends.onednn.jit_adapters.calls import (
+    ChannelCall,
+    ConvKernels,
+    ConvOperands,
+    FilterGradientCall,
+    GradientOperands,
+    images_of,
+)
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import channel_blocks
-from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.step import Layouts
 
 if TYPE_CHECKING:

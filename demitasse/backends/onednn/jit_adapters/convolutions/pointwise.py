@@ -13,11 +13,16 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.pointwise import PointwiseSchedule, limits_pay
 from demitasse.backends.kernels.tuning import Tuning
-from demitasse.backends.onednn.jit_adapters.calls import FilterCall, FilterGradientCall, images_of
-from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
+from demitasse.backends.onednn.jit_adapters.calls import (
+    ConvKernels,
+    ConvOperands,
+    FilterCall,
+    FilterGradientCall,
+    GradientOperands,
+    images_of,
+)
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution

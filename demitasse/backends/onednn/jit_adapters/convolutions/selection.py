@@ -15,14 +15,13 @@ from demitasse.backends.kernels.pointwise import plan_pointwise
 from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd import plan_winograd
-from demitasse.backends.onednn.jit_adapters.calls import rectifier_of
+from demitasse.backends.onednn.jit_adapters.calls import ConvKernels, rectifier_of
 from demitasse.backends.onednn.jit_adapters.convolutions.depthwise import DepthwiseKernels
 from demitasse.backends.onednn.jit_adapters.convolutions.few_channels import (
     DirectKernels,
     NarrowKernels,
 )
 from demitasse.backends.onednn.jit_adapters.convolutions.grouped import GroupedKernels
-from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
 from demitasse.backends.onednn.jit_adapters.convolutions.pointwise import (
     PointwiseGradients,
     PointwiseKernels,

@@ -15,14 +15,15 @@ from demitasse.backends.kernels.winograd import WinogradSchedule, can_pool_tiles
 from demitasse.backends.onednn.arguments import CachedReorder
 from demitasse.backends.onednn.jit_adapters.calls import (
     ConvCall,
+    ConvKernels,
+    ConvOperands,
     FilterGradientCall,
+    GradientOperands,
     images_in_vectors,
 )
-from demitasse.backends.onednn.jit_adapters.convolutions.interface import ConvKernels
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.steps.conv_operands import ConvOperands, GradientOperands
 from demitasse.backends.step import Memory
 from demitasse.errors import DeviceError, ErrorCode
 
