@@ -17,7 +17,7 @@ from demitasse.graph.splits import without_splits
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.pages import Chart, Curve, Page, rate
 from demitasse.pages.charts import COLORS
-from demitasse.training.tracking.histograms import Histogram, histograms
+from demitasse.training.tracking.services import Histogram, histograms
 
 MOST_NAMES = 1000
 """Limit of the names of numbers in a run; each is a curve."""

@@ -180,6 +180,7 @@ MOVED = {
 """Deprecated names of packages, and the present ones."""
 
 RENAMED = {
+    "demitasse.layers.data_layers.image_seg_data": "demitasse.layers.data_layers.image_data",
     "demitasse.memory.guard": "demitasse.memory.transfers",
     "demitasse.net.memory_use": "demitasse.net.memory_usage",
     "demitasse.plan.stopwatch": "demitasse.plan.report",
@@ -198,6 +199,8 @@ RENAMED = {
     "demitasse.solvers.snapshot": "demitasse.training.checkpoint.snapshot",
     "demitasse.solvers.distributions": "demitasse.training.report",
     "demitasse.solvers.surviving": "demitasse.training.distributed.fault_tolerance",
+    "demitasse.notebook.tables": "demitasse.notebook.show",
+    "demitasse.training.tracking.json_lines": "demitasse.training.tracking.logger",
 }
 """Present names of modules that have another name in their new package."""
 

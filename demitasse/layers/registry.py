@@ -13,8 +13,8 @@ from demitasse.core.plugins import import_plugins
 from demitasse.core.text import nearest
 from demitasse.errors import ConfigError, ErrorCode, NetError
 from demitasse.io.proto import LayerParameter, fork_of_type
-from demitasse.io.proto.finite import SETTINGS, nonfinite_fields
 from demitasse.layers.base import Layer
+from demitasse.layers.checks import SETTINGS, nonfinite_fields
 from demitasse.layers.context import LayerContext
 from demitasse.layers.metadata import LayerMetadata, register_metadata, unregister_metadata
 
@@ -57,8 +57,7 @@ _MODULES = {
     "data_layers.data": ("AnnotatedData", "Data"),
     "data_layers.dummy_data": ("DummyData",),
     "data_layers.hdf5": ("HDF5Data", "HDF5Output"),
-    "data_layers.image_data": ("ImageData",),
-    "data_layers.image_seg_data": ("DenseImageData", "ImageSegData"),
+    "data_layers.image_data": ("DenseImageData", "ImageData", "ImageSegData"),
     "data_layers.memory_data": ("MemoryData",),
     "data_layers.window_data": ("WindowData",),
     "detection.cascade": ("BoxGroupOutput", "DecodeBBox"),

@@ -10,7 +10,7 @@ from typing import Any
 from demitasse.core.text import suggestion
 from demitasse.graph import moved_weight
 from demitasse.io.proto import LayerParameter, NetParameter, fork_of_type
-from demitasse.io.proto.finite import SETTINGS, nonfinite_fields
+from demitasse.layers.checks import SETTINGS, nonfinite_fields
 from demitasse.layers.metadata import has_field
 from demitasse.lint.findings import Finding
 from demitasse.lint.net_view import IN_PHASE, NetView

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
 
 from demitasse.backends.storage import Stored
 from demitasse.blob import Blob
-from demitasse.blob.array_input import host_array, is_on
+from demitasse.blob.blob import host_array, is_on
 from demitasse.core import guesses
 from demitasse.core.config import settings
 from demitasse.core.deprecated import deprecated_attribute, renamed_arguments

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demitasse.blob.array_input import host_array, is_on
+from demitasse.blob.blob import host_array, is_on
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode, NetError, ShapeError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Summary of a net: a table of its layers, and its facts for JSON."""
+"""Summary of a net: a table of its layers with their costs, and its facts for JSON."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from demitasse.blob import Blob
 from demitasse.core.html_repr import html_of
-from demitasse.layers.metadata.cost import multiply_adds, values_moved
+from demitasse.layers.base import Layer
+from demitasse.layers.metadata.table import layer_metadata
 
 if TYPE_CHECKING:
     from demitasse.net.net import Net
@@ -165,3 +167,36 @@ def shapes_text(shapes: Sequence[Sequence[int]]) -> str:
     """Return shapes as text: ``1x64x56x56``, with ``each`` if several are equal."""
     texts = ["x".join(map(str, shape)) or "1" for shape in shapes]
     return f"{texts[0]} each" if len(texts) > 1 and len(set(texts)) == 1 else ", ".join(texts)
+
+
+def multiply_adds(layer: Layer, top: Sequence[Blob]) -> int:
+    """Return the multiply-adds of one forward pass.
+
+    The layer's operation counts them from its geometry. For types without an operation, the
+    metadata has the multiply-adds per output value.
+    """
+    if layer.op is not None and layer.op.multiply_adds:
+        return layer.op.multiply_adds
+    macs_per_output = layer_metadata(layer.type).macs_per_output
+    if macs_per_output is None or not top:
+        return 0
+    return macs_per_output(layer.param, layer.phase) * top[0].count
+
+
+def values_moved(layer: Layer, bottom: Sequence[Blob], top: Sequence[Blob]) -> int:
+    """Return the number of values that one forward pass reads and writes, each counted once.
+
+    Fused layers may read and write fewer values.
+    """
+    facts = layer_metadata(layer.type)
+    written = sum(blob.count for blob in top)
+    if facts.shares.is_met(layer.param, layer.phase):
+        return 0
+    match facts.moves:
+        case "nothing":
+            return 0
+        case "tops":
+            return written
+        case "part":
+            return 2 * written
+    return written + sum(blob.count for blob in (*bottom, *layer.blobs))

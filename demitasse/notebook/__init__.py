@@ -4,8 +4,7 @@ IPython is optional: if it is loaded, ``LiveCurves`` draws while a solver runs.
 """
 
 from demitasse.notebook.live import LiveCurves
-from demitasse.notebook.show import html_of
-from demitasse.notebook.tables import Table, benchmark_table, consistency_table, summary
+from demitasse.notebook.show import Table, benchmark_table, consistency_table, html_of, summary
 
 __all__ = [
     "LiveCurves",

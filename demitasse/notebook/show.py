@@ -1,9 +1,10 @@
-"""HTML of nets, blobs, layers, solvers and tables."""
+"""HTML of nets, blobs, layers, solvers and tables, and tables for pandas."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from demitasse.blob import Blob
 from demitasse.blob.distribution import distribution
@@ -19,7 +20,17 @@ from demitasse.notebook.html import histogram, picture
 from demitasse.notebook.live import LiveCurves
 from demitasse.training import Solver
 
-__all__ = ["html_of"]
+if TYPE_CHECKING:
+    from demitasse.benchmark import Result
+    from demitasse.testing import Comparison
+
+__all__ = [
+    "Table",
+    "benchmark_table",
+    "consistency_table",
+    "html_of",
+    "summary",
+]
 
 MOST_OPEN = 40
 """Limit of layers of a net whose drawing is unfolded."""
@@ -170,3 +181,40 @@ def _number(value: float) -> str:
 def _bytes_per_value(blob: Blob) -> int:
     """Return the bytes per value."""
     return 8 if blob.dtype.endswith("64") else 2 if blob.dtype.endswith("16") else 4
+
+
+def consistency_table(comparison: Comparison) -> Table:
+    """Return a table of the arrays that ``demitasse.testing.compare`` compared."""
+    records = [
+        {
+            "layer": one.layer,
+            "type": one.type,
+            "what": one.what,
+            "device": one.device,
+            "relative": one.relative,
+            "absolute": one.absolute,
+        }
+        for one in comparison.all
+    ]
+    return Table(records, f"{', '.join(comparison.devices)} against {comparison.reference}")
+
+
+def benchmark_table(results: Sequence[Result]) -> Table:
+    """Return a table of ``demitasse.benchmark.measure``; failed cases have None."""
+    records = [
+        {
+            "net": one.case.net.stem,
+            "phase": one.case.phase,
+            "device": one.case.device,
+            "batch": one.case.batch,
+            "images_per_second": None if one.error else one.images_per_second,
+            "milliseconds": None if one.error else 1e3 * one.median,
+            "spread": None if one.error else one.spread,
+            "memory_bytes": None if one.error else one.memory,
+            "moved_bytes": None if one.error else one.moved,
+            "share_of_peak": None if one.error else one.share_of_peak,
+            "error": one.error,
+        }
+        for one in results
+    ]
+    return Table(records, "Throughput")

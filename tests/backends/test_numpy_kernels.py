@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demitasse import Net
-from demitasse.backends.numpy import columns
+from demitasse.backends.numpy import products
 from demitasse.io.proto import NetParameter, parse_text
 
 
@@ -113,7 +113,7 @@ CUTS = {
 def cut_as(cut):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in CUTS[cut].items():
-            patch.setattr(columns, name, value)
+            patch.setattr(products, name, value)
         yield
 
 

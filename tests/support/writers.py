@@ -193,7 +193,7 @@ WRITING = {
     "compat/pycaffe/draw.py": "drawing as svg",
     "compat/pycaffe/graphs/dot.py": "graph by pydot's names",
     "training/checkpoint/snapshot.py": "train",
-    "training/tracking/json_lines.py": "numbers of a run",
+    "training/tracking/logger.py": "numbers of a run",
     "io/weights/hdf5.py": "weights to h5",
     "io/weights/npz.py": "weights to npz",
     "io/weights/safetensors.py": "weights to safetensors",

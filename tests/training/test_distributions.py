@@ -7,7 +7,7 @@ from expect_error import expect_error
 from demitasse import Solver
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.training.report import log_histograms
-from demitasse.training.tracking.histograms import histograms
+from demitasse.training.tracking.services import histograms
 
 
 class Kept:

@@ -1,17 +1,233 @@
-"""Matrix products, and the threads of numpy's BLAS."""
+"""Matrix products of convolutions, their columns, and the threads of numpy's BLAS.
+
+Columns are the values that every tap of a window has at every output position. They are made for a
+few images at a time, or for a few rows of one image, so that they stay in the caches. With many
+small images, the image index runs fastest in them: copies then move long runs instead of short
+rows.
+"""
 
 from __future__ import annotations
 
+import math
 import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
-from demitasse.backends.numpy.columns import Columns
 from demitasse.backends.numpy.step import Engine
-from demitasse.backends.windows import ConvGeometry
+from demitasse.backends.windows import ConvGeometry, Shape
 from demitasse.core.threads import wanted_threads
+
+BUDGET = 1 << 20
+"""Elements of columns that are made at once."""
+
+BIG_PLANE = 512
+"""Places from which on one image makes an efficient product, if it is a big one too."""
+
+BIG_PRODUCT = 1 << 24
+"""Multiplications of a big product."""
+
+SHORT_ROW = 32
+"""Length of a row up to which the image index may run fastest."""
+
+SOME_IMAGES = 4
+"""Smallest number of images for that path."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A few images, and a few rows of their positions.
+
+    Attributes:
+        images: Which images; ``n`` of them.
+        rows: Which rows of the first spatial axis.
+        positions: How many positions along each axis.
+    """
+
+    images: slice
+    rows: slice
+    positions: Shape
+
+    @property
+    def n(self) -> int:
+        """Number of images."""
+        return int(self.images.stop - self.images.start)
+
+
+class Columns:
+    """Makes columns of images, and adds columns back to images.
+
+    Args:
+        engine: Lends working memory.
+        geometry: Image, map and window.
+        dtype: Of all arrays, which are in C order.
+    """
+
+    def __init__(self, engine: Engine, geometry: ConvGeometry, dtype: str) -> None:
+        g = self.g = geometry
+        self.engine, self.dtype = engine, dtype
+        self.size = g.window.canvas(g.spatial, g.positions)
+        per_image = max(1, g.group * g.height * g.map_plane)
+        self.single = per_image >= BUDGET or (
+            g.map_plane >= BIG_PLANE
+            and (g.window.is_pointwise or g.maps * g.height * g.map_plane >= BIG_PRODUCT)
+        )
+        self._images = 1 if self.single else _even(g.n, BUDGET // per_image)
+        self._rows = _even(g.positions[0], BUDGET * g.positions[0] // per_image)
+        # transposing images and maps must cost less than it saves on the columns
+        self._images_last = (
+            self._images >= SOME_IMAGES
+            and g.positions[-1] <= SHORT_ROW
+            and g.group * g.height >= 2 * (g.channels + g.maps)
+        )
+        self._inside = (slice(None), slice(None), *g.window.inside(g.spatial))
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of scratch in use at once."""
+        g = self.g
+        positions = self._images * self._rows * math.prod(g.positions[1:])
+        canvas = self._images * g.channels * math.prod(self.size)
+        count = (g.group * g.height + g.maps) * positions + canvas
+        return count * np.dtype(self.dtype).itemsize
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Cut the work: all rows of some images come before the next images."""
+        g = self.g
+        for first in range(0, g.n, self._images):
+            images = slice(first, min(first + self._images, g.n))
+            for row in range(0, g.positions[0], self._rows):
+                rows = slice(row, min(row + self._rows, g.positions[0]))
+                yield Chunk(images, rows, (rows.stop - rows.start, *g.positions[1:]))
+
+    # -- columns: (G, C/G taps, n positions)
+
+    def gather(self, image: np.ndarray, chunk: Chunk) -> np.ndarray:
+        """Return the columns of an image (n, C, *spatial)."""
+        g = self.g
+        if g.window.is_pointwise and chunk.n == 1:
+            flat = image.reshape(g.n, g.group, g.height, g.map_plane)
+            return flat[chunk.images.start, :, :, self._span(chunk)]
+        columns = self.blank(chunk)
+        self._windows_of(columns, chunk)[...] = self._windows(self._canvas_of(image, chunk), chunk)
+        return columns
+
+    def blank(self, chunk: Chunk) -> np.ndarray:
+        """Return room for columns."""
+        width = chunk.n * math.prod(chunk.positions)
+        return self.engine.scratch("columns", (self.g.group, self.g.height, width), self.dtype)
+
+    def scatter(self, columns: np.ndarray, image: np.ndarray, chunk: Chunk) -> None:
+        """Add columns up where their taps lie; ``image`` is complete after its last rows."""
+        g = self.g
+        target = image[chunk.images]
+        canvas = target if self._bare else self._canvas(chunk)
+        if chunk.rows.start == 0:
+            canvas[...] = 0
+        parts = self._windows_of(columns, chunk)
+        for tap in g.window.taps():
+            seen: tuple[slice | int, ...] = (slice(None), slice(None), *tap)
+            canvas[self._reach(tap, chunk)] += parts[seen]
+        if not self._bare and chunk.rows.stop == g.positions[0]:
+            target[...] = canvas[self._inside]
+
+    # -- maps: (G, M/G, n positions)
+
+    def map_of(self, maps: np.ndarray, chunk: Chunk) -> np.ndarray:
+        """Return the chunk's part of a map as a matrix: a view, or a copy in scratch."""
+        matrix = self.map_room(maps, chunk)
+        if chunk.n > 1:
+            self._images_first(matrix, chunk)[...] = maps[chunk.images]
+        return matrix
+
+    def map_room(self, maps: np.ndarray, chunk: Chunk) -> np.ndarray:
+        """Return where the chunk's part of a map is to be computed; see ``store``."""
+        g = self.g
+        shape = (g.group, g.maps // g.group)
+        if chunk.n == 1:
+            flat = maps.reshape(g.n, *shape, g.map_plane)
+            return flat[chunk.images.start, :, :, self._span(chunk)]
+        return self.engine.scratch(
+            "map", (*shape, chunk.n * math.prod(chunk.positions)), self.dtype
+        )
+
+    def store(self, matrix: np.ndarray, maps: np.ndarray, chunk: Chunk) -> None:
+        """Put what was computed in ``map_room`` into the map."""
+        if chunk.n > 1:
+            maps[chunk.images] = self._images_first(matrix, chunk)
+
+    # -- views -------------------------------------------------------------------------------------
+
+    @property
+    def _bare(self) -> bool:
+        """True if images can be used as they are, without a canvas around them."""
+        return self.size == self.g.spatial and not self._images_last
+
+    def _canvas(self, chunk: Chunk) -> np.ndarray:
+        """Return room for the padded images of a chunk: (n, C, *size)."""
+        channels = self.g.channels
+        if self._images_last:
+            room = self.engine.scratch("canvas", (channels, *self.size, chunk.n), self.dtype)
+            return np.moveaxis(room, -1, 0)
+        return self.engine.scratch("canvas", (chunk.n, channels, *self.size), self.dtype)
+
+    def _canvas_of(self, image: np.ndarray, chunk: Chunk) -> np.ndarray:
+        """Return the padded images of a chunk; laid when its first rows are asked for."""
+        if self._bare:
+            return image[chunk.images]
+        canvas = self._canvas(chunk)
+        if chunk.rows.start == 0:
+            if self.size != self.g.spatial:
+                canvas[...] = 0
+            canvas[self._inside] = image[chunk.images]
+        return canvas
+
+    def _windows(self, canvas: np.ndarray, chunk: Chunk) -> np.ndarray:
+        """Return what the taps see on a canvas: (n, C, *kernel, *positions), a view."""
+        g = self.g
+        rows = canvas[:, :, chunk.rows.start * g.window.stride[0] :]
+        n, channels, *steps = rows.strides
+        taps = [s * d for s, d in zip(steps, g.window.dilation, strict=True)]
+        positions = [s * stride for s, stride in zip(steps, g.window.stride, strict=True)]
+        shape = (*rows.shape[:2], *g.window.kernel, *chunk.positions)
+        return as_strided(rows, shape, (n, channels, *taps, *positions), writeable=False)
+
+    def _windows_of(self, columns: np.ndarray, chunk: Chunk) -> np.ndarray:
+        """Return columns as (n, C, *kernel, *positions), a view."""
+        rows = (self.g.channels, *self.g.window.kernel)
+        return self._apart(columns, rows, chunk)
+
+    def _images_first(self, matrix: np.ndarray, chunk: Chunk) -> np.ndarray:
+        """Return the matrix of a map as (n, M, *positions), a view."""
+        return self._apart(matrix, (self.g.maps,), chunk)
+
+    def _apart(self, matrix: np.ndarray, rows: Shape, chunk: Chunk) -> np.ndarray:
+        if self._images_last:
+            return np.moveaxis(matrix.reshape(*rows, *chunk.positions, chunk.n), -1, 0)
+        return np.moveaxis(matrix.reshape(*rows, chunk.n, *chunk.positions), len(rows), 0)
+
+    def _reach(self, tap: Shape, chunk: Chunk) -> tuple[slice, ...]:
+        """Return the index, on the canvas, of what one tap sees from the chunk's positions."""
+        window = self.g.window
+        rows, *rest = window.reach(tap, chunk.positions)
+        first = chunk.rows.start * window.stride[0]
+        moved = slice(rows.start + first, rows.stop + first, rows.step)
+        return (slice(None), slice(None), moved, *rest)
+
+    def _span(self, chunk: Chunk) -> slice:
+        """Return the chunk's positions within the plane."""
+        per_row = math.prod(self.g.positions[1:])
+        return slice(chunk.rows.start * per_row, chunk.rows.stop * per_row)
+
+
+def _even(count: int, most: int) -> int:
+    """Return the size of equal parts of ``count``, at most ``most``."""
+    parts = -(-count // max(1, most))
+    return -(-count // parts)
 
 
 class Products:

@@ -26,8 +26,7 @@ from demitasse.compat.cvdnn.models import (
     Model,
     SegmentationModel,
 )
-from demitasse.compat.cvdnn.net import Layer, Net
-from demitasse.compat.cvdnn.reading import readNet, readNetFromCaffe
+from demitasse.compat.cvdnn.net import Layer, Net, readNet, readNetFromCaffe
 from demitasse.compat.cvdnn.targets import getAvailableTargets
 
 __all__ = [

@@ -22,8 +22,7 @@ from demitasse.compat.cvdnn.images import (
     as_size,
     blobFromImageWithParams,
 )
-from demitasse.compat.cvdnn.net import Net
-from demitasse.compat.cvdnn.reading import readNet
+from demitasse.compat.cvdnn.net import Net, readNet
 from demitasse.errors import ErrorCode
 
 __all__ = ["ClassificationModel", "DetectionModel", "Model", "SegmentationModel"]

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import stat
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -26,13 +27,13 @@ from demitasse.core.deprecated import log_once
 from demitasse.core.hashing import sha256
 from demitasse.core.paths import read_bytes, regular_file
 from demitasse.core.text import suggestion
-from demitasse.core.toml import parse_toml
 from demitasse.errors import ConfigError, ErrorCode
 
 __all__ = [
     "SettingsFile",
     "distrust",
     "nearest_files",
+    "parse_toml",
     "settings_file",
     "trust",
     "trust_list",
@@ -257,3 +258,24 @@ def _read_trust_list(path: Path, changed: int, reason: str) -> dict[str, str]:
 def _warn(message: str) -> None:
     """Log a warning once per process."""
     log.warning(message)
+
+
+TABLE_BYTES = 1000
+"""Memory of a parsed table."""
+
+SPARE, FACTOR = 16 << 20, 20
+"""Bytes of memory that tables may take in any case, and times the size of the file."""
+
+
+def parse_toml(content: bytes) -> dict[str, Any]:
+    """Return the table in the bytes of a TOML file.
+
+    Raises:
+        ValueError: The bytes are no TOML, or nearly all of them are headers of tables.
+        RecursionError: Values are nested too deeply.
+    """
+    tables = content.count(b"\n[") + content.count(b".")
+    if tables * TABLE_BYTES > SPARE + FACTOR * len(content):
+        message = f"got up to {tables} tables in {len(content)} bytes, expected fewer"
+        raise ValueError(message)
+    return tomllib.loads(content.decode())

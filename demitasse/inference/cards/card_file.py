@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from demitasse.core.config.files import parse_toml
 from demitasse.core.log import get_logger
 from demitasse.core.paths import is_file, read_bytes
 from demitasse.core.text import suggestion
-from demitasse.core.toml import parse_toml
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.cards.card import (
     CHANNELS,

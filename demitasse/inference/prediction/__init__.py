@@ -1,13 +1,13 @@
 """Prediction for many inputs, in parts that several processes write and one process joins.
 
-The inputs are ordered items (``items``), divided into batches. Each shard (``parts``) has some of
-the batches, and writes the net's outputs (``batch_runner``) to one part, atomically. An item is in
-the same batch for any number of shards, so its results are the same bits.
+The inputs are ordered items (``items``), divided into batches. Each shard has some of the batches,
+and writes the net's outputs to one part (``parts``), atomically. An item is in the same batch for
+any number of shards, so its results are the same bits.
 """
 
 from demitasse.core.deprecated import deprecated_names
-from demitasse.inference.prediction.batch_runner import BatchRunner
 from demitasse.inference.prediction.parts import (
+    BatchRunner,
     Shard,
     find_shard,
     fingerprint,

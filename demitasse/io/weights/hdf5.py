@@ -28,10 +28,11 @@ from demitasse.io.data.databases.hdf5 import (
     member,
     need_memory,
 )
-from demitasse.io.weights.store import ParameterStore
 
 if TYPE_CHECKING:
     from hashlib import _Hash
+
+    from demitasse.io.weights.save import ParameterStore
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 NUMBER = re.compile("0|[1-9][0-9]{0,8}")

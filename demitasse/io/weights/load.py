@@ -24,7 +24,7 @@ from demitasse.io.proto import BlobProto, NetParameter, read_net_arrays, stored_
 from demitasse.io.proto.zero_copy import Arrays
 from demitasse.io.weights.batch_norm import converted_blobs
 from demitasse.io.weights.formats import Parameters, read_arrays
-from demitasse.io.weights.store import ParameterStore
+from demitasse.io.weights.save import ParameterStore
 
 __all__ = [
     "LoadReport",

@@ -1,17 +1,21 @@
 """Writing of a net's parameters: caffemodel, HDF5, npz or safetensors, by extension.
 
+The interface of nets for loading and saving weights is ``ParameterStore``.
+
 Source: Caffe, ``Net::ToProto`` in ``src/caffe/net.cpp``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from demitasse.blob import Blob
 from demitasse.errors import ErrorCode, WeightsError
+from demitasse.graph import Param
 from demitasse.io.proto import LayerParameter, NetParameter
 from demitasse.io.proto.zero_copy import (
     Pieces,
@@ -22,7 +26,6 @@ from demitasse.io.proto.zero_copy import (
 )
 from demitasse.io.weights.formats import write_weights
 from demitasse.io.weights.hdf5 import write_hdf5_weights
-from demitasse.io.weights.store import ParameterStore
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -109,3 +112,50 @@ def caffemodel_pieces(
         message = with_field(layer, LayerParameter.BLOBS_FIELD_NUMBER, values)
         pieces += field_pieces(NetParameter.LAYER_FIELD_NUMBER, message)
     return pieces
+
+
+class ParameterLayer(Protocol):
+    """A layer (``demitasse.layers.base.Layer``)."""
+
+    @property
+    def name(self) -> str:
+        """Name in the net."""
+
+    @property
+    def blobs(self) -> list[Blob]:
+        """Parameters: weight, bias, ..."""
+
+
+class ParameterStore(Protocol):
+    """Layers and parameters of a net (``demitasse.net.structure.Structure``)."""
+
+    @property
+    def name(self) -> str:
+        """Name of the net."""
+
+    @property
+    def layers(self) -> Sequence[ParameterLayer]:
+        """All layers, in order."""
+
+    @property
+    def params(self) -> Mapping[str, Sequence[Blob]]:
+        """Parameters of each layer with parameters, by layer name."""
+
+    @property
+    def params_list(self) -> Sequence[Blob]:
+        """Parameters of all layers, in order; shared parameters once per layer."""
+
+    @property
+    def param_records(self) -> Sequence[Param]:
+        """Layer, index and owner of each of ``params_list``."""
+
+    @property
+    def learnable_params(self) -> Sequence[Blob]:
+        """Parameters with memory of their own."""
+
+    @property
+    def layer_numbers(self) -> Mapping[str, int]:
+        """Index of the first layer of each name."""
+
+    def layer_messages(self) -> list[LayerParameter]:
+        """Return the messages of the layers, without parameters."""

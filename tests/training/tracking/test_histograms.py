@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from demitasse.training.tracking.histograms import histograms
+from demitasse.training.tracking.services import histograms
 
 FOUND = {
     "low": -1, "high": 3, "mean": 0.5, "norm": 2, "count": 8, "edges": [-1, 0, 1, 3],
