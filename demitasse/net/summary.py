@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from demitasse.blob import Blob
 from demitasse.core.html_repr import html_of
 from demitasse.layers.base import Layer
-from demitasse.layers.metadata.table import layer_metadata
+from demitasse.layers.metadata import layer_metadata
 
 if TYPE_CHECKING:
     from demitasse.net.net import Net

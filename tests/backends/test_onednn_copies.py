@@ -7,7 +7,7 @@ from demitasse import Net, Solver
 from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.arguments import CachedReorder
-from demitasse.backends.onednn.jit_adapters.convolutions.winograd import WinogradCall
+from demitasse.backends.onednn.jit_adapters.winograd import WinogradCall
 from demitasse.backends.onednn.library.engine import engine
 from demitasse.core.device import Device
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text

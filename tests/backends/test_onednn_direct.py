@@ -28,13 +28,13 @@ from demitasse.core.config import settings
 
 pytestmark = NEEDS_KERNELS
 if jit.status().ready:
-    from demitasse.backends.onednn.jit_adapters.convolutions.few_channels import (
+    from demitasse.backends.onednn.jit_adapters.few_channels import (
         DirectCall,
         DirectGradientCall,
         TransposedCall,
         TransposedGradientCall,
     )
-    from demitasse.backends.onednn.jit_adapters.convolutions.winograd import WinogradCall
+    from demitasse.backends.onednn.jit_adapters.winograd import WinogradCall
 
 ROUNDING = 5e-6
 """Of the largest value."""

@@ -8,7 +8,7 @@ import pytest
 from demitasse import Net
 from demitasse.backends.kernels import language as kernels
 from demitasse.backends.onednn import status
-from demitasse.backends.onednn.jit_adapters.convolutions import depthwise
+from demitasse.backends.onednn.jit_adapters import depthwise
 from demitasse.backends.onednn.library.engine import Engine, engine
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.report import report

@@ -3,7 +3,7 @@
 import pytest
 from lowered import NEEDS_KERNELS, build, calls, conv, expect_same, layer, net, run, tuned
 
-from demitasse.backends.onednn.jit_adapters.convolutions.pointwise import PixelsGradientCall
+from demitasse.backends.onednn.jit_adapters.pointwise import PixelsGradientCall
 
 pytestmark = NEEDS_KERNELS
 

@@ -30,7 +30,7 @@ from demitasse.core.config import settings
 
 pytestmark = NEEDS_KERNELS
 if jit.status().ready:
-    from demitasse.backends.onednn.jit_adapters.convolutions.winograd import (
+    from demitasse.backends.onednn.jit_adapters.winograd import (
         WinogradCall,
         WinogradGradientCall,
     )

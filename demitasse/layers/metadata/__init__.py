@@ -7,7 +7,18 @@ tests compare it with the code.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from demitasse.core.deprecated import deprecated_names
+from demitasse.layers.metadata.compute_types import (
+    ACTIVATIONS,
+    NORMALIZATION,
+    PRODUCTS,
+    SHAPES,
+    WINDOWS,
+)
+from demitasse.layers.metadata.other_types import DATA_LAYERS, DETECTION, LOSSES, METRICS
 from demitasse.layers.metadata.schema import (
     ALWAYS,
     IN_PLACE,
@@ -17,14 +28,6 @@ from demitasse.layers.metadata.schema import (
     ParamMetadata,
     field_value,
     has_field,
-)
-from demitasse.layers.metadata.table import (
-    FAMILIES,
-    METADATA,
-    canonical_type,
-    layer_metadata,
-    register_metadata,
-    unregister_metadata,
 )
 
 __all__ = [
@@ -56,3 +59,58 @@ __getattr__ = deprecated_names(
         "given": "has_field",
     },
 )
+
+_TABLES = {
+    "Windows and maps": WINDOWS,
+    "Neurons": ACTIVATIONS,
+    "Normalisation": NORMALIZATION,
+    "Products, sums and sequences": PRODUCTS,
+    "Shapes and selections": SHAPES,
+    "Losses": LOSSES,
+    "Metrics": METRICS,
+    "Data, inputs and outputs": DATA_LAYERS,
+    "Detection": DETECTION,
+}
+
+FAMILIES = tuple(_TABLES)
+"""Headings of the reference, in order."""
+
+METADATA: Mapping[str, LayerMetadata] = {
+    name: replace(facts, family=family)
+    for family, table in _TABLES.items()
+    for name, facts in table.items()
+}
+"""Metadata by the canonical type of each layer class."""
+
+_CANONICAL = {alias: name for name, facts in METADATA.items() for alias in facts.aliases}
+_registered: dict[str, LayerMetadata] = {}
+
+
+def canonical_type(name: str) -> str:
+    """Return the type of the catalogue for a type or an alias."""
+    return _CANONICAL.get(name, name)
+
+
+def layer_metadata(name: str) -> LayerMetadata:
+    """Return the metadata of a layer type.
+
+    Returns:
+        For a type without metadata, the defaults: it may read records, and it is a loss if its name
+        ends with ``Loss``.
+    """
+    found = METADATA.get(canonical_type(name)) or _registered.get(name)
+    if found is not None:
+        return found
+    return LayerMetadata(
+        better="smaller" if name.endswith("Loss") else "", records=True, known=False
+    )
+
+
+def register_metadata(name: str, metadata: LayerMetadata) -> None:
+    """Register the metadata of a type of the user's."""
+    _registered[name] = metadata
+
+
+def unregister_metadata(name: str) -> None:
+    """Undo :func:`register_metadata`."""
+    _registered.pop(name, None)

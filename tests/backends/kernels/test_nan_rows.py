@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from stages import WIDTH, normal
 
-from demitasse.backends.kernels import nan_rows as lost
-from demitasse.backends.kernels.nan_rows import NanRows
+from demitasse.backends.kernels import softmax
+from demitasse.backends.kernels.softmax import NanRows
 from demitasse.backends.kernels.tuning import Tuning
 
 THREADS = pytest.mark.parametrize("threads", [1, 3])
@@ -15,7 +15,7 @@ LENGTHS = pytest.mark.parametrize("length", [1, 2, 7, 16, 21, 48, 1000])
 @pytest.fixture(autouse=True)
 def few_each(monkeypatch):
     """Let threads divide few rows too."""
-    monkeypatch.setattr(lost, "FEWEST_EACH", 1)
+    monkeypatch.setattr(softmax, "FEWEST_NAN_EACH", 1)
 
 
 def marked(x, width, threads):

@@ -1,5 +1,5 @@
 """Our own kernels where Steps run them in place of the library's primitives.
 
-Modules whose names end in ``calls`` hold what runs and are imported where something runs; the
-others choose a kernel for an operation and its layouts.
+``selection.py`` chooses a kernel for a convolution and its layouts. ``calls.py`` has the interface
+of those kernels, and what their calls have in common.
 """

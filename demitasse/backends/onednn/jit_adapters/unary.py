@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from demitasse.backends.kernels.l2_normalize import L2Normalize
     from demitasse.backends.kernels.resize import Interpolation
     from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans
-    from demitasse.backends.kernels.small_axis_softmax import SmallAxisSoftmax
+    from demitasse.backends.kernels.softmax import SmallAxisSoftmax
 
 
 def elementwise_call(
@@ -168,7 +168,7 @@ def rows_kernel(
     tuning = engine.tuning.as_set(wanted())
     if not tuning.width or "few_classes" in tuning.without:
         return None
-    from demitasse.backends.kernels import small_axis_softmax as classes
+    from demitasse.backends.kernels import softmax as classes
 
     pays = classes.takes(rows, length, tuning.width)
     return classes.SmallAxisSoftmax(rows, length, tuning, images) if pays else None

@@ -20,8 +20,8 @@ from demitasse.backends.onednn.jit_adapters.calls import (
     ConvOperands,
     GradientOperands,
 )
-from demitasse.backends.onednn.jit_adapters.convolutions.selection import conv_kernels
-from demitasse.backends.onednn.jit_adapters.convolutions.winograd import WinogradKernels
+from demitasse.backends.onednn.jit_adapters.selection import conv_kernels
+from demitasse.backends.onednn.jit_adapters.winograd import WinogradKernels
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, layout_of

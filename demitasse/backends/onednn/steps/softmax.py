@@ -22,8 +22,7 @@ from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.nan_rows import NanRows
-    from demitasse.backends.kernels.small_axis_softmax import SmallAxisSoftmax
+    from demitasse.backends.kernels.softmax import NanRows, SmallAxisSoftmax
 
 
 def propagate_nan(x: np.ndarray, top: Operand, axis: int) -> None:
@@ -178,7 +177,7 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
         innermost = not self.layout.plain or math.prod(shape[axis + 1 :]) == 1
         if not tuning.width or not innermost or self.layout.size != math.prod(shape):
             return None
-        from demitasse.backends.kernels.nan_rows import NanRows
+        from demitasse.backends.kernels.softmax import NanRows
 
         return NanRows(self.layout.size // shape[axis], shape[axis], tuning)
 

@@ -9,7 +9,6 @@ from demitasse.interop.onnx_export.converters import (
     convolution_pooling,
     detection,
     elementwise,
-    fork_detection,
     normalization,
     products,
     recurrent,
@@ -27,7 +26,6 @@ CONVERTERS: Mapping[str, Converter] = {
     **shapes.CONVERTERS,
     **recurrent.CONVERTERS,
     **detection.CONVERTERS,
-    **fork_detection.CONVERTERS,
 }
 """Layer type -> its converter."""
 

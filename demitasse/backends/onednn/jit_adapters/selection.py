@@ -16,17 +16,17 @@ from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd import plan_winograd
 from demitasse.backends.onednn.jit_adapters.calls import ConvKernels, rectifier_of
-from demitasse.backends.onednn.jit_adapters.convolutions.depthwise import DepthwiseKernels
-from demitasse.backends.onednn.jit_adapters.convolutions.few_channels import (
+from demitasse.backends.onednn.jit_adapters.depthwise import DepthwiseKernels
+from demitasse.backends.onednn.jit_adapters.few_channels import (
     DirectKernels,
     NarrowKernels,
 )
-from demitasse.backends.onednn.jit_adapters.convolutions.grouped import GroupedKernels
-from demitasse.backends.onednn.jit_adapters.convolutions.pointwise import (
+from demitasse.backends.onednn.jit_adapters.grouped import GroupedKernels
+from demitasse.backends.onednn.jit_adapters.pointwise import (
     PointwiseGradients,
     PointwiseKernels,
 )
-from demitasse.backends.onednn.jit_adapters.convolutions.winograd import WinogradKernels
+from demitasse.backends.onednn.jit_adapters.winograd import WinogradKernels
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined

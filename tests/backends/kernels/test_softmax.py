@@ -5,7 +5,7 @@ import pytest
 from stages import WIDTH, normal
 
 from demitasse.backends.arrays import aligned
-from demitasse.backends.kernels.small_axis_softmax import MOST, SmallAxisSoftmax, takes
+from demitasse.backends.kernels.softmax import MOST, SmallAxisSoftmax, takes
 from demitasse.backends.kernels.tuning import Tuning
 
 
