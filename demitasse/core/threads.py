@@ -116,7 +116,8 @@ def no_threads(error: object) -> DeviceError:
 class Uninterrupted:
     """Defer Ctrl-C to the end of a ``with`` block, for short work that must be completed.
 
-    Python interrupts the main thread only; in other threads the block does nothing.
+    Python interrupts the main thread only; in other threads the block does nothing, as does a block
+    within another.
     """
 
     def __enter__(self) -> Self:
@@ -125,7 +126,8 @@ class Uninterrupted:
         self._previous: Any = None
         if threading.current_thread() is threading.main_thread():
             handler = signal.getsignal(signal.SIGINT)
-            if callable(handler):
+            defers = getattr(handler, "__func__", None) is Uninterrupted._record  # a block around
+            if callable(handler) and not defers:
                 self._previous = handler
                 signal.signal(signal.SIGINT, self._record)
         return self

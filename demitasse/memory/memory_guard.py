@@ -4,6 +4,10 @@ Recorded work reads and writes the arrays that it was recorded with. On the host
 that the same side of each memory is the newest, and that memories which nobody writes between
 replays are unchanged: Steps cache copies of them in other layouts. On a device that queues its
 work, inputs may have any contents, and are copied to the device before a replay.
+
+Between two replays of one recording on a device that queues its work, hardly a memory changes. A
+``Watch`` tells whether any has. If none has, the guard looks at *volatile* memories alone: inputs,
+which are written before each replay, and outputs, which are read after it.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from typing import NamedTuple
 from demitasse.backends.arrays import Array, PrivateLayout
 from demitasse.backends.recording import NotRecorded
 from demitasse.memory.sides import DeviceSide, HostSide
-from demitasse.memory.synced import DEVICE_HEADS, Head, SyncedMemory
+from demitasse.memory.synced import DEVICE_HEADS, UNWATCHED, Head, SyncedMemory, Watch
 
 
 class Unchanged(NamedTuple):
@@ -68,6 +72,8 @@ class MemoryGuard:
         versions: Versions of the memories after the previous run, by serial; updated by
             ``apply``. None for work of a device that queues.
         overwritten: Serials of memories whose previous contents are never read.
+        volatile: Serials of memories that others write or read between replays, for work of a
+            device that queues.
     """
 
     def __init__(
@@ -75,10 +81,12 @@ class MemoryGuard:
         memories: Iterable[SyncedMemory],
         versions: dict[int, int] | None = None,
         overwritten: frozenset[int] = frozenset(),
+        volatile: frozenset[int] = frozenset(),
     ) -> None:
         self._queued = versions is None
         self._versions = {} if versions is None else versions
-        self._overwritten = overwritten
+        self._overwritten, self._volatile = overwritten, volatile
+        self._watches: list[Watch] = []
         self._on_device: list[SyncedMemory] = []
         self._last_use: object = None
         if self._queued:
@@ -143,17 +151,56 @@ class MemoryGuard:
             if changed:
                 self._effects.append(Effect(memory, newest, written, exchanged))
         self._before = []
+        self._watch()
+
+    def _watch(self) -> None:
+        """Watch all memories on the device but volatile ones, and list what concerns these."""
+        loose = [memory for memory in self._on_device if memory.serial in self._volatile]
+        sides = {id(memory.device_side) for memory in loose}
+        self._loose = loose
+        self._loose_pinned = [one for one in self._pinned if id(one[0]) in sides]
+        self._loose_uploads = [memory for memory in self._uploaded if memory in loose]
+        self._loose_effects = [one for one in self._effects if one.memory in loose]
+        others = [one for one in self._effects if one.memory not in loose]
+        self._written = [one.memory for one in others if one.written]
+        if any(one.exchanged is not None for one in others):
+            return
+        watch = Watch()
+        for memory in self._on_device:
+            if memory.serial in self._volatile:
+                continue
+            if memory.watch is UNWATCHED:
+                memory.watch = watch
+            if memory.watch not in self._watches:
+                self._watches.append(memory.watch)
+
+    @property
+    def unchanged(self) -> bool:
+        """True if watched memories are as the last replay of the work has left them."""
+        return bool(self._watches) and all(watch.guard is self for watch in self._watches)
+
+    def forget(self) -> None:
+        """Compare all memories before the next replay."""
+        for watch in self._watches:
+            watch.guard = None
 
     def order(self) -> None:
         """Order queued work of the device after the earlier work on all memories."""
         if self._on_device:
-            backend = self._on_device[0].device.backend
-            self._last_use = backend.order_after(self._last_use)
-            for memory in self._on_device:
-                memory.order_after(self._last_use)
+            self._order(self._on_device)
+
+    def _order(self, memories: Iterable[SyncedMemory]) -> None:
+        self._last_use = self._on_device[0].device.backend.order_after(self._last_use)
+        for memory in memories:
+            memory.order_after(self._last_use)
 
     def matches(self) -> bool:
         """Return whether all memories are in the states before the work."""
+        if self._watches and self.unchanged:
+            return all(
+                side.array is array and side.layout is layout
+                for side, array, layout in self._loose_pinned
+            )
         for memory, side, array, head, version in self._unchanged:
             if memory.version != version or memory.state is not head or side.array is not array:
                 return False
@@ -177,12 +224,21 @@ class MemoryGuard:
 
     def apply(self) -> None:
         """Copy inputs to the device, and set the states after the work, which is replayed now."""
+        uploaded, effects = self._uploaded, self._effects
+        known = bool(self._watches) and self.unchanged
+        if known:
+            uploaded, effects = self._loose_uploads, self._loose_effects
+            for memory in self._written:
+                memory.version += 1
         if self._on_device:
-            for memory in self._uploaded:
+            for memory in uploaded:
                 if memory.head not in DEVICE_HEADS:
                     memory.gpu_data()
-            self.order()
-        for memory, head, written, exchanged in self._effects:
+            last = self._last_use
+            self._order(self._loose if known else self._on_device)
+            if known and self._last_use is not last:  # on another stream than before
+                self.order()
+        for memory, head, written, exchanged in effects:
             memory.state = head
             if written:
                 memory.initializer = None
@@ -194,6 +250,8 @@ class MemoryGuard:
             side.array, side.layout = array, layout
         for memory, _, _ in self._inputs:
             self._versions[memory.serial] = memory.version
+        for watch in self._watches:
+            watch.guard = self
 
 
 def _refusal(memory: SyncedMemory, why: str) -> NotRecorded:

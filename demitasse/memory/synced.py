@@ -41,6 +41,23 @@ DEVICE_HEADS = (Head.HEAD_AT_GPU, Head.SYNCED)
 """Heads at which the device side is up to date."""
 
 
+class Watch:
+    """Which guard knows the states of the memories that share this watch.
+
+    Attributes:
+        guard: The guard of the last replay; None since a memory has changed its state, its array
+            or its contents otherwise.
+    """
+
+    __slots__ = ("guard",)
+
+    def __init__(self) -> None:
+        self.guard: object = None
+
+
+UNWATCHED = Watch()
+"""The watch of memories that no recording uses."""
+
 _serials = itertools.count()
 
 
@@ -66,6 +83,7 @@ class SyncedMemory:
         host_side, device_side: The two sides, for this package.
         state: The newest side, without regard to ``lazy_init``; for this package.
         initializer: The function of ``lazy_init`` until it has run; for this package.
+        watch: Forgets its guard at every change of this memory; for this package.
     """
 
     __slots__ = (
@@ -83,12 +101,14 @@ class SyncedMemory:
         "size",
         "state",
         "version",
+        "watch",
     )
 
     def __init__(self, size: int, dtype: str, device: Device, label: str = "an array") -> None:
         self.size, self.dtype, self.device, self.label = size, dtype, device, label
         self.version = 0
         self.serial = next(_serials)
+        self.watch = UNWATCHED
         self.state = Head.UNINITIALIZED
         order = StreamOrder()
         self.host_side = HostSide(order)
@@ -203,6 +223,7 @@ class SyncedMemory:
         if elsewhere:
             self._set_host_newest()
         self.version += 1
+        self.watch.guard = None
         return host
 
     def gpu_data(self) -> Array:
@@ -233,6 +254,7 @@ class SyncedMemory:
         if elsewhere:
             self._set_device_newest()
         self.version += 1
+        self.watch.guard = None
         return side
 
     def lazy_init(self, write: Callable[[np.ndarray], None]) -> None:
@@ -248,6 +270,7 @@ class SyncedMemory:
         """Discard the contents: reads give zeros, without a write now."""
         self.state, self.initializer = Head.UNINITIALIZED, None
         self.version += 1
+        self.watch.guard = None
         if self.viewed:  # the view must show the zeros
             self.host_side.wait()
             self._host_array()[...] = 0
@@ -338,6 +361,7 @@ class SyncedMemory:
         else:
             self.device.backend.pack(host, layout, side)
             self.state = Head.SYNCED
+            self.watch.guard = None
         transfers.note(reorders=1)
         return side
 
@@ -353,6 +377,7 @@ class SyncedMemory:
         if self.state is not Head.HEAD_AT_GPU:
             self._set_device_newest()
         self.version += 1
+        self.watch.guard = None
         return side
 
     def convert(self, layout: PrivateLayout, target: Array) -> None:
@@ -379,6 +404,7 @@ class SyncedMemory:
         self.device_side.replace(side, self.device, layout)
         self._set_device_newest()
         self.version += 1
+        self.watch.guard = None
         return before
 
     # -- recorded work -------------------------------------------------------------------------
@@ -418,6 +444,7 @@ class SyncedMemory:
         self.host_side.replace(array)
         self._set_host_newest()
         self.version += 1
+        self.watch.guard = None
         ledger.adopted(self)
 
     def set_gpu_data(self, array: Array) -> None:
@@ -441,6 +468,7 @@ class SyncedMemory:
         self.device_side.replace(array, self.device)
         self._set_device_newest()
         self.version += 1
+        self.watch.guard = None
         ledger.adopted(self)
 
     def live_view(self) -> np.ndarray:
@@ -472,6 +500,7 @@ class SyncedMemory:
         self.host_side.order = self.device_side.order = order
         self.state, self.initializer = Head.UNINITIALIZED, None
         self.version += 1
+        self.watch.guard = None
 
     def _check_open(self) -> None:
         if self._assignment is not None:
@@ -490,6 +519,7 @@ class SyncedMemory:
                     self.host_side.wait()
                     host[...] = 0
                 self.state, self.initializer = Head.HEAD_AT_CPU, None
+                self.watch.guard = None
             case Head.HEAD_AT_GPU:
                 host = self._host_array()
                 if not discard:
@@ -498,6 +528,7 @@ class SyncedMemory:
                     self.host_side.wait()
                     self.device_side.copy_to(host)
                 self.state = Head.HEAD_AT_CPU if discard else Head.SYNCED
+                self.watch.guard = None
                 if self.device_side.device is not self.device:
                     self._drop_device_side()
             case _:
@@ -509,15 +540,21 @@ class SyncedMemory:
             self._leave_old_device(discard=discard)
         if self.initializer is not None and not discard:
             self._to_cpu()
+        order = self.device_side.order
+        before = order.last
         self.device_side.follow()
+        if order.last is not before:
+            self.watch.guard = None
         match self.state:
             case Head.UNINITIALIZED:
+                self.watch.guard = None
                 fresh = self.device_side.array is None and self._assignment is None
                 side = self._device_array()
                 if not (discard or fresh):
                     self.device_side.fill(0)
                 self.state, self.initializer = Head.HEAD_AT_GPU, None
             case Head.HEAD_AT_CPU:
+                self.watch.guard = None
                 side = self._device_array()
                 if not discard:
                     if (guard := current_guard()) is not None:
@@ -571,6 +608,7 @@ class SyncedMemory:
 
     def _drop_device_side(self) -> None:
         self.host_side.wait()
+        self.watch.guard = None
         self.device_side.replace(None, self.device)
         if self.state is Head.SYNCED:
             self.state = Head.HEAD_AT_CPU

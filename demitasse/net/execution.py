@@ -527,6 +527,14 @@ class Execution:
         found = {m.serial: m for b in blobs for m in (b.data_memory, b.diff_memory)}
         return list(found.values())
 
+    def volatile(self) -> frozenset[int]:
+        """Return the serials of the memories of inputs and outputs."""
+        structure = self._structure
+        layers = range(self.passes.sources)
+        indices = [blob for layer in layers for blob in structure.top_ids(layer)]
+        blobs = [structure.blob_list[index] for index in (*indices, *structure.graph.outputs)]
+        return frozenset(blob.data_memory.serial for blob in blobs)
+
     def queue_sources(self) -> None:
         """Run the layers at the beginning that only bring data in."""
         count = self.passes.sources

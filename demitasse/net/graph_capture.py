@@ -73,7 +73,7 @@ class CapturableWork:
         queue: Queues the work kernel by kernel.
         record: Queues the work for a capture.
         update_inputs: Copies numbers of the host to the device before a launch.
-        clear: Prepares another ``queue`` where the device could not do all of the work.
+        clear: Prepares ``queue`` where a launch was expected, or could not do all of the work.
     """
 
     queue: Callable[[], None]
@@ -126,8 +126,17 @@ class GraphCapture:
             if not why:
                 return not self._failed
             self._log(why)
-        self._restart(Replay(execution.passes.plan.entries, recorder, self._memories, key=key))
+        replay = Replay(
+            execution.passes.plan.entries, recorder, self._memories,
+            volatile=execution.volatile, key=key,
+        )  # fmt: skip
+        self._restart(replay)
         return False
+
+    @property
+    def repeats(self) -> bool:
+        """True if all memories but inputs and outputs are as the last launch has left them."""
+        return self._captured is not None and self._captured[0].guard.unchanged
 
     def run(self, work: CapturableWork) -> None:
         """Run, capture or launch the work."""
@@ -139,6 +148,7 @@ class GraphCapture:
         changed = self._changes != self._execution.passes.changes  # data of another size
         if replay is None or recorder is None or changed:
             self._restart()
+            work.clear()
             work.queue()
             return
         try:
@@ -203,6 +213,7 @@ class GraphCapture:
                 replay.play(recorded)
             except BaseException:
                 execution.passes.gradients_valid = False  # heads are those after the launch
+                recorded.guard.forget()
                 raise
             execution.passes.stateful_blobs.assign(copies)
 

@@ -94,6 +94,7 @@ class Replay:
         recorder: The recorder of their backend.
         memories: Returns all memories that the work may use.
         overwritten: Returns the serials of memories that the work writes before it reads them.
+        volatile: Returns the serials of memories that others use between replays.
         key: Key of the warm-up.
 
     Attributes:
@@ -107,10 +108,11 @@ class Replay:
         recorder: Recorder,
         memories: Callable[[], Sequence[SyncedMemory]],
         overwritten: Callable[[], frozenset[int]] = frozenset,
+        volatile: Callable[[], frozenset[int]] = frozenset,
         key: Hashable = None,
     ) -> None:
         self._entries, self._recorder = entries, recorder
-        self._memories, self._overwritten = memories, overwritten
+        self._memories, self._overwritten, self._volatile = memories, overwritten, volatile
         self._versions: dict[int, int] = {}
         self.warm_up = WarmUp(key)
         self.recorded: list[Recorded] = []
@@ -176,6 +178,7 @@ class Replay:
             self._memories(),
             self._versions if self._recorder.computes else None,
             self._overwritten(),
+            self._volatile(),
         )
         with self._recorder.side_stream():
             guard.order()

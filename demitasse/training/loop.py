@@ -107,7 +107,9 @@ class TrainingLoop:
         iteration, test = solver.iter, should_test(run.param, solver.iter)
         rollback = self._checkpointer.savepoint(test=test)
         try:
-            run.net.clear_param_diffs()
+            cleared = bool(solver.on_start) or not self._can_queue_update()
+            if cleared:
+                run.net.clear_param_diffs()
             if test:
                 self._run_tests()
                 if solver.stopped or solver.early_stopped:
@@ -116,8 +118,10 @@ class TrainingLoop:
             for callback in solver.on_start:
                 callback()
             if self._can_queue_update():
-                self._queue_update()
+                self._queue_update(cleared=cleared)
             else:
+                if not cleared:
+                    run.net.clear_param_diffs()
                 compute_gradients(run, iteration, solver.lr)
                 for callback in solver.on_gradients_ready:
                     callback()
@@ -158,15 +162,18 @@ class TrainingLoop:
             and not should_display(run.param, solver.iter)
         )
 
-    def _queue_update(self) -> None:
+    def _queue_update(self, *, cleared: bool) -> None:
         """Queue the passes and the update, and read the loss afterwards.
+
+        Args:
+            cleared: Whether the gradients are cleared already.
 
         If the loss is NaN or infinite, the device has changed nothing. The update is then made
         after all, unless such a loss ends the run.
         """
         solver, run, iteration = self._solver, self._run, self._solver.iter
         run.net.debug_info = False
-        launch = self._queued.begin()
+        launch = self._queued.begin(cleared=cleared)
         with run.net.lock, Uninterrupted():
             self._checkpointer.check_consistent(iteration)
             rate, step = scheduled_rate(run, iteration, solver.current_step)
@@ -302,12 +309,22 @@ class QueuedIteration:
         self._loss: Array | None = None
         self._update: PreparedUpdate | None = None
 
-    def begin(self) -> Launch:
-        """Load the next batch, and queue the passes unless they are captured; return the rest."""
+    def begin(self, *, cleared: bool) -> Launch:
+        """Load the next batch, and queue the passes unless they are captured; return the rest.
+
+        Args:
+            cleared: Whether the gradients are cleared already. They need not be where a launch
+                follows another, since it does not read them.
+        """
         run = self._run
+        repeats = not cleared and self._capture.repeats
+        if not (cleared or repeats):
+            run.net.clear_param_diffs()
         if self._capture.ready(run.param.clip_gradients, run.updater.moved()):
             run.net.execution.queue_sources()
             return self._replay_or_capture
+        if repeats:
+            run.net.clear_param_diffs()
         loss = run.net.execution.queue_passes()
 
         def update(rate: float, iteration: int) -> Loss:

@@ -163,6 +163,7 @@ class Updater:
         self._records = net.structure.learnable_records
         self._long_axes = [sum(n > 1 for n in blob.shape) for blob in net.learnable_params]
         self.history = History(net.learnable_params, rule.histories, net.dtype, net.device)
+        self._known: tuple[tuple[object, ...], list[Update]] | None = None
 
     def apply(
         self, param: SolverParameter, rate: float, iteration: int, guard: Array | None = None
@@ -234,6 +235,8 @@ class Updater:
     ) -> list[Update]:
         """Return the coefficients of an iteration for each parameter that changes.
 
+        The list is the one of the call before where that had the same numbers.
+
         Args:
             param: The solver's fields.
             rate: The learning rate.
@@ -241,14 +244,23 @@ class Updater:
             scale: Factor of raw gradients.
             guard: As for ``apply``.
         """
-        common = replace(update_rules.numbers(param, self.rule, rate, iteration), guard=guard)
+        numbers = update_rules.numbers(param, self.rule, rate, iteration)
+        moved = self.moved()
+        multipliers = [(record.lr_mult, record.decay_mult) for record in self._records]
+        key = (numbers, moved, multipliers, scale)
+        plain = guard is None and isinstance(scale, float)
+        if plain and self._known is not None and self._known[0] == key:
+            return self._known[1]
+        common = replace(numbers, guard=guard)
         by_factors: dict[tuple[float, float, int], Update] = {}
         updates = []
-        for index in self.moved():
+        for index in moved:
             factors = self._factors(index)
             if factors not in by_factors:
                 by_factors[factors] = update_rules.scaled(common, *factors, scale)
             updates.append(by_factors[factors])
+        if plain:
+            self._known = key, updates
         return updates
 
     def _pieces(

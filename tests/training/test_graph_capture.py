@@ -184,6 +184,58 @@ def test_what_the_host_writes_counts(make):
     check(make, run, times=5)
 
 
+def test_what_the_host_reads_in_between(make):
+    seen = []
+
+    def run(solver):
+        ip = solver.net.params["ip"][0]
+        for _ in range(8):
+            solver.step(1)
+            seen.append((ip.cpu_data().copy(), ip.cpu_diff().copy()))
+            solver.step(1)
+
+    check(make, run, "momentum: 0.9", times=14)
+    for recorded, queued in zip(seen[:8], seen[8:], strict=True):
+        np.testing.assert_array_equal(recorded, queued)
+
+
+def test_launches_are_switched_off_and_on(make):
+    def run(solver):
+        for graphs in ("auto", "off", "auto"):
+            before = settings.get("cuda_graphs")
+            with settings.override(cuda_graphs="off" if before == "off" else graphs):
+                solver.step(5)
+
+    check(make, run, "momentum: 0.9", times=3 + 3)
+
+
+def test_gradients_that_a_callback_adds(make):
+    def run(solver):
+        solver.step(5)
+        ip = solver.net.params["ip"][0]
+        solver.on_start.append(lambda: ip.diff_memory.mutable_cpu_data().fill(0.5))
+        solver.step(3)
+
+    check(make, run, times=3 + 1)
+
+
+@pytest.mark.parametrize("make", ["cuda:0"], indirect=True)
+def test_between_launches_only_inputs_and_outputs_are_looked_at(make, monkeypatch):
+    solver = make("momentum: 0.9")
+    solver.step(5)
+    [guard] = {watch.guard for m in solver.history.memories for watch in [m.watch]}
+    order, ordered = guard._order, []
+    monkeypatch.setattr(guard, "_order", lambda some: ordered.append(len(some)) or order(some))
+
+    solver.step(2)
+    solver.net.params["ip"][0].mutable_cpu_data()[...] = 0.25
+    solver.step(2)
+
+    tops = len(solver.net.layers[0].param.top) + len(solver.net.outputs)
+    assert ordered == [tops, tops, ordered[2], tops]
+    assert ordered[2] > 5 * tops
+
+
 def test_a_pass_of_ones_own_in_between(make):
     def run(solver):
         for _ in range(6):

@@ -157,12 +157,18 @@ class PreparedUpdate:
         launch: Callable[[], None] | None,
     ) -> None:
         self._wanted, self._numbers, self._launch = wanted, numbers, launch
+        self._updates: Sequence[Update] = ()
+        self._values: np.ndarray | None = None
 
     def write(self, updates: Sequence[Update]) -> None:
         """Bring an iteration's numbers to the device: those of every parameter, in order."""
-        if self._numbers is not None:
+        if self._numbers is None:
+            return
+        if self._values is None or updates is not self._updates:
             values = _numbers(list(compress(updates, self._wanted)))
-            self._numbers.write(np.array(values, self._numbers.array.dtype.name))
+            self._values = np.array(values, self._numbers.array.dtype.name)
+            self._updates = updates
+        self._numbers.write(self._values)
 
     def queue(self) -> None:
         """Queue the update, by the numbers that are on the device then."""

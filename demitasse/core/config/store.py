@@ -99,7 +99,9 @@ class Settings:
         """
         cached = self._cached.get(name)
         variables, known, value = cached or (self._setting(name).variables, None, None)
-        state = (self.changes, *map(os.environ.get, variables), working_folder())
+        # a look for a variable takes less time than ``get``, which raises where there is none
+        given = [(one, os.environ[one]) for one in variables if one in os.environ]
+        state = (self.changes, given, working_folder())
         if known != state:
             value = self.get(name)
             self._cached[name] = (variables, state, value)
