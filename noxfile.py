@@ -117,7 +117,8 @@ def tests_torch(session: nox.Session) -> None:
 def mpi(session: nox.Session) -> None:
     """Train by several processes over MPI: equal bits, kills, hangs (DEMITASSE_KILLS=50)."""
     install(session, "test", extras="all,mpi")
-    pytest(session, "tests/training/distributed", "-n0", "-m", "slow or not slow", "-rs")
+    page = "tests/project/test_docs.py::test_processes_train_as_root_on_any_number_of_cores"
+    pytest(session, "tests/training/distributed", page, "-n0", "-m", "slow or not slow", "-rs")
 
 
 @nox.session

@@ -1,6 +1,8 @@
 """The Python in the documentation runs, and its tables are complete."""
 
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from mpirun import MPIRUN
 
 from demitasse import pycaffe
 from demitasse.backends.kernels import language
@@ -101,6 +104,32 @@ def test_a_net_is_served():
 
     assert names["output"]["shape"] == [1]
     assert names["answer"]["classes"][0]["label"] == "1"
+
+
+def bash_blocks(name: str) -> list[str]:
+    return re.findall(r"```bash\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.skipif(MPIRUN is None, reason="mpirun is not there: pip install 'demitasse[mpi]'")
+def test_processes_train_as_root_on_any_number_of_cores(beside_digits):
+    pytest.importorskip("mpi4py")
+    solver = beside_digits / "digits/solver.prototxt"
+    solver.write_text(solver.read_text().replace("max_iter: 600", "max_iter: 20"))
+    first, second = bash_blocks("docs/parallel.md")[:2]
+    allowed = second.splitlines()[0]
+
+    weights = []
+    for block in (first.splitlines()[-1], second):
+        line = re.sub("^mpirun ", f"{MPIRUN} ", block, flags=re.MULTILINE)
+        line = line.replace(" demitasse ", f" {shlex.quote(sys.executable)} -m demitasse ")
+        if (os.cpu_count() or 1) < 2:
+            line = line.replace("-n 2", "--oversubscribe -n 2")
+        subprocess.run(
+            f"{allowed}\n{line}", shell=True, check=True, capture_output=True, timeout=300
+        )
+        weights.append(Path("digits/digits_iter_20.caffemodel").read_bytes())
+
+    assert weights[0] == weights[1]
 
 
 def test_the_way_from_opencv_runs(beside_digits):
