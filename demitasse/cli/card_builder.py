@@ -44,7 +44,7 @@ class CardRequest:
 
 
 def build_card(request: CardRequest) -> tuple[Card, Path | None]:
-    """Return the card, and the file of its labels, if any.
+    """Return the card, and the file of its labels; None if the card lists the labels.
 
     Raises:
         ConfigError: A required value is missing, or a value is invalid; the message names it.
@@ -72,7 +72,8 @@ def build_card(request: CardRequest) -> tuple[Card, Path | None]:
     named = model.get("labels")
     if labels is None and isinstance(named, str) and is_file(folder / named):
         labels = folder / named
-    given = FileOverrides(request.net, request.weights, labels, mean_file)
+    listed = published.labels(folder) if published and labels is None else None
+    given = FileOverrides(request.net, request.weights, labels or listed, mean_file)
     place = f"published card {published.key!r}" if published else "the card"
     return card_from_table(Table(tables, place), folder, given, labels_optional=True), labels
 

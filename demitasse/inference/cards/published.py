@@ -2,19 +2,23 @@
 
 The cards are the files in ``zoo``: without net and weights, and with a table ``[recognise]`` of
 hashes of weights and names of nets. A matching hash selects a card; a matching name suggests one.
+
+Files of labels in ``zoo`` stand in for those that are not beside the weights. ImageNet's contain
+our names of the 1000 synsets of ILSVRC2012, in the order of their ids: WordNet's first word, or a
+clearer one where the word is ambiguous.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from demitasse.core.paths import regular_file
+from demitasse.core.paths import is_file, regular_file
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, ErrorCode, WeightsError
 from demitasse.inference.cards.card import MAX_SIDE, Card
@@ -65,6 +69,14 @@ class PublishedCard:
         del values["recognise"]
         return values
 
+    def labels(self, folder: Path) -> Path | None:
+        """Return the file of labels in ``zoo``, if the weights' folder lacks the card's file."""
+        model = self.values()["model"]
+        name = model.get("labels") if isinstance(model, dict) else None
+        if not isinstance(name, str) or is_file(folder / name) or not is_file(ZOO / name):
+            return None
+        return ZOO / name
+
     def card(self, overrides: FileOverrides) -> Card:
         """Return the card for a copy of the model.
 
@@ -76,6 +88,7 @@ class PublishedCard:
         """
         table = Table(self.values(), f"published card {self.key!r}")
         folder = overrides.weights[0].parent if overrides.weights else Path()
+        overrides = replace(overrides, labels=overrides.labels or self.labels(folder))
         return card_from_table(table, folder, overrides, labels_optional=True)
 
 

@@ -65,6 +65,25 @@ def test_published_cards_say_what_they_can_say(key, tmp_path):
     assert card.net is None
 
 
+def test_models_of_imagenet_come_with_names_of_classes(tmp_path):
+    for key in ("caffenet", "squeezenet1.1", "resnet50"):
+        (tmp_path / "ResNet_mean.binaryproto").touch()
+        card = published_card(key).card(FileOverrides(weights=[tmp_path / "w.caffemodel"]))
+
+        assert len(card.labels) == len(set(card.labels)) == 1000
+        assert [card.labels[i] for i in (0, 278, 281, 999)] == [
+            "tench", "kit fox", "tabby", "toilet tissue",
+        ]  # fmt: skip
+
+
+def test_a_file_beside_the_weights_comes_before_ours(tmp_path):
+    (tmp_path / "synset_words.txt").write_text("n01 a\nn02 b\n")
+
+    card = published_card("caffenet").card(FileOverrides(weights=[tmp_path / "w.caffemodel"]))
+
+    assert card.labels == ("n01 a", "n02 b")
+
+
 @pytest.mark.parametrize("key", KEYS)
 def test_digests_are_whole(key):
     one = published_card(key)

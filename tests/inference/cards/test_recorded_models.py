@@ -80,6 +80,18 @@ def test_the_models_are_recognised(reference_data, name):
     np.testing.assert_allclose(card.preprocess.scale, how.scale)
 
 
+def test_our_names_are_those_of_the_synsets(reference_data):
+    ours = published_card("caffenet").card(FileOverrides()).labels
+    lines = (reference_data / "data/synset_words.txt").read_text().splitlines()
+    words = [line.strip("'").split(" ", 1)[1].replace("''", "'").split(", ") for line in lines]
+
+    renamed = {one for one, known in zip(ours, words, strict=True) if one not in known}
+
+    assert renamed == {
+        "rooster", "kite (bird)", "crane (bird)", "sorrel horse", "crane (machine)", "ear of corn",
+    }  # fmt: skip
+
+
 def test_squeezenet_takes_the_cat_for_a_fox(reference_data):
     top = json.loads((reference_data / "refs/index.json").read_text())[SQUEEZENET]["top"]
     labels = reference_data / "data/synset_words.txt"
