@@ -1,20 +1,18 @@
-"""The server as an ASGI application: KServe's paths, limits of requests, and metrics.
+"""The server as an ASGI application: KServe's paths, and limits of requests.
 
-Source: KServe, *Open Inference Protocol*, version 2; ASGI 3; Prometheus, *Text-based format*.
+Source: KServe, *Open Inference Protocol*, version 2, with extensions of Triton; ASGI 3.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
-from bisect import bisect_left
-from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from demitasse.core.log import get_logger
@@ -29,6 +27,7 @@ from demitasse.inference.serving.messages import (
     write_response,
     write_response_parts,
 )
+from demitasse.inference.serving.metrics import METRICS_TYPE, Metrics
 from demitasse.inference.serving.parsing import read_request
 from demitasse.version import __version__
 
@@ -52,11 +51,6 @@ MAX_SILENT = 30.0
 """Seconds without a sign of life from the event loop after which the server is not live."""
 
 FAILED = "internal error; see the server's log"
-
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds of the histogram of durations, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -171,14 +165,17 @@ class App:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _respond(self, scope: Message, receive: Receive) -> Response:
+        content: dict[str, object]
         match scope["path"].strip("/").split("/"):
+            case ["v2", "models", "stats"] if "stats" not in self._queues:
+                content = {"model_stats": [self._metrics.statistics(one) for one in self._queues]}
             case ["v2", "models", name, "versions", "1", *rest] | ["v2", "models", name, *rest]:
                 return await self._model_response(name, rest, scope, receive)
             case ["v2"]:
-                content: object = {
+                content = {
                     "name": "demitasse",
                     "version": __version__,
-                    "extensions": ["binary_tensor_data"],
+                    "extensions": ["binary_tensor_data", "statistics", "model_configuration"],
                 }
             case ["v2", "health", "live" | "ready"] | ["metrics"]:
                 _need_method(scope, "GET", "HEAD")
@@ -186,6 +183,9 @@ class App:
                 return Response(status, text.encode(), {"Content-Type": kind})
             case ["v2", "models"]:
                 content = {"models": list(self._queues)}
+            case ["v2", "repository", "index"]:
+                _need_method(scope, "POST")
+                return _json(200, await self._index(receive))
             case _:
                 raise HTTPError(404, "unknown path; the server's paths begin with /v2")
         _need_method(scope, "GET", "HEAD")
@@ -204,14 +204,41 @@ class App:
                 return await self._measured(queue, scope, receive)
             case []:
                 content: object = queue.model.metadata()
+            case ["stats"]:
+                content = {"model_stats": [self._metrics.statistics(name)]}
+            case ["config"]:
+                content = queue.config()
             case ["ready"]:
                 _need_method(scope, "GET", "HEAD")
                 status = 200 if queue.ready else 503
                 return _json(status, {"name": name, "ready": queue.ready})
             case _:
-                raise HTTPError(404, "a model has /infer, /ready, /versions/1 and nothing else")
+                message = "a model has /infer, /ready, /config, /stats, /versions/1, nothing else"
+                raise HTTPError(404, message)
         _need_method(scope, "GET", "HEAD")
         return _json(200, content)
+
+    async def _index(self, receive: Receive) -> list[dict[str, str]]:
+        """Return Triton's index of the models; the body may limit it to those that are ready."""
+        body = bytearray()
+        try:
+            await self._receive(body, receive)
+            if len(body) > SMALL:
+                raise HTTPError(413, f"a request for the index has at most {SMALL} bytes")
+            asked = json.loads(body or b"{}")
+        except (ValueError, RecursionError):
+            asked = None
+        finally:
+            self._held -= len(body)
+        if not isinstance(asked, dict) or not isinstance(asked.get("ready", False), bool):
+            raise HTTPError(400, 'a request for the index is {}, or {"ready": true}')
+        states = {name: queue.ready for name, queue in self._queues.items()}
+        return [
+            {"name": name, "version": "1", "state": "READY" if ready else "UNAVAILABLE",
+             "reason": "" if ready else "the net fails on zeros"}
+            for name, ready in states.items()
+            if ready or not asked.get("ready")
+        ]  # fmt: skip
 
     async def _measured(self, queue: Queue, scope: Message, receive: Receive) -> Response:
         start = time.perf_counter()
@@ -394,96 +421,3 @@ async def _send(response: Response, send: Send, *, head: bool) -> None:
             await send({"type": "http.response.body", "body": body, "more_body": True})
             await asyncio.sleep(0)  # other connections come in between
     await send({"type": "http.response.body", "body": b""})
-
-
-@dataclass
-class _Counters:
-    """Counters of one model."""
-
-    responses: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
-    seconds: float = 0.0
-    batches: int = 0
-    requests: int = 0
-    items: int = 0
-    run_seconds: float = 0.0
-
-
-class Metrics:
-    """Counters of the server; thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._models: dict[str, _Counters] = defaultdict(_Counters)
-
-    def add_response(self, model: str, status: int, seconds: float) -> None:
-        """Count a response to an inference request, and its duration."""
-        with self._lock:
-            counts = self._models[model]
-            counts.responses[status] += 1
-            counts.buckets[bisect_left(BUCKETS, seconds)] += 1
-            counts.seconds += seconds
-
-    def add_batch(self, model: str, requests: int, items: int, seconds: float) -> None:
-        """Count a batch that a net ran."""
-        with self._lock:
-            counts = self._models[model]
-            counts.batches += 1
-            counts.requests += requests
-            counts.items += items
-            counts.run_seconds += seconds
-
-    def text(self, waiting: Mapping[str, int]) -> str:
-        """Return all counters in Prometheus' text format.
-
-        Args:
-            waiting: Number of queued requests by model.
-        """
-        with self._lock:
-            lines = [line for family in self._families(waiting) for line in family]
-        return "\n".join(lines) + "\n"
-
-    def _families(self, waiting: Mapping[str, int]) -> Iterator[list[str]]:
-        models = sorted(self._models.items())
-        responses = {
-            f'model="{name}",status="{status}"': count
-            for name, one in models
-            for status, count in sorted(one.responses.items())
-        }
-        yield _family("requests_total", "counter", "Answers to requests for inference.", responses)
-        yield _durations(models)
-        for name, text, values in (
-            ("batches_total", "Batches that nets have run.", [one.batches for _, one in models]),
-            ("batched_requests_total", "Requests in these.", [one.requests for _, one in models]),
-            ("batched_items_total", "Items in these.", [one.items for _, one in models]),
-            (
-                "batch_seconds_total",
-                "Time in which nets ran.",
-                [one.run_seconds for _, one in models],
-            ),
-        ):
-            pairs = zip(models, values, strict=True)
-            samples = {f'model="{model}"': value for (model, _), value in pairs}
-            yield _family(name, "counter", text, samples)
-        lengths = {f'model="{model}"': count for model, count in waiting.items()}
-        yield _family("queue_length", "gauge", "Requests that wait.", lengths)
-
-
-def _family(name: str, kind: str, text: str, samples: Mapping[str, float]) -> list[str]:
-    name = f"demitasse_{name}"
-    values = [f"{name}{{{labels}}} {value}" for labels, value in samples.items()]
-    return [f"# HELP {name} {text}", f"# TYPE {name} {kind}", *values]
-
-
-def _durations(models: list[tuple[str, _Counters]]) -> list[str]:
-    name = "request_duration_seconds"
-    lines = _family(name, "histogram", "From a request to its answer.", {})
-    name = f"demitasse_{name}"
-    for model, one in models:
-        count = 0
-        for bound, more in zip((*BUCKETS, "+Inf"), one.buckets, strict=True):
-            count += more
-            lines.append(f'{name}_bucket{{model="{model}",le="{bound}"}} {count}')
-        lines += [f'{name}_sum{{model="{model}"}} {one.seconds}']
-        lines += [f'{name}_count{{model="{model}"}} {count}']
-    return lines

@@ -38,7 +38,7 @@ class RunError(Exception):
 class _Job:
     request: PreparedRequest
     result: Future[Arrays] = field(default_factory=Future)
-    arrived: float = field(default_factory=time.monotonic)
+    arrived: float = field(default_factory=time.perf_counter)
 
     @property
     def key(self) -> object:
@@ -84,7 +84,8 @@ class Queue:
         workers: Number of threads.
         max_delay: Time that a request waits for others to fill the batch, in seconds.
         max_queue: Largest number of queued requests.
-        on_batch: Called after each batch with its requests, rows and seconds.
+        on_batch: Called after each batch with its requests, rows, seconds, and the seconds that its
+            requests were queued, added up.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Queue:
         workers: int = 1,
         max_delay: float = 0.0,
         max_queue: int = 128,
-        on_batch: Callable[[int, int, float], None] = lambda requests, rows, seconds: None,
+        on_batch: Callable[[int, int, float, float], None] = lambda *counts: None,
     ) -> None:
         self.model = model
         self._max_delay, self._max_queue, self._on_batch = max_delay, max_queue, on_batch
@@ -116,6 +117,15 @@ class Queue:
     def ready(self) -> bool:
         """True if every worker has run its net, and none has failed on zeros or ended since."""
         return not self._closed and all(worker.ready for worker in self._workers)
+
+    def config(self) -> dict[str, object]:
+        """Return Triton's configuration of the model."""
+        delay = {"max_queue_delay_microseconds": round(self._max_delay * 1e6)}
+        return {
+            **self.model.config(),
+            **({"dynamic_batching": delay} if self.model.can_batch else {}),
+            "instance_group": [{"kind": "KIND_AUTO", "count": len(self._workers)}],
+        }
 
     def __len__(self) -> int:
         """Return the number of queued requests."""
@@ -163,7 +173,8 @@ class Queue:
                 failed = bool(batch) and _run(runner, batch)
                 if batch:
                     rows = sum(job.request.rows for job in batch)
-                    self._on_batch(len(batch), rows, time.perf_counter() - start)
+                    queued = sum(start - job.arrived for job in batch)
+                    self._on_batch(len(batch), rows, time.perf_counter() - start, queued)
                 if failed or not worker.ready:
                     worker.check(self.model, runner)
         except BaseException:  # a layer may raise SystemExit
@@ -203,7 +214,7 @@ class Queue:
                     self._jobs.remove(job)
                     batch.append(job)
                     room -= job.request.rows
-            left = until - time.monotonic()
+            left = until - time.perf_counter()
             if room <= 0 or left <= 0 or self._closed:
                 break
             self._changed.wait(left)

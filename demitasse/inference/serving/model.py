@@ -276,6 +276,27 @@ class Model:
             "outputs": [spec.as_dict() for spec in self.outputs],
         }
 
+    def config(self) -> dict[str, object]:
+        """Return Triton's configuration of the tensors, whose shapes lack the batch's axis."""
+        first = 1 if self.can_batch else 0
+        inputs, outputs = (
+            [
+                {"name": one.name, "dims": list(one.shape[first:]),
+                 "data_type": f"TYPE_{one.datatype.replace('BYTES', 'STRING')}"}
+                for one in specs
+            ]
+            for specs in (self.inputs, self.outputs)
+        )  # fmt: skip
+        return {
+            "name": self.name,
+            "platform": "demitasse",
+            "backend": "demitasse",
+            "version_policy": {"latest": {"num_versions": 1}},
+            "max_batch_size": self.max_batch if self.can_batch else 0,
+            "input": inputs,
+            "output": outputs,
+        }
+
     def prepare(
         self, request: InferRequest, images: Mapping[str, PreparedImages] | None = None
     ) -> PreparedRequest:

@@ -17,10 +17,11 @@ from typing import Any, Protocol, cast
 from demitasse.core.extras import missing_extra
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.cards.model_files import ModelFiles
-from demitasse.inference.serving.app import App, Limits, Metrics
+from demitasse.inference.serving.app import App, Limits
 from demitasse.inference.serving.batching import Queue
 from demitasse.inference.serving.codec import Codecs
 from demitasse.inference.serving.gate import Gate
+from demitasse.inference.serving.metrics import Metrics
 from demitasse.inference.serving.model import Model
 
 MAX_CONNECTIONS = 1000

@@ -12,8 +12,9 @@ import pytest
 from model_cards import classifier_card
 
 from demitasse.inference.cards.model_files import find_model
-from demitasse.inference.serving.app import App, Metrics
+from demitasse.inference.serving.app import App
 from demitasse.inference.serving.batching import Queue
+from demitasse.inference.serving.metrics import Metrics
 from demitasse.inference.serving.model import Model
 from demitasse.net import Net
 

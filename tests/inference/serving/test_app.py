@@ -36,7 +36,9 @@ def png(color, size=(4, 4)):
 def test_the_server_says_what_it_is(serving):
     client = serving()
 
-    assert client.get("/v2").json()["extensions"] == ["binary_tensor_data"]
+    assert client.get("/v2").json()["extensions"] == [
+        "binary_tensor_data", "statistics", "model_configuration",
+    ]  # fmt: skip
     assert client.get("/v2/health/live").json() == {"live": True}
     assert client.get("/v2/health/ready").json() == {"ready": True}
     assert client.get("/v2/models/means/ready").json() == {"name": "means", "ready": True}
@@ -60,6 +62,68 @@ def test_a_model_says_what_it_takes_and_returns(serving):
     fixed = client.get("/v2/models/fixed/versions/1").json()
     assert fixed["inputs"][0]["shape"] == [2, 3, 4, 4]
     assert fixed["outputs"] == [{"name": "flat", "datatype": "FP32", "shape": [1, 96]}]
+
+
+def test_a_model_says_how_it_is_configured(serving):
+    client = serving(max_delay=0.002, workers=2)
+
+    assert client.get("/v2/models/means/config").json() == {
+        "name": "means",
+        "platform": "demitasse",
+        "backend": "demitasse",
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": 4,
+        "input": [{"name": "data", "dims": [3, 4, 4], "data_type": "TYPE_FP32"}],
+        "output": [
+            {"name": "score", "dims": [3], "data_type": "TYPE_FP32"},
+            {"name": "answer", "dims": [], "data_type": "TYPE_STRING"},
+        ],
+        "dynamic_batching": {"max_queue_delay_microseconds": 2000},
+        "instance_group": [{"kind": "KIND_AUTO", "count": 2}],
+    }
+    fixed = client.get("/v2/models/fixed/versions/1/config").json()
+    assert fixed["max_batch_size"] == 0
+    assert fixed["input"][0]["dims"] == [2, 3, 4, 4]
+    assert "dynamic_batching" not in fixed
+
+
+def test_statistics_count_requests_items_and_batches(serving):
+    client = serving()
+    before = client.get("/v2/models/means/stats").json()["model_stats"][0]
+    two = np.concatenate([DATA, DATA])
+    client.post(INFER, asked())
+    client.post(INFER, asked(two))
+    client.post(INFER, b"no json")
+
+    [found] = client.get("/v2/models/means/versions/1/stats").json()["model_stats"]
+    both = client.get("/v2/models/stats").json()["model_stats"]
+
+    assert before["last_inference"] == before["inference_count"] == 0
+    assert found["last_inference"] > 1_600_000_000_000
+    assert (found["inference_count"], found["execution_count"]) == (3, 2)
+    counts = {key: one["count"] for key, one in found["inference_stats"].items()}
+    assert counts == {
+        "success": 2, "fail": 1, "queue": 2, "compute_infer": 2, "compute_input": 0,
+        "compute_output": 0, "cache_hit": 0, "cache_miss": 0,
+    }  # fmt: skip
+    assert [one["batch_size"] for one in found["batch_stats"]] == [1, 2]
+    assert both[0] == found
+    assert [one["name"] for one in both] == ["means", "fixed"]
+
+
+def test_the_index_lists_the_models(serving):
+    client = serving()
+    index = "/v2/repository/index"
+
+    everything = client.post(index).json()
+
+    assert everything[0] == {"name": "means", "version": "1", "state": "READY", "reason": ""}
+    assert client.post(index, {"ready": True}).json() == everything
+    assert client.get(index).status == 405
+    for body in (b"[]", b"{", b'{"ready": 1}', b"[" * 10_000):
+        assert client.post(index, body).status == 400
+    assert client.post(index, b" " * (1 << 15)).status == 413
+    assert client.post("/v2/repository/models/means/unload").status == 404
 
 
 def test_json_is_answered_with_json(serving):

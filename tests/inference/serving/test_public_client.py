@@ -35,6 +35,19 @@ def test_it_finds_the_server_and_the_model(client):
     assert client.get_model_metadata("means")["inputs"][0]["shape"] == [-1, 3, 4, 4]
 
 
+def test_it_reads_statistics_configuration_and_index(client):
+    tensor = triton.InferInput("data", list(DATA.shape), "FP32")
+    tensor.set_data_from_numpy(DATA)
+    client.infer("means", [tensor])
+
+    [found] = client.get_inference_statistics("means")["model_stats"]
+
+    assert found["inference_stats"]["success"]["count"] == 1
+    assert client.get_inference_statistics()["model_stats"] == [found]
+    assert client.get_model_config("means")["max_batch_size"] == 16
+    assert client.get_model_repository_index()[0]["state"] == "READY"
+
+
 @pytest.mark.parametrize("sent", [True, False])
 @pytest.mark.parametrize("returned", [True, False])
 def test_it_is_answered_in_binary_and_in_json(client, sent, returned):

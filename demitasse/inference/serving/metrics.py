@@ -1,0 +1,186 @@
+"""Counters of the server, as Prometheus' metrics and as Triton's statistics.
+
+Source: Prometheus, *Text-based format*; Triton, *Statistics Extension*.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds of the histogram of durations, in seconds."""
+
+
+@dataclass
+class _Sum:
+    """A number of events, and their duration."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+    def add(self, seconds: float, count: int = 1) -> None:
+        """Add events that took ``seconds`` together."""
+        self.count += count
+        self.seconds += seconds
+
+    def as_dict(self) -> dict[str, int]:
+        """Return Triton's description, in nanoseconds."""
+        return {"count": self.count, "ns": round(self.seconds * 1e9)}
+
+
+def _sums() -> dict[int, _Sum]:
+    return defaultdict(_Sum)
+
+
+def _total(sums: Mapping[int, _Sum]) -> _Sum:
+    return _Sum(sum(one.count for one in sums.values()), sum(one.seconds for one in sums.values()))
+
+
+@dataclass
+class _Counters:
+    """Counters of one model.
+
+    Attributes:
+        responses: Responses by status.
+        buckets: Number of responses in each bucket of durations.
+        batches: Batches by number of items.
+        queued: Requests in batches, and their time in the queue.
+        computed: The same requests, and the duration of their batches.
+        last: Time of the last batch, in milliseconds since 1970.
+    """
+
+    responses: dict[int, _Sum] = field(default_factory=_sums)
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    batches: dict[int, _Sum] = field(default_factory=_sums)
+    queued: _Sum = field(default_factory=_Sum)
+    computed: _Sum = field(default_factory=_Sum)
+    last: int = 0
+
+    @property
+    def items(self) -> int:
+        """Number of items in batches."""
+        return sum(items * one.count for items, one in self.batches.items())
+
+
+class Metrics:
+    """Counters of the server; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._models: dict[str, _Counters] = defaultdict(_Counters)
+
+    def add_response(self, model: str, status: int, seconds: float) -> None:
+        """Count a response to an inference request, and its duration."""
+        with self._lock:
+            counts = self._models[model]
+            counts.responses[status].add(seconds)
+            counts.buckets[bisect_left(BUCKETS, seconds)] += 1
+
+    def add_batch(
+        self, model: str, requests: int, items: int, seconds: float, queued: float
+    ) -> None:
+        """Count a batch that a net ran.
+
+        Args:
+            model: Name of the model.
+            requests: Number of requests in the batch.
+            items: Number of items.
+            seconds: Duration of the batch.
+            queued: Time in the queue, added up over the requests.
+        """
+        with self._lock:
+            counts = self._models[model]
+            counts.batches[items].add(seconds)
+            counts.queued.add(queued, requests)
+            counts.computed.add(seconds * requests, requests)
+            counts.last = time.time_ns() // 1_000_000
+
+    def statistics(self, model: str) -> dict[str, object]:
+        """Return Triton's statistics of a model.
+
+        Conversions of inputs and outputs are part of the computation here.
+        """
+        with self._lock:
+            one = self._models[model]
+            failed = {status: sums for status, sums in one.responses.items() if status != 200}
+            none = _Sum().as_dict()
+            apart = {"compute_input": none, "compute_output": none}
+            return {
+                "name": model,
+                "version": "1",
+                "last_inference": one.last,
+                "inference_count": one.items,
+                "execution_count": _total(one.batches).count,
+                "inference_stats": {
+                    "success": one.responses.get(200, _Sum()).as_dict(),
+                    "fail": _total(failed).as_dict(),
+                    "queue": one.queued.as_dict(),
+                    "compute_infer": one.computed.as_dict(),
+                    **apart,
+                    "cache_hit": none,
+                    "cache_miss": none,
+                },
+                "batch_stats": [
+                    {"batch_size": items, "compute_infer": sums.as_dict(), **apart}
+                    for items, sums in sorted(one.batches.items())
+                ],
+                "memory_usage": [],
+            }
+
+    def text(self, waiting: Mapping[str, int]) -> str:
+        """Return all counters in Prometheus' text format.
+
+        Args:
+            waiting: Number of queued requests by model.
+        """
+        with self._lock:
+            lines = [line for family in self._families(waiting) for line in family]
+        return "\n".join(lines) + "\n"
+
+    def _families(self, waiting: Mapping[str, int]) -> Iterator[list[str]]:
+        models = sorted(self._models.items())
+        responses = {
+            f'model="{name}",status="{status}"': sums.count
+            for name, one in models
+            for status, sums in sorted(one.responses.items())
+        }
+        yield _family("requests_total", "counter", "Answers to requests for inference.", responses)
+        yield _durations(models)
+        for name, text, value in (
+            ("batches_total", "Batches that nets have run.", lambda one: _total(one.batches).count),
+            ("batched_requests_total", "Requests in these.", lambda one: one.queued.count),
+            ("batched_items_total", "Items in these.", lambda one: one.items),
+            ("batch_seconds_total", "Time in which nets ran.",
+             lambda one: _total(one.batches).seconds),
+        ):  # fmt: skip
+            samples = {f'model="{model}"': value(one) for model, one in models}
+            yield _family(name, "counter", text, samples)
+        lengths = {f'model="{model}"': count for model, count in waiting.items()}
+        yield _family("queue_length", "gauge", "Requests that wait.", lengths)
+
+
+def _family(name: str, kind: str, text: str, samples: Mapping[str, float]) -> list[str]:
+    name = f"demitasse_{name}"
+    values = [f"{name}{{{labels}}} {value}" for labels, value in samples.items()]
+    return [f"# HELP {name} {text}", f"# TYPE {name} {kind}", *values]
+
+
+def _durations(models: list[tuple[str, _Counters]]) -> list[str]:
+    name = "request_duration_seconds"
+    lines = _family(name, "histogram", "From a request to its answer.", {})
+    name = f"demitasse_{name}"
+    for model, one in models:
+        count = 0
+        for bound, more in zip((*BUCKETS, "+Inf"), one.buckets, strict=True):
+            count += more
+            lines.append(f'{name}_bucket{{model="{model}",le="{bound}"}} {count}')
+        lines += [f'{name}_sum{{model="{model}"}} {_total(one.responses).seconds}']
+        lines += [f'{name}_count{{model="{model}"}} {count}']
+    return lines
