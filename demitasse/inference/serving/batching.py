@@ -169,12 +169,14 @@ class Queue:
             worker.check(self.model, runner)
             while (found := self._next(worker)) is not None:
                 batch = [job for job in found if job.result.set_running_or_notify_cancel()]
-                start = time.perf_counter()
-                failed = bool(batch) and _run(runner, batch)
+                failed = False
                 if batch:
+                    start = time.perf_counter()
+                    results = _run(runner, batch)
                     rows = sum(job.request.rows for job in batch)
                     queued = sum(start - job.arrived for job in batch)
                     self._on_batch(len(batch), rows, time.perf_counter() - start, queued)
+                    failed = _deliver(batch, results)
                 if failed or not worker.ready:
                     worker.check(self.model, runner)
         except BaseException:  # a layer may raise SystemExit
@@ -236,20 +238,22 @@ def _is_prepared(rows: int) -> bool:
     return rows <= 8 or odd & (odd - 1) == 0
 
 
-def _run(runner: Runner, jobs: Sequence[_Job]) -> bool:
-    """Run a batch; if it fails, run each request alone, to isolate the failure.
-
-    Returns:
-        True if a request failed.
-    """
+def _run(runner: Runner, jobs: Sequence[_Job]) -> list[Arrays | RunError]:
+    """Run a batch; if it fails, run each request alone, to isolate the failure."""
     try:
-        found = runner.run([job.request for job in jobs])
+        return [*runner.run([job.request for job in jobs])]
     except Exception as error:
         if len(jobs) > 1:
-            return sum(_run(runner, [job]) for job in jobs) > 0
+            return [result for job in jobs for result in _run(runner, [job])]
         log.exception("A request failed")
-        jobs[0].result.set_exception(RunError(str(error)))
-        return True
-    for job, outputs in zip(jobs, found, strict=True):
-        job.result.set_result(outputs)
-    return False
+        return [RunError(str(error))]
+
+
+def _deliver(jobs: Sequence[_Job], results: Sequence[Arrays | RunError]) -> bool:
+    """Set the results of requests; return True if a request failed."""
+    for job, result in zip(jobs, results, strict=True):
+        if isinstance(result, RunError):
+            job.result.set_exception(result)
+        else:
+            job.result.set_result(result)
+    return any(isinstance(result, RunError) for result in results)
