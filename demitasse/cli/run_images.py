@@ -186,7 +186,7 @@ def _default_rows(answer: Prediction) -> int:
 
 
 def _answer_rows(answer: Prediction, top: int) -> list[str]:
-    from demitasse.inference.cards import Boxes, Classes, Features, Segments
+    from demitasse.inference.cards import Boxes, Classes, Features, Image, Segments
 
     match answer:
         case Classes():
@@ -202,6 +202,9 @@ def _answer_rows(answer: Prediction, top: int) -> list[str]:
         case Segments():
             size = answer.mask.size
             return [f"  {100 * n / size:7.2f}%  {label}" for _, label, n in answer.shares()[:top]]
+        case Image():
+            height, width = answer.pixels.shape[:2]
+            return [f"  an image of {width} x {height} pixels, which --draw FOLDER writes"]
         case Features():
             return [
                 f"  {name}  {'x'.join(map(str, array.shape)) or '1'}, mean {array.mean():.4g}, "

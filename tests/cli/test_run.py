@@ -132,6 +132,23 @@ def test_answers_are_drawn(run):
 
 
 @pytest.mark.usefixtures("photos")
+def test_images_of_the_net_are_written(run):
+    text = Path("model/net.prototxt").read_text().replace("global_pooling: true", "kernel_size: 1")
+    Path("model/net.prototxt").write_text(text)
+    Path("model/model.toml").write_text(CARD.replace("classify", "image"))
+
+    shown = run("run model photos/b.png --draw drawn")
+    [line] = lines(run("run model photos/b.png --json"))
+
+    assert "8 x 6" in shown.stdout
+    drawn = np.asarray(Image.open("drawn/b.png"))
+    np.testing.assert_array_equal(drawn, np.asarray(Image.open("photos/b.png")))
+    assert (line["image"], line["result"]["width"], line["result"]["height"]) == (
+        "photos/b.png", 8, 6,
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("photos")
 def test_masks_are_written(run):
     Path("model/net.prototxt").write_text(INPUT + ONE_BY_ONE)
     net = Net("model/net.prototxt", "TEST", device="numpy")

@@ -55,7 +55,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="Step between the frames of videos and animations.",
 )
-@click.option("--draw", type=FOLDER, help="Write images with the predictions, as PNG, to a folder.")
+@click.option(
+    "--draw",
+    type=FOLDER,
+    help="Write images with the predictions, or the net's images, as PNG, to a folder.",
+)
 @click.option("--masks", type=FOLDER, help="Write the class of every pixel, as PNG, to a folder.")
 @click.option("--json", "lines", is_flag=True, help="Print a line of JSON for each image.")
 @device_options
@@ -386,17 +390,19 @@ def _show_list(ctx: click.Context, param: click.Parameter, wanted: bool) -> None
 )
 @click.option(
     "--task",
-    type=click.Choice(["classify", "detect", "segment", "features"]),
+    type=click.Choice(["classify", "detect", "segment", "image", "features"]),
     help="Task of the net.",
 )
 @click.option(
-    "--channels", type=click.Choice(["bgr", "rgb", "gray"]), help="Order of the net's channels."
+    "--channels",
+    type=click.Choice(["bgr", "rgb", "gray", "y", "l"]),
+    help="Order of the net's channels.",
 )
 @click.option("--size", metavar="PIXELS|H,W", help="Resize images to this size.")
 @click.option(
     "--resize",
-    type=click.Choice(["warp", "short side", "none"]),
-    help="Resize to --size: both sides, the short side, or not at all. [default: warp]",
+    type=click.Choice(["warp", "short side", "factor", "none"]),
+    help="Resize to --size: both sides, the short side, by this factor, or not. [default: warp]",
 )
 @click.option("--crop", metavar="PIXELS|H,W", help="Crop the centre to this size.")
 @click.option(

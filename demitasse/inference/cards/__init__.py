@@ -14,6 +14,7 @@ from demitasse.inference.cards.predictions import (
     Boxes,
     Classes,
     Features,
+    Image,
     Prediction,
     Segments,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "Card",
     "Classes",
     "Features",
+    "Image",
     "Prediction",
     "Predictor",
     "Segments",

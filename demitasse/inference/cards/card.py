@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-TASKS = ("classify", "detect", "segment", "features")
-RESIZES = ("warp", "short side", "none")
-CHANNELS = {"bgr": 3, "rgb": 3, "gray": 1}
-"""Number of channels by their order."""
+TASKS = ("classify", "detect", "segment", "image", "features")
+RESIZES = ("warp", "short side", "factor", "none")
+CHANNELS = {"bgr": 3, "rgb": 3, "gray": 1, "y": 1, "l": 1}
+"""Number of channels by their order; y is the luma of YCbCr, l the lightness of Lab."""
+
+OUTPUT_CHANNELS = {"bgr": 3, "rgb": 3, "gray": 1, "y": 1, "ab": 2}
+"""Number of channels of an output image by their order."""
+
+COMPLETED = {"y": "y", "ab": "l"}
+"""Channels of an output that lacks others, which the image has -> channels of the input."""
 
 
 MAX_SIDE = 16_384
@@ -21,10 +27,10 @@ class Preprocess:
 
     Attributes:
         channels: Order of the net's channels, one of ``CHANNELS``.
-        size: Height and width for ``warp``, or the length of the short side, in pixels; empty for
-            the size of the net's input.
-        resize: One of ``RESIZES``: resize to ``size``, resize both sides by one factor, or keep
-            the image's size.
+        size: Height and width for ``warp``, or the length of the short side, in pixels, or the
+            factor; empty for the size of the net's input.
+        resize: One of ``RESIZES``: resize to ``size``, resize the short side to ``size`` and the
+            other by the same factor, enlarge both sides by a factor, or keep the image's size.
         crop: Height and width of the center crop, in pixels; empty for no crop.
         mean: One value for all channels or one per channel, in units of pixels from 0 to 255 and
             in the order of ``channels``; or a file with a mean image; empty for no mean.
@@ -77,6 +83,21 @@ class Detect:
 
 
 @dataclass(frozen=True)
+class ImageOutput:
+    """Meaning of an output that is an image: (pixels - mean) * scale, as in ``Preprocess``.
+
+    Attributes:
+        channels: Order of the output's channels, one of ``OUTPUT_CHANNELS``.
+        mean: One value for all channels or one per channel; empty for none.
+        scale: One factor for all channels, or one per channel.
+    """
+
+    channels: str = "bgr"
+    mean: tuple[float, ...] = ()
+    scale: tuple[float, ...] = (1.0,)
+
+
+@dataclass(frozen=True)
 class Card:
     """A model card.
 
@@ -92,6 +113,7 @@ class Card:
         batch: Largest batch of the net; 0 for no limit.
         softmax: Apply softmax to the scores of a net without a Softmax layer.
         detect: Meaning of a detector's outputs.
+        image: Meaning of an output that is an image.
         source: Origin of the model.
         licence: Licence of the model.
     """
@@ -107,5 +129,11 @@ class Card:
     batch: int = 0
     softmax: bool = False
     detect: Detect = field(default_factory=Detect)
+    image: ImageOutput = field(default_factory=ImageOutput)
     source: str = ""
     licence: str = ""
+
+    @property
+    def needs_colors(self) -> bool:
+        """True if predictions take colors from the image, because the net's input lacks them."""
+        return self.task == "image" and self.image.channels in COMPLETED

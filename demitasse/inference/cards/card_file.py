@@ -18,12 +18,15 @@ from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.cards.card import (
     CHANNELS,
+    COMPLETED,
     MAX_SIDE,
+    OUTPUT_CHANNELS,
     RESIZES,
     TASKS,
     Anchors,
     Card,
     Detect,
+    ImageOutput,
     Preprocess,
 )
 
@@ -36,7 +39,7 @@ FORMAT = 1
 MAX_CARD, MAX_LABEL_FILE = 1 << 20, 1 << 24
 """Largest files, in bytes."""
 
-MAX_LABELS, MAX_FILES, MAX_MAPS = 100_000, 16, 64
+MAX_LABELS, MAX_FILES, MAX_MAPS, MAX_FACTOR = 100_000, 16, 64, 16
 
 log = get_logger(__name__)
 
@@ -117,11 +120,16 @@ def card_from_table(
     table.integer("format", FORMAT, FORMAT, FORMAT)
     model, preprocess = table.table("model"), table.table("preprocess")
     classify, detect = table.table("classify"), table.table("detect")
+    image = table.table("image")
     table.close()
     net, weights = model.text("net"), model.names("weights", MAX_FILES)
+    task, how = model.choice("task", TASKS), _preprocess(preprocess, folder, overrides)
+    if task == "image" and how.crop:
+        message = "crop leaves out parts of the image, which task image shows whole; use size"
+        raise preprocess.refuse(message)
     card = Card(
-        task=model.choice("task", TASKS),
-        preprocess=_preprocess(preprocess, folder, overrides),
+        task=task,
+        preprocess=how,
         net=overrides.net or (safe_path(folder, net) if net else None),
         weights=tuple(overrides.weights or (safe_path(folder, name) for name in weights)),
         name=model.text("name"),
@@ -131,6 +139,7 @@ def card_from_table(
         batch=model.integer("batch", 0, 1 << 16, 0),
         softmax=classify.flag("softmax"),
         detect=_detect(detect),
+        image=_image(image, how) if task == "image" else ImageOutput(),
         source=model.text("source"),
         licence=model.text("licence"),
     )
@@ -146,6 +155,9 @@ def _preprocess(table: Table, folder: Path, overrides: FileOverrides) -> Preproc
     resize = table.choice("resize", RESIZES, "warp")
     if resize == "short side" and len(size) != 1:
         message = 'resize = "short side" needs size = the length of that side, one number of pixels'
+        raise table.refuse(message)
+    if resize == "factor" and (len(size) != 1 or size[0] > MAX_FACTOR):
+        message = f'resize = "factor" needs size = the factor, one number from 1 to {MAX_FACTOR}'
         raise table.refuse(message)
     if resize == "none" and size:
         message = 'resize = "none" leaves images as they are; leave size out'
@@ -190,6 +202,37 @@ def _detect(table: Table) -> Detect:
             "their scores, and the anchors of the boxes. A net with a DetectionOutput layer needs "
             "none of them"
         )
+        raise table.refuse(message)
+    return made
+
+
+def _image(table: Table, how: Preprocess) -> ImageOutput:
+    """Return the meaning of an output image; by default that of the input."""
+    channels = table.choice(
+        "channels", list(OUTPUT_CHANNELS), "ab" if how.channels == "l" else how.channels
+    )
+    same = channels == how.channels
+    if (channels in COMPLETED or how.channels in COMPLETED.values()) and (
+        COMPLETED.get(channels) != how.channels
+    ):
+        message = (
+            f'channels = "{channels}" does not go with "{how.channels}" of [preprocess]; an output '
+            '"y" needs the input "y", and "ab" the input "l"'
+        )
+        raise table.refuse(message)
+    if same and isinstance(how.mean, Path) and not table.has("mean"):
+        message = "mean is missing; the mean image of [preprocess] has the size of the input"
+        raise table.refuse(message)
+    mean = () if isinstance(how.mean, Path) or not same else how.mean
+    counts = {1, OUTPUT_CHANNELS[channels]}
+    made = ImageOutput(
+        channels,
+        table.numbers("mean", counts, mean),
+        table.numbers("scale", counts, how.scale if same else (1.0,)),
+    )
+    table.close()
+    if 0 in made.scale:
+        message = "scale must not be 0, because outputs are divided by it"
         raise table.refuse(message)
     return made
 
@@ -289,6 +332,12 @@ def format_card(card: Card, folder: Path, labels: Path | None = None) -> str:
         },
         "classify": {"softmax": card.softmax},
     }
+    if card.task == "image":
+        tables["image"] = {
+            "channels": card.image.channels,
+            "mean": _one_or_all(card.image.mean),
+            "scale": _one_or_all(card.image.scale),
+        }
     if card.task == "detect":
         tables["detect"] = {"threshold": detect.threshold}
         if detect.anchors is not None:

@@ -8,18 +8,24 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from demitasse.errors import ConfigError, ErrorCode
-from demitasse.inference.cards.card import Anchors, Card, Detect
+from demitasse.inference.cards.card import OUTPUT_CHANNELS, Anchors, Card, Detect
 from demitasse.inference.cards.predictions import (
     Box,
     Boxes,
     Classes,
     Features,
+    Image,
     Prediction,
     Segments,
 )
 from demitasse.inference.cards.preprocessing import View
+from demitasse.io.data.images.colors import bgr_to_lab, lab_to_bgr, to_uint8, with_luma
+from demitasse.io.data.images.resize import resize_bicubic, resize_image, resize_values
 from demitasse.layers.detection.detection_output import Detector
 from demitasse.layers.detection.prior_box import prior_boxes
+
+FAR = 1e6
+"""Value beyond all pixels, to which values are clipped so that conversions stay finite."""
 
 Outputs = Mapping[str, np.ndarray]
 
@@ -50,12 +56,19 @@ def output_decoder(card: Card, *, softmax: bool, threshold: float | None = None)
     def segments(outputs: Outputs, views: Sequence[View]) -> list[Prediction]:
         return _segments(_only(outputs), views, card.labels)
 
+    def image(outputs: Outputs, views: Sequence[View]) -> list[Prediction]:
+        return _images(_only(outputs), views, card)
+
     def features(outputs: Outputs, views: Sequence[View]) -> list[Prediction]:
         return _features(outputs, len(views))
 
-    return {"classify": classes, "detect": boxes, "segment": segments, "features": features}[
-        card.task
-    ]
+    return {
+        "classify": classes,
+        "detect": boxes,
+        "segment": segments,
+        "image": image,
+        "features": features,
+    }[card.task]
 
 
 def _only(outputs: Outputs) -> np.ndarray:
@@ -170,6 +183,50 @@ def _segments(scores: np.ndarray, views: Sequence[View], labels: Sequence[str]) 
     best = scores.argmax(axis=1).astype(np.int32)
     pairs = zip(best, views, strict=True)
     return [Segments(view.mask_in_image(mask), labels) for mask, view in pairs]
+
+
+def _images(values: np.ndarray, views: Sequence[View], card: Card) -> list[Prediction]:
+    """Shapes: values (N, C, h, w)."""
+    channels = OUTPUT_CHANNELS[card.image.channels]
+    if values.ndim != 4 or len(values) != len(views) or values.shape[1] != channels:
+        message = (
+            f"the output is {values.shape}; for task image with channels "
+            f'"{card.image.channels}" it must be (N, {channels}, h, w)'
+        )
+        raise ConfigError(message, code=ErrorCode.SHAPE_MISMATCH, task="image", got=values.shape)
+    scale, mean = (
+        np.array(numbers or 0, np.float32).reshape(-1, 1, 1)
+        for numbers in (card.image.scale, card.image.mean)
+    )
+    with np.errstate(over="ignore"):
+        finite = np.nan_to_num(values / scale + mean, posinf=FAR, neginf=-FAR).clip(-FAR, FAR)
+    return [_image(one, view, card) for one, view in zip(finite, views, strict=True)]
+
+
+def _image(values: np.ndarray, view: View, card: Card) -> Image:
+    """Return an image in pixels: as large as the net makes it of the whole image.
+
+    Shapes: values (C, h, w), in units of pixels, or of Lab.
+    """
+    size = (values.shape[1], values.shape[2])
+    if card.preprocess.resize in {"warp", "short side"}:
+        sides = zip(view.image, size, view.input, strict=True)
+        size = tuple(max(1, round(image * out / given)) for image, out, given in sides)
+    match card.image.channels:
+        case "ab":
+            assert view.pixels is not None
+            lightness = bgr_to_lab(view.pixels)[:1]
+            colors = resize_values(values, *view.image)
+            planes = lab_to_bgr(np.concatenate([lightness, colors]))
+        case "y":
+            assert view.pixels is not None
+            luma = resize_values(values, *size)[0]
+            planes = with_luma(resize_bicubic(view.pixels, *size), luma)
+        case order:
+            planes = resize_image(to_uint8(values), *size)
+            planes = planes[::-1] if order == "rgb" else planes
+    pixels = planes[0] if len(planes) == 1 else planes[::-1].transpose(1, 2, 0)
+    return Image(np.ascontiguousarray(pixels))
 
 
 def _features(outputs: Outputs, count: int) -> list[Prediction]:

@@ -1,7 +1,8 @@
-"""Predictions for an image: classes, boxes, class maps or blobs; and their drawing."""
+"""Predictions for an image: classes, boxes, class maps, images or blobs; and their drawing."""
 
 from __future__ import annotations
 
+import base64
 import colorsys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import numpy as np
 
 from demitasse.core.extras import missing_extra
 from demitasse.errors import DataError
+from demitasse.io.data.images.codecs import encode_image
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
@@ -126,6 +128,29 @@ class Segments:
 
 
 @dataclass(frozen=True)
+class Image:
+    """An image that the net made.
+
+    Attributes:
+        pixels: uint8, RGB of shape (H, W, 3) or gray of shape (H, W).
+    """
+
+    pixels: np.ndarray
+
+    @property
+    def planes(self) -> np.ndarray:
+        """Pixels, BGR or gray. Shape: (C, H, W)."""
+        return self.pixels.reshape(*self.pixels.shape[:2], -1).transpose(2, 0, 1)[::-1]
+
+    def as_dict(self, top: int | None = None) -> dict[str, object]:
+        """Return the size and a PNG file in base64, for JSON."""
+        del top
+        height, width = self.pixels.shape[:2]
+        png = base64.b64encode(encode_image(self.planes, "png")).decode()
+        return {"result": {"width": width, "height": height, "png": png}}
+
+
+@dataclass(frozen=True)
 class Features:
     """Values of blobs.
 
@@ -145,7 +170,7 @@ class Features:
         return {"features": blobs}
 
 
-Prediction = Classes | Boxes | Segments | Features
+Prediction = Classes | Boxes | Segments | Image | Features
 
 
 def draw_prediction(image: np.ndarray, prediction: Prediction) -> np.ndarray:
@@ -153,14 +178,17 @@ def draw_prediction(image: np.ndarray, prediction: Prediction) -> np.ndarray:
 
     Args:
         image: Pixels, uint8, BGR or gray. Shape: (C, H, W).
-        prediction: Boxes with labels, a mask, or the best class in a corner; blobs are not drawn.
+        prediction: Boxes with labels, a mask, or the best class in a corner; an image replaces
+            this one; blobs are not drawn.
 
     Returns:
-        The pixels, BGR. Shape: (3, H, W), uint8.
+        The pixels, BGR, of an image also gray. Shape: (C, H, W), uint8.
 
     Raises:
         DataError: Pillow is not installed.
     """
+    if isinstance(prediction, Image):
+        return prediction.planes
     try:
         import PIL.Image
         import PIL.ImageDraw

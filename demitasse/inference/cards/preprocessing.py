@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +10,9 @@ import numpy as np
 from demitasse.core.paths import reason_of
 from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.graph import filter_net
-from demitasse.inference.cards.card import CHANNELS, MAX_SIDE, Preprocess
-from demitasse.io.data.images.colors import bgr_to_gray
-from demitasse.io.data.images.resize import resize_image
+from demitasse.inference.cards.card import CHANNELS, COMPLETED, MAX_SIDE, Preprocess
+from demitasse.io.data.images.colors import bgr_to_gray, bgr_to_lab, bgr_to_luma
+from demitasse.io.data.images.resize import resize_bicubic, resize_image
 from demitasse.io.data.transform.mean import read_mean
 from demitasse.io.proto import LayerParameter, Phase, TransformationParameter, read_net
 from demitasse.io.weights.npz import read_npy
@@ -28,12 +28,14 @@ class View:
         corner: Offset of the net's input in the resized image: rows from the top, columns from the
             left.
         input: Size of the net's input.
+        pixels: Pixels of the image, uint8, BGR, if the net's input lacks colors. Shape: (3, H, W).
     """
 
     image: tuple[int, int]
     resized: tuple[int, int]
     corner: tuple[int, int]
     input: tuple[int, int]
+    pixels: np.ndarray | None = field(default=None, repr=False, compare=False)
 
     def boxes_in_image(self, boxes: np.ndarray) -> np.ndarray:
         """Return boxes in pixels of the image, clipped to its edges.
@@ -119,7 +121,8 @@ class Preprocessor:
             DataError: The resized image is smaller than the crop, or too large.
         """
         original = (image.shape[1], image.shape[2])
-        resized = self._resized(self._in_order(image))
+        ordered = self._in_order(image)
+        resized = self._resized(ordered)
         size = (resized.shape[1], resized.shape[2])
         top, left, height, width = 0, 0, *size
         if self._parameters.crop:
@@ -134,14 +137,23 @@ class Preprocessor:
                 message, code=ErrorCode.SHAPE_MISMATCH, got=size, expected=(height, width)
             )
         part = resized[:, top : top + height, left : left + width]
-        values = part.astype(np.float32)
+        values = self._converted(part)
         if self._mean is not None:
             values -= self._mean_at(size, top, left, height, width)
         values *= self._scale
-        return PreparedImage(values, View(original, size, (top, left), (height, width)))
+        pixels = ordered if self._parameters.channels in COMPLETED.values() else None
+        return PreparedImage(values, View(original, size, (top, left), (height, width), pixels))
+
+    def _converted(self, image: np.ndarray) -> np.ndarray:
+        """Return the values of the net's channels, float32. Shapes: (3, H, W) -> (C, H, W)."""
+        if self._parameters.channels == "y":
+            return bgr_to_luma(image)[None]
+        if self._parameters.channels == "l":
+            return bgr_to_lab(image)[:1]
+        return image.astype(np.float32)
 
     def _in_order(self, image: np.ndarray) -> np.ndarray:
-        """Return the channels in the net's order."""
+        """Return the channels in the net's order; BGR for luma and lightness."""
         channels = self._parameters.channels
         if channels == "gray":
             return image if len(image) == 1 else bgr_to_gray(image)[None]
@@ -153,8 +165,9 @@ class Preprocessor:
         _, height, width = image.shape
         if self._parameters.resize == "warp":
             return resize_image(image, *self._size)
-        if self._parameters.resize == "short side":
-            factor = self._size[0] / min(height, width)
+        by_factor = self._parameters.resize == "factor"
+        if by_factor or self._parameters.resize == "short side":
+            factor = self._size[0] / (1 if by_factor else min(height, width))
             wanted = [max(1, round(side * factor)) for side in (height, width)]
             if max(wanted) > MAX_SIDE:
                 message = (
@@ -162,7 +175,7 @@ class Preprocessor:
                     f"{wanted[0]} x {wanted[1]}; sides have at most {MAX_SIDE}"
                 )
                 raise DataError(message, code=ErrorCode.LIMIT, got=tuple(wanted))
-            return resize_image(image, *wanted)
+            return (resize_bicubic if by_factor else resize_image)(image, *wanted)
         return image
 
     def _mean_at(self, size: tuple[int, int], top: int, left: int, h: int, w: int) -> np.ndarray:

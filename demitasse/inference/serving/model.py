@@ -329,6 +329,12 @@ class Model:
         if not predicts or not any(spec.name == ANSWER for spec in self.outputs):
             views = []
         elif not views and self._predictor is not None:
+            if self._predictor.card.needs_colors:
+                message = (
+                    f"output {ANSWER!r} of model {self.name!r} has the colors of an image; send "
+                    "images (BYTES), or name other outputs"
+                )
+                raise DataError(message, code=ErrorCode.MISSING, tensor=ANSWER)
             views = _identity_views(arrays[self._predictor.input])
         return PreparedRequest(arrays, views, rows.pop())
 

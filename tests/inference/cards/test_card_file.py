@@ -13,8 +13,13 @@ from hypothesis import strategies as st
 
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.cards import read_card
-from demitasse.inference.cards.card import Anchors
-from demitasse.inference.cards.card_file import FileOverrides, Table, card_from_table
+from demitasse.inference.cards.card import Anchors, ImageOutput
+from demitasse.inference.cards.card_file import (
+    FileOverrides,
+    Table,
+    card_from_table,
+    format_card,
+)
 
 
 def test_a_card_says_what_a_net_needs(model, card):
@@ -99,6 +104,50 @@ def test_what_a_card_cannot_say_is_refused(model, card, changes, fault):
         read_card(folder / "model.toml")
 
 
+@pytest.mark.parametrize(
+    ("preprocess", "rest", "mentions"),
+    [
+        ("size = 8\ncrop = 4", "", "crop"),
+        ('channels = "l"', '[image]\nchannels = "bgr"', ['"bgr"', '"l"']),
+        ('channels = "y"', '[image]\nchannels = "ab"', ['"ab"', '"y"']),
+        ("", '[image]\nchannels = "y"', ['"y"', '"bgr"']),
+        ("", "[image]\nscale = 0", "scale"),
+        ("scale = 0", "", "scale"),
+        ("", "[image]\nmean = [1, 2]", "mean"),
+        ('mean = "net.caffemodel"', "", "mean"),
+        ('resize = "factor"', "", '"factor"'),
+        ('resize = "factor"\nsize = 17', "", "16"),
+        ('resize = "factor"\nsize = [2, 2]', "", '"factor"'),
+    ],
+)
+def test_what_a_card_cannot_say_of_images_is_refused(model, card, preprocess, rest, mentions):
+    folder = model("features", card("image", preprocess=preprocess, rest=rest))
+
+    with expect_error(ConfigError, ErrorCode.INVALID, mentions=mentions):
+        read_card(folder / "model.toml")
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "rest", "expected"),
+    [
+        ("mean = 3\nscale = 0.5", "", ImageOutput("bgr", (3,), (0.5,))),
+        ("mean = 3", '[image]\nchannels = "rgb"', ImageOutput("rgb")),
+        ('channels = "l"\nmean = 50', "", ImageOutput("ab")),
+        ('channels = "y"\nscale = 2', "[image]\nmean = 7", ImageOutput("y", (7,), (2,))),
+    ],
+)
+def test_output_images_are_as_the_input_if_nothing_else_is_said(
+    model, card, preprocess, rest, expected
+):
+    folder = model("features", card("image", preprocess=preprocess, rest=rest))
+
+    read = read_card(folder / "model.toml")
+    (folder / "again.toml").write_text(format_card(read, folder))
+
+    assert read.image == expected
+    assert read_card(folder / "again.toml") == read
+
+
 def test_a_card_without_channels_is_refused(model):
     folder = model("classify", '[model]\ntask = "classify"\nnet = "net.prototxt"\n')
 
@@ -146,18 +195,20 @@ ODD = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=5,
 )
+IMAGE = ("channels", "mean", "scale")
 TABLES = {
     "model": ("net", "weights", "task", "labels", "input", "output", "batch", "name", "source"),
     "preprocess": ("channels", "size", "resize", "crop", "mean", "scale"),
     "classify": ("softmax",),
     "detect": ("threshold", "boxes", "scores", "overlap", "background", "anchors"),
+    "image": IMAGE,
 }
 
 
 @given(data=st.data())
 def test_odd_values_are_refused_and_nothing_worse(data):
     tables = {
-        "model": {"task": "detect"},
+        "model": {"task": data.draw(st.sampled_from(["detect", "image"]))},
         "preprocess": {"channels": "bgr"},
         "detect": {"boxes": "a", "scores": "b", "anchors": {"sizes": [[1]], "steps": [1]}},
     }
@@ -180,15 +231,17 @@ def test_the_guide_names_every_key():
         assert f"`{key}`" in text or f".{key}]`" in text
 
 
-def test_the_card_in_the_guide_can_be_read():
+def test_the_cards_in_the_guide_can_be_read():
     text = (Path(__file__).parents[3] / "docs/run.md").read_text()
-    [shown] = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
-    values = tomllib.loads(shown)
-    del values["model"]["net"], values["model"]["weights"]
+    shown = [tomllib.loads(one) for one in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)]
+    for values in shown:
+        del values["model"]["net"], values["model"]["weights"]
 
-    card = card_from_table(Table(values, "card"), Path("/nowhere"), FileOverrides())
+    tables = [Table(one, "card") for one in shown]
+    cards = [card_from_table(one, Path("/nowhere"), FileOverrides()) for one in tables]
 
-    assert card.preprocess.resize == "short side"
+    assert [one.preprocess.resize for one in cards] == ["short side", "none"]
+    assert cards[1].image.channels == "y"
 
 
 def test_a_card_needs_a_net(model, card):

@@ -2,9 +2,11 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import demitasse as dm
 from demitasse.inference.cards.card import Preprocess
@@ -14,6 +16,7 @@ from demitasse.inference.cards.predictions import Box
 from demitasse.inference.cards.preprocessing import Preprocessor
 from demitasse.inference.cards.published import published_card, similar_cards
 from demitasse.io.data.images.codecs import read_image
+from demitasse.io.data.images.colors import bgr_to_luma
 from demitasse.io.proto import read_net
 
 SQUEEZENET = "squeezenet10_imagenet"
@@ -104,6 +107,30 @@ def test_squeezenet_takes_the_cat_for_a_fox(reference_data):
     wanted = re.findall(r"n\d+ ([^;]+?) [\d.]+(?:;|$)", top)
     assert wanted[0] in best  # the crop is another one than that of the recording
     assert wanted[1] in second
+
+
+def test_fsrcnn_enlarges_a_photo_better_than_a_bicubic_kernel(reference_data, tmp_path):
+    folder = reference_data / "models/fsrcnn_x3"
+    for name, source in (("net.prototxt", "ref_net.prototxt"),
+                         ("net.caffemodel", "snapshot_iter_2546000.caffemodel")):  # fmt: skip
+        shutil.copy(folder / source, tmp_path / name)
+    (tmp_path / "model.toml").write_text(
+        '[model]\nnet = "net.prototxt"\nweights = "net.caffemodel"\ntask = "image"\n'
+        f'[preprocess]\nchannels = "y"\nresize = "none"\nscale = {1 / 255}\n'
+    )
+    photo = Image.open(reference_data / "images/comic.bmp").crop((0, 0, 249, 360))
+    small = photo.resize((83, 120), Image.Resampling.BICUBIC)
+
+    [answer] = dm.load_model(tmp_path).predict(small)
+
+    plain = np.asarray(small.resize(photo.size, Image.Resampling.BICUBIC))
+    made, bicubic, wanted = (
+        bgr_to_luma(one.transpose(2, 0, 1)[::-1])
+        for one in (answer.pixels, plain, np.asarray(photo))
+    )
+    assert made.shape == (358, 247)  # without the first two rows and columns of the photo
+    errors = [np.square(one - wanted[2:, 2:]).mean() for one in (made, bicubic[2:, 2:])]
+    assert errors[0] < 0.9 * errors[1]
 
 
 def test_boxes_of_a_detection_output_are_those_that_opencv_found(reference_data):

@@ -1,6 +1,7 @@
 """The server's paths, what it answers, and what it refuses."""
 
 import asyncio
+import base64
 import io
 import json
 import threading
@@ -173,6 +174,33 @@ def test_images_are_prepared_by_the_card(serving):
     assert outputs["score"]["data"] == [20, 10, 200, 200, 20, 10]
     best = [json.loads(text)["classes"][0] for text in outputs["answer"]["data"]]
     assert [one["label"] for one in best] == ["red", "blue"]
+
+
+@pytest.mark.parametrize("channels", ["bgr", "y"])
+def test_an_image_that_the_net_makes_is_answered(serving, folder, channels):
+    inputs = {"bgr": 3, "y": 1}[channels]
+    net = f"""
+        layer {{ name: "data" type: "Input" top: "data"
+                input_param {{ shape {{ dim: 1 dim: {inputs} dim: 4 dim: 4 }} }} }}
+        layer {{ name: "same" type: "Power" bottom: "data" top: "same" }}"""
+    (folder / "means" / "net.prototxt").write_text(net)
+    card = f'task = "image"\n[preprocess]\nchannels = "{channels}"\n'
+    text = (folder / "means" / "model.toml").read_text()
+    (folder / "means" / "model.toml").write_text(text[: text.index("task")] + card)
+    client = serving()
+    headers, body = write_request(
+        InferRequest([Tensor("data", np.array([png((200, 10, 20), (9, 7))], object))])
+    )
+
+    reply = client.post(INFER, body, headers)
+    bare = client.post(INFER, asked(np.zeros((1, inputs, 4, 4), "f4"), outputs=()))
+
+    outputs = {one["name"]: one for one in reply.json()["outputs"]}
+    made = json.loads(outputs["answer"]["data"][0])["result"]
+    with Image.open(io.BytesIO(base64.b64decode(made["png"]))) as image:
+        assert image.size == (made["width"], made["height"]) == (9, 7)
+        assert image.getpixel((0, 0)) == (200, 10, 20)
+    assert bare.status == (200 if channels == "bgr" else 400)
 
 
 @pytest.mark.parametrize(

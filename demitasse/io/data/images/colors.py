@@ -99,6 +99,48 @@ def bgr_to_lab(image: np.ndarray) -> np.ndarray:
     return np.stack([lightness, 500 * (fx - fy), 200 * (fy - fz)]).astype(np.float32)
 
 
+def lab_to_bgr(image: np.ndarray) -> np.ndarray:
+    """Invert ``bgr_to_lab``; colors outside of sRGB are clipped.
+
+    Shapes: (3, H, W) float32 -> uint8.
+    """
+    lightness, a, b = image.astype(np.float32)
+    dark = lightness <= 903.3 * 0.008856
+    y = np.where(dark, lightness / np.float32(903.3), ((lightness + 16) / 116) ** 3)
+    fy = np.where(dark, 7.787 * y + 16 / 116, (lightness + 16) / 116)
+    fx, fz = fy + a / 500, fy - b / 200
+    x, z = (np.where(f**3 > 0.008856, f**3, (f - 16 / 116) / 7.787) for f in (fx, fz))
+    light = np.tensordot(np.linalg.inv(XYZ), np.stack([x, y, z]) * WHITE[:, None, None], 1)
+    light = light.clip(0, 1)
+    part = np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
+    return to_uint8(255 * part)
+
+
+LUMA = np.array([24.966, 128.553, 65.481], np.float32) / np.float32(255)
+"""Weights of blue, green and red in the luma of BT.601 for video, from 16 to 235."""
+
+CONTRAST = np.float32(255 / 219)
+"""Levels of blue, green and red per level of this luma."""
+
+
+def bgr_to_luma(image: np.ndarray) -> np.ndarray:
+    """Return the luma of BT.601 for video, as MATLAB. Shapes: (3, H, W) uint8 -> (H, W) float32."""
+    return np.tensordot(LUMA, image.astype(np.float32), 1) + np.float32(16)
+
+
+def with_luma(image: np.ndarray, luma: np.ndarray) -> np.ndarray:
+    """Replace the luma of an image, and keep the chroma.
+
+    Args:
+        image: Shape: (3, H, W), uint8.
+        luma: Shape: (H, W), float32.
+
+    Returns:
+        Shape: (3, H, W), uint8.
+    """
+    return to_uint8(image + CONTRAST * (luma - bgr_to_luma(image)))
+
+
 def _shifted(values: np.ndarray) -> np.ndarray:
     """Convert values in units of 1 / 16384 to pixels."""
     return to_uint8((values + (1 << (BITS - 1))) >> BITS)

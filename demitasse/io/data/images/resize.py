@@ -13,11 +13,12 @@ from functools import cache, lru_cache
 import numpy as np
 
 from demitasse.backends.kernels.language import status
-from demitasse.errors import ErrorCode, ShapeError
+from demitasse.core.extras import missing_extra
+from demitasse.errors import DataError, ErrorCode, ShapeError
 from demitasse.io.data.images.colors import to_uint8
 from demitasse.io.data.images.samples import ONE, samples, shares
 
-__all__ = ["MODES", "interpolate", "portable", "resize_image", "resize_values"]
+__all__ = ["MODES", "interpolate", "portable", "resize_bicubic", "resize_image", "resize_values"]
 
 
 def resize_image(
@@ -81,6 +82,31 @@ def resize_values(
     rows = image[:, :, left] * (1 - across) + image[:, :, right] * across
     above, below, down = samples(H, height, step, clamp=False)
     return np.asarray(rows[:, above] * (1 - down)[:, None] + rows[:, below] * down[:, None])
+
+
+def resize_bicubic(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Resize an image by Pillow's bicubic kernel, which is MATLAB's.
+
+    Args:
+        image: Pixels, uint8. Shape: (3, H, W).
+        height: New height, above 0, in pixels.
+        width: New width, above 0, in pixels.
+
+    Returns:
+        The pixels, uint8. Shape: (3, height, width).
+
+    Raises:
+        DataError: Pillow is not installed.
+    """
+    if image.shape[1:] == (height, width):
+        return image
+    try:
+        import PIL.Image
+    except ImportError:
+        raise missing_extra(DataError, "bicubic resizing", "Pillow", "image") from None
+    picture = PIL.Image.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0)))
+    resized = picture.resize((width, height), PIL.Image.Resampling.BICUBIC)
+    return np.asarray(resized).transpose(2, 0, 1)
 
 
 MODES = ("LINEAR", "AREA", "NEAREST", "CUBIC", "LANCZOS4")

@@ -11,6 +11,7 @@ from demitasse.io.data.images.colors import (
     equalize,
     equalize_parts,
     hsv_to_bgr,
+    lab_to_bgr,
     ycrcb_to_bgr,
 )
 from demitasse.io.data.images.resize import interpolate
@@ -74,6 +75,10 @@ def test_gray_and_lab():
 
     lab = cv2.cvtColor(opencv(image).astype(np.float32) / 255, cv2.COLOR_BGR2Lab)
     np.testing.assert_allclose(bgr_to_lab(image), ours(lab), atol=0.5)
+    np.testing.assert_allclose(lab_to_bgr(bgr_to_lab(image)).astype(int), image, atol=1)
+    back = cv2.cvtColor(lab * np.float32([1, 0.5, 0.5]), cv2.COLOR_Lab2BGR) * 255
+    half = bgr_to_lab(image) * np.float32([1, 0.5, 0.5])[:, None, None]
+    np.testing.assert_allclose(lab_to_bgr(half).astype(int), ours(back).round(), atol=2)
 
 
 @pytest.mark.parametrize("size", [(64, 64), (61, 83), (64, 83), (9, 9)])
