@@ -1,5 +1,6 @@
 """The Python in the documentation runs, and its tables are complete."""
 
+import json
 import os
 import re
 import shlex
@@ -24,10 +25,14 @@ from demitasse.core.device import set_device
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
 def python_blocks(name: str) -> str:
     """All Python blocks of a text, one after the other, at their lines."""
     lines, inside = [], False
-    for line in (ROOT / name).read_text(encoding="utf-8").splitlines():
+    for line in read(name).splitlines():
         fence = line.startswith("```")
         inside = line == "```python" if fence else inside
         lines.append("" if fence or not inside else line)
@@ -99,6 +104,15 @@ def test_a_net_is_served():
             code = python_blocks("docs/serving.md").replace("http://127.0.0.1:8000", address)
 
             names = run(code, "docs/serving.md")
+            [curl] = re.findall("^curl --data.*", read("docs/serving.md"), re.MULTILINE)
+            if shutil.which("curl"):
+                command = curl.replace("http://127.0.0.1:8000", address)
+                command = command.replace("squeezenet", "digits").replace(
+                    "photo.jpg", "digits/digit.png"
+                )
+                shown = subprocess.run(shlex.split(command), capture_output=True, check=True)
+                [output] = json.loads(shown.stdout)["outputs"]
+                assert json.loads(output["data"][0])["classes"]
         finally:
             server.terminate()
 
@@ -107,7 +121,7 @@ def test_a_net_is_served():
 
 
 def bash_blocks(name: str) -> list[str]:
-    return re.findall(r"```bash\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)
+    return re.findall(r"```bash\n(.*?)```", read(name), re.DOTALL)
 
 
 @pytest.mark.skipif(MPIRUN is None, reason="mpirun is not there: pip install 'demitasse[mpi]'")

@@ -28,6 +28,7 @@ from demitasse.inference.serving.messages import (
     write_response_parts,
 )
 from demitasse.inference.serving.metrics import METRICS_TYPE, Metrics
+from demitasse.inference.serving.page import drop_page
 from demitasse.inference.serving.parsing import read_request
 from demitasse.version import __version__
 
@@ -167,6 +168,9 @@ class App:
     async def _respond(self, scope: Message, receive: Receive) -> Response:
         content: dict[str, object]
         match scope["path"].strip("/").split("/"):
+            case [""]:
+                _need_method(scope, "GET", "HEAD")
+                return Response(200, *drop_page())
             case ["v2", "models", "stats"] if "stats" not in self._queues:
                 content = {"model_stats": [self._metrics.statistics(one) for one in self._queues]}
             case ["v2", "models", name, "versions", "1", *rest] | ["v2", "models", name, *rest]:
@@ -187,7 +191,7 @@ class App:
                 _need_method(scope, "POST")
                 return _json(200, await self._index(receive))
             case _:
-                raise HTTPError(404, "unknown path; the server's paths begin with /v2")
+                raise HTTPError(404, "unknown path; the server's paths are / and begin with /v2")
         _need_method(scope, "GET", "HEAD")
         return _json(200, content)
 
@@ -268,7 +272,8 @@ class App:
         try:
             await self._receive(body, receive)
             async with asyncio.timeout(self._limits.timeout):
-                return await self._run(queue, body, length)
+                is_image = bool(queue.model.reader.images) and _is_image(body, length, headers)
+                return await self._run(queue, body, length, is_image=is_image)
         except TimeoutError:
             message = f"no result within {self._limits.timeout:g} seconds"
             raise HTTPError(504, message) from None
@@ -308,9 +313,13 @@ class App:
             message = f"requests with {self._held} bytes are in progress already"
             raise HTTPError(503, message, **{"Retry-After": "1", "Connection": "close"})
 
-    async def _run(self, queue: Queue, body: bytearray, json_length: int | None) -> Response:
+    async def _run(
+        self, queue: Queue, body: bytearray, json_length: int | None, *, is_image: bool
+    ) -> Response:
         model, images = queue.model, None
-        if not _is_light(body, json_length):
+        if is_image:
+            request, images = await self._codecs.call(model.reader.image, bytes(body))
+        elif not _is_light(body, json_length):
             request, images = await self._codecs.call(model.reader, body, json_length)
         else:
             request = read_request(memoryview(body), json_length)
@@ -379,6 +388,17 @@ def _is_light(body: bytearray, json_length: int | None) -> bool:
         return False
     head = body[:json_length]
     return b"BYTES" not in head and b"\\" not in head  # texts are read one by one
+
+
+def _is_image(body: bytearray, json_length: int | None, headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether a body is an image file: the client says so, or it is no JSON object."""
+    if json_length is not None:
+        return json_length == 0  # Triton's "raw binary request"
+    kind = headers.get(b"content-type", b"").lower()
+    if kind.startswith(b"image/"):
+        return True
+    first = bytes(body[:64]).lstrip()[:1]
+    return not kind.startswith(b"application/json") and first not in {b"{", b""}
 
 
 def _weight(tensor: Tensor) -> int:

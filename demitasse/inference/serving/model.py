@@ -163,6 +163,12 @@ class RequestReader:
             tensors[index] = replace(tensor, values=np.empty(0, object))
         return replace(request, inputs=tensors), images
 
+    def image(self, content: bytes) -> tuple[InferRequest, dict[str, PreparedImages]]:
+        """Return the request that an image file alone stands for; see ``decode``."""
+        tensors = [Tensor(name, np.array([content], object)) for name in self.images]
+        outputs = {ANSWER: False} if ANSWER in self.outputs else None
+        return self.decode(InferRequest(tensors, outputs))
+
 
 class Runner:
     """A net with its weights, for one thread.

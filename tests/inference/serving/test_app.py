@@ -2,8 +2,10 @@
 
 import asyncio
 import base64
+import hashlib
 import io
 import json
+import re
 import threading
 import time
 
@@ -176,6 +178,62 @@ def test_images_are_prepared_by_the_card(serving):
     assert [one["label"] for one in best] == ["red", "blue"]
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Type": "application/x-www-form-urlencoded"},  # curl --data-binary
+        {"Content-Type": "image/png"},
+        {"Content-Type": "application/octet-stream", LENGTH_HEADER: "0"},  # Triton's raw request
+        {},
+    ],
+)
+def test_a_file_alone_is_an_image(serving, headers):
+    reply = serving().post(INFER, png((200, 10, 20), (9, 7)), headers)
+
+    [output] = reply.json()["outputs"]
+    assert (output["name"], output["shape"]) == ("answer", [1])
+    assert json.loads(output["data"][0])["classes"][0]["label"] == "red"
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b"GIF89a", {}),
+        (b"{}", {"Content-Type": "image/png"}),
+        (png((1, 2, 3)), {"Content-Type": "application/json"}),
+        (png((1, 2, 3)), {LENGTH_HEADER: "5"}),
+        (b"", {}),
+        (b" " * 200, {}),
+    ],
+)
+def test_a_file_that_is_no_image_is_refused(serving, body, headers):
+    client = serving()
+
+    assert client.post(INFER, body, headers).status == 400
+    assert client.post("/v2/models/fixed/infer", body, headers).status == 400
+
+
+def test_a_file_for_a_model_that_takes_no_images_is_refused(serving):
+    assert serving().post("/v2/models/fixed/infer", png((1, 2, 3))).status == 400
+
+
+def test_the_page_runs_its_own_script_alone(serving):
+    reply = serving().get("/")
+
+    page = reply.body.decode()
+    policy = dict(one.split(" ", 1) for one in reply.headers["content-security-policy"].split("; "))
+    assert reply.headers["content-type"] == "text/html; charset=utf-8"
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert policy["default-src"] == policy["base-uri"] == policy["form-action"] == "'none'"
+    assert policy["connect-src"] == "'self'"
+    for tag in ("style", "script"):
+        content = page.split(f"<{tag}>")[1].split(f"</{tag}>")[0]
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert policy[f"{tag}-src"] == f"'sha256-{digest}'"
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")  # nothing from outside
+    assert not re.search(r"innerHTML|insertAdjacent|document\.write|eval\(|\son\w+=|\sstyle=", page)
+
+
 @pytest.mark.parametrize("channels", ["bgr", "y"])
 def test_an_image_that_the_net_makes_is_answered(serving, folder, channels):
     inputs = {"bgr": 3, "y": 1}[channels]
@@ -272,7 +330,8 @@ def test_nan_is_answered_in_binary_alone(serving):
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/", 404),
+        ("GET", "/page.html", 404),
+        ("POST", "/", 405),
         ("GET", "/v2/health", 404),
         ("GET", "/v2/models/none", 404),
         ("POST", "/v2/models/none/infer", 404),
