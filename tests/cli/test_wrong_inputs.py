@@ -248,7 +248,9 @@ def test_a_number_that_is_not_finite_is_wrong_usage(run, arguments, value):
 
 
 MISSING_FILES = """
-run nothing; run nothing a.png; run nothing.caffemodel a.png; run nothing.toml a.png
+run nothing; run nothing a.png; run nothing.onnx a.png; summary nothing.onnx;
+serve nothing.onnx; predict nothing.onnx a.npy -o out; consistency nothing.onnx --devices cpu numpy
+card nothing.onnx; run nothing.caffemodel a.png; run nothing.toml a.png
 run deploy.prototxt a.png --weights nothing; predict nothing a.npy -o out; serve nothing
 card nothing weights; card deploy.prototxt nothing; summary nothing; lint nothing
 draw_net nothing a.svg

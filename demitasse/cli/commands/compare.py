@@ -193,11 +193,13 @@ def consistency_command(
 ) -> None:
     """Compare a net on several devices, layer by layer.
 
-    NET is its prototxt. Exits with 1 if a difference is above --rtol.
+    NET is its prototxt, or an .onnx file, of phase TEST. Exits with 1 if a difference is above
+    --rtol.
     """
     from demitasse.cli.comparison import ComparisonReport
     from demitasse.cli.evaluation import load_weights_into
-    from demitasse.net import Net
+    from demitasse.cli.onnx_models import open_net
+    from demitasse.inference.cards.card_file import ONNX
     from demitasse.testing.comparison import (
         compare,
         compare_training,
@@ -210,11 +212,12 @@ def consistency_command(
     if len(names) < 2:
         message = "--devices needs two or more devices, e.g. --devices cpu cuda:0"
         raise click.UsageError(message)
+    phase = "TEST" if net.suffix == ONNX else phase
     if steps and phase != "TRAIN":
-        message = "--steps needs --phase TRAIN"
+        message = "--steps needs a prototxt, and --phase TRAIN"
         raise click.UsageError(message)
     state: dict[str, Any] = {"level": level or 0, "stages": stages}
-    with Net(net, phase, device=names[0], seed=seed, **state) as made:
+    with open_net(net, phase, device=names[0], seed=seed, **state) as made:
         load_weights_into(made, split_names(weights))
         arrays = random_inputs(made, seed) if inputs is None else read_arrays(inputs)
         found = compare(made, names, arrays)

@@ -52,17 +52,19 @@ def summary_command(
 ) -> None:
     """Show a net's layers, parameters, work and memory.
 
+    NET is a prototxt or an .onnx file.
+
     Work and bytes are those of a forward pass, computed from the shapes: multiply-adds, and the
     bytes that layers read and write.
     """
+    from demitasse.cli.onnx_models import open_net
     from demitasse.cli.timing import capture_status, layer_table
-    from demitasse.net import Net
     from demitasse.net.summary import net_summary, shapes_text, without_split_layers
     from demitasse.plan.report import report
 
     # shapes need no device; --runs does
     where = device if runs else "numpy"
-    with Net(net, phase, device=where, level=level or 0, stages=stages) as made:
+    with open_net(net, phase, device=where, level=level or 0, stages=stages) as made:
         found, memory = net_summary(made), _memory_of(device)
         found["memory"] = asdict(memory)
         if runs:

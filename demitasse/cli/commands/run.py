@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,32 +85,31 @@ def run_command(
 ) -> None:
     """Run a trained net on images and print its predictions.
 
-    MODEL is a model card (.toml), a folder with a card model.toml, a prototxt with --weights, or
-    weights with their prototxt beside them; published weights are recognised. IMAGEs are files,
-    folders, videos (with OpenCV), or - for names on standard input.
+    MODEL is a model card (.toml), a folder with a card model.toml, an .onnx file with its card
+    beside it, a prototxt with --weights, or weights with their prototxt beside them; published
+    weights are recognised. IMAGEs are files, folders, videos (with OpenCV), or - for names on
+    standard input.
 
     Unreadable images are reported on standard error and skipped; the exit code is then 3.
     """
+    from demitasse.cli.onnx_models import as_caffe_files
     from demitasse.cli.run_images import ImageInput, ImageWriter, json_line, read_images, text_lines
     from demitasse.core.paths import check_exists
     from demitasse.core.text import escaped
     from demitasse.errors import DataError
-    from demitasse.inference.cards import load_model
+    from demitasse.inference.cards import Predictor, find_card
+    from demitasse.inference.cards.model_files import ModelFiles
 
     if not images:
         check_exists(model)
         message = "Missing argument 'IMAGE...'."
         raise click.UsageError(message)
     with input_errors():
-        predictor = load_model(
-            model,
-            weights,
-            card=card,
-            labels=labels,
-            mean=mean,
-            device=device,
-            threshold=threshold,
-        )
+        found = find_card(model, weights, card=card, labels=labels, mean=mean)
+        assert found.net is not None
+        with as_caffe_files(ModelFiles(found.net, found.weights, found)) as files:
+            assert files.card is not None
+            predictor = Predictor(files.card, device=device, threshold=threshold)
     shown = read_images(images, predictor.color, every)
     drawings = None if draw is None else ImageWriter(draw)
     classes = None if masks is None else ImageWriter(masks)
@@ -192,6 +193,7 @@ def predict_command(
     (.npy, .npz, .h5). A part is written completely or not at all, and an existing part is not
     written again. demitasse predict --join FOLDER -o FILE joins the parts.
     """
+    from demitasse.cli.onnx_models import as_caffe_files
     from demitasse.cli.progress import line_progress
     from demitasse.inference.cards.model_files import find_model
     from demitasse.inference.prediction import BatchRunner, find_shard, join_parts, make_part
@@ -210,14 +212,16 @@ def predict_command(
     part = find_shard(shard, os.environ)
     if shard.startswith("auto"):
         echo(f"Shard {part}, from {part.where}")
-    with input_errors():
-        runner = BatchRunner(find_model(model, weights), device, output)
-        items = find_items(inputs, runner.net.inputs)
-    with line_progress() as progress:
-        path, made = make_part(
-            out, part, runner, items,
-            batch_size=batch, kind=kind, force=force, progress=progress,
-        )  # fmt: skip
+    with ExitStack() as imported:
+        with input_errors():
+            files = imported.enter_context(as_caffe_files(find_model(model, weights)))
+            runner = BatchRunner(files, device, output)
+            items = find_items(inputs, runner.net.inputs)
+        with line_progress() as progress:
+            path, made = make_part(
+                out, part, runner, items,
+                batch_size=batch, kind=kind, force=force, progress=progress,
+            )  # fmt: skip
     echo(f"{path}: {'made' if made else 'exists already'}")
 
 
@@ -299,10 +303,11 @@ def serve_command(
 ) -> None:
     """Serve trained nets over HTTP, by KServe's protocol, version 2.
 
-    Each MODEL is a card (.toml), a folder with a card model.toml, weights with their prototxt
-    beside them, or one prototxt with --weights; NAME=MODEL sets the name for clients. SIGTERM and
-    Ctrl-C stop the server after the requests under way.
+    Each MODEL is a card (.toml), a folder with a card model.toml, an .onnx file, weights with their
+    prototxt beside them, or one prototxt with --weights; NAME=MODEL sets the name for clients.
+    SIGTERM and Ctrl-C stop the server after the requests under way.
     """
+    from demitasse.cli.onnx_models import as_caffe_files
     from demitasse.inference.cards.model_files import find_model
     from demitasse.inference.serving.app import Limits
     from demitasse.inference.serving.server import ServerConfig, serve
@@ -316,8 +321,6 @@ def serve_command(
     if weights and len(models) > 1:
         message = "--weights needs a single MODEL; give files of weights beside their prototxts"
         raise click.UsageError(message)
-    with input_errors():
-        found = {name: find_model(path, weights) for name, path in named}
     how = ServerConfig(
         host=host,
         port=port,
@@ -328,7 +331,13 @@ def serve_command(
         device=device,
         limits=Limits(max_bytes, timeout),
     )
-    serve(found, how, _print_models)
+    with ExitStack() as imported:
+        with input_errors():
+            found = {
+                name: imported.enter_context(as_caffe_files(find_model(path, weights)))
+                for name, path in named
+            }
+        serve(found, how, _print_models)
 
 
 def _name_and_path(text: str) -> tuple[str, Path]:
@@ -371,7 +380,7 @@ def _show_list(ctx: click.Context, param: click.Parameter, wanted: bool) -> None
 
 @click.command(cls=Command)
 @click.argument("net", type=FILE)
-@click.argument("weights", metavar="WEIGHTS...", nargs=-1, required=True, type=FILE)
+@click.argument("weights", metavar="WEIGHTS...", nargs=-1, type=FILE)
 @click.option(
     "--list",
     is_flag=True,
@@ -438,22 +447,31 @@ def card_command(
 ) -> None:
     """Write a model card, which defines a net's preprocessing and labels for `demitasse run`.
 
-    Published weights are recognised. For other weights, flags give what NET and --train do not
-    define. The card names files relative to its folder; the model is loaded as a check.
+    NET is a prototxt, or an .onnx file without WEIGHTS. Published weights are recognised. For other
+    weights, flags give what NET and --train do not define. The card names files relative to its
+    folder; the model is loaded as a check.
     """
     from demitasse.cli.card_builder import CardRequest, build_card
+    from demitasse.cli.onnx_models import as_caffe_files
     from demitasse.core.atomic import atomic_write
-    from demitasse.inference.cards.card_file import CARD, format_card
+    from demitasse.inference.cards.card_file import CARD, ONNX, format_card
+    from demitasse.inference.cards.model_files import ModelFiles
     from demitasse.inference.cards.predictor import Predictor
 
+    if bool(weights) == (net.suffix == ONNX):
+        message = "WEIGHTS are needed with a prototxt, and not with an .onnx file"
+        raise click.UsageError(message)
     path = out or net.parent / CARD
     if path.exists() and not overwrite:
         message = f"{path} exists; replace it by --overwrite, or give another file by --out"
         raise click.UsageError(message)
-    with input_errors():
-        draft = CardRequest(net, weights, known or "", train, labels, mean, softmax, flags)
+    with input_errors(), as_caffe_files(ModelFiles(net, weights, None)) as files:
+        draft = CardRequest(
+            files.net, files.weights, known or "", train, labels, mean, softmax, flags
+        )
         card, label_file = build_card(draft)
         Predictor(card, device="numpy").net.close()
+        card = replace(card, net=net, weights=weights)
         text = format_card(card, path.parent, label_file)
     with atomic_write(path) as file:
         file.write(text.encode())

@@ -33,6 +33,9 @@ from demitasse.inference.cards.card import (
 CARD = "model.toml"
 """Name of the card in a model's folder."""
 
+ONNX = ".onnx"
+"""Extension of a net in an ONNX file, which has its own weights."""
+
 FORMAT = 1
 """Version of the schema."""
 
@@ -75,6 +78,11 @@ def read_card(path: Path, overrides: FileOverrides | None = None) -> Card:
         ConfigError: The card cannot be read, has an invalid entry, or a file is missing.
     """
     card = card_from_table(parse_card(path), path.parent, overrides or FileOverrides())
+    if card.net is not None and card.net.suffix == ONNX:
+        if card.weights:
+            message = f"[model] net {card.net.name!r} has its own weights; leave weights out"
+            raise ConfigError(message, code=ErrorCode.CONFLICT, field="weights").at(str(path))
+        return card
     if card.net is None or not card.weights:
         lacking = "net" if card.net is None else "weights"
         message = f"[model] {lacking} is missing: a file beside the card, or given to the program"

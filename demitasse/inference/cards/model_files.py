@@ -14,7 +14,7 @@ from demitasse.core.paths import check_exists, is_file, is_folder
 from demitasse.core.text import command_line
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.cards.card import Card
-from demitasse.inference.cards.card_file import CARD, FileOverrides, read_card
+from demitasse.inference.cards.card_file import CARD, ONNX, FileOverrides, read_card
 from demitasse.inference.cards.predictor import (
     Arrays,
     Predictor,
@@ -103,6 +103,8 @@ def find_card(
             message = f"{path} has its own card; omit the published card {card!r}"
             raise ConfigError(message, code=ErrorCode.CONFLICT, field="card", got=card)
         return read_card(_card_in(path) if is_folder(path) else path, overrides)
+    if path.suffix == ONNX:
+        return _onnx_card(path, card, overrides)
     if path.suffix in WEIGHTS:
         if overrides.weights:
             message = f"{path} and {overrides.weights[0]} are both weights; name the net's prototxt"
@@ -131,6 +133,9 @@ def find_model(source: Name, weights: Name | Sequence[Name] = ()) -> ModelFiles:
         assert card is not None
         assert card.net is not None
         return ModelFiles(card.net, card.weights, card)
+    if path.suffix == ONNX:
+        has_card = any(is_file(one) for one in _cards_beside(path))
+        return ModelFiles(path, files, find_card(path, files) if has_card or files else None)
     if path.suffix in WEIGHTS and not files:
         path, files = _net_beside(path), (path,)
     if is_file(path):
@@ -151,6 +156,30 @@ def _published(net: Path, weights: Sequence[Path], card: str, overrides: FileOve
     if known is None:
         raise ConfigError(_unknown_weights(net, weights), code=ErrorCode.UNKNOWN, field="weights")
     return known.card(FileOverrides(net, weights, overrides.labels, overrides.mean))
+
+
+def _cards_beside(model: Path) -> list[Path]:
+    """Return the places of the card of a model's file."""
+    return [model.with_suffix(".toml"), model.with_name(CARD)]
+
+
+def _onnx_card(model: Path, card: str, overrides: FileOverrides) -> Card:
+    """Return the card of an ONNX file: the published one, or one beside the file."""
+    if overrides.weights:
+        message = f"{model} has its own weights; omit {overrides.weights[0]}"
+        raise ConfigError(message, code=ErrorCode.CONFLICT, field="weights")
+    if card:
+        return published_card(card).card(replace(overrides, net=model))
+    for path in _cards_beside(model):
+        if is_file(path):
+            found = read_card(path, overrides)
+            if found.net is not None and found.net.resolve() == model.resolve():
+                return found
+    message = (
+        f"{model} does not say how its images are prepared. Write a card: "
+        f"{command_line('card', model)}"
+    )
+    raise ConfigError(message, code=ErrorCode.MISSING, field="card")
 
 
 def _unknown_weights(net: Path, weights: Sequence[Path]) -> str:

@@ -12,9 +12,11 @@ import numpy as np
 from demitasse.core.deprecated import renamed_arguments
 from demitasse.core.device import Device
 from demitasse.core.log import get_logger
+from demitasse.core.text import command_line
 from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.graph import filter_net
 from demitasse.inference.cards.card import Card
+from demitasse.inference.cards.card_file import ONNX
 from demitasse.inference.cards.outputs import output_decoder
 from demitasse.inference.cards.predictions import Prediction
 from demitasse.inference.cards.preprocessing import PreparedImage, Preprocessor
@@ -72,6 +74,12 @@ class Predictor:
     def __init__(
         self, card: Card, *, device: str | Device | None = None, threshold: float | None = None
     ) -> None:
+        if card.net is not None and card.net.suffix == ONNX:
+            message = (
+                f"got {card.net}, expected a prototxt and weights, which this command writes: "
+                f"{command_line('import', card.net)}"
+            )
+            raise ConfigError(message, code=ErrorCode.UNSUPPORTED, field="net")
         if card.net is None or not card.weights:
             message = "the card names no net or no weights; a predictor needs both"
             raise ConfigError(message, code=ErrorCode.MISSING)

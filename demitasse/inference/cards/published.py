@@ -87,7 +87,8 @@ class PublishedCard:
             ConfigError: A file of the card is missing.
         """
         table = Table(self.values(), f"published card {self.key!r}")
-        folder = overrides.weights[0].parent if overrides.weights else Path()
+        files = [*overrides.weights, *([overrides.net] if overrides.net else [])]
+        folder = files[0].parent if files else Path()
         overrides = replace(overrides, labels=overrides.labels or self.labels(folder))
         return card_from_table(table, folder, overrides, labels_optional=True)
 
