@@ -8,7 +8,7 @@ WORKDIR /source
 RUN python -m venv /opt/demitasse
 COPY pyproject.toml README.md LICENSE ./
 COPY demitasse ./demitasse
-RUN /opt/demitasse/bin/python -m pip install --no-cache-dir ".[image,hdf5,cudnn13]" \
+RUN /opt/demitasse/bin/python -m pip install --no-cache-dir ".[image,hdf5,serve,onnx,cudnn13]" \
     && ln -sf libdnnl.so.3 /opt/demitasse/lib/libdnnl.so \
     && ln -sf libdnnl.so.3 /opt/demitasse/lib/libdnnl.so.3.2
 
@@ -26,5 +26,6 @@ ENV PATH=/opt/demitasse/bin:$PATH \
     DEMITASSE_DEVICE=cuda:0
 USER 1000:1000
 WORKDIR /data
+EXPOSE 8000
 ENTRYPOINT ["demitasse"]
 CMD ["doctor"]

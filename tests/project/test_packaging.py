@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from demitasse import __version__
+from demitasse.cli.root import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -69,3 +70,24 @@ def test_images_install_extras_that_there_are(image):
     [extras] = re.findall(r"\.\[([\w,]+)\]", image.read_text(encoding="utf-8"))
 
     assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
+    assert "serve" in extras
+
+
+def test_the_page_on_docker_builds_and_runs_what_there_is():
+    text = (ROOT / "docs" / "docker.md").read_text(encoding="utf-8")
+    built = dict(re.findall(r"^docker build -f (\S+) -t (\S+) \.$", text, re.MULTILINE))
+
+    runs = re.findall(r"^docker run .* (demitasse(?::\w+)?) (.*)$", text, re.MULTILINE)
+
+    assert {ROOT / file for file in built} == set(IMAGES[:-1])
+    assert {image for image, _ in runs} == set(built.values())
+    assert [arguments.split()[0] for _, arguments in runs] == [
+        "summary", "run", "serve", "train", "serve",
+    ]  # fmt: skip
+    for _, arguments in runs:
+        verb, *rest = arguments.split()
+        cli.get_command(None, verb).make_context(verb, rest, parent=cli.make_context("d", [verb]))
+    for file in built:
+        image = (ROOT / file).read_text(encoding="utf-8")
+        assert "EXPOSE 8000" in image
+        assert {"serve", "onnx"} <= set(re.search(r"\.\[([\w,]+)\]", image)[1].split(","))
