@@ -20,6 +20,9 @@ COMPLETED = {"y": "y", "ab": "l"}
 MAX_SIDE = 16_384
 """Longest side of a resized image, in pixels."""
 
+MAX_AREA = 1 << 25
+"""Largest image that keeps its proportions when it is resized, in pixels: 33.5 million."""
+
 
 @dataclass(frozen=True)
 class Preprocess:

@@ -10,7 +10,7 @@ import numpy as np
 from demitasse.core.paths import reason_of
 from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.graph import filter_net
-from demitasse.inference.cards.card import CHANNELS, COMPLETED, MAX_SIDE, Preprocess
+from demitasse.inference.cards.card import CHANNELS, COMPLETED, MAX_AREA, MAX_SIDE, Preprocess
 from demitasse.io.data.images.colors import bgr_to_gray, bgr_to_lab, bgr_to_luma
 from demitasse.io.data.images.resize import resize_bicubic, resize_image
 from demitasse.io.data.transform.mean import read_mean
@@ -169,10 +169,11 @@ class Preprocessor:
         if by_factor or self._parameters.resize == "short side":
             factor = self._size[0] / (1 if by_factor else min(height, width))
             wanted = [max(1, round(side * factor)) for side in (height, width)]
-            if max(wanted) > MAX_SIDE:
+            if max(wanted) > MAX_SIDE or wanted[0] * wanted[1] > MAX_AREA:
                 message = (
                     f"the image is {height} x {width} pixels (height x width), which would become "
-                    f"{wanted[0]} x {wanted[1]}; sides have at most {MAX_SIDE}"
+                    f"{wanted[0]} x {wanted[1]}; sides have at most {MAX_SIDE}, and images at most "
+                    f"{MAX_AREA} pixels"
                 )
                 raise DataError(message, code=ErrorCode.LIMIT, got=tuple(wanted))
             return (resize_bicubic if by_factor else resize_image)(image, *wanted)

@@ -164,7 +164,7 @@ class RequestReader:
         return replace(request, inputs=tensors), images
 
     def image(self, content: bytes) -> tuple[InferRequest, dict[str, PreparedImages]]:
-        """Return the request that an image file alone stands for; see ``decode``."""
+        """Return the request whose only input is an image file; see ``decode``."""
         tensors = [Tensor(name, np.array([content], object)) for name in self.images]
         outputs = {ANSWER: False} if ANSWER in self.outputs else None
         return self.decode(InferRequest(tensors, outputs))

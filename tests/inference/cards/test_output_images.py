@@ -8,7 +8,7 @@ from expect_error import expect_error
 from PIL import Image as Pillow
 
 import demitasse as dm
-from demitasse.errors import ConfigError, ErrorCode
+from demitasse.errors import ConfigError, DataError, ErrorCode
 from demitasse.inference.cards import Image
 from demitasse.inference.cards.predictions import draw_prediction
 from demitasse.io.data.images.codecs import decode_image
@@ -114,6 +114,14 @@ def test_luma_that_is_enlarged_has_an_enlarged_image(load):
     assert answer.pixels.shape == other.pixels.shape == (80, 80, 3)
     np.testing.assert_allclose(answer.pixels[10, 10], PIXELS[0, 0], atol=1)
     np.testing.assert_allclose(other.pixels[70, 70], PIXELS[1, 1], atol=1)
+
+
+@pytest.mark.parametrize("size", [(1500, 1500), (2, 5000)])
+def test_images_that_would_become_too_large_are_refused(load, size):
+    predictor = load(np.eye(3), 'channels = "bgr"\nresize = "factor"\nsize = 16')
+
+    with expect_error(DataError, ErrorCode.LIMIT):
+        predictor.predict(np.zeros(size, np.uint8))
 
 
 def test_colours_get_the_lightness_of_the_image(load):
