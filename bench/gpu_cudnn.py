@@ -10,14 +10,14 @@ from gpu_times import timed
 from demitasse import Net
 from demitasse.backends import ops
 from demitasse.backends.cupy.library.convolutions import Convolution
-from demitasse.backends.cupy.library.cudnn_library import cudnn, status
+from demitasse.backends.cupy.library.cudnn_library import status
 from demitasse.backends.step import Declined
 from demitasse.backends.windows import ConvGeometry
 from demitasse.core.config import settings
 from demitasse.core.device import Device
 from demitasse.io.proto import NetParameter, parse_text
 
-__all__ = ["convolutions", "facts", "not_finite"]
+__all__ = ["convolutions", "not_finite"]
 
 LAYERS = {
     # name: samples, channels, size, outputs, kernel, stride, pad, groups
@@ -31,22 +31,13 @@ LAYERS = {
 APPENDED = {"": {}, " + bias": {"bias": True}, " + bias + ReLU": {"bias": True, "relu": True}}
 
 WAYS = {
-    "float32": {},
-    "float32, timed": {"cudnn_autotune": True},
-    "TF32": {"tf32": True},
-    "TF32, timed": {"tf32": True, "cudnn_autotune": True},
-    "TF32, in any order": {"tf32": True, "deterministic": False},
+    "float32": {"tf32": "off"},
+    "float32, timed": {"tf32": "off", "cudnn_autotune": True},
+    "TF32": {"tf32": "auto"},
+    "TF32, timed": {"tf32": "auto", "cudnn_autotune": True},
+    "TF32, in any order": {"tf32": "auto", "deterministic": False},
 }
 """Settings to measure with."""
-
-
-def facts(device: Device, dry: bool) -> dict[str, Any]:
-    """Versions of the frontend and the library, and how it describes the GPU."""
-    del device
-    found: dict[str, Any] = vars(status())
-    if not dry:
-        found = {**found, "device": cudnn().create_device_properties(0).serialize()}
-    return found
 
 
 def ours(device: Device, sizes: tuple[int, ...]) -> Net:
@@ -115,7 +106,7 @@ def against(device: Device, net: Net, convolution: Convolution) -> dict[str, Any
         "maps": conv.gpu_data(), "image": data.gpu_diff(), "weight": weight.gpu_diff(),
     }[convolution.result]  # fmt: skip
     if convolution.relu:
-        wanted = wanted.clip(0)
+        wanted = wanted * (wanted > 0)
     arrays = {"image": data.gpu_data(), "weight": weight.gpu_data(), "maps": conv.gpu_diff()}
     arrays[convolution.result] = wanted * 0
     with device.backend.enter():
@@ -140,6 +131,8 @@ def against(device: Device, net: Net, convolution: Convolution) -> dict[str, Any
 def not_finite(device: Device, dry: bool) -> dict[str, Any]:
     """What cuDNN's ReLU after a convolution makes of NaN and minus infinity; Caffe's makes NaN."""
     del dry
+    if not status().loaded:
+        return {"none": status().reason}
     cupy = import_module("cupy")
     net = ours(device, (2, 4, 8, 4, 1, 1, 0, 1))
     convolution = Convolution("maps", geometry(net), "float32", bias=True, relu=True)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
+from nets import NETS as NETS_OF_PEERS
 
 from demitasse import Net
 from demitasse.core.device import Device
@@ -122,7 +123,15 @@ def residual(batch: int, scale: int = 1) -> str:
     return text.pool("mean", 32, 1, "AVE").ip("ip", 10).loss()
 
 
-NETS = {"lenet": lenet, "caffenet": caffenet, "windows": windows, "residual": residual}
+def googlenet(batch: int, scale: int = 1) -> str:
+    """GoogLeNet, one of the nets that are compared with peers."""
+    return NETS_OF_PEERS["googlenet"](batch, True, scale)
+
+
+NETS = {
+    "lenet": lenet, "caffenet": caffenet, "windows": windows, "residual": residual,
+    "googlenet": googlenet,
+}  # fmt: skip
 
 
 def fill(net: Net, seed: int = 0) -> Net:

@@ -10,11 +10,9 @@ import gpu_nets
 from demitasse.backends.cupy.library.cublas import Product
 from demitasse.backends.cupy.library.engine import Engine
 from demitasse.blob import Blob
-from demitasse.core.config import settings
 from demitasse.core.device import Device
-from demitasse.training import Solver
 
-__all__ = ["budgets", "layers", "overheads", "products", "steps", "tf32", "traffic"]
+__all__ = ["layers", "overheads", "products", "traffic"]
 
 
 def timed(device: Device, work: Callable[[], Any], repeats: int) -> float:
@@ -119,33 +117,6 @@ def products(device: Device, dry: bool) -> dict[str, float]:
     return found
 
 
-def steps(device: Device, dry: bool) -> dict[str, Any]:
-    """Forward, backward and whole iterations, in milliseconds."""
-    found: dict[str, Any] = {}
-    for name, batch, scale in gpu_nets.cases(dry):
-        repeats = 2 if dry else (100 if batch * scale < 100 else 20)
-        solver = gpu_nets.solver_of(name, device, batch, scale)
-        net = solver.net
-        found[f"{name} {batch}"] = {
-            "forward": timed(device, net.forward, repeats) / 1e3,
-            "backward": timed(device, net.backward, repeats) / 1e3,
-            "iteration": timed(device, lambda s=solver: s.step(1), repeats) / 1e3,
-            "iteration, not recorded": _queued_iteration(device, solver, repeats) / 1e3,
-            "forward, host": queued(device, net.forward, repeats) / 1e3,
-            "backward, host": queued(device, net.backward, repeats) / 1e3,
-            "steps": [type(s).__name__ if s else None for s in net.plan.steps()],
-            "bytes of blobs": net.structure.memory_used,
-        }
-        if hasattr(device.backend, "pools"):
-            found[f"{name} {batch}"]["memory"] = device.backend.pools.facts()
-    return found
-
-
-def _queued_iteration(device: Device, solver: Solver, repeats: int) -> float:
-    with settings.override(cuda_graphs="off"):
-        return timed(device, lambda: solver.step(1), repeats)
-
-
 def layers(device: Device, dry: bool) -> dict[str, Any]:
     """Each layer of CaffeNet, forward and backward, in milliseconds."""
     name, batch, scale = list(gpu_nets.cases(dry))[-1]
@@ -159,40 +130,4 @@ def layers(device: Device, dry: bool) -> dict[str, Any]:
         if net.structure.layer_need_backward[index]:
             backward = timed(device, lambda i=index: net.backward(i, i), 3)
             found[layer]["backward"] = backward / 1e3
-    return found
-
-
-def budgets(device: Device, dry: bool) -> dict[str, float]:
-    """CaffeNet's iteration in milliseconds, by how much memory a convolution may use at once."""
-    engine, found = device.backend.engine, {}
-    if not isinstance(engine, Engine):
-        return found
-    name, batch, scale = list(gpu_nets.cases(dry))[-1]
-    before = engine.column_budget
-    try:
-        for power in (20, 24) if dry else (25, 26, 27, 28, 29, 30, 31):
-            engine.column_budget = 1 << power
-            solver = gpu_nets.solver_of(name, device, batch, scale)
-            found[f"{1 << power >> 20} MiB"] = timed(device, lambda s=solver: s.step(1), 5) / 1e3
-    finally:
-        engine.column_budget = before
-    return found
-
-
-def tf32(device: Device, dry: bool) -> dict[str, Any]:
-    """The same iteration with TF32 products; in a thread, since handles keep their mode."""
-    import threading
-
-    found: dict[str, Any] = {}
-
-    def work() -> None:
-        with settings.override(tf32=True):
-            found.update(products(device, dry))
-            name, batch, scale = list(gpu_nets.cases(dry))[-1]
-            solver = gpu_nets.solver_of(name, device, batch, scale)
-            found["iteration"] = timed(device, lambda: solver.step(1), 3 if dry else 10) / 1e3
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
     return found

@@ -42,7 +42,7 @@ DEVICE_HEADS = (Head.HEAD_AT_GPU, Head.SYNCED)
 
 
 class Watch:
-    """Which guard knows the states of the memories that share this watch.
+    """Name of the guard that knows the states of the memories that share this watch.
 
     Attributes:
         guard: The guard of the last replay; None since a memory has changed its state, its array

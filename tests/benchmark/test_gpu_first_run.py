@@ -1,0 +1,50 @@
+"""The first run on a GPU, rehearsed on the stand-in: sections that pass, hang, crash and fail."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run sections; return the exit code and the lines of the report."""
+    if shutil.which("g++") is None:
+        pytest.skip("no g++ to compile the kernels for the host")
+    report = tmp_path / "report.jsonl"
+
+    def run(*names):
+        only = [word for name in names for word in ("--only", name)]
+        command = [sys.executable, "bench/gpu_first_run.py", "--stand-in", "--out", report, *only]
+        done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True)
+        return done.returncode, [json.loads(line) for line in report.read_text().splitlines()]
+
+    return run
+
+
+def test_a_section_is_measured_once(run):
+    code, [line] = run("random words")
+    assert (code, line["status"], line["result"]) == (0, "passed", {"count": 1000})
+
+    assert run("random words") == (0, [line])
+
+
+def test_sections_that_end_badly_do_not_stop_the_others(run):
+    code, lines = run("hangs", "crashes", "fails", "copies in an iteration")
+
+    assert code == 1
+    assert [(line["section"], line["status"]) for line in lines] == [
+        ("hangs", "timed out"),
+        ("crashes", "crashed"),
+        ("fails", "failed"),
+        ("copies in an iteration", "passed"),
+        ("hangs, launch blocking", "timed out"),
+        ("crashes, launch blocking", "crashed"),
+        ("fails, launch blocking", "failed"),
+    ]
+    assert "a check that fails" in lines[2]["printed"]
