@@ -128,15 +128,22 @@ KERNEL stored_statistics(const Real* __restrict__ sum_of_means,
 }
 
 // normalised = (x - mean) / deviation, where it is to be kept, and y is what follows makes of it;
-// y may be x.
+// y may be x. stored: mean and deviation are the running sums, as stored_statistics takes them, and
+// factor is their factor.
 KERNEL normalise(const Stored* x, const Real* __restrict__ mean, const Real* __restrict__ deviation,
-                 AFTER_ARRAYS, Stored* y, Real* normalised, Index count, Index channels, Index plane,
-                 Index keep, AFTER_NUMBERS) {
+                 const Real* __restrict__ factor, AFTER_ARRAYS, Stored* y, Real* normalised,
+                 Index count, Index channels, Index plane, Index keep, Index stored, Real eps,
+                 AFTER_NUMBERS) {
   const bool whole = aligned(x, y, normalised);
   AFTER
   each_in_channels(count, channels, plane, [&](Index i, Index c, auto lanes) {
     Pack pack = load(x, i, whole, lanes);
-    const Real centre = mean[c], width = deviation[c];
+    Real centre = mean[c], width = deviation[c];
+    if (stored) {
+      const Real scale = factor[0] == 0 ? (Real)0 : 1 / factor[0];
+      centre = centre * scale;
+      width = sqrt(width * scale + eps);
+    }
     for (int k = 0; k < lanes.number; ++k) pack.lane[k] = (pack.lane[k] - centre) / width;
     if (keep) store(normalised, i, whole, lanes, pack);
     for (int k = 0; k < lanes.number; ++k) pack.lane[k] = after.value(c, pack.lane[k]);
