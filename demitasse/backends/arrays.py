@@ -11,9 +11,6 @@ import numpy as np
 
 from demitasse.core.frozen_struct import FrozenStruct
 
-__all__ = ["Array", "ChannelSlice", "Event", "PrivateLayout", "address", "aligned", "give_back"]
-
-
 Array = Any  # an array of some namespace; shapes live in docstrings
 
 LARGE_PAGE = 2 << 20

@@ -8,8 +8,6 @@ from typing import Protocol
 
 from demitasse.backends.arrays import Array
 
-__all__ = ["Collective", "Connector", "DeviceCollective"]
-
 
 class Collective(Protocol):
     """A group that exchanges arrays; all members call the same methods in the same order.

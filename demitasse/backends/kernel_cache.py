@@ -21,9 +21,6 @@ from demitasse.core.hashing import BYTES, keyed_hash, same_keyed_hash
 from demitasse.core.log import get_logger
 from demitasse.core.paths import real_path
 
-__all__ = ["LRUCache", "folder", "read_code", "write_code"]
-
-
 log = get_logger(__name__)
 
 OTHERS = stat.S_IWGRP | stat.S_IWOTH

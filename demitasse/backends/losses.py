@@ -6,8 +6,6 @@ Source: Caffe, ``SoftmaxWithLossLayer::get_normalizer`` in
 
 from __future__ import annotations
 
-__all__ = ["loss_divisor"]
-
 
 def loss_divisor(
     normalization: str, batch: int, labels: int, *, some_ignored: bool

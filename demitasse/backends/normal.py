@@ -15,8 +15,6 @@ from typing import Any
 
 from demitasse.backends.arrays import Array
 
-__all__ = ["gelu", "gelu_slope"]
-
 SERIES = (
     0.9704512045660766,
     -0.7517088168395706,

@@ -13,8 +13,6 @@ from demitasse.errors import DeviceError, ErrorCode
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["GROUP", "class_of", "distribution", "entry_points_by_name", "load", "warn_once"]
-
 GROUP = "demitasse.backends"
 
 

@@ -12,8 +12,6 @@ import numpy as np
 from demitasse.backends.arrays import Array
 from demitasse.core.frozen_struct import FrozenStruct
 
-__all__ = ["ImageBatch", "Upload", "Uploader"]
-
 
 class ImageBatch(FrozenStruct):
     """Cropped records, with the mean, scale and mirroring that the device applies.

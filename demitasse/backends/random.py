@@ -15,8 +15,6 @@ import numpy as np
 
 from demitasse.core.frozen_struct import FrozenStruct
 
-__all__ = ["MASK", "WORDS_PER_BLOCK", "Draw", "bits", "block", "stream_of", "uniform"]
-
 WORDS_PER_BLOCK = 8  # of 32 bits: four of 64, the low half of each first
 ROUNDS = 10
 MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)

@@ -11,8 +11,6 @@ from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from typing import ClassVar, Protocol
 
-__all__ = ["NotRecorded", "Recorder", "Recording"]
-
 
 class NotRecorded(Exception):  # noqa: N818 - not an error: the work is done without
     """Work cannot be recorded; the message is the reason."""

@@ -17,8 +17,6 @@ import numpy as np
 
 from demitasse.errors import ErrorCode, ShapeError
 
-__all__ = ["Bins", "Region", "bins", "bins_between", "grid_samples", "widened"]
-
 Span = tuple[int, int]
 
 

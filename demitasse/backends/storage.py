@@ -11,11 +11,6 @@ from typing import Literal
 
 import numpy as np
 
-__all__ = [
-    "ARRAYS", "STORAGES", "Stored", "array_dtype", "count_overflows", "nan_of", "narrowed",
-    "widen_into",
-]  # fmt: skip
-
 Stored = Literal["float", "half", "bfloat16"]
 """Storage of a net's values on a device; "float" is the compute dtype."""
 

@@ -14,8 +14,6 @@ from demitasse.backends.numpy.backend import NumpyBackend
 from demitasse.backends.step import Lowerings
 from demitasse.errors import DeviceError, ErrorCode
 
-__all__ = ["ReadonlyBackend", "StrictBackend"]
-
 
 class ReadonlyBackend(NumpyBackend):
     """For tests: portable layers and updates only, on views that must not be written."""

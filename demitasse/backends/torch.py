@@ -18,8 +18,6 @@ from demitasse.backends.arrays import Array
 from demitasse.backends.base import Backend
 from demitasse.errors import DeviceError, ErrorCode, OutOfMemoryError
 
-__all__ = ["TorchBackend"]
-
 
 class TorchBackend(Backend):
     """One device of PyTorch, without its automatic differentiation.

@@ -13,8 +13,6 @@ from typing import Protocol, runtime_checkable
 from demitasse.backends.arrays import Array
 from demitasse.core.frozen_struct import FrozenStruct
 
-__all__ = ["Piece", "PreparedUpdate", "QueuedUpdateKernels", "Update", "UpdateKernels"]
-
 
 @dataclass(frozen=True)
 class Update:

@@ -18,8 +18,6 @@ import numpy as np
 from demitasse.backends.ops import Conv
 from demitasse.errors import ErrorCode, ShapeError
 
-__all__ = ["ConvGeometry", "Shape", "Window"]
-
 Shape = tuple[int, ...]
 
 

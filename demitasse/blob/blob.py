@@ -23,8 +23,6 @@ from demitasse.errors import DeviceError, ErrorCode, NetError, ShapeError
 from demitasse.io.proto import BlobProto, BlobShape, floats, set_floats, stored_shape
 from demitasse.memory import Head, SyncedMemory
 
-__all__ = ["Blob", "VersionCounter", "host_array", "is_on"]
-
 PART = 1 << 20
 """Elements copied at a time from values that may be in a file."""
 

@@ -14,8 +14,6 @@ from demitasse.backends.arrays import Array
 from demitasse.blob.blob import Blob
 from demitasse.memory import Head, SyncedMemory
 
-__all__ = ["Distribution", "distribution"]
-
 BINS = 30
 """Bars of a histogram."""
 

@@ -37,15 +37,6 @@ except ImportError:  # Windows
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-__all__ = [
-    "atomic_write",
-    "is_partial_name",
-    "locked_folder",
-    "partial_folder",
-    "partial_name",
-    "put_in_place",
-]
-
 ABANDONED = 600
 """Seconds without a change after which an incomplete file counts as abandoned."""
 

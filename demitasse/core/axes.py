@@ -11,8 +11,6 @@ from typing import Any
 
 from demitasse.errors import ErrorCode, ShapeError
 
-__all__ = ["LEGACY", "MAX_AXES", "Axes", "checked_shape", "flat_list", "shape_string"]
-
 MAX_AXES = 32
 MAX_COUNT = 1 << 47
 """Largest number of elements in a blob."""

@@ -18,16 +18,6 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 from typing import Any, TypeVar, cast
 
-__all__ = [
-    "adopt_renamed_overrides",
-    "deprecated_attribute",
-    "deprecated_names",
-    "install_old_module_names",
-    "log_once",
-    "renamed_arguments",
-    "warn_once",
-]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _warned: set[str] = set()

@@ -7,8 +7,6 @@ from typing import TypeVar
 
 from demitasse.errors import DemitasseError, ErrorCode
 
-__all__ = ["lacks_extra", "missing_extra"]
-
 Error = TypeVar("Error", bound=DemitasseError)
 
 

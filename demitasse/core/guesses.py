@@ -7,8 +7,6 @@ from types import ModuleType
 
 from demitasse.core.text import suggestion
 
-__all__ = ["BLOB", "MODULE", "NET", "SOLVER", "attribute_error"]
-
 NET: Mapping[str, str] = {
     "add_module": "write the layer in the prototxt, or with demitasse.NetSpec",
     "compile": "make a demitasse.Solver",

@@ -17,8 +17,6 @@ try:
 except ImportError:  # a Python built without it
     from hashlib import blake2b
 
-__all__ = ["BYTES", "digest", "keyed_hash", "same_keyed_hash", "sha256"]
-
 BYTES = 32
 """Size of a digest, of a keyed hash and of its key."""
 

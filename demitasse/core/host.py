@@ -17,16 +17,6 @@ from pathlib import Path
 
 from demitasse.core.text import bytes_text
 
-__all__ = [
-    "HostMemory",
-    "check_size",
-    "cores",
-    "host_memory",
-    "limited_to",
-    "process_peak",
-    "quota",
-]
-
 CGROUP_MOUNT = Path("sys/fs/cgroup")
 
 UNLIMITED = 1 << 60

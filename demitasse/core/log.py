@@ -19,18 +19,6 @@ from demitasse.core.config import settings
 from demitasse.core.text import escaped
 from demitasse.errors import ConfigError, ErrorCode
 
-__all__ = [
-    "GlogFormatter",
-    "JsonFormatter",
-    "Writer",
-    "get_logger",
-    "json_ready",
-    "number",
-    "start_logging",
-    "stop_logging",
-    "stop_propagation",
-]
-
 ROOT = "demitasse"
 LETTERS = {"DEBUG": "D", "INFO": "I", "WARNING": "W", "ERROR": "E", "CRITICAL": "F"}
 GLOG_LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from demitasse.errors import DemitasseError, OutOfMemoryError
 
-__all__ = ["MEMORY_ERRORS", "located_memory_error", "memory_errors_at", "with_location"]
-
 Explain = Callable[[Exception], Exception]
 
 MEMORY_ERRORS = (OutOfMemoryError, MemoryError, OSError)

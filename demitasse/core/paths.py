@@ -13,22 +13,6 @@ from pathlib import Path
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, DataError, ErrorCode
 
-__all__ = [
-    "check_exists",
-    "code_of",
-    "is_file",
-    "is_folder",
-    "read_bytes",
-    "read_failure",
-    "read_text",
-    "real_path",
-    "reason_of",
-    "regular_file",
-    "resolve_path",
-    "rooted_path",
-    "similar_file",
-]
-
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """Error numbers of a missing file."""
 

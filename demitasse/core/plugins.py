@@ -22,8 +22,6 @@ from demitasse.errors import ConfigError, ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["import_plugins"]
-
 _imported: set[tuple[str, Path]] = set()
 _lock = threading.RLock()
 

@@ -14,16 +14,6 @@ from demitasse.core.config import settings
 from demitasse.core.host import cores
 from demitasse.errors import DeviceError, ErrorCode
 
-__all__ = [
-    "Pool",
-    "Uninterrupted",
-    "check_interrupt",
-    "check_startable",
-    "no_threads",
-    "start",
-    "wanted_threads",
-]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -29,18 +29,6 @@ from demitasse.core.paths import read_bytes, regular_file
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, ErrorCode
 
-__all__ = [
-    "SettingsFile",
-    "distrust",
-    "nearest_files",
-    "parse_toml",
-    "settings_file",
-    "trust",
-    "trust_list",
-    "trusted_files",
-    "working_folder",
-]
-
 log = logging.getLogger(__name__)
 
 NAMES = {"demitasse.toml": (), "pyproject.toml": ("tool", "demitasse")}

@@ -24,8 +24,6 @@ from demitasse.core.deprecated import log_once, warn_once
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, ErrorCode
 
-__all__ = ["Settings", "Value", "check_variables", "seed", "settings"]
-
 log = logging.getLogger(__name__)
 
 _PREFIX_BYTES = os.fsencode(PREFIX)

@@ -10,8 +10,6 @@ from typing import Any
 from demitasse.core.text import read_size
 from demitasse.errors import ConfigError, ErrorCode
 
-__all__ = ["CURRENT_NAMES", "MOST_THREADS", "OTHER_VARIABLES", "PREFIX", "TABLE", "Setting"]
-
 PREFIX = "DEMITASSE_"
 """Prefix of the environment variables."""
 

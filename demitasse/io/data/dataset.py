@@ -25,8 +25,6 @@ from demitasse.io.data.threads import THREADS
 from demitasse.io.data.transform.mean import compute_mean, read_mean
 from demitasse.io.proto import write_binary
 
-__all__ = ["Dataset", "DatasetOptions", "make_dataset", "read_dataset"]
-
 log = get_logger(__name__)
 
 LABELS, MEAN = "labels.txt", "mean.binaryproto"

@@ -14,8 +14,6 @@ from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-__all__ = ["COMPILED", "load"]
-
 COMPILED = Path(__file__).with_name("caffe.binpb")
 
 

@@ -199,9 +199,6 @@ class NarrowCall(ChannelCall):
         return NarrowConvolution(self._lines, self._x, self.operands.then)
 
 
-__all__ = ["TransposedCall", "TransposedGradientCall", "TransposedKernels", "transposed_kernels"]
-
-
 @dataclass(frozen=True)
 class TransposedKernels:
     """Name of the code that computes the gradients.
