@@ -29,7 +29,7 @@ from demitasse.backends.kernels.norm.images import (
     image_loop_values,
     summed,
 )
-from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 
 
 class FactorFields(Struct):
@@ -105,7 +105,7 @@ def takes(images: Images, width: int) -> bool:
     return bool(width) and images.fits(width) and images.block % width == 0
 
 
-class ChannelFactors:
+class ChannelFactors(TunedKernel):
     """y = max(x * factor + offset, 0), channel by channel; NaN stays.
 
     Args:
@@ -118,6 +118,8 @@ class ChannelFactors:
     Raises:
         ValueError: Channels fill no whole vectors, or the blocks differ.
     """
+
+    kernel = "factors"
 
     def __init__(
         self,
@@ -161,11 +163,6 @@ class ChannelFactors:
     def __call__(self, source: np.ndarray, target: np.ndarray) -> None:
         """Write ``target``; both are the memories that ``images`` describes."""
         self._arguments.run(self._kernel, self.tuning.threads, {"x": source, "y": target})
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"factors llvm:{self.tuning.instructions}"
 
 
 class GateFields(Struct):
@@ -262,7 +259,7 @@ def _write_gradient(module: Any, name: str, width: int, *, adds: bool, rest: boo
     k.done()
 
 
-class _Planes:
+class _Planes(TunedKernel):
     """A kernel that walks over the planes of images and of their gates.
 
     Args:
@@ -274,6 +271,8 @@ class _Planes:
     Raises:
         ValueError: Channels have no vectors, or pixels do not follow each other.
     """
+
+    kernel = "gates"
 
     def __init__(self, images: Images, tuning: Tuning, *, gradient: bool, adds: bool) -> None:
         self.tuning, width = tuning, tuning.width
@@ -287,11 +286,6 @@ class _Planes:
     def _run(self, **arrays: np.ndarray | None) -> None:
         """Run the kernel over these arrays; None for an absent array."""
         self._arguments.run(self._kernel, self.tuning.threads, {**arrays, "walk.sums": None})
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"gates llvm:{self.tuning.instructions}"
 
 
 class Gates(_Planes):

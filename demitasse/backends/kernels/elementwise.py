@@ -35,7 +35,7 @@ from demitasse.backends.kernels.language.words import (
     minimum,
 )
 from demitasse.backends.kernels.math_functions import exp, exp_less_one, log_one_more
-from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 from demitasse.core.frozen_struct import FrozenStruct
 
 FEWEST_EACH = 1 << 15
@@ -524,7 +524,7 @@ def _summed(
     return value if y is None else choose(load(y) > zero, value, zero)
 
 
-class AddReluScatter:
+class AddReluScatter(TunedKernel):
     """Sum of gradients, 0 where ReLU's output is 0, written to all targets.
 
     Args:
@@ -535,6 +535,8 @@ class AddReluScatter:
         relu: True to mask with ReLU's output.
         total: True to write the sum, too, in the sources' layout.
     """
+
+    kernel = "handed on"
 
     def __init__(
         self, rows: Rows, sources: int, targets: int, tuning: Tuning, *, relu: bool, total: bool
@@ -582,8 +584,3 @@ class AddReluScatter:
         places = zip(self._names, arrays, self._firsts, strict=True)
         each = {name: array[first:] if first else array for name, array, first in places}
         self._arguments.run(self._kernel, self._threads, each)
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"handed on llvm:{self.tuning.instructions}"

@@ -30,7 +30,7 @@ from demitasse.backends.kernels.language.words import (
     minimum,
     root,
 )
-from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 
 FEWEST_EACH = 1 << 13
 """Elements of a thread at least."""
@@ -125,7 +125,7 @@ def takes(images: Images, width: int) -> bool:
     return bool(width) and images.has_runs(width) and images.is_even
 
 
-class L2Normalize:
+class L2Normalize(TunedKernel):
     """y = s x / sqrt(sum of x^2 + eps), the sum over the channels of a pixel.
 
     Args:
@@ -139,6 +139,8 @@ class L2Normalize:
     Raises:
         ValueError: Channels fill no whole vectors of a block, or rows do not follow each other.
     """
+
+    kernel = "lengths"
 
     def __init__(self, images: Images, eps: float, tuning: Tuning) -> None:
         n, c, h, w = images.shape
@@ -169,8 +171,3 @@ class L2Normalize:
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         """Write ``y``, which may be ``x``; both lie as ``images`` says."""
         self._arguments.run(self._kernel, self._threads, {"x": x, "y": y})
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"lengths llvm:{self.tuning.instructions}"

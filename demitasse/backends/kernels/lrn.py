@@ -25,7 +25,7 @@ from demitasse.backends.kernels.language.structs import (
     Struct,
 )
 from demitasse.backends.kernels.language.words import FLOAT, Vector, Word, chunk, fma, root
-from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 
 BETA = 0.75
 """The exponent that kernels have: two square roots and a division."""
@@ -211,7 +211,7 @@ def takes(images: Images, size: int, beta: float, width: int) -> bool:
     return whole and beta == BETA and size // 2 <= width
 
 
-class LocalResponse:
+class LocalResponse(TunedKernel):
     """y = x * (k + alpha / size * sum of squares of ``size`` neighbours) ** -0.75.
 
     Args:
@@ -227,6 +227,8 @@ class LocalResponse:
     Raises:
         ValueError: Channels fill no whole vectors, or windows are too wide.
     """
+
+    kernel = "lrn"
 
     def __init__(self, images: Images, size: int, alpha: float, k: float, tuning: Tuning) -> None:
         width = tuning.width
@@ -290,11 +292,6 @@ class LocalResponse:
         """
         each = {"x": source, "dy": dy, "dx": dx, "scratch": scratch}
         self._arguments[1].run(self._kernels[1], self.tuning.threads, each)
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"lrn llvm:{self.tuning.instructions}"
 
 
 WIDEST = 15
@@ -488,7 +485,7 @@ def takes_within(images: Images, size: int, beta: float, width: int) -> bool:
     return whole and beta == BETA and size <= WIDEST
 
 
-class WithinResponse:
+class WithinResponse(TunedKernel):
     """y = x * (k + alpha / size^2 * sum of squares of ``size`` by ``size`` pixels) ** -0.75.
 
     Args:
@@ -504,6 +501,8 @@ class WithinResponse:
     Raises:
         ValueError: Channels fill no whole vectors, or windows are too wide.
     """
+
+    kernel = "lrn within"
 
     def __init__(self, images: Images, size: int, alpha: float, k: float, tuning: Tuning) -> None:
         width = tuning.width
@@ -564,8 +563,3 @@ class WithinResponse:
         """
         each = {"x": source, "y": dx, "dy": dy, "scratch": scratch}
         self._arguments.run(self._kernels[1], self.tuning.threads, each)
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"lrn within llvm:{self.tuning.instructions}"

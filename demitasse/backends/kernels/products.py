@@ -24,7 +24,7 @@ from demitasse.backends.kernels.language.words import (
     minimum,
 )
 from demitasse.backends.kernels.math_functions import sigmoid, tanh
-from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 
 ROWS = {4: {1: 16, 2: 12, 3: 8, 4: 6}, 8: {1: 8, 2: 6, 3: 4}, 16: {1: 16, 2: 14, 3: 9}}
 """Floats of a vector -> vectors of a panel -> rows whose sums fit into the registers, with a row of
@@ -383,7 +383,7 @@ def _vectors_at_once(width: int, rows: int, vectors: int) -> int:
     return max(n for n in range(1, most + 1) if vectors % n == 0)
 
 
-class FewRows:
+class FewRows(TunedKernel):
     """y = x W^T + b, and an epilogue; NaN stays.
 
     Args:
@@ -398,6 +398,8 @@ class FewRows:
     Raises:
         ValueError: There are too many rows, or the panels are no whole vectors.
     """
+
+    kernel = "few rows"
 
     def __init__(
         self,
@@ -449,11 +451,6 @@ class FewRows:
         offsets = self._none if offsets is None else offsets
         each = {"x": x, "y": y, "weight": weight, "offsets": offsets}
         self._arguments.run(self._kernel, self.threads, each)
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"few rows llvm:{self.tuning.instructions}"
 
 
 WIDEST = 3

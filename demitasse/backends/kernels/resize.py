@@ -27,7 +27,7 @@ from demitasse.backends.kernels.language.words import (
     high_product,
     pair_sums,
 )
-from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 
 BITS = 11
 """Bits of an interpolation weight; the weights of two neighbours add up to 1 << BITS."""
@@ -278,7 +278,7 @@ def takes(images: Images, width: int) -> bool:
     return bool(width) and images.has_runs(width)
 
 
-class Interpolation:
+class Interpolation(TunedKernel):
     """Each pixel of the result from four of the source, the corners from the corners.
 
     Args:
@@ -291,6 +291,8 @@ class Interpolation:
     Raises:
         ValueError: Channels fill no whole vectors of a block, or the blocks differ.
     """
+
+    kernel = "interpolation"
 
     def __init__(
         self, x: Images, y: Images, cut: tuple[int, int], part: tuple[int, int], tuning: Tuning
@@ -336,11 +338,6 @@ class Interpolation:
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         """Write ``y``; both are the memories that the images describe."""
         self._arguments.run(self._kernel, self._threads, {"x": x, "y": y})
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"interpolation llvm:{self.tuning.instructions}"
 
 
 def _neighbours(size: int, count: int, before: int, stride: int) -> tuple[np.ndarray, np.ndarray]:

@@ -34,7 +34,7 @@ from demitasse.backends.kernels.language.words import (
     minimum,
     transposed,
 )
-from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 from demitasse.backends.regions import Bins
 
 FEWEST_EACH = 1 << 12
@@ -159,7 +159,7 @@ def takes(images: Images, width: int) -> bool:
     return bool(width) and images.has_runs(width)
 
 
-class RegionMaxima:
+class RegionMaxima(TunedKernel):
     """The largest value of each channel in each bin, and 0 in an empty one. NaN stays.
 
     Args:
@@ -171,6 +171,8 @@ class RegionMaxima:
     Raises:
         ValueError: Channels fill no whole vectors of a block.
     """
+
+    kernel = "region maxima"
 
     def __init__(self, x: Images, regions: int, pooled: tuple[int, int], tuning: Tuning) -> None:
         if not takes(x, tuning.width):
@@ -213,11 +215,6 @@ class RegionMaxima:
             name: np.ascontiguousarray(table, np.int64) for name, table in bins._asdict().items()
         }
         self._arguments.run(self._kernel, self._threads, {"x": x, "y": y, **tables})
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"region maxima llvm:{self.tuning.instructions}"
 
 
 REGION_MEANS_FEWEST_EACH = 1 << 10
@@ -290,7 +287,7 @@ def _region_means_write(module: Any, name: str, width: int) -> None:
     k.done()
 
 
-class RegionMeans:
+class RegionMeans(TunedKernel):
     """Bin (i, j) of output d from channel (d G + i) G + j of an image; 0 in an empty one.
 
     Args:
@@ -302,6 +299,8 @@ class RegionMeans:
     Raises:
         ValueError: The channels are not those of whole outputs.
     """
+
+    kernel = "region means"
 
     def __init__(
         self, shape: tuple[int, ...], regions: int, pooled: tuple[int, int], tuning: Tuning
@@ -347,8 +346,3 @@ class RegionMeans:
         self._arguments.run(
             self._kernel, self._threads, {"x": x, "y": y, "counts": counts, **tables}
         )
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"region means llvm:{self.tuning.instructions}"

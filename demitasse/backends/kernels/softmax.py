@@ -33,7 +33,7 @@ from demitasse.backends.kernels.language.words import (
     minimum,
 )
 from demitasse.backends.kernels.math_functions import exp
-from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 
 MOST = 32
 """Greatest number of classes; with more classes, a vector can hold a row's classes."""
@@ -108,7 +108,7 @@ def takes(rows: int, length: int, width: int) -> bool:
     return rows >= width and length <= MOST
 
 
-class SmallAxisSoftmax:
+class SmallAxisSoftmax(TunedKernel):
     """Softmax of rows; a row that holds NaN or infinity is NaN.
 
     Args:
@@ -120,6 +120,8 @@ class SmallAxisSoftmax:
     Raises:
         ValueError: Rows are too few, or too long.
     """
+
+    kernel = "rows"
 
     def __init__(self, rows: int, length: int, tuning: Tuning, images: int | None = None) -> None:
         if not takes(rows, length, tuning.width):
@@ -137,11 +139,6 @@ class SmallAxisSoftmax:
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         """Write ``y``, another array than ``x``. Shapes: (images * rows * length,)."""
         self._arguments.run(self._kernel, self._threads, {"x": x, "y": y})
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"rows llvm:{self.tuning.instructions}"
 
 
 FEWEST_NAN_EACH = 1 << 15
@@ -197,7 +194,7 @@ def _write_nan_rows(module: Any, name: str, width: int) -> None:
     k.done()
 
 
-class NanRows:
+class NanRows(TunedKernel):
     """Writes NaN into every row of results whose row holds NaN or infinity.
 
     Args:
@@ -205,6 +202,8 @@ class NanRows:
         length: Elements of a row.
         tuning: The kernel's vectors and threads.
     """
+
+    kernel = "NaN"
 
     def __init__(self, rows: int, length: int, tuning: Tuning) -> None:
         self.tuning, self._kernel = tuning, _nan_kernel(tuning.width)
@@ -216,8 +215,3 @@ class NanRows:
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         """Look at the rows of ``x``; write to those of ``y``, which lie as they do."""
         self._arguments.run(self._kernel, self._threads, {"x": x, "y": y})
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"NaN llvm:{self.tuning.instructions}"

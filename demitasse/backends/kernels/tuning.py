@@ -129,19 +129,32 @@ class Tuning:
         )
 
 
-@dataclass(frozen=True)
-class ConvSchedule:
-    """A convolution over two axes, by a kernel of one kind.
+class TunedKernel:
+    """A kernel of one kind, or its schedule.
 
     Attributes:
         kernel: Name of the kind.
-        op: The convolution.
-        x: The images' shape, (N, C, H, W).
-        y: The outputs' shape, (N, M, OH, OW).
-        tuning: The kernels' vectors and threads, and how much they work on at a time.
+        tuning: The kernel's vectors and threads, and how much they work on at a time.
     """
 
     kernel: ClassVar[str]
+    tuning: Tuning
+
+    @property
+    def code(self) -> str:
+        """Name of the code, with the processor's instructions."""
+        return f"{self.kernel} llvm:{self.tuning.instructions}"
+
+
+@dataclass(frozen=True)
+class ConvSchedule(TunedKernel):
+    """A convolution over two axes.
+
+    Attributes:
+        op: The convolution.
+        x: The images' shape, (N, C, H, W).
+        y: The outputs' shape, (N, M, OH, OW).
+    """
 
     op: ops.Conv
     x: tuple[int, ...]
@@ -152,8 +165,3 @@ class ConvSchedule:
     def width(self) -> int:
         """Channels of a vector."""
         return self.tuning.width
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"{self.kernel} llvm:{self.tuning.instructions}"

@@ -40,7 +40,7 @@ from demitasse.backends.kernels.norm.images import (
     summed,
     sums_size,
 )
-from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 
 
 class ForwardFields(Struct):
@@ -139,7 +139,7 @@ def _join(k: Kernel, f: ForwardFields, plane: Plane, numbers: Counts, own: Word)
             plane.store(k, value, target + plane.channels)
 
 
-class Normalization:
+class Normalization(TunedKernel):
     """y = (x - mean) / sqrt(variance + eps) * factor + offset, and perhaps max(y, 0); NaN stays.
 
     Mean and variance are those of each channel in the batch.
@@ -159,6 +159,8 @@ class Normalization:
     Raises:
         ValueError: Channels fill no whole vectors, or pixels do not follow each other.
     """
+
+    kernel = "norm"
 
     def __init__(self, images: Images, eps: float, tuning: Tuning, *, relu: bool) -> None:
         self.images, self.eps, self.tuning, self.relu = images, eps, tuning, relu
@@ -200,11 +202,6 @@ class Normalization:
         }  # fmt: skip
         for kernel in self._kernels:
             self._arguments.run(kernel, self.tuning.threads, each)
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"norm llvm:{self.tuning.instructions}"
 
 
 class PlaneFields(Struct):
@@ -253,7 +250,7 @@ def _planes_write(module: Any, name: str, width: int) -> None:
     k.done()
 
 
-class PlaneNorm:
+class PlaneNorm(TunedKernel):
     """y = (x - mean) / (sqrt(variance) + eps), of each channel of each image; NaN stays.
 
     Args:
@@ -267,6 +264,8 @@ class PlaneNorm:
     Raises:
         ValueError: Channels fill no whole vectors, or pixels do not follow each other.
     """
+
+    kernel = "plane norm"
 
     def __init__(self, images: Images, eps: float, tuning: Tuning) -> None:
         self.tuning, self._kernel = tuning, _kernel(tuning.width)
@@ -283,8 +282,3 @@ class PlaneNorm:
         """Write ``y``, which may be ``x``; both are memories that ``images`` describes."""
         each: dict[str, np.ndarray | None] = {"x": x, "y": y, "walk.sums": None}
         self._arguments.run(self._kernel, self.tuning.threads, each)
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"plane norm llvm:{self.tuning.instructions}"

@@ -10,7 +10,7 @@ from functools import cached_property
 from demitasse.backends import ops
 from demitasse.backends.kernels.images import first_channels
 from demitasse.backends.kernels.products import ROWS
-from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 from demitasse.backends.step import Declined
 
 __all__ = ["PANEL", "WIDEST", "PointwiseSchedule", "limits_pay", "plan_pointwise"]
@@ -24,7 +24,7 @@ WIDEST = 2048
 
 
 @dataclass(frozen=True)
-class PointwiseSchedule:
+class PointwiseSchedule(TunedKernel):
     """A pointwise convolution. Threads divide the pixels, and where these are few the filters too.
 
     Attributes:
@@ -32,6 +32,8 @@ class PointwiseSchedule:
         y: The output's shape, (N, M, H, W).
         tuning: The kernel's vectors and threads.
     """
+
+    kernel = "pointwise"
 
     x: tuple[int, ...]
     y: tuple[int, ...]
@@ -83,11 +85,6 @@ class PointwiseSchedule:
         """Superfluous multiplications per number of the output."""
         filters = len(self.panels) * PANEL * self.width / self.y[1]
         return (self.waste * filters - 1) * self.x[1]
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"pointwise llvm:{self.tuning.instructions}"
 
 
 FLOAT_BYTES = 4

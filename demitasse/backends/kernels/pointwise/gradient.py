@@ -35,7 +35,7 @@ from demitasse.backends.kernels.language.words import (
     minimum,
 )
 from demitasse.backends.kernels.products import WIDEST, multiply, split_columns
-from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 
 ROWS = {4: 4, 8: 4, 16: 8}
 """Floats of a vector -> channels whose sums are in registers, with those of a panel of filters."""
@@ -199,7 +199,7 @@ def _write_sums(module: Any, name: str, width: int, vectors: int) -> None:
     k.done()
 
 
-class PointwiseGradient:
+class PointwiseGradient(TunedKernel):
     """The gradients of filters and bias.
 
     Filters lie in blocks of a vector's, and of so many channels of theirs, channel after channel.
@@ -213,6 +213,8 @@ class PointwiseGradient:
     Raises:
         ValueError: The images are not in blocks of a vector's channels, pixel behind pixel.
     """
+
+    kernel = "pointwise"
 
     def __init__(self, x: Images, y: Images, tuning: Tuning, *, bias: bool) -> None:
         if not (lies_in_vectors(x, tuning.width) and lies_in_vectors(y, tuning.width)):
@@ -269,11 +271,6 @@ class PointwiseGradient:
         if bias is not None:
             each["bias"] = bias
         self._arguments.run(self._kernel, self.tuning.threads, each)
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"pointwise llvm:{self.tuning.instructions}"
 
 
 def lies_in_vectors(images: Images, width: int) -> bool:

@@ -16,7 +16,7 @@ from demitasse.backends.kernels.language.structs import RUNTIME, Address, Argume
 from demitasse.backends.kernels.language.words import Word, chunk, minimum
 from demitasse.backends.kernels.math_functions import tanh
 from demitasse.backends.kernels.recurrence.cells import CELLS, LEARNING, MOST_ROWS, write
-from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 
 FEWEST_EACH = 1 << 16
 """Multiplications of a step for each thread at least: to meet others takes as long as these."""
@@ -177,13 +177,15 @@ def _write(module: Any, name: str, width: int) -> None:
     k.done()
 
 
-class Squashing:
+class Squashing(TunedKernel):
     """x = tanh(x).
 
     Args:
         count: How many numbers there are.
         tuning: The kernel's vectors and threads.
     """
+
+    kernel = "tanh"
 
     def __init__(self, count: int, tuning: Tuning) -> None:
         self.tuning, self._kernel = tuning, _output_kernel(tuning.width)
@@ -193,8 +195,3 @@ class Squashing:
     def __call__(self, x: np.ndarray) -> None:
         """Compute all of them."""
         self._arguments.run(self._kernel, self._threads, {"x": x})
-
-    @property
-    def code(self) -> str:
-        """Name of the code, with the processor's instructions."""
-        return f"tanh llvm:{self.tuning.instructions}"
