@@ -246,6 +246,18 @@ def parse_shapes(
     return found
 
 
+def shape_option(help_text: str, metavar: str = "BLOB=N,C,H,W") -> Decorator:
+    """Return the flag ``--shape``, whose shapes a command gets as ``shapes``."""
+    return click.option(
+        "--shape",
+        "shapes",
+        callback=parse_shapes,
+        multiple=True,
+        metavar=metavar,
+        help=help_text,
+    )
+
+
 def gpu_numbers(text: str) -> list[int]:
     """Return the numbers of the GPUs in a flag.
 

@@ -20,7 +20,7 @@ from demitasse.cli.options import (
     FLOAT,
     Function,
     device_option,
-    parse_shapes,
+    shape_option,
     split_names,
     state_options,
     weights_option,
@@ -81,14 +81,7 @@ def _batch(_ctx: click.Context, _param: click.Parameter, text: str) -> Any:
     help="Batch size: a number, any (dynamic), as in NET (fixed), or any if NET allows (auto).",
 )
 @click.option("--any_size", is_flag=True, help="Allow any height, width and batch size of images.")
-@click.option(
-    "--shape",
-    "shapes",
-    callback=parse_shapes,
-    multiple=True,
-    metavar="BLOB=N,C,H,W",
-    help="Shape of an input, in place of NET's; any other blob becomes an input.",
-)
+@shape_option("Shape of an input, in place of NET's; any other blob becomes an input.")
 @click.option(
     "--opset", type=int, default=17, show_default=True, help="Version of ONNX's operators."
 )
@@ -243,14 +236,7 @@ def _export_dict(done: Exported | TorchExported) -> dict[str, Any]:
 @click.argument("model", type=FILE)
 @click.argument("prototxt", type=FILE, required=False)
 @click.argument("caffemodel", type=FILE, required=False)
-@click.option(
-    "--shape",
-    "shapes",
-    callback=parse_shapes,
-    multiple=True,
-    metavar="INPUT=N,C,H,W",
-    help="Shape of an input, in place of MODEL's.",
-)
+@shape_option("Shape of an input, in place of MODEL's.", "INPUT=N,C,H,W")
 @click.option(
     "--batch", type=click.IntRange(min=1), help="Batch size. [default: MODEL's, or 1 if dynamic]"
 )

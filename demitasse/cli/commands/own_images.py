@@ -18,7 +18,7 @@ from demitasse.cli.options import (
     FloatRange,
     json_option,
     overwrite_option,
-    parse_shapes,
+    shape_option,
     state_options,
 )
 from demitasse.cli.render import print_json
@@ -240,14 +240,7 @@ def _need_new(files: list[Path], *, overwrite: bool) -> None:
 @click.option(
     "--out", "-o", type=FOLDER, help="Folder of the files. [default: the folder of TRAIN_VAL]"
 )
-@click.option(
-    "--shape",
-    "shapes",
-    callback=parse_shapes,
-    multiple=True,
-    metavar="BLOB=N,C,H,W",
-    help="Shape of an input, in place of that of the data.",
-)
+@shape_option("Shape of an input, in place of that of the data.")
 @replace_option
 @state_options
 def deploy_command(

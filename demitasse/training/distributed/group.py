@@ -70,16 +70,20 @@ class Communicator(Collective, Protocol):
     local_rank: int
     timeout: float
 
-    def allgather_bytes(self, note: bytes, timeout_factor: float = 1.0) -> list[bytes]:
+    def allgather_bytes(self, note: bytes) -> list[bytes]:
         """Return the notes of all processes, by rank; a barrier.
 
         Args:
             note: At most 256 bytes.
-            timeout_factor: Multiplies ``timeout``.
         """
 
     def broadcast_object(self, value: Value, timeout_factor: float = 1.0) -> Value:
-        """Return the value of process 0: plain Python values and arrays."""
+        """Return the value of process 0: plain Python values and arrays.
+
+        Args:
+            value: The value of this process.
+            timeout_factor: Multiplies ``timeout``.
+        """
 
     def abort(self, code: int) -> None:
         """End all processes at once, this process included, if the library can."""
@@ -91,8 +95,7 @@ class LocalCommunicator:
     rank, size, name = 0, 1, "one process"
     local_rank, timeout, in_threads = 0, math.inf, True
 
-    def allgather_bytes(self, note: bytes, timeout_factor: float = 1.0) -> list[bytes]:
-        del timeout_factor
+    def allgather_bytes(self, note: bytes) -> list[bytes]:
         return [note]
 
     def broadcast_object(self, value: Value, timeout_factor: float = 1.0) -> Value:

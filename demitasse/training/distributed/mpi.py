@@ -244,13 +244,13 @@ class Mpi:
             self._watchdog.arm(self.timeout, message)
 
     @_raises_lost_process
-    def allgather_bytes(self, note: bytes, timeout_factor: float = 1.0) -> list[bytes]:
+    def allgather_bytes(self, note: bytes) -> list[bytes]:
         own = np.frombuffer(note[:NOTE].ljust(NOTE, b"\0"), np.uint8).copy()
         table = np.zeros((self.size + 1, NOTE), np.uint8)  # row 0 is an error message
         if self.rank == 0:
             table[1] = own
             coming = [self._comm.Irecv(table[1 + r], r, NOTES) for r in range(1, self.size)]
-            late = self._wait(coming, self.timeout * timeout_factor)
+            late = self._wait(coming, self.timeout)
             if late:
                 text = _late((1 + i for i in late), self.timeout).message.encode()[:NOTE]
                 table[0, : len(text)] = np.frombuffer(text, np.uint8)
@@ -259,7 +259,7 @@ class Mpi:
         else:
             sent = [self._comm.Isend(own, 0, NOTES)]
             got = [self._comm.Irecv(table, 0, TABLE)]
-            if self._wait([*sent, *got], self.timeout * timeout_factor * LATER):
+            if self._wait([*sent, *got], self.timeout * LATER):
                 raise _late([0], self.timeout)
         wrong = table[0].tobytes().rstrip(b"\0")
         if wrong:

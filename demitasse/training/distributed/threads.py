@@ -97,8 +97,8 @@ class ThreadCommunicator:
         self._exchange, self.rank, self.size = exchange, rank, exchange.size
         self.local_rank, self.timeout = rank, exchange.timeout
 
-    def allgather_bytes(self, note: bytes, timeout_factor: float = 1.0) -> list[bytes]:
-        notes = self._all(note, list, timeout_factor)
+    def allgather_bytes(self, note: bytes) -> list[bytes]:
+        notes = self._all(note, list)
         return [bytes(note) for note in notes if isinstance(note, bytes)]
 
     def broadcast_object(self, value: Value, timeout_factor: float = 1.0) -> Value:
