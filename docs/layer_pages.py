@@ -8,11 +8,11 @@ from pathlib import Path
 
 from backend_support import BACKENDS, support
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from layer_examples import EXAMPLES
 from message_tables import field_tables
 
 from demitasse.io.proto import LayerParameter
 from demitasse.layers.metadata import ALWAYS, FAMILIES, METADATA, LayerMetadata, canonical_type
-from demitasse.layers.metadata.examples import EXAMPLES
 from demitasse.layers.registry import CATALOG
 
 FOLDER = "reference/layers"

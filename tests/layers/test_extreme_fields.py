@@ -13,12 +13,12 @@ from example_nets import example_net
 from expect_error import expect_error
 from fields import is_repeated
 from google.protobuf.descriptor import FieldDescriptor as Field
+from layer_examples import EXAMPLES
 
 from demitasse import Net
 from demitasse.errors import DemitasseError, DeviceError, ErrorCode
 from demitasse.io.proto import LayerParameter, NetParameter
 from demitasse.layers.metadata import METADATA, layer_metadata
-from demitasse.layers.metadata.examples import EXAMPLES
 from demitasse.testing.conformance.file_cases import FILES
 
 resource = pytest.importorskip("resource", reason="limits of memory need a Unix")

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from example_nets import example_net
+from layer_examples import EXAMPLES
 
 from demitasse import Net
 from demitasse.io.proto import LayerParameter, parse_text
 from demitasse.layers import layer_class, register_layer, unregister
 from demitasse.layers.base import Exactly, Layer
 from demitasse.layers.metadata import ALWAYS, IN_PLACE, METADATA, LayerMetadata, layer_metadata
-from demitasse.layers.metadata.examples import EXAMPLES
 from demitasse.testing import make_layer
 from demitasse.testing.conformance.file_cases import FILES
 from demitasse.testing.layer_cases import (

@@ -11,22 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from backend_support import BACKENDS, lowered_by, support
 from goldens import golden_layers
+from layer_examples import EXAMPLES
 
 from demitasse import Net
 from demitasse.backends.onednn import status
 from demitasse.io.proto import LayerParameter, NetParameter, parse_text
 from demitasse.layers.base import Layer
 from demitasse.layers.metadata import FAMILIES, METADATA, canonical_type, layer_metadata
-from demitasse.layers.metadata.examples import EXAMPLES
 from demitasse.layers.registry import CATALOG
 from demitasse.testing import make_layer
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-with pytest.MonkeyPatch.context() as path:
-    path.syspath_prepend(str(DOCS))
-    from backend_support import BACKENDS, lowered_by, support
-
 NAMES = sorted(METADATA)
 KERNELS_ALONE = {"AbsVal", "BNLL", "Clip", "ELU", "Exp", "MVN", "Power", "ReLU6", "Swish"}
 """Types that have no Step on ``cpu`` but those of kernels that are made at run time."""

@@ -1,8 +1,9 @@
 """The nets in which the examples of the layer types stand."""
 
+from layer_examples import EXAMPLES
+
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.layers.metadata import METADATA
-from demitasse.layers.metadata.examples import EXAMPLES
 
 
 def example_net(name: str) -> NetParameter:

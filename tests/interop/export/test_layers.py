@@ -7,10 +7,10 @@ from exporting import message, net
 from goldens import error, golden_layers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layer_examples import EXAMPLES
 
 from demitasse.errors import ErrorCode, NetError
 from demitasse.interop.onnx_export.converters import CONVERTERS
-from demitasse.layers.metadata.examples import EXAMPLES
 
 MAPS = {"x": (2, 6, 7, 5)}
 UNLIKE_RANDOM = {

@@ -6,13 +6,13 @@ import sys
 import numpy as np
 import pytest
 from expect_error import expect_error
+from layer_examples import EXAMPLES
 
 from demitasse import Layer, Solver
 from demitasse.errors import ErrorCode, SnapshotError
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text, read_binary
 from demitasse.io.proto.caffe_pb2 import SolverState
 from demitasse.layers.metadata import METADATA
-from demitasse.layers.metadata.examples import EXAMPLES
 from demitasse.layers.registry import CATALOG, layer_class
 from demitasse.layers.user_layer import UserLayer
 from demitasse.testing.conformance.file_cases import FILES, LABELS, ROWS
