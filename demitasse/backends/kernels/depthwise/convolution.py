@@ -230,11 +230,6 @@ class DepthwiseConvolution:
         }
         self._arguments.run(self._kernel, self.strips.tuning.threads, each)
 
-    @property
-    def code(self) -> str:
-        """Name of the code."""
-        return self.strips.code
-
 
 PIXELS = {4: 7, 8: 6, 16: 7}
 """Floats of a vector -> pixels whose sums fit into registers, with the columns of a row of taps."""

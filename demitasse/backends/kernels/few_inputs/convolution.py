@@ -198,11 +198,6 @@ class DirectConvolution:
         each = {"bands.x.at": source, "bands.y.at": target, "bands.scratch": scratch}
         self._arguments.run(self._kernel, self.banding.tuning.threads, each)
 
-    @property
-    def code(self) -> str:
-        """Name of the code."""
-        return self.banding.code
-
 
 LEAST = -float(np.finfo(np.float32).max)
 """Initial value of MAX pooling, as in Caffe."""
@@ -441,8 +436,3 @@ class DirectGradient:
             weight[some] = part[: banding.taps].T
             if bias is not None:
                 bias[some] = part[-1]
-
-    @property
-    def code(self) -> str:
-        """Name of the code."""
-        return self.banding.code

@@ -175,8 +175,3 @@ class NarrowConvolution:
             "offsets": self._none if offsets is None else offsets,
         }
         self._arguments.run(self._kernel, self.lines.tuning.threads, each)
-
-    @property
-    def code(self) -> str:
-        """Name of the code."""
-        return self.lines.code

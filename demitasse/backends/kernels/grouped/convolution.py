@@ -272,8 +272,3 @@ class GroupedConvolution:
             "offsets": self._none if offsets is None else offsets,
         }
         self._arguments.run(self._kernel, self.parts.tuning.threads, each)
-
-    @property
-    def code(self) -> str:
-        """Name of the code."""
-        return self.parts.code

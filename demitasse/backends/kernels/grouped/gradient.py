@@ -246,8 +246,3 @@ class GroupedGradient:
         weight[: np.prod(shape)].reshape(shape)[self._order] = self.sums.transpose(0, 4, 2, 1, 3)
         if bias is not None:
             bias[self._order] = self._bias
-
-    @property
-    def code(self) -> str:
-        """Name of the code."""
-        return self.parts.code

@@ -304,11 +304,6 @@ class WinogradConvolution:
         for call in self._calls:
             call.run(self._kernel, self.tiling.threads, each)
 
-    @property
-    def code(self) -> str:
-        """Name of the code."""
-        return self.tiling.code
-
 
 POOLED = 2
 """Rows and columns of the windows that are pooled; tiles have whole ones of them."""

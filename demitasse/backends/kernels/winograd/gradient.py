@@ -165,11 +165,6 @@ class TiledGradient:
     def _add_up(self, bias: np.ndarray) -> None:
         bias[...] = self._offsets[:, : self.tiling.filters].sum(axis=0)
 
-    @property
-    def code(self) -> str:
-        """Name of the code."""
-        return self.tiling.code
-
 
 class WinogradGradient(TiledGradient):
     """The gradients of a convolution's weights and bias.

@@ -136,7 +136,7 @@ class DirectGradientCall(FilterGradientCall):
         from demitasse.backends.kernels.few_inputs.convolution import DirectGradient
 
         self._kernel = DirectGradient(banding, dy, bias=operands.bias is not None)
-        super().__init__(engine, operands, self._kernel.code)
+        super().__init__(engine, operands, banding.code)
 
     @property
     def kept_bytes(self) -> int:
@@ -288,7 +288,7 @@ class TransposedGradientCall(KernelCall):
         self.operands, self._banding = operands, banding
         self._kernel = DirectGradient(banding, images, bias=False)
         self._transposed = aligned(banding.y[1] * banding.taps)
-        super().__init__(engine, operands.arguments, self._kernel.code)
+        super().__init__(engine, operands.arguments, banding.code)
 
     @property
     def kept_bytes(self) -> int:
