@@ -70,6 +70,20 @@ def test_single_precision():
     np.testing.assert_allclose(got.data, want.data, rtol=1e-6)
 
 
+def test_memory_that_comes_back_as_another_type():
+    updates, memory = Updates(HostEngine()), np.empty((3, 100))
+    for dtype in ("float32", "float64", "float32"):
+        data, diff, history = (row.view(dtype)[:100] for row in memory)
+        data[:], diff[:], history[:] = RNG.normal(size=(3, 100))
+        got = Piece(Update("SGD", rate=0.1, decay=0.01, momentum=0.9), data, diff, [history])
+        want = copy_of(got)
+
+        updates.apply([got])
+        update_rules.apply(np, want)
+
+        np.testing.assert_allclose(got.data, want.data, rtol=1e-5)
+
+
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 @pytest.mark.parametrize("sizes", [[5], [3, 0, 2 * UNIT + 1], [0]], ids=str)
 def test_sum_of_squares(grid, sizes):

@@ -129,13 +129,14 @@ class Updates:
             dtype: Of all of them.
         """
         address = self._engine.address
-        key = tuple(
+        places = tuple(
             (*(0 if array is None else address(array) for array in part), _size(part))
             for part in parts
         )
+        key = (dtype, places)  # memory that is freed may come back as another type's
         found = self._known.find(key)
         if found is None:
-            units = self._engine.asarray(_units(key, np.dtype(dtype).itemsize))
+            units = self._engine.asarray(_units(places, np.dtype(dtype).itemsize))
             numbers = DeviceScalars(self._engine, FIXED + 2 * len(parts), dtype)
             found = self._known.keep(key, Table(units, numbers))
         return found
