@@ -4,6 +4,7 @@ import ctypes
 import logging
 import sys
 import sysconfig
+from types import SimpleNamespace
 
 import pytest
 
@@ -132,13 +133,14 @@ def test_a_library_that_was_switched_off_is_not_missed(environment):
     assert not status.slow
 
 
-def test_a_library_for_sycl_is_not_used(environment, monkeypatch):
+@pytest.mark.parametrize("runtime", [0, 256, 512])  # none, OpenCL, SYCL
+def test_a_library_of_another_runtime_is_not_used(runtime, environment, monkeypatch):
     class Sycl:
         class Function:
             restype = argtypes = None
 
             def __call__(self):
-                return ctypes.pointer(library.Version(3, 13, 0, b"", library.SYCL, library.SYCL))
+                return ctypes.pointer(library.Version(3, 13, 0, b"", runtime, 512))
 
         dnnl_version = Function()
 
@@ -148,7 +150,15 @@ def test_a_library_for_sycl_is_not_used(environment, monkeypatch):
         found, status = library._load_first.__wrapped__()
 
     assert found is None
-    assert "SYCL" in status.reason
+    assert f"runtime {runtime}" in status.reason
+
+
+@pytest.mark.parametrize(("machine", "code"), [("x86_64", 0x27), ("AMD64", 0x27), ("aarch64", 0)])
+def test_codes_of_instruction_sets_are_those_of_x86(machine, code, monkeypatch):
+    monkeypatch.setattr(library.platform, "machine", lambda: machine)
+    loaded = SimpleNamespace(dnnl_get_effective_cpu_isa=lambda: 0x27)
+
+    assert library.instruction_set(loaded) == code
 
 
 def test_without_it_the_device_is_numpy_s_and_says_so_once(monkeypatch, caplog):

@@ -16,16 +16,17 @@ from __future__ import annotations
 
 import mmap
 import os
-import select
 import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 LATER = 6.0
 """Seconds from the message until the watchdog kills the process."""
@@ -68,22 +69,19 @@ class Watchdog:
         launcher = os.getppid() if launched else ANY
         far, self._held = os.pipe()  # the system closes this end when this process is gone
         environment = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHER_PREFIXES)}
-        with tempfile.TemporaryFile() as shared:
-            shared.truncate(mmap.PAGESIZE)
-            number = shared.fileno()
-            self._page = mmap.mmap(number, mmap.PAGESIZE)
+        with _new_page() as (key, self._page, inherited):
             started = subprocess.Popen(
                 [
                     sys.executable,
                     "-I",
                     "-S",
                     __file__,
-                    *map(str, (os.getpid(), launcher, number, stop_limit, name)),
+                    *map(str, (os.getpid(), launcher, key, stop_limit, name)),
                 ],
                 stdin=far,
                 stdout=subprocess.DEVNULL,
-                pass_fds=[number],
                 env=environment,
+                **inherited,
             )
         os.close(far)
         started.returncode = 0  # no ResourceWarning: the watchdog outlives this object
@@ -121,6 +119,30 @@ class Watchdog:
             self.disarm()
 
 
+@contextmanager
+def _new_page() -> Iterator[tuple[str, mmap.mmap, dict[str, Any]]]:
+    """Make the page that process and watchdog share.
+
+    Yields:
+        A key for ``_page_of``, the page, and the arguments of Popen that let a child have it.
+    """
+    if sys.platform == "win32":  # no descriptors are handed on there; a page has a name instead
+        key = f"demitasse-{os.getpid()}-{time.monotonic_ns()}"
+        yield key, _page_of(key), {}
+        return
+    with tempfile.TemporaryFile() as shared:
+        shared.truncate(mmap.PAGESIZE)
+        key = str(shared.fileno())
+        yield key, _page_of(key), {"pass_fds": [shared.fileno()]}
+
+
+def _page_of(key: str) -> mmap.mmap:
+    """Return a page by its key."""
+    if sys.platform == "win32":
+        return mmap.mmap(-1, mmap.PAGESIZE, tagname=key)
+    return mmap.mmap(int(key), mmap.PAGESIZE)
+
+
 class _Monitor:
     """The checks that the watchdog process makes.
 
@@ -142,8 +164,14 @@ class _Monitor:
 
     def run(self) -> None:
         """Check until the process is gone."""
-        last = time.monotonic()
-        while not select.select([0], [], [], TICK)[0] and os.getppid() == self._process:
+        last, gone = time.monotonic(), threading.Event()
+
+        def read() -> None:  # until the process is gone, and its end of the pipe with it
+            os.read(0, 1)
+            gone.set()
+
+        threading.Thread(target=read, daemon=True).start()
+        while not gone.wait(TICK) and os.getppid() == self._process:
             now = time.monotonic()
             passed, last = now - last, now
             self._check(now, min(passed, 2 * TICK), max(0.0, passed - 2 * TICK))
@@ -176,7 +204,7 @@ class _Monitor:
     def _kill(self, reason: str = "") -> None:
         if reason:
             self._print(reason)
-        os.kill(self._process, signal.SIGKILL)
+        os.kill(self._process, getattr(signal, "SIGKILL", signal.SIGTERM))
 
     def _print(self, text: str) -> None:
         with suppress(OSError):  # no reader is left
@@ -197,11 +225,11 @@ def _state(process: int) -> tuple[str, int]:
     return (fields[0][0], int(fields[1])) if len(fields) > 1 else ("", ANY)
 
 
-def _main(process: str, launcher: str, number: str, stop_limit: str, name: str) -> None:
+def _main(process: str, launcher: str, key: str, stop_limit: str, name: str) -> None:
     for ignored in IGNORED_SIGNALS:
-        signal.signal(getattr(signal, ignored), signal.SIG_IGN)
-    page = mmap.mmap(int(number), mmap.PAGESIZE)
-    _Monitor(int(process), int(launcher), page, float(stop_limit), name).run()
+        if hasattr(signal, ignored):  # some systems lack some
+            signal.signal(getattr(signal, ignored), signal.SIG_IGN)
+    _Monitor(int(process), int(launcher), _page_of(key), float(stop_limit), name).run()
 
 
 if __name__ == "__main__":

@@ -103,6 +103,13 @@ def test_what_lacks_is_named(monkeypatch, known):
     assert "no fma" in str(compiler._probed.__wrapped__())
 
 
+def test_on_another_machine_no_compiler_is_loaded(monkeypatch):
+    monkeypatch.setattr(compiler.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(compiler, "_llvm", lambda: pytest.fail("LLVM was loaded"))
+
+    assert "aarch64" in str(compiler._probed.__wrapped__())
+
+
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(compiler, "find_spec", lambda name: None)
 

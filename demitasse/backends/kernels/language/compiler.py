@@ -9,6 +9,7 @@ Python takes longer to write a module than to load LLVM's library.
 from __future__ import annotations
 
 import gc
+import platform
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ _lock = threading.RLock()
 _known: dict[str, dict[str, int]] = {}
 
 LEVEL = 2
+MACHINES = ("x86_64", "amd64")
 NEEDED = ("avx2", "fma")
 """Without these, a kernel's multiplications and additions would be calls of a function."""
 
@@ -74,6 +76,9 @@ def _llvm() -> Any:
 
 @cache
 def _probed() -> Status:
+    machine = platform.machine()
+    if machine.lower() not in MACHINES:
+        return Status(False, reason=f"kernels are made for {', '.join(MACHINES)}, not {machine}")
     has = processor_features()
     try:
         if find_spec("llvmlite") is None:

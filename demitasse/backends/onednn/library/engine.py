@@ -26,7 +26,7 @@ from demitasse.backends.onednn.library.layout import (
     slabs,
     strided,
 )
-from demitasse.backends.onednn.library.library import AVX2, AVX512, failure, load
+from demitasse.backends.onednn.library.library import AVX2, AVX512, failure, instruction_set, load
 from demitasse.backends.onednn.library.primitive import (
     CodeFamily,
     Description,
@@ -65,7 +65,7 @@ class Engine(HostEngine):
     def __init__(self, library: Any) -> None:
         super().__init__()
         self.library = library
-        best = library.dnnl_get_effective_cpu_isa()
+        best = instruction_set(library)
         self.wide = best >= AVX512
         self.tuning = Tuning(width=16 if self.wide else 8 if best >= AVX2 else 0)
         self.stream = Stream(library)

@@ -52,10 +52,13 @@ OPENMP = "libgomp.so.1"
 
 OPENMP_PACKAGES = "apt-get install libgomp1 (Debian, Ubuntu), or dnf install libgomp (Fedora)"
 
-OPENMP_THREADS, SYCL = 2, 256
-RUNTIMES = {
-    0: "none", 1: "sequential", OPENMP_THREADS: "OpenMP", 4: "TBB", 8: "thread pool", SYCL: "SYCL",
-}  # fmt: skip
+OPENMP_THREADS = 2
+RUNTIMES = {1: "sequential", OPENMP_THREADS: "OpenMP", 4: "TBB", 8: "thread pool"}
+"""Runtimes of the library that run on host memory in the calling thread's order."""
+
+X86 = ("x86_64", "amd64")
+"""Machines whose instruction sets the library's codes name."""
+
 NO_OPENMP = "the library has no OpenMP threads"
 SWITCHED_OFF = "it was switched off"
 AVX2, AVX512 = 0x7, 0x27
@@ -152,8 +155,9 @@ def _load_first() -> tuple[Any, Status]:
             if version.major != 3:
                 refused.append(f"{place} is version {version.major}, 3 is needed")
                 continue
-            if version.cpu_runtime == SYCL:
-                refused.append(f"{place} computes through SYCL, which is not what is needed")
+            if version.cpu_runtime not in RUNTIMES:
+                known = ", ".join(RUNTIMES.values())
+                refused.append(f"{place} has runtime {version.cpu_runtime}, not one of {known}")
                 continue
             declare(library)
         except (OSError, AttributeError) as error:
@@ -215,14 +219,25 @@ def _version(library: Any) -> Version:
     return version
 
 
+def instruction_set(library: Any) -> int:
+    """Return the code of the instruction set that the library uses; 0 on other machines than x86.
+
+    There, the library has codes of its own for the same numbers.
+    """
+    if platform.machine().lower() not in X86:
+        return 0
+    return int(library.dnnl_get_effective_cpu_isa())
+
+
 def _describe(library: Any, version: Version, place: str, openmp: str) -> Status:
-    runtime, isa = version.cpu_runtime, library.dnnl_get_effective_cpu_isa()
+    isa = instruction_set(library)
+    known = INSTRUCTION_SETS.get(isa, f"instruction set {isa:#x}" if isa else platform.machine())
     return Status(
         loaded=True,
         path=os.path.realpath(place) if os.path.sep in place else place,
         version=f"{version.major}.{version.minor}.{version.patch}",
-        threading=RUNTIMES.get(runtime, f"runtime {runtime}"),
-        instruction_set=INSTRUCTION_SETS.get(isa, f"instruction set {isa:#x}"),
+        threading=RUNTIMES[version.cpu_runtime],
+        instruction_set=known,
         openmp=openmp,
     )
 
