@@ -127,7 +127,9 @@ class Blob(Axes):
     # -- shape ---------------------------------------------------------------------------------
 
     def reshape(self, *shape: int | Iterable[int] | BlobShape) -> None:
-        """Change the shape; memory that is too small is replaced, and never shrinks.
+        """Change the shape; memory that is too small grows, and never shrinks.
+
+        Memory that another blob shares is replaced instead.
 
         Args:
             shape: Integers, one tuple or list, or one BlobShape.
@@ -142,8 +144,10 @@ class Blob(Axes):
             return
         count, data, diff = math.prod(new), self._data, self._diff
         if count > min(data.size, diff.size):
-            # both are replaced, as in Caffe, which ends the sharing of either
-            data, diff = self._new_memories(count)
+            # both are replaced if shared, as in Caffe, which ends the sharing of either
+            more = zip((data, diff), self._new_memories(count), strict=True)
+            self._note()
+            data, diff = (old if old.grow(count) else new for old, new in more)
         self._note()
         # one statement: an interrupt must not leave a shape without the memory for it
         self._shape, self._count, self._data, self._diff = new, count, data, diff
@@ -175,6 +179,7 @@ class Blob(Axes):
         self._check_same_place(other)
         if self._data is not other._data:
             self._note()
+            self._data.shared = other._data.shared = True
             self._data = other._data
 
     def share_diff(self, other: Blob) -> None:
@@ -183,6 +188,7 @@ class Blob(Axes):
         self._check_same_place(other)
         if self._diff is not other._diff:
             self._note()
+            self._diff.shared = other._diff.shared = True
             self._diff = other._diff
 
     def to(self, device: Device) -> None:
@@ -326,11 +332,15 @@ class Blob(Axes):
 
     def buffer(self) -> Array:
         """Return the data's device array, to be overwritten completely."""
-        return self._view(self._data.mutable_gpu_data(discard=True))
+        return self._view(self._data.mutable_gpu_data(discard=self._owns_all(self._data)))
 
     def diff_buffer(self) -> Array:
         """Return the gradient's device array, to be overwritten completely."""
-        return self._view(self._diff.mutable_gpu_data(discard=True))
+        return self._view(self._diff.mutable_gpu_data(discard=self._owns_all(self._diff)))
+
+    def _owns_all(self, memory: SyncedMemory) -> bool:
+        """Return whether no other blob has elements of the memory behind those of this one."""
+        return not memory.shared or memory.size == self._count
 
     def write(self, array: Array) -> None:
         """Copy ``array``, which must have exactly the blob's shape, into the data.

@@ -78,6 +78,7 @@ class SyncedMemory:
     Attributes:
         version: Grows with every write; the key of values derived from the contents.
         serial: Identity among all memories of the process, past ones included.
+        shared: True once several blobs have shared this memory.
         concat_slot: Place in the top of a Concat where Steps may write the contents, or that whole
             top; None for neither.
         host_side, device_side: The two sides, for this package.
@@ -98,6 +99,7 @@ class SyncedMemory:
         "initializer",
         "label",
         "serial",
+        "shared",
         "size",
         "state",
         "version",
@@ -109,6 +111,7 @@ class SyncedMemory:
         self.version = 0
         self.serial = next(_serials)
         self.watch = UNWATCHED
+        self.shared = False
         self.state = Head.UNINITIALIZED
         order = StreamOrder()
         self.host_side = HostSide(order)
@@ -275,6 +278,21 @@ class SyncedMemory:
             self.host_side.wait()
             self._host_array()[...] = 0
             self.state = Head.HEAD_AT_CPU
+
+    def grow(self, size: int) -> bool:
+        """Have more elements, without the present contents.
+
+        Steps that refer to this memory stay prepared, for smaller shapes too.
+
+        Returns:
+            False without a change for a memory that several blobs share, or that has a live view
+            or a slot of an arena.
+        """
+        if self.shared or self.viewed or self._assignment is not None:
+            return False
+        self.assign(None)
+        self.size = size
+        return True
 
     def to(self, device: Device) -> None:
         """Move to another device; the contents are copied when they are next used."""

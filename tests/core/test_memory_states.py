@@ -144,12 +144,12 @@ class Blobs(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1), size=sizes)
     def reshape(self, which, size):
         blob = self.blobs[which]
-        before = blob.data_memory
+        before = blob.data_memory, blob.data_memory.size
 
         blob.reshape(size)
 
         self.views.pop(which, None)
-        if blob.data_memory is not before:
+        if (blob.data_memory, blob.data_memory.size) != before:
             self.plain[which] = Plain(blob.data_memory.size)
 
     @rule(which=st.integers(0, 1))
