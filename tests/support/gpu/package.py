@@ -53,6 +53,7 @@ def runtime() -> ModuleType:
         pointerGetAttributes=pointerGetAttributes,
         memGetInfo=memGetInfo,
         deviceCanAccessPeer=lambda device, peerDevice: 0,  # noqa: N803
+        eventQuery=streams.eventQuery,
         deviceSynchronize=lambda: machine.current().synchronize(),
         streamCaptureModeGlobal=0,
         streamCaptureModeThreadLocal=1,

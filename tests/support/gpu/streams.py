@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any
 
 from gpu import machine
@@ -79,6 +80,7 @@ class Event:
         if interprocess and not disable_timing:
             raise ValueError("Timing must be disabled for interprocess events")
         self.ptr = id(self)
+        _events[self.ptr] = self
         self._gpu = machine.current()
         self._queue: machine.Queue | None = None
         self._number = self._asked = 0
@@ -128,6 +130,18 @@ class Event:
         if self.capture is not None and self.capture.open:
             self.capture.spoil()
             raise CUDARuntimeError(CAPTURED_EVENT)
+
+
+_events: weakref.WeakValueDictionary[int, Event] = weakref.WeakValueDictionary()
+
+
+def eventQuery(event: int) -> int:  # noqa: N802 - CUDA's name
+    """As cupy's, which raises nothing: a code of CUDA's."""
+    try:
+        machine.raise_faults()
+    except CUDARuntimeError as error:
+        return error.status
+    return 0 if _events[event].done else 600
 
 
 def get_elapsed_time(start_event: Event, end_event: Event) -> float:

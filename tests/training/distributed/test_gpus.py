@@ -8,7 +8,7 @@ import pytest
 from expect_error import expect_error
 
 from demitasse.backends.cupy.library.nccl import new_uid
-from demitasse.errors import ParallelError
+from demitasse.errors import ErrorCode, ParallelError
 from demitasse.memory import transfers
 from demitasse.training import Solver
 from demitasse.training.distributed.overlap import GradientOverlap
@@ -113,6 +113,15 @@ def test_a_gpu_that_is_lost_is_told_of(train):
     _, errors = train(2, leave, num_shards=2, timeout=0.5, devices=TWO)
 
     assert errors[0].details["late"] == [1]
+
+
+def test_a_gpu_that_fails_is_not_waited_for(train, cupy, monkeypatch):
+    monkeypatch.setattr(cupy.cuda.runtime, "eventQuery", lambda event: 700)
+
+    _, errors = train(2, num_shards=2, timeout=60, devices=TWO)
+
+    assert {error.code for error in errors} == {ErrorCode.FAILED}
+    assert {error.details["library"] for error in errors} == {"CUDA"}
 
 
 OVERLAP = ["fast", pytest.param("deterministic", marks=pytest.mark.exhaustive)]

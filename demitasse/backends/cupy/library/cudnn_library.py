@@ -13,7 +13,7 @@ from types import ModuleType
 
 from demitasse.backends.step import Declined
 
-INSTALL = 'pip install "demitasse[cudnn13]" brings both'
+INSTALL = 'pip install "demitasse[cudnn13]" (cudnn12 for CUDA 12) brings both'
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,10 @@ def new_uid() -> bytes:
         return bytes(nccl.get_unique_id())
 
 
+SUCCESS, NOT_READY = 0, 600
+"""Answers of CUDA about an event."""
+
+
 class Gpu(Protocol):
     """Interface of a GPU's backend."""
 
@@ -177,10 +181,15 @@ class Nccl:
         Raises:
             ParallelError: That takes too long: another member is lost.
         """
-        event = self._cupy.cuda.Event(disable_timing=True)
+        event, runtime = self._cupy.cuda.Event(disable_timing=True), self._cupy.cuda.runtime
         event.record(self._stream())
         end, pause = time.monotonic() + self._timeout, 0.0
-        while not event.done:
+        # ``event.done`` says of a GPU that has failed that it is not done, which it never is
+        while (status := runtime.eventQuery(event.ptr)) != SUCCESS:
+            if status != NOT_READY:
+                error = runtime.CUDARuntimeError(status)
+                message = f"the GPU failed while others were waited for: {error}"
+                raise ParallelError(message, code=ErrorCode.FAILED, library="CUDA") from error
             if time.monotonic() > end:
                 self._communicator.abort()
                 message = f"another GPU was lost or hangs: nothing came for {self._timeout:g} s"
