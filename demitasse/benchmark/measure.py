@@ -6,16 +6,21 @@ equally, so their ratios are stable although their times are not.
 
 from __future__ import annotations
 
+import os
+import platform
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 
+from demitasse.backends.kernels.language.compiler import processor_name
 from demitasse.benchmark.case import Case, with_batch
 from demitasse.core.deprecated import renamed_arguments
 from demitasse.core.device import Device
+from demitasse.core.host import cores
 from demitasse.errors import ErrorCode, NetError
 from demitasse.io.proto import (
     DataParameter,
@@ -31,6 +36,7 @@ from demitasse.net.memory_usage import memory_held
 from demitasse.plan.report import Stopwatch, report
 from demitasse.testing.comparison import random_inputs
 from demitasse.training import Solver
+from demitasse.version import __version__
 
 SETTLED = 0.02
 """Relative difference of the last two passes that ends the warm-up."""
@@ -215,10 +221,32 @@ def measure(
                 one.result.seconds += _round(one, seconds)
         for one in running if reading else ():
             _measure_reading(one.result, rounds * seconds)
+        best: dict[str, float] = {}  # of all measurements on a device
+        for result in results:
+            best[result.case.device] = max(best.get(result.case.device, 0.0), result.peak)
+        for result in results:
+            result.peak = best[result.case.device]
     finally:
         for one in running:
             one.close()
     return results
+
+
+def machine(devices: Sequence[str]) -> dict[str, str]:
+    """Return what throughput depends on besides the nets: processor, cores, load, versions, date.
+
+    Args:
+        devices: Names of the measured devices, whose libraries and settings are included.
+    """
+    found = {"processor": processor_name() or platform.processor() or platform.machine()}
+    found["cores"] = f"{cores()} of {os.cpu_count()}"
+    if hasattr(os, "getloadavg"):
+        found["load"] = f"{os.getloadavg()[0]:.1f}"
+    found |= {"date": datetime.now(UTC).date().isoformat(), "demitasse": __version__}
+    found["Python"] = platform.python_version()
+    for device in devices:
+        found |= Device(device).backend.environment()
+    return found
 
 
 def _measure_reading(result: Result, seconds: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,6 +49,17 @@ def _cells(result: Result) -> tuple[str, ...]:
     )
 
 
+ABOVE_PEAK = (
+    "Of peak is above 100 % where the machine was busy while the peak was measured, or where "
+    "minimal filtering does less work than the definition of a convolution, which is counted."
+)
+
+
+def notes(results: Sequence[Result]) -> list[str]:
+    """Return remarks on the columns of a table of results."""
+    return [ABOVE_PEAK] if any(one.share_of_peak > 1 for one in results if not one.error) else []
+
+
 def slowest_layers(result: Result, most: int) -> list[tuple[str, str, str]]:
     """Return name, milliseconds and share of the slowest layers."""
     total = sum(result.layers.values())
@@ -70,12 +81,18 @@ def draw_rates(results: Sequence[Result], path: Path) -> None:
     _chart(results).save(path)
 
 
-def write_page(results: Sequence[Result], path: Path, slower: Sequence[Regression] | None) -> None:
+def write_page(
+    results: Sequence[Result],
+    path: Path,
+    slower: Sequence[Regression] | None,
+    about: Mapping[str, str],
+) -> None:
     """Write a page: a chart, the table, the slowest layers, and the regressions.
 
     Args:
         results: The measurements.
         path: The file.
+        about: The machine, by name.
         slower: Regressions from a saved run; None without a saved run.
 
     Raises:
@@ -83,8 +100,8 @@ def write_page(results: Sequence[Result], path: Path, slower: Sequence[Regressio
         OSError: The page cannot be written.
     """
     page = Page("Throughput")
-    about = "Images per second over batch sizes, a line for each net, phase and device"
-    page.wide_chart(_chart(results), about)
+    caption = "Images per second over batch sizes, a line for each net, phase and device"
+    page.wide_chart(_chart(results), caption)
     head, rows = results_table(results)
     page.table(head, rows, numbers=range(len(CASE_COLUMNS) - 1, len(head)))
     page.text(
@@ -93,6 +110,9 @@ def write_page(results: Sequence[Result], path: Path, slower: Sequence[Regressio
         "parameters; moved is the traffic of a pass between host and device. The peak is the "
         "device's speed in a large matrix product."
     )
+    for note in notes(results):
+        page.text(note)
+    page.table(("machine", ""), list(about.items()))
     if len(head) > len(CASE_COLUMNS) + len(RESULT_COLUMNS):
         page.text(
             "Read is the speed of the data layers alone, in images per second; reading is the "
@@ -155,8 +175,15 @@ class Regression:
         return self.now / self.before
 
 
-def write_results(path: Path, results: Sequence[Result]) -> None:
+def write_results(
+    path: Path, results: Sequence[Result], about: Mapping[str, str] | None = None
+) -> None:
     """Write results in the format of pytest-benchmark.
+
+    Args:
+        path: The file.
+        results: The measurements.
+        about: The machine, by name.
 
     Raises:
         DemitasseError: pytest-benchmark is not installed.
@@ -169,7 +196,7 @@ def write_results(path: Path, results: Sequence[Result]) -> None:
     except ImportError:
         raise missing_extra(DemitasseError, "saving results", "pytest-benchmark", "bench") from None
     found = {
-        "machine_info": machine_info(),
+        "machine_info": machine_info() | {"demitasse": dict(about or {})},
         "commit_info": get_commit_info(),
         "benchmarks": [_entry(result) for result in results if not result.error],
         "datetime": datetime.now(UTC).isoformat(),

@@ -20,8 +20,10 @@ def test_every_combination_has_a_row(project, run):
         f"bench net.prototxt --devices numpy readonly --batches 2 5 --phases train {QUICK}"
     )
 
-    rows = [row.split()[:4] for row in result.stdout.splitlines()[1:]]
+    lines, _, about = result.stdout.partition("\n\n")
+    rows = [row.split()[:4] for row in lines.splitlines()[1:]]
     assert result.exit_code == 0, result.output
+    assert {"processor", "cores", "load", "date", "numpy"} <= set(about.split())
     assert rows == [["net", "TRAIN", d, b] for b in ("2", "5") for d in ("numpy", "readonly")]
 
 

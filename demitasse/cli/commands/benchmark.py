@@ -244,7 +244,14 @@ def bench_command(
     round, so that other load of the machine affects them equally.
     """
     from demitasse.benchmark import measure, read_results, regressions, write_results
-    from demitasse.benchmark.results import draw_rates, results_table, slowest_layers, write_page
+    from demitasse.benchmark.measure import machine
+    from demitasse.benchmark.results import (
+        draw_rates,
+        notes,
+        results_table,
+        slowest_layers,
+        write_page,
+    )
     from demitasse.core.device import Device, choose_device
     from demitasse.core.paths import check_exists
 
@@ -263,6 +270,10 @@ def bench_command(
         on_case=lambda case: print_stderr(f"preparing: {case.name}"),
     )
     show(table(*results_table(results)))
+    about = machine(names)
+    show("\n" + ", ".join(f"{name} {value}" for name, value in about.items()))
+    for note in notes(results):
+        show(note)
     for result in (one for one in results if one.layers):
         echo(f"\n{result.case.name}, slowest layers:")
         echo(table(("layer", "ms", "share"), slowest_layers(result, 10)))
@@ -275,11 +286,11 @@ def bench_command(
             f"({1e3 * one.before:.4g} -> {1e3 * one.now:.4g} ms)"
         )
     if save is not None:
-        write_results(save, results)
+        write_results(save, results, about)
     if chart is not None:
         draw_rates(results, chart)
     if html is not None:
-        write_page(results, html, slower)
+        write_page(results, html, slower, about)
     if slower or any(result.error for result in results):
         ctx.exit(FAILED)
 
