@@ -62,11 +62,6 @@ class Piece(FrozenStruct):
     history: Sequence[Array]
     count: int = 0
 
-    @property
-    def elements(self) -> int:
-        """The number of elements, padding aside: the same in every layout."""
-        return self.count or int(self.data.shape[0])
-
 
 class UpdateKernels(Protocol):
     """Interface of a backend's fast parameter updates."""

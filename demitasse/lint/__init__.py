@@ -24,9 +24,8 @@ from demitasse.io.proto.text.tokens import NAME, Fault, LineMap, grouped, tokens
 from demitasse.io.proto.upgrade_layers import Lines, Problem
 from demitasse.lint import data_rules, layer_rules, solver_rules
 from demitasse.lint.findings import Finding, Severity, in_order
-from demitasse.lint.layer_rules import deprecated_fields
+from demitasse.lint.layer_rules import deprecated_fields, set_up
 from demitasse.lint.net_view import NetView, ScopedFinding
-from demitasse.lint.setup_rule import set_up
 from demitasse.training.nets import TRAIN_FIELDS, merged_state
 
 __all__ = ["Finding", "Severity", "lint"]

@@ -18,7 +18,7 @@ from reader import Call, Reader, nothing_changes, put
 import demitasse.io.proto.zero_copy as read_module
 from demitasse import Net, Solver, load_weights
 from demitasse.errors import DataError, DemitasseError
-from demitasse.io.data.databases._leveldb_reader import unsnap
+from demitasse.io.data.databases._leveldb_files import unsnap
 from demitasse.io.data.databases.database import open_db, records
 from demitasse.io.data.databases.datum import array_to_datum
 from demitasse.io.data.databases.hdf5 import Hdf5File

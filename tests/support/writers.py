@@ -176,7 +176,7 @@ WRITING = {
     "core/config/files.py": "list of trusted files",
     "compat/cvdnn/net.py": "graph of OpenCV's net",
     "io/data/dataset.py": "data set",
-    "io/data/databases/_leveldb_writer.py": "MNIST to leveldb",
+    "io/data/databases/_leveldb_files.py": "MNIST to leveldb",
     "io/data/databases/lmdb.py": "MNIST to lmdb",
     "io/data/databases/hdf5.py": "HDF5Output",
     "io/data/databases/writing.py": "a new database",

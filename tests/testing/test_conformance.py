@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from expect_error import expect_error
 
-from demitasse.backends import backend_class, backend_names, packages
+from demitasse import backends
+from demitasse.backends import backend_class, backend_names
 from demitasse.core.device import Device, available_devices
 from demitasse.errors import DeviceError
 
@@ -52,7 +53,7 @@ def site(tmp_path, monkeypatch):
     monkeypatch.setattr(Device, "_known", dict(Device._known))
     backend_class.cache_clear()
     available_devices.cache_clear()
-    packages.warn_once.cache_clear()
+    backends.warn_once.cache_clear()
     yield tmp_path
     sys.modules.pop("demitasse_mine", None)
     backend_class.cache_clear()
@@ -246,7 +247,7 @@ def test_packages_are_not_searched_for_names_of_ours(site, monkeypatch):
     def searched():
         raise AssertionError
 
-    monkeypatch.setattr(packages, "entry_points_by_name", searched)
+    monkeypatch.setattr(backends, "entry_points_by_name", searched)
 
     assert str(Device("readonly")) == "readonly"
     assert str(Device("strict")) == "strict:device1"
@@ -255,7 +256,7 @@ def test_packages_are_not_searched_for_names_of_ours(site, monkeypatch):
 def test_our_torch_backend_is_registered_as_others_are():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
-    for name, value in project["entry-points"][packages.GROUP].items():
-        kind = packages.class_of(EntryPoint(name, value, packages.GROUP).load())
+    for name, value in project["entry-points"][backends.GROUP].items():
+        kind = backends.class_of(EntryPoint(name, value, backends.GROUP).load())
         assert kind.name == name
         assert all(device.startswith(f"{name}:") for device in kind.devices())

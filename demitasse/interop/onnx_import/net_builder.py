@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -243,10 +242,6 @@ class NetBuilder:
         if factors and set(factors) != {1.0}:
             fields["coeff"] = factors
         return self.add("Eltwise", blobs, self.shapes[blobs[0]], to=to, eltwise_param=fields)
-
-    def count(self, x: str) -> int:
-        """Return the number of elements of a blob."""
-        return math.prod(self.shapes[x])
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:

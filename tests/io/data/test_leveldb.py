@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demitasse.errors import DataError, ErrorCode
-from demitasse.io.data.databases._leveldb_reader import unsnap
+from demitasse.io.data.databases._leveldb_files import unsnap
 from demitasse.io.data.databases.database import DamagedError, open_db, records
 
 BLOCK = 32 * 1024

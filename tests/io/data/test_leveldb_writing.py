@@ -4,7 +4,7 @@ import pytest
 from expect_error import expect_error
 
 from demitasse.errors import ConfigError, DataError, ErrorCode
-from demitasse.io.data.databases._leveldb_writer import crc32c, masked
+from demitasse.io.data.databases._leveldb_files import crc32c, masked
 from demitasse.io.data.databases.database import open_db, records
 
 

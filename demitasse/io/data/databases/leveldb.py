@@ -15,14 +15,14 @@ from pathlib import Path
 
 from demitasse.core.paths import read_text
 from demitasse.errors import ConfigError, DataError, ErrorCode
-from demitasse.io.data.databases._leveldb_reader import (
+from demitasse.io.data.databases._leveldb_files import (
     VALUE,
     Entry,
+    LevelDbFiles,
     log_entries,
     read_manifest,
     table_entries,
 )
-from demitasse.io.data.databases._leveldb_writer import LevelDbFiles
 from demitasse.io.data.databases.database import BufferPool, DamagedError, Mode, Raw, what_is_there
 
 
