@@ -7,6 +7,7 @@ vector of neighbours is one load. Nothing is kept from forward to backward.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -211,7 +212,40 @@ def takes(images: Images, size: int, beta: float, width: int) -> bool:
     return whole and beta == BETA and size // 2 <= width
 
 
-class LocalResponse(TunedKernel):
+class Response(TunedKernel):
+    """The kernels of a normalisation by neighbours, in both directions.
+
+    Attributes:
+        scratch_size: Elements of scratch memory for a call.
+    """
+
+    scratch_size: int
+
+    @abstractmethod
+    def forward(self, source: np.ndarray, target: np.ndarray, scratch: np.ndarray) -> None:
+        """Normalise.
+
+        Args:
+            source: The images.
+            target: The output.
+            scratch: At least :attr:`scratch_size` elements.
+        """
+
+    @abstractmethod
+    def backward(
+        self, source: np.ndarray, dy: np.ndarray, dx: np.ndarray, scratch: np.ndarray
+    ) -> None:
+        """Write the gradient of the input.
+
+        Args:
+            source: The images.
+            dy: The gradient of the output.
+            dx: For that of the input; other memory.
+            scratch: At least :attr:`scratch_size` elements.
+        """
+
+
+class LocalResponse(Response):
     """y = x * (k + alpha / size * sum of squares of ``size`` neighbours) ** -0.75.
 
     Args:
@@ -220,9 +254,6 @@ class LocalResponse(TunedKernel):
         alpha: The sums' factor, times ``size``.
         k: What is added to them.
         tuning: The kernels' vectors and threads.
-
-    Attributes:
-        scratch_size: Elements of scratch memory for a call.
 
     Raises:
         ValueError: Channels fill no whole vectors, or windows are too wide.
@@ -269,27 +300,12 @@ class LocalResponse(TunedKernel):
         return Arguments(values)
 
     def forward(self, source: np.ndarray, target: np.ndarray, scratch: np.ndarray) -> None:
-        """Normalise.
-
-        Args:
-            source: The images.
-            target: The output.
-            scratch: At least :attr:`scratch_size` elements.
-        """
         each = {"x": source, "y": target, "scratch": scratch}
         self._arguments[0].run(self._kernels[0], self.tuning.threads, each)
 
     def backward(
         self, source: np.ndarray, dy: np.ndarray, dx: np.ndarray, scratch: np.ndarray
     ) -> None:
-        """Write the gradient of the input.
-
-        Args:
-            source: The images.
-            dy: The gradient of the output.
-            dx: For that of the input; other memory.
-            scratch: At least :attr:`scratch_size` elements.
-        """
         each = {"x": source, "dy": dy, "dx": dx, "scratch": scratch}
         self._arguments[1].run(self._kernels[1], self.tuning.threads, each)
 
@@ -485,7 +501,7 @@ def takes_within(images: Images, size: int, beta: float, width: int) -> bool:
     return whole and beta == BETA and size <= WIDEST
 
 
-class WithinResponse(TunedKernel):
+class WithinResponse(Response):
     """y = x * (k + alpha / size^2 * sum of squares of ``size`` by ``size`` pixels) ** -0.75.
 
     Args:
@@ -494,9 +510,6 @@ class WithinResponse(TunedKernel):
         alpha: The sums' factor, times ``size`` squared.
         k: What is added to them.
         tuning: The kernels' vectors and threads.
-
-    Attributes:
-        scratch_size: Elements of scratch memory that a call takes_within.
 
     Raises:
         ValueError: Channels fill no whole vectors, or windows are too wide.
@@ -540,26 +553,11 @@ class WithinResponse(TunedKernel):
         self.scratch_size = tuning.threads * width * ((h + around) * w + h * (w + around))
 
     def forward(self, source: np.ndarray, target: np.ndarray, scratch: np.ndarray) -> None:
-        """Normalise.
-
-        Args:
-            source: The images.
-            target: The output.
-            scratch: At least :attr:`scratch_size` elements.
-        """
         each = {"x": source, "y": target, "dy": source, "scratch": scratch}
         self._arguments.run(self._kernels[0], self.tuning.threads, each)
 
     def backward(
         self, source: np.ndarray, dy: np.ndarray, dx: np.ndarray, scratch: np.ndarray
     ) -> None:
-        """Write the gradient of the input.
-
-        Args:
-            source: The images.
-            dy: The gradient of the output.
-            dx: For that of the input; other memory.
-            scratch: At least :attr:`scratch_size` elements.
-        """
         each = {"x": source, "y": dx, "dy": dy, "scratch": scratch}
         self._arguments.run(self._kernels[1], self.tuning.threads, each)

@@ -9,9 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from demitasse.backends import ops
+from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import RUNTIME, Address, Output, Struct, Values
+from demitasse.backends.kernels.language.structs import (
+    RUNTIME,
+    Address,
+    Arguments,
+    Output,
+    Struct,
+    Values,
+)
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -21,6 +29,7 @@ from demitasse.backends.kernels.language.words import (
     choose,
     minimum,
 )
+from demitasse.backends.kernels.tuning import ConvSchedule
 from demitasse.backends.step import Declined
 
 MOST_SEEN = 320
@@ -344,3 +353,40 @@ def bordered(
         with k.loop(stop, start) as column:
             k.store(zero, target + column.i * step)
     return begin, end
+
+
+class WindowConvolution:
+    """A convolution with an offset for each channel and perhaps a rectifier.
+
+    Args:
+        schedule: The convolution.
+        kernel: Address of the kernel.
+        values: Fields of the kernel.
+        rectifier: Numbers of the epilogue, which the kernel reads.
+    """
+
+    def __init__(
+        self, schedule: ConvSchedule, kernel: int, values: Values, rectifier: np.ndarray
+    ) -> None:
+        self.schedule, self._kernel, self._rectifier = schedule, kernel, rectifier
+        self._none = aligned(schedule.y[1])
+        self._arguments = Arguments(values)
+
+    def take_slopes(self, slopes: np.ndarray) -> None:
+        """Copy new slopes of negative sums: one for each channel, or one for all."""
+        self._rectifier[...] = slopes
+
+    def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
+        """Convolve.
+
+        Args:
+            source: The images.
+            target: The output.
+            offsets: One for each channel, contiguous; None for zeros.
+        """
+        each = {
+            "x.at": source,
+            "y.at": target,
+            "offsets": self._none if offsets is None else offsets,
+        }
+        self._arguments.run(self._kernel, self.schedule.tuning.threads, each)

@@ -15,7 +15,7 @@ from demitasse.backends.kernels.epilogue import NOTHING, Rectifier, rectifying
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import RUNTIME, Address, Arguments
+from demitasse.backends.kernels.language.structs import RUNTIME, Address
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -30,6 +30,7 @@ from demitasse.backends.kernels.products import a_few_at_a_time
 from demitasse.backends.kernels.windows import (
     OutputFields,
     Row,
+    WindowConvolution,
     WindowFields,
     fill_indirection_buffer,
     window_values,
@@ -156,7 +157,7 @@ class DepthwiseOperands:
             -1, self._taps, width
         )
         self._order = np.add.outer(strips.vectors, np.arange(width))
-        self.none, self._rectifier = aligned(channels), then.numbers(channels)
+        self.rectifier = then.numbers(channels)
         side_by_side = Shape.of(op).span(PIXELS[width]) * width
         # a group of less than a vector begins early
         zeros = aligned(width + max(channels, side_by_side))
@@ -165,7 +166,7 @@ class DepthwiseOperands:
             **window_values(op, x, y, zeros, before=width),
             filters=self.filters,
             offsets=RUNTIME,
-            rectifier=self._rectifier,
+            rectifier=self.rectifier,
             groups=len(groups),
             group_table=table,
         )
@@ -175,12 +176,8 @@ class DepthwiseOperands:
         by_channel = weights[: self._strips.x[1] * self._taps].reshape(-1, self._taps)
         self.filters[...] = by_channel[self._order].transpose(0, 2, 1)
 
-    def take_slopes(self, slopes: np.ndarray) -> None:
-        """Copy new slopes of negative sums: one for each channel, or one for all."""
-        self._rectifier[...] = slopes
 
-
-class DepthwiseConvolution:
+class DepthwiseConvolution(WindowConvolution):
     """A depthwise convolution, with an offset for each channel and perhaps a rectifier.
 
     Args:
@@ -196,11 +193,9 @@ class DepthwiseConvolution:
     def __init__(
         self, strips: DepthwiseSchedule, x: Images, y: Images, then: Rectifier = NOTHING
     ) -> None:
-        self.strips = strips
         shape = Shape.of(strips.op, fetches=strips.fetches(x, y), limited=then.limited)
-        self._kernel = _kernel(strips.width, shape)
-        self._operands = DepthwiseOperands(strips, x, y, then)
-        self._arguments = Arguments(self._operands.values)
+        self._operands = each = DepthwiseOperands(strips, x, y, then)
+        super().__init__(strips, _kernel(strips.width, shape), each.values, each.rectifier)
 
     @property
     def filters(self) -> np.ndarray:
@@ -210,25 +205,6 @@ class DepthwiseConvolution:
     def update(self, weights: np.ndarray) -> None:
         """Copy new weights, given in C order."""
         self._operands.update(weights)
-
-    def take_slopes(self, slopes: np.ndarray) -> None:
-        """Copy new slopes of negative sums: one for each channel, or one for all."""
-        self._operands.take_slopes(slopes)
-
-    def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
-        """Convolve.
-
-        Args:
-            source: The images, in the memory that ``x`` describes.
-            target: The output, in the memory that ``y`` describes.
-            offsets: One for each channel, contiguous; None for zeros.
-        """
-        each = {
-            "x.at": source,
-            "y.at": target,
-            "offsets": self._operands.none if offsets is None else offsets,
-        }
-        self._arguments.run(self._kernel, self.strips.tuning.threads, each)
 
 
 PIXELS = {4: 7, 8: 6, 16: 7}

@@ -13,7 +13,7 @@ from demitasse.backends.kernels.few_outputs import FewOutputsSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import RUNTIME, Address, Arguments
+from demitasse.backends.kernels.language.structs import RUNTIME, Address
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -27,6 +27,7 @@ from demitasse.backends.kernels.windows import (
     OutputFields,
     RegisterTile,
     Seen,
+    WindowConvolution,
     WindowFields,
     columns_read,
     for_each_tile,
@@ -113,7 +114,7 @@ def _summed(
     return channels.vectors, channels.words[0]
 
 
-class NarrowConvolution:
+class NarrowConvolution(WindowConvolution):
     """A convolution to few channels, with an offset for each and perhaps a rectifier.
 
     Args:
@@ -130,48 +131,28 @@ class NarrowConvolution:
     """
 
     def __init__(self, lines: FewOutputsSchedule, x: Images, then: Rectifier = NOTHING) -> None:
-        self.lines, width, op = lines, lines.width, lines.op
+        width, op = lines.width, lines.op
         (images, planes, rows, columns), taps = lines.y, op.kernel[0] * op.kernel[1]
         places = np.array([place for _, place in x.vectors(width)], np.int64)
         self.filters = aligned(planes * lines.x[1] * taps).reshape(planes, -1, taps, width)
-        self._none, self._rectifier = aligned(planes), then.numbers(planes)
-        self._kernel = _kernel(width, op.kernel[0], lines.tile, limited=then.limited)
+        rectifier = then.numbers(planes)
         # a plane is taken for an image of one channel
         y = Images((images, 1, rows, columns), planes * rows * columns, columns, 1, 1)
-        self._arguments = Arguments(
-            NarrowFields.values(
-                **window_values(op, x, y, aligned(width)),
-                vectors=len(places),
-                places=places * FLOAT,
-                filters=self.filters,
-                plane_stride=rows * columns,
-                planes=planes,
-                offsets=RUNTIME,
-                rectifier=self._rectifier,
-            )
+        values = NarrowFields.values(
+            **window_values(op, x, y, aligned(width)),
+            vectors=len(places),
+            places=places * FLOAT,
+            filters=self.filters,
+            plane_stride=rows * columns,
+            planes=planes,
+            offsets=RUNTIME,
+            rectifier=rectifier,
         )
+        kernel = _kernel(width, op.kernel[0], lines.tile, limited=then.limited)
+        super().__init__(lines, kernel, values, rectifier)
 
     def update(self, weights: np.ndarray) -> None:
         """Copy new weights, given in C order."""
         planes, vectors, taps, width = self.filters.shape
         by_channel = weights[: self.filters.size].reshape(planes, vectors, width, taps)
         self.filters[...] = by_channel.transpose(0, 1, 3, 2)
-
-    def take_slopes(self, slopes: np.ndarray) -> None:
-        """Copy new slopes of negative sums: one for each channel, or one for all."""
-        self._rectifier[...] = slopes
-
-    def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
-        """Convolve.
-
-        Args:
-            source: The images, in the memory that ``x`` describes.
-            target: The output, in C order.
-            offsets: One for each channel, contiguous; None for zeros.
-        """
-        each = {
-            "x.at": source,
-            "y.at": target,
-            "offsets": self._none if offsets is None else offsets,
-        }
-        self._arguments.run(self._kernel, self.lines.tuning.threads, each)

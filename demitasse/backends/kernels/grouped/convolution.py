@@ -15,7 +15,7 @@ from demitasse.backends.kernels.grouped import GroupedSchedule
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
-from demitasse.backends.kernels.language.structs import RUNTIME, Address, Arguments
+from demitasse.backends.kernels.language.structs import RUNTIME, Address
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
@@ -30,6 +30,7 @@ from demitasse.backends.kernels.windows import (
     RegisterTile,
     Row,
     Seen,
+    WindowConvolution,
     WindowFields,
     columns_read,
     for_each_tile,
@@ -189,7 +190,7 @@ def _shared(k: Kernel, shared: int, channel: int, pixel: Word) -> Vector:
     return permuted(k.load(k.no_cse(pixel)), order)
 
 
-class GroupedConvolution:
+class GroupedConvolution(WindowConvolution):
     """A convolution of small groups, with an offset for each channel and perhaps a rectifier.
 
     Args:
@@ -209,7 +210,7 @@ class GroupedConvolution:
     def __init__(
         self, parts: GroupedSchedule, x: Images, y: Images, then: Rectifier = NOTHING
     ) -> None:
-        self.parts, width, op = parts, parts.width, parts.op
+        width, op = parts.width, parts.op
         rows, taps = op.kernel
         firsts, channels, writes = np.array(parts.vectors), parts.channels, parts.y[1] // op.group
         if not (parts.fits(x) and parts.fits(y)):
@@ -221,23 +222,22 @@ class GroupedConvolution:
             -1, rows, channels, taps, width
         )
         self._order = np.add.outer(firsts, np.arange(width))
-        self._none, self._rectifier = aligned(parts.y[1]), then.numbers(parts.y[1])
+        rectifier = then.numbers(parts.y[1])
         reads = firsts if parts.shared else firsts // writes * channels
         shared, fetched = channels if parts.shared else 0, op.stride[0] if parts.fetches else 0
-        self._kernel = _kernel(width, Work(rows, parts.tile, shared, fetched, then.limited))
-        self._arguments = Arguments(
-            GroupedFields.values(
-                **window_values(op, x, y, aligned(max(width, channels))),
-                channels=channels,
-                filters=self.filters,
-                filter_bytes=self.filters[0].nbytes,
-                offsets=RUNTIME,
-                rectifier=self._rectifier,
-                vectors=len(firsts),
-                vector_table=np.stack([x.place(reads), y.place(firsts), firsts], axis=1) * FLOAT,
-                parts=parts.parts,
-            )
+        values = GroupedFields.values(
+            **window_values(op, x, y, aligned(max(width, channels))),
+            channels=channels,
+            filters=self.filters,
+            filter_bytes=self.filters[0].nbytes,
+            offsets=RUNTIME,
+            rectifier=rectifier,
+            vectors=len(firsts),
+            vector_table=np.stack([x.place(reads), y.place(firsts), firsts], axis=1) * FLOAT,
+            parts=parts.parts,
         )
+        kernel = _kernel(width, Work(rows, parts.tile, shared, fetched, then.limited))
+        super().__init__(parts, kernel, values, rectifier)
 
     def update(self, weights: np.ndarray, *, backward: bool = False) -> None:
         """Copy new weights, given in C order.
@@ -247,28 +247,9 @@ class GroupedConvolution:
             backward: Whether they are of the convolution that this is the gradient of.
         """
         _, rows, channels, taps, _ = self.filters.shape
-        shape = self.parts.y[1], channels, rows, taps
+        shape = self.schedule.y[1], channels, rows, taps
         by_filter = weights[: math.prod(shape)].reshape(shape)
         if backward:
             by_group = by_filter.reshape(-1, channels, channels, rows, taps)
             by_filter = by_group.swapaxes(1, 2)[..., ::-1, ::-1].reshape(shape)
         self.filters[...] = by_filter[self._order].transpose(0, 3, 2, 4, 1)
-
-    def take_slopes(self, slopes: np.ndarray) -> None:
-        """Copy new slopes of negative sums: one for each channel, or one for all."""
-        self._rectifier[...] = slopes
-
-    def __call__(self, source: np.ndarray, target: np.ndarray, offsets: np.ndarray | None) -> None:
-        """Convolve.
-
-        Args:
-            source: The images, in the memory that ``x`` describes.
-            target: The output, in the memory that ``y`` describes.
-            offsets: One for each channel, contiguous; None for zeros.
-        """
-        each = {
-            "x.at": source,
-            "y.at": target,
-            "offsets": self._none if offsets is None else offsets,
-        }
-        self._arguments.run(self._kernel, self.parts.tuning.threads, each)

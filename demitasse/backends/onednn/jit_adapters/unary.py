@@ -22,6 +22,7 @@ from demitasse.backends.step import Declined
 if TYPE_CHECKING:
     from demitasse.backends.kernels.elementwise import Elementwise
     from demitasse.backends.kernels.l2_normalize import L2Normalize
+    from demitasse.backends.kernels.lrn import Response
     from demitasse.backends.kernels.resize import Interpolation
     from demitasse.backends.kernels.roi_pooling import RegionMaxima, RegionMeans
     from demitasse.backends.kernels.softmax import SmallAxisSoftmax
@@ -308,24 +309,6 @@ class ElementwiseCall(KernelCall):
     def __call__(self) -> None:
         arrays = [source.array() for source in self._sources]
         self._kernel(arrays, *(target.array() for target in self._targets))
-
-
-class Response(Protocol):
-    """Kernels that normalise by neighbours, in both directions."""
-
-    scratch_size: int
-
-    @property
-    def code(self) -> str:
-        """Name of what runs."""
-
-    def forward(self, source: np.ndarray, target: np.ndarray, scratch: np.ndarray) -> None:
-        """Normalise."""
-
-    def backward(
-        self, source: np.ndarray, dy: np.ndarray, dx: np.ndarray, scratch: np.ndarray
-    ) -> None:
-        """Write the gradient of the input."""
 
 
 class LRNCall(KernelCall):

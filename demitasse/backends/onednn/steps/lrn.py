@@ -24,7 +24,7 @@ from demitasse.backends.step import Declined, Operand, Operands, decline_in_plac
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.l2_normalize import L2Normalize
-    from demitasse.backends.onednn.jit_adapters.unary import Response
+    from demitasse.backends.kernels.lrn import Response
 
 
 class LRNStep(OnednnStep[ops.LRN]):
