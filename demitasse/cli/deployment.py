@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from filecmp import cmp
 from pathlib import Path
@@ -12,11 +12,13 @@ from tempfile import TemporaryDirectory
 
 from demitasse.cli.card_builder import CardRequest, build_card
 from demitasse.core.atomic import atomic_write
-from demitasse.core.paths import resolve_path
+from demitasse.core.log import get_logger
+from demitasse.core.paths import is_file, resolve_path
 from demitasse.errors import ConfigError, DemitasseError, ErrorCode
 from demitasse.inference.cards.card import CHANNELS, Card
-from demitasse.inference.cards.card_file import CARD, format_card
-from demitasse.inference.cards.predictor import Predictor
+from demitasse.inference.cards.card_file import CARD, ONNX, format_card
+from demitasse.inference.cards.model_files import WEIGHTS, ModelFiles
+from demitasse.inference.cards.predictor import Predictor, has_inputs
 from demitasse.inference.cards.preprocessing import training_preprocess
 from demitasse.interop.deploy import DeployNet, deploy_net
 from demitasse.io.data.databases.database import open_db
@@ -24,6 +26,8 @@ from demitasse.io.data.databases.datum import datum_to_array
 from demitasse.io.proto import Datum, LayerParameter, write_text
 from demitasse.io.weights.load import load_files
 from demitasse.net import Net
+
+log = get_logger(__name__)
 
 DEPLOY = "deploy.prototxt"
 
@@ -77,18 +81,7 @@ def deploy(
     """
     made = deploy_net(train, weights, shapes=shapes, level=level, stages=stages)
     with TemporaryDirectory() as temporary:
-        file = Path(temporary) / DEPLOY
-        write_text(file, made.message)
-        source = _source(made)
-        reason = _obstacle(made, source)
-        with Net(file, "TEST", device="numpy") as net:
-            _need_weights(load_files(net, weights), weights)
-            shape = tuple(net.blobs[made.outputs[0]].shape)
-        card = None
-        if not reason:
-            assert source is not None
-            card = _card(train, file, made, source, weights, labels, shape)
-            Predictor(card, device="numpy").net.close()
+        card, reason = _checked_card(made, train, Path(temporary) / DEPLOY, weights, labels)
     files = [] if card is None else [*card.weights, *([labels] if labels else [])]
     if card is not None and isinstance(card.preprocess.mean, Path):
         files.append(card.preprocess.mean)
@@ -119,6 +112,66 @@ def deploy(
         return Deployed([folder / DEPLOY, folder / CARD, *copied], notes, has_card=True)
 
     return write
+
+
+def trains(model: Path, weights: Sequence[Path]) -> bool:
+    """Return True for the prototxt of a training net, with weights."""
+    plain = is_file(model) and model.suffix not in {*WEIGHTS, ".toml", ONNX}
+    return bool(weights) and plain and not has_inputs(model)
+
+
+@contextmanager
+def as_deployed(
+    files: ModelFiles, labels: Path | None = None, mean: Path | None = None
+) -> Iterator[ModelFiles]:
+    """Return files of a net with inputs: those given, or a deploy net, removed at the end.
+
+    Args:
+        files: The files; for a training net, a deploy net takes its place. A missing card is
+            derived if the data layers define the preprocessing.
+        labels: File with the class names, for a derived card.
+        mean: File with the mean image, for a derived card.
+
+    Raises:
+        ConfigError: See ``deploy_net``; or the weights do not fit the net.
+    """
+    if files.net.suffix == ONNX or has_inputs(files.net):
+        yield files
+        return
+    made = deploy_net(files.net, files.weights)
+    with TemporaryDirectory(prefix="demitasse-") as folder:
+        file, card = Path(folder, DEPLOY), files.card
+        if card is not None:
+            write_text(file, made.message)
+            card = replace(card, net=file)
+        else:
+            card, reason = _checked_card(made, files.net, file, files.weights, labels)
+            log.info("deploy net of %s in memory%s", files.net, f"; no card: {reason}" * (not card))
+            if card is not None and mean is not None:
+                card = replace(card, preprocess=replace(card.preprocess, mean=mean))
+        yield ModelFiles(file, files.weights, card)
+
+
+def _checked_card(
+    made: DeployNet, train: Path, file: Path, weights: Sequence[Path], labels: Path | None
+) -> tuple[Card | None, str]:
+    """Write a deploy net, and check it with its weights and card.
+
+    Returns:
+        The card, or None and why there is none.
+    """
+    write_text(file, made.message)
+    source = _source(made)
+    reason = _obstacle(made, source)
+    with Net(file, "TEST", device="numpy") as net:
+        _need_weights(load_files(net, weights), weights)
+        shape = tuple(net.blobs[made.outputs[0]].shape)
+    if reason:
+        return None, reason
+    assert source is not None
+    card = _card(train, file, made, source, weights, labels, shape)
+    Predictor(card, device="numpy").net.close()
+    return card, ""
 
 
 def _source(made: DeployNet) -> LayerParameter | None:

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_errors import failed_with
+from expect_error import expect_error
 from PIL import Image, ImageDraw
 
-from demitasse.errors import ErrorCode
+from demitasse.errors import ConfigError, ErrorCode
 from demitasse.examples.nets import NETS
-from demitasse.inference.cards import read_card
+from demitasse.inference.cards import load_model, read_card
 from demitasse.io.data import read_mean
 from demitasse.io.data.dataset import read_dataset
 from demitasse.io.proto import read_net
@@ -386,23 +387,53 @@ def test_nothing_is_written_for_wrong_weights_or_labels(run):
     assert run(command).exit_code == 2
 
 
-@pytest.mark.usefixtures("photos")
+@pytest.fixture
+def training_net(run, photos):
+    """A training net, its weights, and what its deploy net says of the photos."""
+    assert run("dataset photos data --size 16").exit_code == 0
+    Path("train_val.prototxt").write_text(DATA.replace("MEAN", "") + TAILS["softmax"][0])
+    with Net("train_val.prototxt", "TEST", device="numpy", seed=1) as net:
+        net.save("w.caffemodel")
+    deploy = "deploy train_val.prototxt --weights w.caffemodel --labels data/labels.txt --out out"
+    assert run(deploy).exit_code == 0
+    return run("run out photos").stdout
+
+
 @pytest.mark.parametrize(
     "command",
     [
-        "run train_val.prototxt photos/red/000.png --weights w.caffemodel",
-        "card train_val.prototxt w.caffemodel",
-        "predict train_val.prototxt photos --weights w.caffemodel -o parts",
-        "serve train_val.prototxt --weights w.caffemodel --port 0",
+        "run train_val.prototxt photos --weights w.caffemodel --labels data/labels.txt",
+        "run model.toml photos",
     ],
 )
-def test_a_training_net_in_use_names_deploy(run, command):
-    assert run("dataset photos data --size 16").exit_code == 0
-    Path("train_val.prototxt").write_text(DATA.replace("MEAN", "") + TAILS["softmax"][0])
-    with Net("train_val.prototxt", "TEST", device="numpy") as net:
-        net.save("w.caffemodel")
+def test_a_training_net_runs_as_its_deploy_net_does(run, training_net, command):
+    card = "card train_val.prototxt w.caffemodel --labels data/labels.txt"
+    if "toml" in command:
+        assert run(card).exit_code == 0
 
-    failed_with(run(command), 3, ErrorCode.MISSING, field="input", mentions="demitasse deploy")
+    assert run(command).stdout == training_net
+    assert not Path("deploy.prototxt").exists()
+
+
+@pytest.mark.usefixtures("training_net")
+def test_a_training_net_predicts(run):
+    for net, out in (("train_val.prototxt --weights w.caffemodel", "mine"), ("out", "theirs")):
+        result = run(f"predict {net} photos -o {out}")
+        assert result.exit_code == 0, result.output
+        assert run(f"predict --join {out} -o {out}.npz").exit_code == 0
+
+    with np.load("mine.npz") as mine, np.load("theirs.npz") as theirs:
+        assert set(mine) == set(theirs)
+        for name in mine:
+            np.testing.assert_array_equal(mine[name], theirs[name])
+
+
+@pytest.mark.usefixtures("training_net")
+def test_a_training_net_in_python_names_deploy():
+    with expect_error(ConfigError, ErrorCode.UNKNOWN, field="weights"):
+        load_model("train_val.prototxt", "w.caffemodel")
+    with expect_error(ConfigError, ErrorCode.MISSING, mentions="demitasse deploy"):
+        load_model("train_val.prototxt", "w.caffemodel", card="caffenet")
 
 
 @pytest.mark.usefixtures("photos")

@@ -92,24 +92,32 @@ def run_command(
 
     Unreadable images are reported on standard error and skipped; the exit code is then 3.
     """
+    from demitasse.cli.deployment import as_deployed, trains
     from demitasse.cli.onnx_models import as_caffe_files
     from demitasse.cli.run_images import ImageInput, ImageWriter, json_line, read_images, text_lines
     from demitasse.core.paths import check_exists
     from demitasse.core.text import escaped
-    from demitasse.errors import DataError
+    from demitasse.errors import ConfigError, DataError, ErrorCode
     from demitasse.inference.cards import Predictor, find_card
     from demitasse.inference.cards.model_files import ModelFiles
+    from demitasse.inference.cards.published import recognize
 
     if not images:
         check_exists(model)
         message = "Missing argument 'IMAGE...'."
         raise click.UsageError(message)
     with input_errors():
-        found = find_card(model, weights, card=card, labels=labels, mean=mean)
-        assert found.net is not None
-        with as_caffe_files(ModelFiles(found.net, found.weights, found)) as files:
-            assert files.card is not None
-            predictor = Predictor(files.card, device=device, threshold=threshold)
+        if not card and trains(model, weights) and recognize(weights) is None:
+            found = ModelFiles(model, weights, None)
+        else:
+            known = find_card(model, weights, card=card, labels=labels, mean=mean)
+            assert known.net is not None
+            found = ModelFiles(known.net, known.weights, known)
+        with as_caffe_files(found) as files, as_deployed(files, labels, mean) as ready:
+            if ready.card is None:
+                text = f"{model} does not say how images are prepared; give a card (.toml)"
+                raise ConfigError(text, code=ErrorCode.MISSING, field="card")
+            predictor = Predictor(ready.card, device=device, threshold=threshold)
     shown = read_images(images, predictor.color, every)
     drawings = None if draw is None else ImageWriter(draw)
     classes = None if masks is None else ImageWriter(masks)
@@ -193,6 +201,7 @@ def predict_command(
     (.npy, .npz, .h5). A part is written completely or not at all, and an existing part is not
     written again. demitasse predict --join FOLDER -o FILE joins the parts.
     """
+    from demitasse.cli.deployment import as_deployed
     from demitasse.cli.onnx_models import as_caffe_files
     from demitasse.cli.progress import line_progress
     from demitasse.inference.cards.model_files import find_model
@@ -215,6 +224,7 @@ def predict_command(
     with ExitStack() as imported:
         with input_errors():
             files = imported.enter_context(as_caffe_files(find_model(model, weights)))
+            files = imported.enter_context(as_deployed(files))
             runner = BatchRunner(files, device, output)
             items = find_items(inputs, runner.net.inputs)
         with line_progress() as progress:
@@ -307,6 +317,7 @@ def serve_command(
     prototxt beside them, or one prototxt with --weights; NAME=MODEL sets the name for clients.
     SIGTERM and Ctrl-C stop the server after the requests under way.
     """
+    from demitasse.cli.deployment import as_deployed
     from demitasse.cli.onnx_models import as_caffe_files
     from demitasse.inference.cards.model_files import find_model
     from demitasse.inference.serving.app import Limits
@@ -333,10 +344,10 @@ def serve_command(
     )
     with ExitStack() as imported:
         with input_errors():
-            found = {
-                name: imported.enter_context(as_caffe_files(find_model(path, weights)))
-                for name, path in named
-            }
+            found = {}
+            for name, path in named:
+                files = imported.enter_context(as_caffe_files(find_model(path, weights)))
+                found[name] = imported.enter_context(as_deployed(files))
         serve(found, how, _print_models)
 
 
@@ -452,6 +463,7 @@ def card_command(
     folder; the model is loaded as a check.
     """
     from demitasse.cli.card_builder import CardRequest, build_card
+    from demitasse.cli.deployment import as_deployed
     from demitasse.cli.onnx_models import as_caffe_files
     from demitasse.core.atomic import atomic_write
     from demitasse.inference.cards.card_file import CARD, ONNX, format_card
@@ -465,9 +477,20 @@ def card_command(
     if path.exists() and not overwrite:
         message = f"{path} exists; replace it by --overwrite, or give another file by --out"
         raise click.UsageError(message)
-    with input_errors(), as_caffe_files(ModelFiles(net, weights, None)) as files:
+    given = ModelFiles(net, weights, None)
+    with input_errors(), as_caffe_files(given) as files, as_deployed(files, labels) as ready:
+        if ready.card is not None and not known:  # a training net defines most of it
+            how = ready.card.preprocess
+            derived: dict[str, object] = {
+                "task": ready.card.task,
+                "channels": how.channels,
+                "output": ready.card.outputs,
+                "size": ",".join(map(str, how.size)),
+            }
+            flags = derived | {key: value for key, value in flags.items() if value}
+            train = train or net
         draft = CardRequest(
-            files.net, files.weights, known or "", train, labels, mean, softmax, flags
+            ready.net, ready.weights, known or "", train, labels, mean, softmax, flags
         )
         card, label_file = build_card(draft)
         Predictor(card, device="numpy").net.close()

@@ -18,7 +18,6 @@ from demitasse.inference.cards.card_file import CARD, ONNX, FileOverrides, read_
 from demitasse.inference.cards.predictor import (
     Arrays,
     Predictor,
-    check_inputs,
     load_weights,
     run_net,
 )
@@ -138,8 +137,6 @@ def find_model(source: Name, weights: Name | Sequence[Name] = ()) -> ModelFiles:
         return ModelFiles(path, files, find_card(path, files) if has_card or files else None)
     if path.suffix in WEIGHTS and not files:
         path, files = _net_beside(path), (path,)
-    if is_file(path):
-        check_inputs(path, files)
     known = recognize(files) if files else None
     card = find_card(path, files) if known is not None or not files else None
     return ModelFiles(path, files, card)
@@ -151,7 +148,6 @@ def _paths(names: Name | Sequence[Name]) -> tuple[Path, ...]:
 
 
 def _published(net: Path, weights: Sequence[Path], card: str, overrides: FileOverrides) -> Card:
-    check_inputs(net, weights)
     known = published_card(card) if card else recognize(weights)
     if known is None:
         raise ConfigError(_unknown_weights(net, weights), code=ErrorCode.UNKNOWN, field="weights")

@@ -226,15 +226,20 @@ def _unpickled(card: Card, device: str | None, threshold: float | None) -> Predi
     return Predictor(card, device=device, threshold=threshold)
 
 
+def has_inputs(net: Path) -> bool:
+    """Return False for a training net, whose data layers read the data in phase TEST."""
+    message = read_net(net).message
+    message.state.phase = Phase.Value("TEST")
+    return any(layer.type == "Input" for layer in filter_net(message)[0].layer)
+
+
 def check_inputs(net: Path, weights: Sequence[Path]) -> None:
-    """Refuse a net for training, whose data layers read the data.
+    """Refuse a training net.
 
     Raises:
         ConfigError: The net has no inputs in phase TEST.
     """
-    message = read_net(net).message
-    message.state.phase = Phase.Value("TEST")
-    if any(layer.type == "Input" for layer in filter_net(message)[0].layer):
+    if has_inputs(net):
         return
     files = "".join(f" --weights {one}" for one in weights)
     text = (
