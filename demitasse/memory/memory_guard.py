@@ -238,6 +238,8 @@ class MemoryGuard:
             self._order(self._loose if known else self._on_device)
             if known and self._last_use is not last:  # on another stream than before
                 self.order()
+            for memory, *_ in effects:  # guards of other work know another state
+                memory.watch.guard = None
         for memory, head, written, exchanged in effects:
             memory.state = head
             if written:
