@@ -27,7 +27,6 @@ LOWERINGS = {
     "overlap_add": "deconvolution of overlapping windows",
     "plane_deconvolution": "deconvolution of one channel at a time",
     "pointwise": "1x1 convolution into a part of a Concat's top, or with limits",
-    "pointwise_gradient": "the filters' gradient of 1x1 convolutions",
     "row_convolution": "filters as wide as the image",
     "separable": "a depthwise convolution together with the 1x1 convolution after it",
     "transposed": "gradients of convolutions to few output channels",

@@ -17,15 +17,9 @@ from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.kernels.winograd import plan_winograd
 from demitasse.backends.onednn.jit_adapters.calls import ConvKernels, rectifier_of
 from demitasse.backends.onednn.jit_adapters.depthwise import DepthwiseKernels
-from demitasse.backends.onednn.jit_adapters.few_channels import (
-    DirectKernels,
-    NarrowKernels,
-)
+from demitasse.backends.onednn.jit_adapters.few_channels import DirectKernels, NarrowKernels
 from demitasse.backends.onednn.jit_adapters.grouped import GroupedKernels
-from demitasse.backends.onednn.jit_adapters.pointwise import (
-    PointwiseGradients,
-    PointwiseKernels,
-)
+from demitasse.backends.onednn.jit_adapters.pointwise import PointwiseKernels
 from demitasse.backends.onednn.jit_adapters.winograd import WinogradKernels
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.threads import wanted
@@ -66,9 +60,7 @@ def conv_kernels(
                 tuning.require("pointwise")
                 return PointwiseKernels(engine, x, plan_pointwise(op, x, y, tuning))
             return ConvKernels(engine, x)
-        if "pointwise_gradient" in tuning.without:
-            return ConvKernels(engine, x)
-        return PointwiseGradients(engine, x, y, tuning)
+        return ConvKernels(engine, x)
     if op.group == x[1] > 1 and not training:
         try:
             tuning.require("depthwise")
