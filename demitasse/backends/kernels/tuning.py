@@ -71,8 +71,8 @@ class Tuning:
             core's second cache.
         noted_bytes: Outputs of a depthwise convolution that are stored for the following pointwise
             convolution; they stay in a core's second cache.
-        cached_bytes: Images and outputs of a depthwise convolution, up to which most of what it
-            reads is still in a cache.
+        cached_bytes: Images and outputs of a depthwise convolution, or the pixels of a pointwise
+            convolution, up to which most of what it reads is still in a cache.
         without: Names of lowerings that are switched off; see ``LOWERINGS``.
     """
 

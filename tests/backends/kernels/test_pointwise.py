@@ -1,6 +1,7 @@
 """Pointwise convolution of images that are normalised on the way, on arrays, against numpy."""
 
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,12 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.epilogue import NOTHING, RELU
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.pointwise import PointwiseSchedule, limits_pay, plan_pointwise
+from demitasse.backends.kernels.pointwise import (
+    PointwiseSchedule,
+    check_norm_gain,
+    limits_pay,
+    plan_pointwise,
+)
 from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.step import Declined
@@ -260,3 +266,20 @@ def test_limits_pay_where_little_is_computed_in_vain(c, m, size, pays):
 
     assert limits_pay(parts) is pays
     assert limits_pay(replace(parts, tuning=always(16)))
+
+
+@pytest.mark.parametrize(
+    ("tuning", "size", "pays"),
+    [
+        (Tuning(8), (28, 28), False),
+        (Tuning(8), (160, 160), True),
+        (Tuning(16), (28, 28), True),
+        (always(8), (28, 28), True),
+    ],
+    ids=["in a cache", "larger than a cache", "many rows at a time", "always"],
+)
+def test_pixels_in_a_cache_are_normalised_by_themselves_on_avx2(tuning, size, pays):
+    parts = PointwiseSchedule((1, 64, *size), (1, 128, *size), tuning)
+
+    with nullcontext() if pays else pytest.raises(Declined):
+        check_norm_gain(parts)

@@ -13,7 +13,14 @@ from demitasse.backends.kernels.products import ROWS
 from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 from demitasse.backends.step import Declined
 
-__all__ = ["PANEL", "WIDEST", "PointwiseSchedule", "limits_pay", "plan_pointwise"]
+__all__ = [
+    "PANEL",
+    "WIDEST",
+    "PointwiseSchedule",
+    "check_norm_gain",
+    "limits_pay",
+    "plan_pointwise",
+]
 
 
 PANEL = 2
@@ -126,6 +133,25 @@ def plan_pointwise(op: ops.Conv, x: ops.Shape, y: ops.Shape, tuning: Tuning) -> 
     if tuning.pointwise == "auto":
         _check_gain(parts)
     return parts
+
+
+def check_norm_gain(parts: PointwiseSchedule) -> None:
+    """Decline the normalisation of pixels that a pass of its own does faster.
+
+    Few rows are computed at a time on AVX2, so that filters are read more often; that costs more
+    than a pass over pixels in a cache.
+
+    Raises:
+        Declined: The pixels fit into a cache.
+    """
+    pixel_bytes = math.prod(parts.x) * FLOAT_BYTES
+    few = parts.tuning.pointwise == "auto" and parts.tuning.instructions == "avx2"
+    if few and pixel_bytes <= parts.tuning.cached_bytes:
+        message = (
+            f"pixels of {pixel_bytes >> 10} KiB; on AVX2 their normalisation on the way pays "
+            f"beyond {parts.tuning.cached_bytes >> 10} KiB"
+        )
+        raise Declined(message)
 
 
 def limits_pay(parts: PointwiseSchedule) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from demitasse.backends import ops
 from demitasse.backends.kernels.epilogue import Rectifier
-from demitasse.backends.kernels.pointwise import plan_pointwise
+from demitasse.backends.kernels.pointwise import check_norm_gain, plan_pointwise
 from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.onednn.arguments import Argument, InputArg, OutputArg, ParamArg
 from demitasse.backends.onednn.jit_adapters.calls import (
@@ -56,6 +56,7 @@ def pointwise_call(
     parts = plan_pointwise(
         op, source.layout.shape, target.layout.shape, engine.tuning.as_set(wanted())
     )
+    check_norm_gain(parts)
     x, y = (images_of(argument.layout) for argument in (source, target))
     from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
     from demitasse.backends.onednn.jit_adapters.unary import OffsetCall
