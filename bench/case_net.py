@@ -1,36 +1,39 @@
 """The net of a case, its inputs filled, and the work of one pass."""
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 from peers.cases import Case
+from peers.training import solver_of
 
 from demitasse import Net
-from demitasse.io.proto import NetParameter, SolverParameter, parse_text
-from demitasse.training import Solver
+from demitasse.io.proto import NetParameter, parse_text
 
-SOLVER = (
-    'base_lr: 1e-6 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.0005 '
-    "snapshot_after_train: false"
-)
+RATE = 1e-6
+"""Learning rate of steps."""
 
 
 class CaseNet:
-    """The net of a case on the cpu device, with random inputs.
+    """The net of a case, with random inputs.
 
     Args:
         case: The net, batch and passes.
+        device: Name of the device.
+
+    Attributes:
+        work: One pass, or one step.
     """
 
-    def __init__(self, case: Case) -> None:
+    work: Callable[[], object]
+
+    def __init__(self, case: Case, device: str = "cpu") -> None:
         message = parse_text(case.prototxt(), NetParameter)
         if case.train:
-            param = parse_text(SOLVER, SolverParameter)
-            param.net_param.CopyFrom(message)
-            solver = Solver(param, device="cpu", seed=1, keep_blobs="outputs")
-            self.net, self.work = solver.net, lambda: solver.step(1)
+            solver = solver_of(message, RATE, device=device, seed=1, keep_blobs="outputs")
+            self.net, self.work = solver.net, solver.step
         else:
-            self.net = Net(message, "TEST", device="cpu", seed=1, keep_blobs="outputs")
+            self.net = Net(message, "TEST", device=device, seed=1, keep_blobs="outputs")
             self.work = self.net.forward
         rng = np.random.default_rng(0)
         self.inputs = [self.net.blobs[name] for name in self.net.inputs]

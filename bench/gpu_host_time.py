@@ -10,16 +10,11 @@ import logging
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-import numpy as np
+from case_net import CaseNet
 from peers.cases import Case
-from peers.training import solver_of
-
-from demitasse import Net
-from demitasse.io.proto import NetParameter, parse_text
 
 STAND_IN = Path(__file__).resolve().parents[1] / "tests" / "support"
 
@@ -29,20 +24,7 @@ SCALE, WARM, REPEATS = 16, 6, 300
 
 def host_microseconds(case: Case) -> float:
     """Return the median time of one launch and what surrounds it."""
-    message = parse_text(case.prototxt(), NetParameter)
-    if case.train:
-        solver = solver_of(message, 1e-6, device="cuda:0", seed=1, keep_blobs="outputs")
-        net: Net = solver.net
-        work: Callable[[], object] = solver.step
-    else:
-        net = Net(message, "TEST", device="cuda:0", seed=1, keep_blobs="outputs")
-        work = net.forward
-    rng = np.random.default_rng(0)
-    for name in net.inputs:
-        blob = net.blobs[name]
-        label = name == "label"
-        values = rng.integers(0, 2, blob.shape) if label else rng.normal(size=blob.shape)
-        blob.mutable_cpu_data()[...] = values
+    work = CaseNet(case, "cuda:0").work
     for _ in range(WARM):
         work()
     graph = import_module("gpu.graphs").Graph

@@ -140,6 +140,11 @@ class TunedKernel:
     tuning: Tuning
 
     @property
+    def width(self) -> int:
+        """Floats of a vector."""
+        return self.tuning.width
+
+    @property
     def code(self) -> str:
         """Name of the code, with the processor's instructions."""
         return f"{self.kernel} llvm:{self.tuning.instructions}"
@@ -159,8 +164,3 @@ class ConvSchedule(TunedKernel):
     x: tuple[int, ...]
     y: tuple[int, ...]
     tuning: Tuning
-
-    @property
-    def width(self) -> int:
-        """Channels of a vector."""
-        return self.tuning.width

@@ -47,11 +47,6 @@ class PointwiseSchedule(TunedKernel):
     tuning: Tuning
 
     @property
-    def width(self) -> int:
-        """Channels of a vector."""
-        return self.tuning.width
-
-    @property
     def rows(self) -> int:
         """Pixels that are computed at a time."""
         return ROWS[self.width][PANEL]
