@@ -143,12 +143,11 @@ class Blob(Axes):
         if new == self._shape:
             return
         count, data, diff = math.prod(new), self._data, self._diff
+        self._note()
         if count > min(data.size, diff.size):
             # both are replaced if shared, as in Caffe, which ends the sharing of either
             more = zip((data, diff), self._new_memories(count), strict=True)
-            self._note()
             data, diff = (old if old.grow(count) else new for old, new in more)
-        self._note()
         # one statement: an interrupt must not leave a shape without the memory for it
         self._shape, self._count, self._data, self._diff = new, count, data, diff
 

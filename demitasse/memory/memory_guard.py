@@ -225,7 +225,7 @@ class MemoryGuard:
     def apply(self) -> None:
         """Copy inputs to the device, and set the states after the work, which is replayed now."""
         uploaded, effects = self._uploaded, self._effects
-        known = bool(self._watches) and self.unchanged
+        known = self.unchanged
         if known:
             uploaded, effects = self._loose_uploads, self._loose_effects
             for memory in self._written:

@@ -472,12 +472,11 @@ class LibraryCorrelation:
         Raises:
             Declined: It does, or the library has no such product.
         """
-        if settings.get("cudnn_autotune"):
-            return self.engine.prepare_convolution(convolution, partial(self._run, convolution))
-        if best_as_products(convolution, tf32=rounds_to_tf32()):
+        timed = settings.get("cudnn_autotune")
+        if not timed and best_as_products(convolution, tf32=rounds_to_tf32()):
             message = "matrix products take less time than the plan that cuDNN recommends"
             raise Declined(message)
-        return self.engine.prepare_convolution(convolution)
+        return self.engine.prepare_convolution(convolution, partial(self._run, convolution))
 
     def _run(self, convolution: Convolution, image: Array, weight: Array, maps: Array) -> None:
         """Run a product by own kernels."""

@@ -73,9 +73,8 @@ class NormStep(GpuStep[ops.BatchNorm]):
         many, family = samples * plane, "batch_norm"
         self.keep = parts.backward and (self.measures or bool(parts.followers))
         """True if backward needs what forward has normalised."""
-        self.recalls = not self.measures and parts.backward
-        """True if backward needs the deviation from running sums, else a part of the kernel."""
-        stored = int(not (self.measures or self.recalls))
+        self.stored = not (self.measures or parts.backward)
+        """True if the kernel takes the statistics from the running sums; backward needs none."""
         self.cut = cut = SplitReduction.of(self.channels, many)
         part = (
             *(op.dtype, cut.total, cut.length),
@@ -96,8 +95,8 @@ class NormStep(GpuStep[ops.BatchNorm]):
             family, "stored_statistics", op.dtype, self.channels, float(op.eps)
         )
         self._normalise = engine.vectorized(
-            *(family, "normalise", self.dtype, *every, int(self.keep), stored, float(op.eps)),
-            *parts.numbers,
+            *(family, "normalise", self.dtype, *every, int(self.keep), int(self.stored)),
+            *(float(op.eps), *parts.numbers),
         )
         self._sums = engine.row_blocks(family, "gradient_sums", *part, *parts.numbers, reach=count)
         self._add = engine.row_blocks(
@@ -118,7 +117,7 @@ class NormStep(GpuStep[ops.BatchNorm]):
     def forward(self) -> None:
         at, engine, dtype = self.at, self.engine, self.op.dtype
         x = at.bottom[0].read()
-        if not (self.measures or self.recalls):
+        if self.stored:
             mean, deviation, factor = (blob.read() for blob in at.params)
             y = at.top[0].buffer()
             self._normalise(x, mean, deviation, factor, *self._factors(mean), y, y)

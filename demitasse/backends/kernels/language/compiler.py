@@ -32,7 +32,10 @@ _lock = threading.RLock()
 _known: dict[str, dict[str, int]] = {}
 
 LEVEL = 2
+
 MACHINES = ("x86_64", "amd64")
+"""Names of x86 with 64 bits: kernels are made for it, and oneDNN's codes name its instructions."""
+
 NEEDED = ("avx2", "fma")
 """Without these, a kernel's multiplications and additions would be calls of a function."""
 

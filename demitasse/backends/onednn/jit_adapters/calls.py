@@ -379,9 +379,8 @@ class GradientOperands:
     Attributes:
         source: The convolution's input.
         dy: The gradient of its output.
-        weight: The gradient of its weights, in C order unless said otherwise.
+        weight: The gradient of its weights, in C order.
         bias: The gradient of its bias, or None.
-        packed: The gradient of its weights in the library's layout.
         layouts: The layouts of other Steps.
     """
 
@@ -389,7 +388,6 @@ class GradientOperands:
     dy: InputArg
     weight: GradArg
     bias: GradArg | None
-    packed: GradArg
     layouts: Layouts
 
     @property

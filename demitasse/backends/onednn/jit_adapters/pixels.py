@@ -10,11 +10,13 @@ from demitasse.backends.kernels.pointwise import check_norm_gain, plan_pointwise
 from demitasse.backends.kernels.separable import plan_separable
 from demitasse.backends.onednn.arguments import Argument, InputArg, OutputArg, ParamArg
 from demitasse.backends.onednn.jit_adapters.calls import (
+    Folded,
     KernelCall,
     images_in_vectors,
     images_of,
     rectifier_of,
 )
+from demitasse.backends.onednn.jit_adapters.unary import OffsetCall
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.threads import wanted
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from demitasse.backends.kernels.products import FewRows, Then
-    from demitasse.backends.onednn.jit_adapters.calls import Folded
-    from demitasse.backends.onednn.jit_adapters.unary import OffsetCall
 
 
 def pointwise_call(
@@ -59,7 +59,6 @@ def pointwise_call(
     check_norm_gain(parts)
     x, y = (images_of(argument.layout) for argument in (source, target))
     from demitasse.backends.kernels.pointwise.convolution import PointwiseConvolution
-    from demitasse.backends.onednn.jit_adapters.unary import OffsetCall
 
     if x is None or y is None or not (x.is_rows and y.is_rows):
         message = "images whose channels do not lie side by side; kernels of pixels need that"
@@ -95,7 +94,6 @@ def separable_call(
     blocks = plan_separable(*convolutions, engine.tuning.as_set(wanted()))
     x, y = images_in_vectors(source.layout, blocks.strips.width), images_of(target.layout)
     from demitasse.backends.kernels.separable.convolution import SeparableConvolution
-    from demitasse.backends.onednn.jit_adapters.unary import OffsetCall
 
     if x is None or y is None or not blocks.writes(y):
         message = "images whose channels do not lie side by side; separable convolution needs that"

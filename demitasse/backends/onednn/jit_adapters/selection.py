@@ -59,7 +59,6 @@ def conv_kernels(
             with suppress(Declined):
                 tuning.require("pointwise")
                 return PointwiseKernels(engine, x, plan_pointwise(op, x, y, tuning))
-            return ConvKernels(engine, x)
         return ConvKernels(engine, x)
     if op.group == x[1] > 1 and not training:
         try:

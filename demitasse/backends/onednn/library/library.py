@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from demitasse.backends.kernels.language.compiler import MACHINES
 from demitasse.backends.kernels.language.team import runtime_environment
 from demitasse.backends.kernels.team import install
 from demitasse.core.config import settings
@@ -55,9 +56,6 @@ OPENMP_PACKAGES = "apt-get install libgomp1 (Debian, Ubuntu), or dnf install lib
 OPENMP_THREADS = 2
 RUNTIMES = {1: "sequential", OPENMP_THREADS: "OpenMP", 4: "TBB", 8: "thread pool"}
 """Runtimes of the library that run on host memory in the calling thread's order."""
-
-X86 = ("x86_64", "amd64")
-"""Machines whose instruction sets the library's codes name."""
 
 NO_OPENMP = "the library has no OpenMP threads"
 SWITCHED_OFF = "it was switched off"
@@ -224,7 +222,7 @@ def instruction_set(library: Any) -> int:
 
     There, the library has codes of its own for the same numbers.
     """
-    if platform.machine().lower() not in X86:
+    if platform.machine().lower() not in MACHINES:
         return 0
     return int(library.dnnl_get_effective_cpu_isa())
 

@@ -101,7 +101,6 @@ class _ChannelScaleStep(OnednnStep[ops.Axpy | ops.Scale]):
         self._layouts, self._hands_on = (layout, gate.layout), hands_on
 
     def prepare_backward(self) -> None:
-
         [top], (images, gates) = self.at.top, self._layouts
         added = None
         if self._hands_on and self._other is not None:

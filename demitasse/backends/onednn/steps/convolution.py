@@ -397,7 +397,7 @@ class ConvStep(WindowStep[ops.Conv]):
         offset = GradArg(Arg.DIFF_BIAS, at.params[1], bias) if bias else None
         plain = GradArg(Arg.DIFF_WEIGHTS, at.params[0], self.engine.plain(self.w))
         target = GradArg(Arg.DIFF_WEIGHTS, at.params[0], w)
-        operands = GradientOperands(source, gradient, plain, offset, target, at.layouts)
+        operands = GradientOperands(source, gradient, plain, offset, at.layouts)
         jit_call = (self.transposed or self.kernels).weights(operands)
         if jit_call is not None:
             return jit_call

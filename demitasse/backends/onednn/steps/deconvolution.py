@@ -6,7 +6,6 @@ The bottom's gradient is that convolution's forward pass.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,11 +14,13 @@ from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.arguments import Call, GradArg, InputArg, OutputArg, ParamArg
 from demitasse.backends.onednn.jit_adapters.calls import (
+    IMAGE_AXES,
     ConvCall,
     ConvKernels,
     ConvOperands,
     GradientOperands,
 )
+from demitasse.backends.onednn.jit_adapters.norms import PlaneCall
 from demitasse.backends.onednn.jit_adapters.selection import conv_kernels
 from demitasse.backends.onednn.jit_adapters.winograd import WinogradKernels
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
@@ -31,9 +32,6 @@ from demitasse.backends.onednn.steps.convolution import WindowStep
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
 from demitasse.backends.windows import ConvGeometry
-
-if TYPE_CHECKING:
-    from demitasse.backends.onednn.jit_adapters.norms import PlaneCall
 
 
 class DeconvStep(WindowStep[ops.Deconv]):
@@ -260,9 +258,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
         plain, packed = (
             GradArg(Arg.DIFF_WEIGHTS, at.params[0], layout) for layout in (engine.plain(self.w), w)
         )
-        jit_call = self.kernels.weights(
-            GradientOperands(source, bottom, plain, None, packed, at.layouts)
-        )
+        jit_call = self.kernels.weights(GradientOperands(source, bottom, plain, None, at.layouts))
         if jit_call is not None:
             self.backward_calls.append(jit_call)
             return
@@ -297,8 +293,6 @@ def _lies_like(turned: Layout, layout: Layout, axis: int) -> bool:
     parts = tuple((other.get(place, place), *rest) for place, *rest in turned.key[1])
     return turned.size == layout.size and parts == layout.key[1]
 
-
-IMAGE_AXES = 4
 
 LARGE = 4 << 20
 """Bytes of windows beyond which they do not stay in the caches until they are added up."""
@@ -359,8 +353,6 @@ def plane_call(
         return None
     if plain.family is not CodeFamily.GEMM or plain.bytes_of(Query.SCRATCHPAD) < LARGE:
         return None
-    from demitasse.backends.onednn.jit_adapters.norms import PlaneCall
-
     return PlaneCall(engine, op, arguments, tuning)
 
 

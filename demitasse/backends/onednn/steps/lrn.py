@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
-from demitasse.backends.onednn.jit_adapters.unary import lengths_kernel, lrn_kernel, map_call
+from demitasse.backends.onednn.jit_adapters.calls import IMAGE_AXES
+from demitasse.backends.onednn.jit_adapters.unary import (
+    LRNCall,
+    LRNGradientCall,
+    lengths_kernel,
+    lrn_kernel,
+    map_call,
+)
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -106,8 +113,6 @@ class LRNStep(OnednnStep[ops.LRN]):
         self.forward_calls = [Call(self.engine, found, arguments, self.state)]
 
     def _forward_in_kernels(self, kernel: Response, layout: Layout) -> None:
-        from demitasse.backends.onednn.jit_adapters.unary import LRNCall
-
         at, self.layout = self.at, layout
         source, target = (
             InputArg(Arg.SRC, at.bottom[0], layout),
@@ -126,12 +131,7 @@ class LRNStep(OnednnStep[ops.LRN]):
             found = self._gradient(self.hint, layout)
             self.backward_calls = [Call(self.engine, found, [source, dy, dx], self.state)]
             return
-        from demitasse.backends.onednn.jit_adapters.unary import LRNGradientCall
-
         self.backward_calls = [LRNGradientCall(self.engine, self.jit_forward, source, dy, dx)]
-
-
-IMAGE_AXES = 4
 
 
 class L2NormalizeStep(OnednnStep[ops.L2Normalize]):

@@ -20,7 +20,16 @@ from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.onednn.arguments import Argument, Call, GradArg, InputArg, OutputArg
-from demitasse.backends.onednn.jit_adapters.norms import norm_kernel, plane_norm_kernel
+from demitasse.backends.onednn.jit_adapters.calls import IMAGE_AXES
+from demitasse.backends.onednn.jit_adapters.norms import (
+    NormCall,
+    NormGradientCall,
+    NormParts,
+    decline_other_scales,
+    norm_kernel,
+    plane_norm_kernel,
+    stored_statistics,
+)
 from demitasse.backends.onednn.jit_adapters.unary import map_call
 from demitasse.backends.onednn.library.constants import Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
@@ -38,18 +47,10 @@ from demitasse.backends.step import Declined, Operands
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.norm.forward import Normalization as NormKernel
-    from demitasse.backends.onednn.jit_adapters.norms import NormCall, NormGradientCall
-
-from demitasse.backends.onednn.jit_adapters.norms import (
-    NormParts,
-    decline_other_scales,
-    stored_statistics,
-)
 
 O = TypeVar("O", bound=ops.Op)  # noqa: E741 - the type of the operation
 
 DATA_AXES = (2, 3, 4, 5)
-IMAGE_AXES = 4
 
 MOST_PADDING = 1.5
 """Elements of blocks that zeros fill up, as a multiple of the real ones, up to which they pay."""
@@ -195,8 +196,6 @@ class NormStep(OnednnStep[O]):
 
     def _forward_in_kernels(self, kernel: NormKernel, layout: Layout) -> None:
         """Let kernels of our own normalise."""
-        from demitasse.backends.onednn.jit_adapters.norms import NormCall
-
         self.layout, self.mean, self.variance = layout, kernel.mean, kernel.variance
         self.source = InputArg(Arg.SRC, self.at.bottom[0], layout)
         self.target = OutputArg(Arg.DST, self.at.top[0], layout)
@@ -357,8 +356,6 @@ class NormStep(OnednnStep[O]):
 
     def _backward_in_kernels(self, forward: NormCall) -> None:
         """Let kernels of our own compute the gradients."""
-        from demitasse.backends.onednn.jit_adapters.norms import NormGradientCall
-
         at, layout, gradients = self.at, self.layout, []
         if self.parts.scale is not None:
             own = self.parts.scale[1]
