@@ -10,9 +10,8 @@ from demitasse.core.paths import is_file, resolve_path
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.inference.cards.card import Card
 from demitasse.inference.cards.card_file import FileOverrides, Table, card_from_table
-from demitasse.inference.cards.predictor import check_inputs
 from demitasse.inference.cards.preprocessing import TrainingPreprocess, training_preprocess
-from demitasse.inference.cards.published import published_card, recognize
+from demitasse.inference.cards.published import published_card, recognize, zoo_labels
 from demitasse.io.proto import NetParameter, read_net
 
 Values = dict[str, object]
@@ -28,7 +27,7 @@ class CardRequest:
         known: Name of a published card to start from, or an empty text.
         train: The prototxt of the training.
         labels: The file with the class names.
-        mean: Numbers, a file, or "none".
+        mean: A file; or a text: numbers, the name of a file, or "none".
         softmax: Whether softmax turns scores into probabilities.
         flags: The other flags by name; None if not given.
     """
@@ -38,7 +37,7 @@ class CardRequest:
     known: str
     train: Path | None
     labels: Path | None
-    mean: str | None
+    mean: Path | str | None
     softmax: bool
     flags: Mapping[str, object]
 
@@ -49,7 +48,6 @@ def build_card(request: CardRequest) -> tuple[Card, Path | None]:
     Raises:
         ConfigError: A required value is missing, or a value is invalid; the message names it.
     """
-    check_inputs(request.net, request.weights)
     message = read_net(request.net).message
     published = published_card(request.known) if request.known else recognize(request.weights)
     tables = published.values() if published else _guess(message)
@@ -72,7 +70,7 @@ def build_card(request: CardRequest) -> tuple[Card, Path | None]:
     named = model.get("labels")
     if labels is None and isinstance(named, str) and is_file(folder / named):
         labels = folder / named
-    listed = published.labels(folder) if published and labels is None else None
+    listed = zoo_labels(named, folder) if published and labels is None else None
     given = FileOverrides(request.net, request.weights, labels or listed, mean_file)
     place = f"published card {published.key!r}" if published else "the card"
     return card_from_table(Table(tables, place), folder, given, labels_optional=True), labels
@@ -91,7 +89,7 @@ def _fill_preprocessing(request: CardRequest, how: Values) -> Path | None:
         how["scale"] = _numbers("scale", str(request.flags["scale"]))
     if request.mean is None:
         return mean_file
-    if is_file(request.mean):
+    if isinstance(request.mean, Path) or is_file(request.mean):
         return Path(request.mean)
     how["mean"] = [] if request.mean == "none" else _numbers("mean", request.mean)
     return None

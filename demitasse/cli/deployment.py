@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from demitasse.cli.card_builder import CardRequest, build_card
+from demitasse.cli.onnx_models import as_caffe_files
 from demitasse.core.atomic import atomic_write
 from demitasse.core.log import get_logger
 from demitasse.core.paths import is_file, resolve_path
@@ -81,7 +82,9 @@ def deploy(
     """
     made = deploy_net(train, weights, shapes=shapes, level=level, stages=stages)
     with TemporaryDirectory() as temporary:
-        card, reason = _checked_card(made, train, Path(temporary) / DEPLOY, weights, labels)
+        card, reason = _derived_card(made, train, Path(temporary) / DEPLOY, weights, labels)
+        if card is not None:
+            Predictor(card, device="numpy").net.close()
     files = [] if card is None else [*card.weights, *([labels] if labels else [])]
     if card is not None and isinstance(card.preprocess.mean, Path):
         files.append(card.preprocess.mean)
@@ -121,21 +124,31 @@ def trains(model: Path, weights: Sequence[Path]) -> bool:
 
 
 @contextmanager
-def as_deployed(
-    files: ModelFiles, labels: Path | None = None, mean: Path | None = None
+def ready_files(
+    files: ModelFiles, labels: Path | None = None, mean: Path | str | None = None
 ) -> Iterator[ModelFiles]:
-    """Return files of a net with inputs: those given, or a deploy net, removed at the end.
+    """Return files of a Caffe net with inputs: those given, or others, removed at the end.
 
     Args:
-        files: The files; for a training net, a deploy net takes its place. A missing card is
-            derived if the data layers define the preprocessing.
+        files: The files. An ONNX file is imported. A deploy net takes the place of a training net;
+            a missing card is derived if the data layers define the preprocessing.
         labels: File with the class names, for a derived card.
-        mean: File with the mean image, for a derived card.
+        mean: File with the mean image, for a derived card; or a text, see ``CardRequest``.
 
     Raises:
         ConfigError: See ``deploy_net``; or the weights do not fit the net.
+        DemitasseError: An ONNX file cannot be read, or onnx is not installed.
     """
-    if files.net.suffix == ONNX or has_inputs(files.net):
+    with as_caffe_files(files) as caffe, _with_inputs(caffe, labels, mean) as ready:
+        yield ready
+
+
+@contextmanager
+def _with_inputs(
+    files: ModelFiles, labels: Path | None, mean: Path | str | None
+) -> Iterator[ModelFiles]:
+    """Return Caffe's files of a net with inputs; see ``ready_files``."""
+    if has_inputs(files.net):
         yield files
         return
     made = deploy_net(files.net, files.weights)
@@ -145,17 +158,20 @@ def as_deployed(
             write_text(file, made.message)
             card = replace(card, net=file)
         else:
-            card, reason = _checked_card(made, files.net, file, files.weights, labels)
+            card, reason = _derived_card(made, files.net, file, files.weights, labels, mean)
             log.info("deploy net of %s in memory%s", files.net, f"; no card: {reason}" * (not card))
-            if card is not None and mean is not None:
-                card = replace(card, preprocess=replace(card.preprocess, mean=mean))
         yield ModelFiles(file, files.weights, card)
 
 
-def _checked_card(
-    made: DeployNet, train: Path, file: Path, weights: Sequence[Path], labels: Path | None
+def _derived_card(
+    made: DeployNet,
+    train: Path,
+    file: Path,
+    weights: Sequence[Path],
+    labels: Path | None,
+    mean: Path | str | None = None,
 ) -> tuple[Card | None, str]:
-    """Write a deploy net, and check it with its weights and card.
+    """Write a deploy net, check its weights, and derive its card.
 
     Returns:
         The card, or None and why there is none.
@@ -169,9 +185,7 @@ def _checked_card(
     if reason:
         return None, reason
     assert source is not None
-    card = _card(train, file, made, source, weights, labels, shape)
-    Predictor(card, device="numpy").net.close()
-    return card, ""
+    return _card(train, file, made, source, weights, labels, mean, shape), ""
 
 
 def _source(made: DeployNet) -> LayerParameter | None:
@@ -201,6 +215,7 @@ def _card(
     source: LayerParameter,
     weights: Sequence[Path],
     labels: Path | None,
+    mean: Path | str | None,
     shape: tuple[int, ...],
 ) -> Card:
     """Return the card of a deploy net; ``shape`` is that of the first output."""
@@ -222,7 +237,7 @@ def _card(
         known="",
         train=train if has_transform else None,
         labels=labels,
-        mean=None if has_transform else "none",
+        mean=mean or (None if has_transform else "none"),
         softmax=False,
         flags=flags,
     )

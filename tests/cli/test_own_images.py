@@ -416,6 +416,20 @@ def test_a_training_net_runs_as_its_deploy_net_does(run, training_net, command):
 
 
 @pytest.mark.usefixtures("training_net")
+def test_a_mean_image_of_the_training_may_be_given_in_place_of_a_missing_one(run):
+    text = DATA.replace("MEAN", 'mean_file: "elsewhere/m.binaryproto"') + TAILS["softmax"][0]
+    Path("train_val.prototxt").write_text(text)
+    np.save("m.npy", np.full((3, 16, 16), 20, np.float32))
+    net = "train_val.prototxt photos --weights w.caffemodel"
+
+    failed_with(run(f"run {net}"), 3, ErrorCode.NOT_FOUND, file="elsewhere/m.binaryproto")
+    given = run(f"run {net} --mean m.npy")
+    assert given.exit_code == 0, given.output
+    assert run("card train_val.prototxt w.caffemodel --mean m.npy").exit_code == 0
+    assert run("run model.toml photos").stdout == given.stdout
+
+
+@pytest.mark.usefixtures("training_net")
 def test_a_training_net_predicts(run):
     for net, out in (("train_val.prototxt --weights w.caffemodel", "mine"), ("out", "theirs")):
         result = run(f"predict {net} photos -o {out}")
@@ -426,6 +440,15 @@ def test_a_training_net_predicts(run):
         assert set(mine) == set(theirs)
         for name in mine:
             np.testing.assert_array_equal(mine[name], theirs[name])
+
+
+@pytest.mark.usefixtures("training_net")
+def test_a_training_net_is_served(start):
+    pytest.importorskip("uvicorn", reason="the server needs uvicorn")
+
+    server = start("serve train_val.prototxt --weights w.caffemodel --port 0 --device numpy")
+
+    assert "http://" in server.stdout.readline()
 
 
 @pytest.mark.usefixtures("training_net")

@@ -92,8 +92,7 @@ def run_command(
 
     Unreadable images are reported on standard error and skipped; the exit code is then 3.
     """
-    from demitasse.cli.deployment import as_deployed, trains
-    from demitasse.cli.onnx_models import as_caffe_files
+    from demitasse.cli.deployment import ready_files, trains
     from demitasse.cli.run_images import ImageInput, ImageWriter, json_line, read_images, text_lines
     from demitasse.core.paths import check_exists
     from demitasse.core.text import escaped
@@ -113,7 +112,7 @@ def run_command(
             known = find_card(model, weights, card=card, labels=labels, mean=mean)
             assert known.net is not None
             found = ModelFiles(known.net, known.weights, known)
-        with as_caffe_files(found) as files, as_deployed(files, labels, mean) as ready:
+        with ready_files(found, labels, mean) as ready:
             if ready.card is None:
                 text = f"{model} does not say how images are prepared; give a card (.toml)"
                 raise ConfigError(text, code=ErrorCode.MISSING, field="card")
@@ -201,8 +200,7 @@ def predict_command(
     (.npy, .npz, .h5). A part is written completely or not at all, and an existing part is not
     written again. demitasse predict --join FOLDER -o FILE joins the parts.
     """
-    from demitasse.cli.deployment import as_deployed
-    from demitasse.cli.onnx_models import as_caffe_files
+    from demitasse.cli.deployment import ready_files
     from demitasse.cli.progress import line_progress
     from demitasse.inference.cards.model_files import find_model
     from demitasse.inference.prediction import BatchRunner, find_shard, join_parts, make_part
@@ -223,8 +221,7 @@ def predict_command(
         echo(f"Shard {part}, from {part.where}")
     with ExitStack() as imported:
         with input_errors():
-            files = imported.enter_context(as_caffe_files(find_model(model, weights)))
-            files = imported.enter_context(as_deployed(files))
+            files = imported.enter_context(ready_files(find_model(model, weights)))
             runner = BatchRunner(files, device, output)
             items = find_items(inputs, runner.net.inputs)
         with line_progress() as progress:
@@ -317,8 +314,7 @@ def serve_command(
     prototxt beside them, or one prototxt with --weights; NAME=MODEL sets the name for clients.
     SIGTERM and Ctrl-C stop the server after the requests under way.
     """
-    from demitasse.cli.deployment import as_deployed
-    from demitasse.cli.onnx_models import as_caffe_files
+    from demitasse.cli.deployment import ready_files
     from demitasse.inference.cards.model_files import find_model
     from demitasse.inference.serving.app import Limits
     from demitasse.inference.serving.server import ServerConfig, serve
@@ -346,8 +342,7 @@ def serve_command(
         with input_errors():
             found = {}
             for name, path in named:
-                files = imported.enter_context(as_caffe_files(find_model(path, weights)))
-                found[name] = imported.enter_context(as_deployed(files))
+                found[name] = imported.enter_context(ready_files(find_model(path, weights)))
         serve(found, how, _print_models)
 
 
@@ -463,8 +458,7 @@ def card_command(
     folder; the model is loaded as a check.
     """
     from demitasse.cli.card_builder import CardRequest, build_card
-    from demitasse.cli.deployment import as_deployed
-    from demitasse.cli.onnx_models import as_caffe_files
+    from demitasse.cli.deployment import ready_files
     from demitasse.core.atomic import atomic_write
     from demitasse.inference.cards.card_file import CARD, ONNX, format_card
     from demitasse.inference.cards.model_files import ModelFiles
@@ -478,7 +472,7 @@ def card_command(
         message = f"{path} exists; replace it by --overwrite, or give another file by --out"
         raise click.UsageError(message)
     given = ModelFiles(net, weights, None)
-    with input_errors(), as_caffe_files(given) as files, as_deployed(files, labels) as ready:
+    with input_errors(), ready_files(given, labels, mean) as ready:
         if ready.card is not None and not known:  # a training net defines most of it
             how = ready.card.preprocess
             derived: dict[str, object] = {

@@ -14,14 +14,14 @@ from demitasse.core.device import Device
 from demitasse.core.log import get_logger
 from demitasse.core.text import command_line
 from demitasse.errors import ConfigError, DataError, ErrorCode
-from demitasse.graph import filter_net
+from demitasse.graph import filter_phase
 from demitasse.inference.cards.card import Card
 from demitasse.inference.cards.card_file import ONNX
 from demitasse.inference.cards.outputs import output_decoder
 from demitasse.inference.cards.predictions import Prediction
 from demitasse.inference.cards.preprocessing import PreparedImage, Preprocessor
 from demitasse.io.data.images.codecs import Color, read_image
-from demitasse.io.proto import Phase, read_net
+from demitasse.io.proto import read_net
 from demitasse.io.weights.load import load_files
 from demitasse.net import Net
 
@@ -229,8 +229,8 @@ def _unpickled(card: Card, device: str | None, threshold: float | None) -> Predi
 def has_inputs(net: Path) -> bool:
     """Return False for a training net, whose data layers read the data in phase TEST."""
     message = read_net(net).message
-    message.state.phase = Phase.Value("TEST")
-    return any(layer.type == "Input" for layer in filter_net(message)[0].layer)
+    tested, _ = filter_phase(message, "TEST", message.state.level, ())
+    return any(layer.type == "Input" for layer in tested.layer)
 
 
 def check_inputs(net: Path, weights: Sequence[Path]) -> None:

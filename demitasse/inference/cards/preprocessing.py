@@ -9,12 +9,12 @@ import numpy as np
 
 from demitasse.core.paths import reason_of
 from demitasse.errors import ConfigError, DataError, ErrorCode
-from demitasse.graph import filter_net
+from demitasse.graph import filter_phase
 from demitasse.inference.cards.card import CHANNELS, COMPLETED, MAX_AREA, MAX_SIDE, Preprocess
 from demitasse.io.data.images.colors import bgr_to_gray, bgr_to_lab, bgr_to_luma
 from demitasse.io.data.images.resize import resize_bicubic, resize_image
 from demitasse.io.data.transform.mean import read_mean
-from demitasse.io.proto import LayerParameter, Phase, TransformationParameter, read_net
+from demitasse.io.proto import LayerParameter, TransformationParameter, read_net
 from demitasse.io.weights.npz import read_npy
 
 
@@ -244,11 +244,10 @@ def training_preprocess(net: Path) -> TrainingPreprocess | None:
         PrototxtError: The file cannot be read.
     """
     message = read_net(net).message
-    message.state.phase = Phase.Value("TEST")
-    tested = filter_net(message)[0].layer
+    tested, _ = filter_phase(message, "TEST", message.state.level, ())
     layers = [
         layer
-        for layer in (*tested, *message.layer)
+        for layer in (*tested.layer, *message.layer)
         if layer.HasField("transform_param") and not layer.bottom
     ]
     return _of(layers[0]) if layers else None

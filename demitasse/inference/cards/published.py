@@ -69,14 +69,6 @@ class PublishedCard:
         del values["recognise"]
         return values
 
-    def labels(self, folder: Path) -> Path | None:
-        """Return the file of labels in ``zoo``, if the weights' folder lacks the card's file."""
-        model = self.values()["model"]
-        name = model.get("labels") if isinstance(model, dict) else None
-        if not isinstance(name, str) or is_file(folder / name) or not is_file(ZOO / name):
-            return None
-        return ZOO / name
-
     def card(self, overrides: FileOverrides) -> Card:
         """Return the card for a copy of the model.
 
@@ -86,11 +78,21 @@ class PublishedCard:
         Raises:
             ConfigError: A file of the card is missing.
         """
-        table = Table(self.values(), f"published card {self.key!r}")
+        values = self.values()
+        model = values["model"]
+        named = model.get("labels") if isinstance(model, dict) else None
         files = [*overrides.weights, *([overrides.net] if overrides.net else [])]
         folder = files[0].parent if files else Path()
-        overrides = replace(overrides, labels=overrides.labels or self.labels(folder))
+        overrides = replace(overrides, labels=overrides.labels or zoo_labels(named, folder))
+        table = Table(values, f"published card {self.key!r}")
         return card_from_table(table, folder, overrides, labels_optional=True)
+
+
+def zoo_labels(name: object, folder: Path) -> Path | None:
+    """Return the file of labels with this name in ``zoo``, if the weights' folder has none."""
+    if not isinstance(name, str) or is_file(folder / name) or not is_file(ZOO / name):
+        return None
+    return ZOO / name
 
 
 @cache
