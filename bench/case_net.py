@@ -8,6 +8,7 @@ from peers.cases import Case
 from peers.training import solver_of
 
 from demitasse import Net
+from demitasse.core.device import Device
 from demitasse.io.proto import NetParameter, parse_text
 
 RATE = 1e-6
@@ -19,7 +20,7 @@ class CaseNet:
 
     Args:
         case: The net, batch and passes.
-        device: Name of the device.
+        device: The device, or its name.
 
     Attributes:
         work: One pass, or one step.
@@ -27,7 +28,7 @@ class CaseNet:
 
     work: Callable[[], object]
 
-    def __init__(self, case: Case, device: str = "cpu") -> None:
+    def __init__(self, case: Case, device: str | Device = "cpu") -> None:
         message = parse_text(case.prototxt(), NetParameter)
         if case.train:
             solver = solver_of(message, RATE, device=device, seed=1, keep_blobs="outputs")

@@ -56,10 +56,9 @@ def recorded(device: Device, dry: bool) -> dict[str, Any]:
     LeNet, CaffeNet with LRN, groups and Dropout, a residual net with BatchNorm, GoogLeNet.
     """
     found: dict[str, Any] = {}
-    cases = (("lenet", 64, 1), ("caffenet", 16, 1), ("residual", 16, 1), ("googlenet", 4, 1))
-    for name, batch, scale in cases:
-        sizes = (2, {"googlenet": 16, "caffenet": 16, "residual": 4}.get(name, 5))
-        given = sizes if dry else (batch, scale)
+    cases = {"lenet": (64, 5), "caffenet": (16, 16), "residual": (16, 4), "googlenet": (4, 16)}
+    for name, (batch, rehearsed) in cases.items():
+        given = (2, rehearsed) if dry else (batch, 1)
         for tf32 in ("off", "auto"):
             weights = []
             for graphs in ("off", "auto"):

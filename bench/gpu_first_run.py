@@ -173,12 +173,11 @@ class FirstRun:
         section, out = SECTIONS[name], self._folder / "result.json"
         out.unlink(missing_ok=True)
         environment = self._environment | (more or {})
+        stand_in = ["--stand-in"] if self._stand_in else []
         if isinstance(section.function, tuple):
-            stand_in = ["--stand-in"] if self._stand_in else []
             command = [sys.executable, "-m", "pytest", *section.function, *stand_in]
             environment |= {} if self._stand_in else {"DEMITASSE_REQUIRE_GPU": "1"}
         else:
-            stand_in = ["--stand-in"] if self._stand_in else []
             command = [sys.executable, __file__, "--section", name, "--out", str(out), *stand_in]
         begin = time.monotonic()
         limit = max(1.0, min(section.limit, self._left()))

@@ -8,10 +8,9 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-from peers.cases import Case
-from peers.training import solver_of
+from case_net import RATE, CaseNet
+from peers.cases import DECAY, MOMENTUM, Case
 
-from demitasse import Net
 from demitasse.core.config import settings
 from demitasse.core.device import Device
 from demitasse.io.proto import NetParameter, parse_text
@@ -92,29 +91,18 @@ def _ours(case: Case, device: Device) -> tuple[dict[str, Work], tuple[Any, ...]]
     weights: dict[str, np.ndarray] = {}
     for mode, chosen in OURS.items():
         with settings.override(**chosen):
-            if case.train:
-                solver = solver_of(message, 1e-6, device=device, seed=1, keep_blobs="outputs")
-                net, step = solver.net, solver.step
-            else:
-                net = Net(message, "TEST", device=device, seed=1, keep_blobs="outputs")
-                step = net.forward
-            rng = np.random.default_rng(0)
-            for name in net.inputs:
-                shape = net.blobs[name].shape
-                batch[name] = (
-                    rng.integers(0, 2, shape) if name == "label" else rng.normal(size=shape)
-                ).astype(np.float32)
-                net.blobs[name].mutable_cpu_data()[...] = batch[name]
+            made = CaseNet(case, device)
+            batch = {blob.name: np.array(blob.cpu_data()) for blob in made.inputs}
         weights = weights or {
             f"{layer.name}/{index}": np.array(blob.cpu_data())
-            for layer in net.layers
+            for layer in made.net.layers
             for index, blob in enumerate(layer.blobs)
         }
 
-        def work(net: Net = net, step: Any = step, chosen: dict[str, Any] = chosen) -> None:
+        def work(made: CaseNet = made, chosen: dict[str, Any] = chosen) -> None:
             with settings.override(**chosen):
-                step()
-                net.synchronize()
+                made.work()
+                made.net.synchronize()
 
         works[mode] = work
     return works, (message, batch, weights)
@@ -131,7 +119,7 @@ def _torch(
         net = twin(message, weights, case.train).cuda().to(memory_format=layout)
         data = torch.from_numpy(batch["data"]).cuda().to(memory_format=layout)
         label = torch.from_numpy(batch["label"]).long().cuda() if case.train else None
-        update = torch.optim.SGD(net.parameters(), 1e-6, 0.9, weight_decay=5e-4, foreach=True)
+        update = torch.optim.SGD(net.parameters(), RATE, MOMENTUM, weight_decay=DECAY, foreach=True)
 
         def work(
             net: Any = net, data: Any = data, label: Any = label, update: Any = update,

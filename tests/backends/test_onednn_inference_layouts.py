@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from lowered import tuned
 
 from demitasse import Net
 from demitasse.backends.kernels import language as kernels
@@ -344,13 +345,10 @@ def test_what_is_joined_in_several_layouts_has_the_channels_last():
 
 
 @pytest.mark.parametrize(("text", "layers"), [(NORMED, 4), (BOTTLENECK, 7)])
-def test_fixed_statistics_run_inside_the_convolution_of_pixels_after_them(
-    text, layers, monkeypatch
-):
-    always = dataclasses.replace(engine().tuning, pointwise="always")
-    monkeypatch.setattr(engine(), "tuning", always)
-    net = made(text, device="cpu")
-    net.forward()
+def test_fixed_statistics_run_inside_the_convolution_of_pixels_after_them(text, layers):
+    with tuned(pointwise="always"):
+        net = made(text, device="cpu")
+        net.forward()
 
     [entry] = [entry for entry in net.plan.entries if entry.layer.name == "norm"]
 

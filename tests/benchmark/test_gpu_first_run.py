@@ -1,12 +1,12 @@
 """The first run on a GPU, rehearsed on the stand-in: sections that pass, hang, crash and fail."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from cuda_host import need_compiler
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -14,8 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def run(tmp_path):
     """Run sections; return the exit code and the lines of the report."""
-    if shutil.which("g++") is None:
-        pytest.skip("no g++ to compile the kernels for the host")
+    need_compiler()
     report = tmp_path / "report.jsonl"
 
     def run(*names):

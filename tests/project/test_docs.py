@@ -1,7 +1,6 @@
 """The Python in the documentation runs, and its tables are complete."""
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -21,6 +20,7 @@ from demitasse.cli.root import cli
 from demitasse.compat.pycaffe import _caffe
 from demitasse.core.config import TABLE
 from demitasse.core.device import set_device
+from demitasse.core.host import affinity_cores
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -120,23 +120,20 @@ def test_a_net_is_served():
     assert names["answer"]["classes"][0]["label"] == "1"
 
 
-def bash_blocks(name: str) -> list[str]:
-    return re.findall(r"```bash\n(.*?)```", read(name), re.DOTALL)
-
-
 @pytest.mark.skipif(MPIRUN is None, reason="mpirun is not there: pip install 'demitasse[mpi]'")
 def test_processes_train_as_root_on_any_number_of_cores(beside_digits):
     pytest.importorskip("mpi4py")
     solver = beside_digits / "digits/solver.prototxt"
     solver.write_text(solver.read_text().replace("max_iter: 600", "max_iter: 20"))
-    first, second = bash_blocks("docs/parallel.md")[:2]
+    blocks = fenced_blocks("docs/parallel.md")
+    first, second = [content for kind, content in blocks if kind == "bash"][:2]
     allowed = second.splitlines()[0]
 
     weights = []
     for block in (first.splitlines()[-1], second):
         line = re.sub("^mpirun ", f"{MPIRUN} ", block, flags=re.MULTILINE)
         line = line.replace(" demitasse ", f" {shlex.quote(sys.executable)} -m demitasse ")
-        if (os.cpu_count() or 1) < 2:
+        if affinity_cores() < 2:
             line = line.replace("-n 2", "--oversubscribe -n 2")
         subprocess.run(
             f"{allowed}\n{line}", shell=True, check=True, capture_output=True, timeout=300
@@ -246,8 +243,7 @@ def test_every_setting_is_documented():
 
 def fenced_blocks(name: str) -> list[tuple[str, str]]:
     """The fenced blocks of a text in order: the rest of their first line, and their contents."""
-    text = (ROOT / name).read_text(encoding="utf-8")
-    return re.findall(r"^```(\S[^\n]*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return re.findall(r"^```(\S[^\n]*)\n(.*?)^```$", read(name), re.DOTALL | re.MULTILINE)
 
 
 def follow(name: str) -> dict[str, object]:

@@ -223,7 +223,7 @@ def test_gradients_that_a_callback_adds(make):
 def test_between_launches_only_inputs_and_outputs_are_looked_at(make, monkeypatch):
     solver = make("momentum: 0.9")
     solver.step(5)
-    [guard] = {watch.guard for m in solver.history.memories for watch in [m.watch]}
+    [guard] = {m.watch.guard for m in solver.history.memories}
     order, ordered = guard._order, []
     monkeypatch.setattr(guard, "_order", lambda some: ordered.append(len(some)) or order(some))
 
