@@ -353,21 +353,26 @@ class Backend(ABC):
         """Return the device's collective library, or None where arrays travel by host memory."""
         return None
 
-    def lower(self, op: Op, at: Operands) -> AnyStep:
+    def lower(self, op: Op, at: Operands, refused: Sequence[str] = ()) -> AnyStep:
         """Return a Step for ``op``, ready to run forward.
+
+        Args:
+            op: The operation.
+            at: Its blobs.
+            refused: For each of the first lowerings, why its Step cannot be used.
 
         Raises:
             Declined: There is none; the layer's portable code runs then.
         """
-        reasons: list[str] = []
-        for lowering in self.lowerings.get(type(op), ()):
+        reasons = [*refused]
+        for lowering in self.lowerings.get(type(op), ())[len(refused) :]:
             try:
                 step = lowering(self.engine, op, at)
                 step.prepare()
             except Declined as declined:
                 reasons.append(str(declined))
                 continue
-            step.declined = (*reasons, *step.declined)
+            step.refused = tuple(reasons)
             return step
         message = "; ".join(reasons) or f"{self.name} has no Step for {type(op).__name__}"
         raise Declined(message)

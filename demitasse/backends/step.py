@@ -214,7 +214,8 @@ class Step(ABC, Generic[E, O]):
         at: Its blobs.
 
     Attributes:
-        declined: Why no faster Step of the backend runs instead.
+        declined: Why no faster code of the Step runs.
+        refused: For each lowering before the Step's own, why it made no usable Step.
 
     Raises:
         Declined: This Step does not do that operation, or not over those blobs.
@@ -237,6 +238,7 @@ class Step(ABC, Generic[E, O]):
     def __init__(self, engine: E, op: O, at: Operands) -> None:
         self.engine, self.op, self.at = engine, op, at
         self.declined: tuple[str, ...] = ()
+        self.refused: tuple[str, ...] = ()
 
     @property
     def code(self) -> str:
@@ -295,7 +297,8 @@ class Step(ABC, Generic[E, O]):
         """Prepare the backward pass; called in reverse order, after all ``prepare``.
 
         Raises:
-            Declined: It cannot be made. The layer then runs its portable code in both directions.
+            Declined: It cannot be made. The backend's next Step, or the layer's portable code,
+                runs in both directions then.
         """
 
     def backward(self) -> None:

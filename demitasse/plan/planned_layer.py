@@ -29,10 +29,13 @@ class Choice(FrozenStruct):
     Attributes:
         step: The Step; None for the layer's portable code.
         why: Why nothing faster runs; empty for the fastest code.
+        refused: For each of the first lowerings, why its Step cannot be used; empty if no
+            further lowering is to be tried.
     """
 
     step: AnyStep | None
     why: str = ""
+    refused: tuple[str, ...] = ()
 
 
 class Group(FrozenStruct):
@@ -131,16 +134,18 @@ class PlannedLayer:
         """
         op = self.layer.op
         read = (self._written(blob) for blob in self.binding.bottom)
-        refused = (self._layouts.refused(blob.data_memory) for blob in self.binding.top)
-        self._key = (self._operands_key(), *read, *refused)
+        not_written = (self._layouts.refused(blob.data_memory) for blob in self.binding.top)
+        self._key = (self._operands_key(), *read, *not_written)
         if op is None or not self._optimize:
             self.step = None
             self.why = "plans are off" if op is not None else ""
             return False
         found = self._choices.find(self._key)
-        if found is None:
+        if found is None or found.refused:
+            refused = found.refused if found else ()
+            operands = self._operands(followers)
             try:
-                self.step = self.layer.device.backend.lower(op, self._operands(followers))
+                self.step = self.layer.device.backend.lower(op, operands, refused)
             except Declined as declined:
                 found = self._choices.keep(self._key, Choice(None, str(declined)))
             else:
@@ -149,18 +154,19 @@ class PlannedLayer:
         return False
 
     def lower_backward(self) -> bool:
-        """Prepare the gradient of a new Step; return False for none: portable code runs then.
+        """Prepare the gradient of a new Step; return False if another is to be tried.
 
         The Step is cached only now: one whose preparation was interrupted is never used again.
         """
         if self.step is None:
             return True
-        choice = Choice(self.step, "; ".join(self.step.declined))
+        refused = self.step.refused
+        choice = Choice(self.step, "; ".join((*refused, *self.step.declined)))
         if self.binding.backward:
             try:
                 self.step.prepare_backward()
             except Declined as declined:
-                choice = Choice(None, f"its gradient: {declined}")
+                choice = Choice(None, refused=(*refused, f"its gradient: {declined}"))
         self.step, self.why = choice.step, choice.why
         self._choices.keep(self._key, choice)
         return choice.step is not None

@@ -118,7 +118,7 @@ def test_doubles_run_on_numpy_and_say_why():
     step = entry(made, "c").step
 
     assert step.code == "numpy"
-    [why] = step.declined
+    [why] = step.refused
     assert "float64" in why
 
 

@@ -112,8 +112,8 @@ CUDA, HOST = ("cupy",), ("numpy", "cupy")
 LIBRARIES = ("onednn", "cupy")
 
 # Below AVX-512, oneDNN has reference code alone for gradients of some of the windows that are
-# drawn. That is found after its Step was chosen, and portable code runs then, not numpy's Step.
-WINDOWS = (EVERY,) if status().loaded and engine().wide else (CUDA, ("onednn", "numpy"))
+# drawn: numpy's Step runs then.
+WINDOWS = (EVERY,) if status().loaded and engine().wide else (HOST, ("onednn",))
 
 
 def apart_and_in_place(name, op, cases, apart, in_place, **options):

@@ -113,6 +113,16 @@ def test_a_step_without_its_gradient_runs_in_neither_direction(lowered):
     assert (without["relu"].code, without["relu"].backward_code) == ("ones", "")
 
 
+def test_the_next_step_runs_where_one_has_no_gradient(lowered):
+    lowered(DecliningStep, NoGradientStep, OnesStep)
+    message = parse_text("force_backward: true" + NET, NetParameter)
+
+    relu = reported(Net(message, "TRAIN", device="readonly"))["relu"]
+
+    assert (relu.code, relu.backward_code) == ("ones", "ones")
+    assert relu.why == "it is Sunday; this Step works on weekdays; its gradient: no gradient"
+
+
 def test_layers_that_run_as_one_are_said_once(fused):
     layers = reported(net_on("readonly"))
 

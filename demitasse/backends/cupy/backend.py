@@ -244,9 +244,9 @@ class CupyBackend(Backend):
         with self.array_device, self._failures():
             return GpuUploader(self._cupy, self.array_device, self.engine, self._in_flight)
 
-    def lower(self, op: Op, at: Operands) -> AnyStep:
+    def lower(self, op: Op, at: Operands, refused: Sequence[str] = ()) -> AnyStep:
         with self.array_device, self._failures():
-            return super().lower(op, at)
+            return super().lower(op, at, refused)
 
     def fuse(
         self, chain: Sequence[Op], at: Sequence[Operands], steps: Sequence[AnyStep | None]
