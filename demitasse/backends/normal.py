@@ -91,7 +91,7 @@ def _tail(xp: Any, a: Array, bell: Array) -> Array:
     inverse = 1.0 / (a + 4.0)
     t = -8.0 * inverse
     t += 1.0
-    highest, *rest = _powers(float(xp.finfo(a.dtype).eps))
+    highest, *rest = tail_powers(float(xp.finfo(a.dtype).eps))
     tail = highest * t
     for coefficient in rest[:-1]:
         tail += coefficient
@@ -103,7 +103,7 @@ def _tail(xp: Any, a: Array, bell: Array) -> Array:
 
 
 @cache
-def _powers(eps: float) -> tuple[float, ...]:
+def tail_powers(eps: float) -> tuple[float, ...]:
     """Return the coefficients of p that matter at a precision, highest power first."""
     from numpy.polynomial import chebyshev  # half a MiB, for GELU alone
 

@@ -179,9 +179,6 @@ class GELU(NeuronLayer):
 
     y = x Phi(x), where Phi is the distribution function of a standard normal variable.
 
-    On ``cpu``, oneDNN's float32 code is exact to six decimals and returns NaN for infinite inputs;
-    the portable code returns their limits.
-
     Source: Hendrycks and Gimpel, Gaussian Error Linear Units, arXiv:1606.08415; the exact form, by
     erf, as ``torch.nn.GELU`` computes it. Caffe does not have it.
 

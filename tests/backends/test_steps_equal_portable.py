@@ -31,8 +31,7 @@ from demitasse.backends.numpy.steps.elementwise import FUNCTIONS as NUMPY_FUNCTI
 from demitasse.backends.onednn import status
 from demitasse.backends.onednn.library.engine import engine
 from demitasse.backends.onednn.lowerings import LOWERINGS as ONEDNN
-from demitasse.backends.onednn.steps.activation import FUNCTIONS as ONEDNN_FUNCTIONS
-from demitasse.backends.onednn.steps.elementwise import FUNCTIONS as OWN_FUNCTIONS
+from demitasse.backends.onednn.steps.elementwise import FUNCTIONS as ONEDNN_FUNCTIONS
 from demitasse.testing import make_layer
 from demitasse.testing.layer_cases import CASES, OTHER_CASES
 
@@ -139,7 +138,7 @@ def activation(kind, function, apart=(), in_place=None, fields="", may=(), **opt
 ROWS = [
     *activation("ReLU", "relu", EVERY),
     *activation("ReLU", "relu", LIBRARIES, fields="negative_slope: 0.1"),
-    *activation("ReLU", "relu", CUDA, (), fields="negative_slope: -0.5", may=CUDA),
+    *activation("ReLU", "relu", ("onednn",), may=CUDA, fields="negative_slope: -0.5"),
     *activation("Sigmoid", "sigmoid", LIBRARIES),
     *activation("TanH", "tanh", LIBRARIES),
     *activation("GELU", "gelu", EVERY),
@@ -503,7 +502,7 @@ def operation(op):
     ("package", "lowerings", "functions"),
     [
         ("numpy", NUMPY, NUMPY_FUNCTIONS),
-        ("onednn", ONEDNN, [*ONEDNN_FUNCTIONS, *OWN_FUNCTIONS]),
+        ("onednn", ONEDNN, ONEDNN_FUNCTIONS),
         ("cupy", CUPY, CUPY_FUNCTIONS),
     ],
 )

@@ -106,7 +106,7 @@ class Mutant:
 def mutants(places: list[str]) -> Iterator[Mutant]:
     from demitasse.backends.cupy.steps.elementwise import FUNCTIONS as OF_CUPY
     from demitasse.backends.numpy.steps.elementwise import FUNCTIONS as OF_NUMPY
-    from demitasse.backends.onednn.steps.activation import FUNCTIONS as OF_ONEDNN
+    from demitasse.backends.onednn.steps.elementwise import FUNCTIONS as OF_ONEDNN
 
     functions = {"numpy": OF_NUMPY, "cpu": OF_ONEDNN, "host": OF_CUPY}
     for place in places:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from math import pi, sqrt
 from typing import Any
 
 import numpy as np
 
+from demitasse.backends import normal
 from demitasse.backends.kernels.language import compiled
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
@@ -33,8 +35,17 @@ from demitasse.backends.kernels.language.words import (
     clamp_max,
     clamp_min,
     minimum,
+    rectified,
+    rounded,
 )
-from demitasse.backends.kernels.math_functions import exp, exp_less_one, log_one_more
+from demitasse.backends.kernels.math_functions import (
+    exp,
+    exp_less_one,
+    log_one_more,
+    polynomial,
+    sigmoid,
+    tanh,
+)
 from demitasse.backends.kernels.tuning import TunedKernel, Tuning
 from demitasse.core.frozen_struct import FrozenStruct
 
@@ -98,6 +109,29 @@ def _exp(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vect
     return exp(k, arrays[0] * inner) * outer
 
 
+def _gelu(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del numbers
+    [x] = arrays
+    size, bell = _bell(k, x)
+    return clamp_min(x, k.constant(0.0)) - _tail(k, size) * bell * size
+
+
+def _bell(k: Kernel, x: Vector) -> tuple[Vector, Vector]:
+    """Return a = |x|, and exp(-a^2 / 2); see ``backends.normal``."""
+    size = clamp_max(clamp_min(x, -x), k.constant(normal.LARGEST))
+    near = rounded(size * k.constant(normal.STEPS_PER_ONE)) * k.constant(1 / normal.STEPS_PER_ONE)
+    half = k.constant(-0.5)
+    return size, exp(k, near * near * half) * exp(k, (size - near) * (size + near) * half)
+
+
+def _tail(k: Kernel, size: Vector) -> Vector:
+    """Return the tail of the normal distribution above ``size``, divided by the bell."""
+    one = k.constant(1.0)
+    inverse = one / (size + k.constant(4.0))
+    coefficients = reversed(normal.tail_powers(float(np.finfo(np.float32).eps)))
+    return polynomial(k, one - inverse * k.constant(8.0), tuple(coefficients)) * inverse
+
+
 def _hard_swish(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
     del numbers
     [x] = arrays
@@ -111,6 +145,16 @@ def _linear(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> V
     return arrays[0] * scale + shift
 
 
+def _relu(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del k
+    return rectified(arrays[0], numbers[0])
+
+
+def _sigmoid(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del numbers
+    return sigmoid(k, arrays[0])
+
+
 def _square(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
     inner = _linear(k, arrays, numbers)
     return inner * inner
@@ -118,7 +162,12 @@ def _square(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> V
 
 def _swish(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
     [x] = arrays
-    return x / (k.constant(1.0) + exp(k, -(x * numbers[0])))
+    return x * sigmoid(k, x * numbers[0])
+
+
+def _tanh(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del numbers
+    return tanh(k, arrays[0])
 
 
 FUNCTIONS: dict[str, Formula] = {
@@ -127,10 +176,14 @@ FUNCTIONS: dict[str, Formula] = {
     "clip": _clip,
     "elu": _elu,
     "exp": _exp,
+    "gelu": _gelu,
     "hard_swish": _hard_swish,
     "linear": _linear,
+    "relu": _relu,
+    "sigmoid": _sigmoid,
     "square": _square,
     "swish": _swish,
+    "tanh": _tanh,
 }
 """Functions of one array."""
 
@@ -167,6 +220,15 @@ def _exp_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -
     return dy * y * numbers[0]
 
 
+def _gelu_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del numbers
+    x, dy = arrays
+    size, bell = _bell(k, x)
+    density = size * k.constant(1 / sqrt(2 * pi))
+    below = (_tail(k, size) - density) * bell  # the derivative at -|x|; 1 less that at |x|
+    return dy * choose(x > k.constant(0.0), k.constant(1.0) - below, below)
+
+
 def _hard_swish_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
     del numbers
     x, dy = arrays
@@ -181,9 +243,27 @@ def _linear_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]
     return arrays[1] * scale
 
 
+def _relu_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    x, dy = arrays
+    zero = k.constant(0.0)
+    return dy * choose(x > zero, k.constant(1.0), choose(zero >= x, numbers[0], zero))
+
+
+def _sigmoid_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del numbers
+    y, dy = arrays
+    return dy * y * (k.constant(1.0) - y)
+
+
 def _square_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
     power, scale, _ = numbers
     return arrays[1] * (power * scale * _linear(k, arrays[:1], numbers))
+
+
+def _tanh_slope(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del numbers
+    y, dy = arrays
+    return dy * (k.constant(1.0) - y * y)
 
 
 SLOPES: dict[str, Formula] = {
@@ -191,14 +271,18 @@ SLOPES: dict[str, Formula] = {
     "bnll_slope": _bnll_slope,
     "clip_slope": _clip_slope,
     "exp_slope": _exp_slope,
+    "gelu_slope": _gelu_slope,
     "hard_swish_slope": _hard_swish_slope,
     "inside_slope": _inside_slope,
     "linear_slope": _linear_slope,
+    "relu_slope": _relu_slope,
+    "sigmoid_slope": _sigmoid_slope,
     "square_slope": _square_slope,
+    "tanh_slope": _tanh_slope,
 }
 """Gradients, from a function's input and the gradient of its result.
 
-The gradient of an exponential reads the result in place of the input.
+The gradients of exponential, sigmoid and tanh read the result in place of the input.
 """
 
 
@@ -222,6 +306,11 @@ def _larger(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> V
     del k, numbers
     one, two = arrays
     return choose(one > two, one, two)
+
+
+def _prelu(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
+    del k, numbers
+    return rectified(*arrays)
 
 
 def _product(k: Kernel, arrays: Sequence[Vector], numbers: Sequence[Vector]) -> Vector:
@@ -254,10 +343,11 @@ COMBINATIONS: dict[str, Formula] = {
     "first_larger": _first_larger,
     "larger": _larger,
     "marked": _marked,
+    "prelu": _prelu,
     "product": _product,
     "unmarked": _unmarked,
 }
-"""Functions of two arrays; the first array of some is a mask."""
+"""Functions of two arrays; the first array of some is a mask, the second of ``prelu`` slopes."""
 
 PAIRS: dict[str, tuple[str, str]] = {
     "larger_of_which": ("larger", "first_larger"),

@@ -5,7 +5,7 @@ from contextlib import suppress
 from demitasse.backends import ops
 from demitasse.backends.numpy.lowerings import LOWERINGS as NUMPY
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.steps.activation import ActivationStep, PReLUStep
+from demitasse.backends.onednn.steps.activation import PReLUStep
 from demitasse.backends.onednn.steps.channel_scale import AxpyStep, ChannelScaleStep
 from demitasse.backends.onednn.steps.concat import ConcatStep
 from demitasse.backends.onednn.steps.convolution import ConvStep, WindowStep
@@ -54,7 +54,7 @@ def _convolution(engine: Engine, op: ops.Conv, at: Operands) -> WindowStep[ops.C
 
 
 LOWERINGS: Lowerings = {
-    ops.Activation: (ActivationStep, ElementwiseStep, *NUMPY[ops.Activation]),
+    ops.Activation: (ElementwiseStep, *NUMPY[ops.Activation]),
     ops.Axpy: (AxpyStep,),
     ops.BatchNorm: (BatchNormStep, *NUMPY[ops.BatchNorm]),
     ops.Concat: (ConcatStep, *NUMPY[ops.Concat]),

@@ -14,6 +14,7 @@ from demitasse.backends.kernels.elementwise import (
     Elementwise,
 )
 from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.normal import gelu, gelu_slope
 
 COUNTS = pytest.mark.parametrize("count", [1, 7, 16, 21, 48, 1000])
 THREADS = pytest.mark.parametrize("threads", [1, 3])
@@ -26,6 +27,7 @@ NUMBERS = {
     "elu": (0.75,),
     "exp": (0.5, 1.5),
     "linear": (1.0, 0.5, -0.25),
+    "relu": (0.25,),
     "square": (2.0, 0.5, -0.25),
     "swish": (1.5,),
 }
@@ -45,20 +47,28 @@ WANT = {
     "clip": lambda x: np.maximum(np.minimum(x, 1.5), -0.5),
     "elu": lambda x: np.maximum(x, 0) + 0.75 * np.expm1(np.minimum(x, 0)),
     "exp": lambda x: np.exp(0.5 * x) * 1.5,
+    "gelu": lambda x: gelu(np, x),
     "hard_swish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
     "linear": lambda x: 0.5 * x - 0.25,
+    "relu": lambda x: np.maximum(x, 0) + 0.25 * np.minimum(x, 0),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "square": lambda x: (0.5 * x - 0.25) ** 2,
     "swish": lambda x: x * gate(x),
+    "tanh": np.tanh,
 }
 WANT_SLOPES = {
     "abs_slope": sign,
     "bnll_slope": lambda x: 1 / (1 + np.exp(-np.minimum(x, 50.0))),
     "clip_slope": lambda x: ((x >= -0.5) & (x <= 1.5)).astype(float),
     "exp_slope": lambda y: 0.5 * y,
+    "gelu_slope": lambda x: gelu_slope(np, x),
     "hard_swish_slope": lambda x: np.where(x >= 3, 1.0, np.where(x <= -3, 0.0, (2 * x + 3) / 6)),
     "inside_slope": lambda x: ((x > -0.5) & (x < 1.5)).astype(float),
     "linear_slope": lambda x: np.full_like(x, 0.5),
+    "relu_slope": lambda x: np.where(x > 0, 1.0, np.where(x <= 0, 0.25, 0.0)),
+    "sigmoid_slope": lambda y: y * (1 - y),
     "square_slope": lambda x: 0.5 * x - 0.25,
+    "tanh_slope": lambda y: 1 - y * y,
 }
 WANT_SLOPES_OF_BOTH = {
     "elu_slope": lambda x, y: np.where(x > 0, 1.0, y + 0.75),
@@ -69,6 +79,7 @@ WANT_COMBINATIONS = {
     "first_larger": lambda one, two: (one > two).astype(float),
     "larger": lambda one, two: np.where(one > two, one, two),
     "marked": lambda mark, dy: np.where(mark > 0, dy, 0),
+    "prelu": lambda x, slopes: np.maximum(x, 0) + slopes * np.minimum(x, 0),
     "product": lambda one, two: one * two,
     "unmarked": lambda mark, dy: np.where(mark > 0, 0, dy),
 }

@@ -23,14 +23,8 @@ class Algorithm(IntEnum):
     CONVOLUTION = 1
     DECONVOLUTION = 10
     RELU = 0x20
-    TANH = 0x21
-    ELU = 0x22
     LINEAR = 0x26
-    LOGISTIC = 0x29
-    GELU = 0x31  # the exact one
     HARDSWISH = 0x34
-    TANH_FROM_DST = 0x101
-    LOGISTIC_FROM_DST = 0x104
     POOL_MAX = 0x1FF
     POOL_AVERAGE_PADDED = 0x2FF
     POOL_AVERAGE = 0x3FF

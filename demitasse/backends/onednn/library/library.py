@@ -317,9 +317,6 @@ SIGNATURES: dict[str, list[Any]] = {
     "dnnl_eltwise_forward_primitive_desc_create": [
         _PD, c_void_p, c_int, c_int, _MD, _MD, c_float, c_float, c_void_p,
     ],
-    "dnnl_eltwise_backward_primitive_desc_create": [
-        _PD, c_void_p, c_int, _MD, _MD, _MD, c_float, c_float, c_void_p, c_void_p,
-    ],
     "dnnl_prelu_forward_primitive_desc_create": [_PD, c_void_p, c_int, _MD, _MD, _MD, c_void_p],
     "dnnl_prelu_backward_primitive_desc_create": [
         _PD, c_void_p, _MD, _MD, _MD, _MD, _MD, c_void_p, c_void_p,

@@ -1,13 +1,12 @@
-"""Activations and PReLU, alone and behind primitives.
+"""PReLU, and ReLU as an epilogue of the library's primitives.
 
 The library's own ReLU takes the larger of 0 and x, by an instruction that returns 0 for NaN, which
 hides the divergence of a net. Its HardSwish, x * clip(alpha * x + beta, 0, 1), multiplies x with 1
-or 0 if alpha is infinite, and keeps NaN; minus infinity becomes NaN, as in Caffe, where it is
-multiplied with the slope of 0. Adding 0 then makes the negative zeros positive.
+or 0 if alpha is infinite, and keeps NaN; minus infinity becomes NaN, as in Caffe, where the slope
+of 0 multiplies it. Adding 0 then makes the negative zeros positive.
 
-Fewer instructions do the same behind a convolution: what is below 0 is multiplied with negative
-zero, which gives zero, or NaN of minus infinity. With a negative
-slope, such a value is multiplied with the slope.
+Fewer instructions do the same behind a convolution: PReLU multiplies negative values with negative
+zero, which gives zero, or NaN of minus infinity. A negative slope multiplies them in the same way.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -24,6 +21,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn.arguments import Argument, Call, GradArg, InputArg, OutputArg
+from demitasse.backends.onednn.jit_adapters.unary import elementwise_call
 from demitasse.backends.onednn.library import primitive
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
@@ -42,32 +40,6 @@ Fixed = tuple[int, int, np.ndarray]
 
 RECTIFIER: Sequence[Function] = ((Algorithm.HARDSWISH, math.inf, 0.0), (Algorithm.LINEAR, 1.0, 0.0))
 """Post-operation of a primitive."""
-
-
-def rectified(engine: Engine, source: InputArg, target: OutputArg, layout: Layout) -> Call:
-    """Return ReLU by itself: the functions after a sum that changes nothing, with negative zero.
-
-    Args:
-        engine: The engine.
-        source: The blob that is read.
-        target: That which is written.
-        layout: Of both.
-
-    Raises:
-        Declined: The library has no primitive for it.
-    """
-    # one row, whatever the layout: the library has no fast sum with one number for most layouts
-    row, one = engine.plain((layout.size,)).handle, engine.plain((1,)).handle
-    source.descriptor = target.descriptor = row
-    describe = partial(_sum, engine, row, one)
-    call = Call(engine, describe(), [source, target], [(Arg.SECOND_SRC, one, _negative_zero())])
-    call.primitive.forget(describe)  # what is before it often rectifies in its place
-    return call
-
-
-def _sum(engine: Engine, row: int, one: int) -> Description:
-    with lent_attributes(engine.library, functions=RECTIFIER) as lent:
-        return engine.describe("binary", Algorithm.ADD, row, one, row, lent)
 
 
 def rectifying(
@@ -137,33 +109,6 @@ def _number(value: float) -> np.ndarray:
     return number
 
 
-@dataclass(frozen=True)
-class Algorithms:
-    """oneDNN's algorithms for a function and its gradient.
-
-    Attributes:
-        forward: The algorithm.
-        backward: The algorithm of the gradient.
-        role: What the gradient takes: the input, SRC, or the result, DST.
-        same_sign: Whether the result can stand for the input, as with a rectifier, whose gradient
-            asks for the sign alone. Otherwise a gradient from the input keeps it in place.
-    """
-
-    forward: Algorithm
-    backward: Algorithm
-    role: Arg
-    same_sign: bool = False
-
-
-FUNCTIONS = {
-    # takes 1 + erf, so it is right to 1e-6 of 1, not in the last digits of its tail
-    "gelu": Algorithms(Algorithm.GELU, Algorithm.GELU, Arg.SRC),
-    "relu": Algorithms(Algorithm.RELU, Algorithm.RELU, Arg.SRC, same_sign=True),
-    "tanh": Algorithms(Algorithm.TANH, Algorithm.TANH_FROM_DST, Arg.DST),
-    "sigmoid": Algorithms(Algorithm.LOGISTIC, Algorithm.LOGISTIC_FROM_DST, Arg.DST),
-}
-
-
 def post_ops(then: ops.Activation) -> Sequence[primitive.Function]:
     """Return an activation as a primitive applies it to what it has computed.
 
@@ -194,86 +139,6 @@ class SaveInput:
         self.engine.reorder(self.source.array(), layout, self.target.array(), layout)
 
 
-class ActivationStep(OnednnStep[ops.Activation]):
-    """y = f(x). In place, a copy of x is kept where the gradient needs it rather than y."""
-
-    def __init__(self, engine: Engine, op: ops.Activation, at: Operands) -> None:
-        super().__init__(engine, op, at)
-        if op.function not in FUNCTIONS:
-            message = f"{op.function}; oneDNN's Step is for {', '.join(FUNCTIONS)}"
-            raise Declined(message)
-        self.function = FUNCTIONS[op.function]
-        self.slope = op.parameters[0] if op.parameters else 0.0
-        if op.function == "relu" and self.slope < 0:
-            message = f"slope {self.slope:g}; the gradient is known from the result for 0 and more"
-            raise Declined(message)
-        takes_input = self.function.role is Arg.SRC
-        self.known = at.bottom[0] if takes_input else at.top[0]
-        self.keeps_input = takes_input and at.loses_input and not self.function.same_sign
-        if self.keeps_input:
-            self.known = at.saved("input", at.bottom[0].shape).blob
-
-    def prepare(self) -> None:
-        shape = self.at.top[0].shape
-        expected = self.expected(self.at.bottom[0], shape)
-        if not expected.plain:
-            # padded blocks suit those functions alone that leave zero as it is
-            with suppress(Declined):
-                self._prepare(expected)
-                return
-        self._prepare(self.engine.plain((math.prod(shape),)))
-
-    def _prepare(self, layout: Layout) -> None:
-        at = self.at
-        algorithm = self.function.backward if at.backward else self.function.forward
-        found = self.engine.describe(
-            "eltwise_forward",
-            Pass.TRAINING if at.backward else Pass.INFERENCE,
-            algorithm,
-            layout.handle,
-            layout.handle,
-            self.slope,
-            0.0,
-            self.engine.attributes,
-        )
-        source, target = (
-            InputArg(Arg.SRC, at.bottom[0], layout),
-            OutputArg(Arg.DST, at.top[0], layout),
-        )
-        if self.op.function == "relu" and not self.slope:
-            call = rectified(self.engine, source, target, layout)
-        else:
-            call = Call(self.engine, found, [source, target])
-        keep = [SaveInput(self.engine, source, self.known)] if self.keeps_input else []
-        self.forward_calls = [*keep, call]
-        self.layout = layout
-        if at.backward:  # a description takes 20 KiB
-            self.hint = found
-
-    def prepare_backward(self) -> None:
-        at, layout = self.at, self.layout
-        if not at.propagate_down[0]:
-            return
-        found = self.engine.describe(
-            "eltwise_backward",
-            self.function.backward,
-            layout.handle,
-            layout.handle,
-            layout.handle,
-            self.slope,
-            0.0,
-            self.hint.handle,
-            self.engine.attributes,
-        )
-        bottom = at.bottom[0]
-        arguments = [
-            InputArg(self.function.role, self.known, layout),
-            InputArg(Arg.DIFF_DST, at.top[0], layout, diff=True),
-            OutputArg(Arg.DIFF_SRC, bottom, layout, diff=True),
-        ]
-        self.backward_calls = [Call(self.engine, found, arguments)]
-
-
 DATA_AXES = (2, 3, 4, 5)
 
 
@@ -291,8 +156,9 @@ class PReLUStep(OnednnStep[ops.PReLU]):
         if axes not in DATA_AXES:
             message = f"{axes} axes; oneDNN takes 2 to 5"
             raise Declined(message)
-        if at.in_place and math.prod(op.bottom) == op.bottom[1]:
-            # as many slopes as values: threads of the library's kernel overlap by part of a vector
+        # threads of the library's kernel overlap by part of a vector
+        self.overlaps = at.in_place and math.prod(op.bottom) == op.bottom[1]
+        if self.overlaps and at.backward:
             message = "one value for each slope, in place; oneDNN would multiply some of them twice"
             raise Declined(message)
         self.spread = (1, op.bottom[1], *[1] * (axes - 2))
@@ -300,6 +166,13 @@ class PReLUStep(OnednnStep[ops.PReLU]):
         self.known = at.saved("input", op.bottom).blob if self.keeps_input else at.bottom[0]
 
     def prepare(self) -> None:
+        if self.overlaps:
+            row = self.engine.plain((self.op.bottom[1],))
+            sources = [InputArg(Arg.SRC, self.at.bottom[0], row)]
+            sources.append(InputArg(Arg.WEIGHTS, self.at.params[0], row))
+            target = OutputArg(Arg.DST, self.at.top[0], row)
+            self.forward_calls = [elementwise_call(self.engine, "prelu", (), sources, target)]
+            return
         expected = self.expected(self.at.bottom[0], self.op.bottom)
         in_some_layout(self.engine, expected, self._prepare_in)
 

@@ -130,6 +130,10 @@ def _relu6(slope: float) -> Function:
     return Function("clip", (0.0, 6.0), "inside_slope")
 
 
+def _relu(slope: float) -> Function:
+    return Function("relu", (slope,), "relu_slope", "bottom" if slope >= 0 else "input")
+
+
 def _elu(alpha: float) -> Function:
     known: Literal["input", "bottom"] = "bottom"
     if alpha < 0:  # the result does not have the sign of the input
@@ -152,10 +156,14 @@ FUNCTIONS: dict[str, Callable[..., Function]] = {
     "clip": _clip,
     "elu": _elu,
     "exp": lambda *numbers: Function("exp", numbers, "exp_slope", "result", keeps_zero=False),
+    "gelu": lambda: _function("gelu"),
     "hard_swish": lambda: _function("hard_swish"),
     "power": _power,
+    "relu": _relu,
     "relu6": _relu6,
+    "sigmoid": lambda: Function("sigmoid", (), "sigmoid_slope", "result", keeps_zero=False),
     "swish": lambda beta: Function("swish", (beta,), "swish_slope", "copy", of_both=True),
+    "tanh": lambda: Function("tanh", (), "tanh_slope", "result"),
 }
 """Return how a function with these constants is computed, or decline them."""
 

@@ -14,13 +14,13 @@ from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.calls import KernelCall, images_of, spoils
 from demitasse.backends.onednn.jit_adapters.norms import NormFanoutCall
+from demitasse.backends.onednn.jit_adapters.unary import ElementwiseCall
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.step import OnednnStep, Runnable
-from demitasse.backends.onednn.steps.activation import ActivationStep
 from demitasse.backends.onednn.steps.concat import ConcatStep
-from demitasse.backends.onednn.steps.elementwise import SumStep
+from demitasse.backends.onednn.steps.elementwise import ElementwiseStep, SumStep
 from demitasse.backends.onednn.steps.norm import NormStep
 from demitasse.backends.onednn.steps.slice import SplitStep
 from demitasse.backends.onednn.threads import wanted
@@ -174,25 +174,26 @@ class _GradientSumCall(KernelCall):
 
 def _rectifies(step: AnyStep | None) -> bool:
     """Return whether it is a ReLU in place."""
-    is_relu = isinstance(step, ActivationStep) and step.op.function == "relu" and not step.slope
-    return is_relu and step is not None and step.at.top[0] is step.at.bottom[0]
+    if not isinstance(step, ElementwiseStep) or step.op.function != "relu":
+        return False
+    return not any(step.op.parameters) and step.at.top[0] is step.at.bottom[0]
 
 
-def gradient_calls(step: AnyStep) -> list[Call]:
+def gradient_calls(step: AnyStep) -> list[Call | ElementwiseCall]:
     """Return what computes a Step's gradients.
 
     Raises:
-        Declined: There is nothing, or it is no primitive's.
+        Declined: There is nothing, or it is neither a primitive nor an elementwise kernel.
     """
     calls = step.backward_calls if isinstance(step, OnednnStep) else []
-    found = [call for call in calls if isinstance(call, Call)]
+    found = [call for call in calls if isinstance(call, Call | ElementwiseCall)]
     if not found or len(found) < len(calls):
-        message = "gradients that are not wanted, or that kernels compute"
+        message = "gradients that are not wanted, or that other kernels compute"
         raise Declined(message)
     return found
 
 
-def _readers(call: Call, tops: Sequence[Operand]) -> Iterator[InputArg]:
+def _readers(call: Call | ElementwiseCall, tops: Sequence[Operand]) -> Iterator[InputArg]:
     """Yield what reads the gradients of some blobs."""
     for argument in call.arguments:
         if (
@@ -208,7 +209,7 @@ def alike(one: Layout, other: Layout) -> bool:
     return one is other or (one.plain and other.plain)
 
 
-def _lies(call: Call, layout: Layout) -> bool:
+def _lies(call: Call | ElementwiseCall, layout: Layout) -> bool:
     """Return whether a call reads a gradient, or all that it reads of it, in a layout."""
     return all(
         alike(argument.layout, layout)
