@@ -6,6 +6,7 @@
     python bench/compare_peers.py --part start --few       #   busy, start; --few: some minutes each
     python bench/compare_peers.py --part others --few      # further nets, forward alone
     python bench/compare_peers.py --minutes 20 'lenet:*' 'googlenet:8:*'
+    python bench/compare_peers.py --models FOLDER          # as demitasse bench FOLDER --peers
     python bench/compare_peers.py --quick                  # tries the harness, measures nothing
 
 Needs the dependency group ``peers``; ``nox -s bench_peers`` installs it. Tables go to standard
@@ -16,6 +17,7 @@ stay that the same machine and versions gave.
 import argparse
 import json
 import os
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -34,6 +36,9 @@ from peers.start import measure_starts
 def main() -> None:
     """Measure what the command line asks for."""
     given = _arguments()
+    if given.models:
+        command = [sys.executable, "-m", "demitasse", "bench", given.models, "--peers"]
+        raise SystemExit(subprocess.run([*command, "--batches", "1,8"], check=False).returncode)
     part = PARTS.get(given.part, Part((), tuple(DEFAULT)))
     chosen = cases.choose(given.cases, quick=given.quick, aims=given.aims, among=part.cases)
     if given.quick:
@@ -78,6 +83,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=_cores(), help="of every engine")
     parser.add_argument("--patience", type=int, help="repetitions of a disturbed turn (5; few: 1)")
     parser.add_argument("--few", action="store_true", help="three short rounds, less patience")
+    parser.add_argument("--models", type=Path, help="measure the trained models of this folder")
     parser.add_argument("--quick", action="store_true", help="tiny nets, short turns")
     parser.add_argument("--no-peak", action="store_true", help="do not measure the peak")
     parser.add_argument("--out", type=Path, default=Path(".benchmarks/peers"))

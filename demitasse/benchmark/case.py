@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from demitasse.errors import ErrorCode, NetError
+from demitasse.errors import DataError, DemitasseError, ErrorCode, NetError
 from demitasse.io.proto import NetParameter, read_net
 from demitasse.net import Net
 
-__all__ = ["Case", "with_batch"]
+__all__ = ["Case", "deploy_nets", "with_batch"]
+
+WEIGHTS = (".caffemodel", ".caffemodel.h5")
 
 
 @dataclass(frozen=True)
@@ -75,3 +78,24 @@ def with_batch(path: Path, phase: str, batch: int) -> NetParameter:
         layer.input_param.shape.add(dim=[batch, *shape[1:]] if grows else shape)
     param.layer.extend(layers)
     return param
+
+
+def deploy_nets(folder: Path) -> list[Path]:
+    """Return the prototxts of nets with inputs that lie beside weights, in a folder and below it.
+
+    Raises:
+        DataError: There are none.
+    """
+    beside = {path.parent for path in folder.rglob("*") if path.name.endswith(WEIGHTS)}
+    found = [path for parent in sorted(beside) for path in sorted(parent.glob("*.prototxt"))]
+    nets = [path for path in found if _has_inputs(path)]
+    if not nets:
+        message = f"{folder} has no prototxt with inputs beside a .caffemodel file"
+        raise DataError(message, code=ErrorCode.NOT_FOUND, got=str(folder))
+    return nets
+
+
+def _has_inputs(path: Path) -> bool:
+    with suppress(DemitasseError):  # a solver's
+        return any(layer.type == "Input" for layer in read_net(path).message.layer)
+    return False

@@ -15,9 +15,11 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import Protocol
 
 from demitasse.backends.kernels.language.compiler import processor_name
 from demitasse.benchmark.case import Case, with_batch
+from demitasse.benchmark.peers import PEERS, PeerCase
 from demitasse.core.deprecated import renamed_arguments
 from demitasse.core.device import Device
 from demitasse.core.host import cores
@@ -42,7 +44,6 @@ SETTLED = 0.02
 """Relative difference of the last two passes that ends the warm-up."""
 
 LONGEST_WARM_UP = 20
-"""Limit of warm-up passes."""
 """Limit of warm-up passes."""
 
 LAYER_PASSES = 5
@@ -126,8 +127,8 @@ def _make_net(param: NetParameter, case: Case) -> tuple[Net, Solver | None]:
 class _TimedCase:
     """A prepared case."""
 
-    def __init__(self, case: Case) -> None:
-        self.result = Result(case)
+    def __init__(self, result: Result) -> None:
+        self.result, case = result, result.case
         self.net, self._solver = _make_net(with_batch(case.net, case.phase, case.batch), case)
         for name, array in random_inputs(self.net, seed=0).items():
             self.net.set_input(name, array)
@@ -146,15 +147,6 @@ class _TimedCase:
                 self.net.blobs[name].cpu_data()
         self.net.synchronize()
         return perf_counter() - begin
-
-    def warm_up(self) -> None:
-        """Run passes until plans are made, kernels are compiled and times are steady."""
-        last = self.once()
-        for _ in range(LONGEST_WARM_UP):
-            now = self.once()
-            if abs(now - last) < SETTLED * now:
-                return
-            last = now
 
     def look(self, *, layers: bool) -> None:
         """Measure memory, traffic, work and peak, and the times of layers if requested."""
@@ -202,33 +194,35 @@ def measure(
     instance for lack of memory, has an error in its result.
 
     Args:
-        cases: The cases.
+        cases: The cases. A peer's name in place of a device measures the peer.
         rounds: Number of rounds; each round measures every case.
         seconds: Time of a case in a round; at least one pass runs.
         layers: Measure each layer, too.
         reading: Measure the data layers, too: alone, and together with the net.
         on_case: Called with each case before its preparation.
     """
-    results, running = [], []
+    results: list[Result] = []
+    running: list[tuple[Result, _Work]] = []
     try:
         for case in cases:
             on_case(case)
-            result, one = _prepare(case, layers=layers)
+            result, work = _prepare(case, layers=layers)
             results.append(result)
-            running += [one] if one is not None else []
+            running += [(result, work)] if work is not None else []
         for number in range(rounds):
-            for one in running if number % 2 else reversed(running):
-                one.result.seconds += _round(one, seconds)
-        for one in running if reading else ():
-            _measure_reading(one.result, rounds * seconds)
+            for result, work in running if number % 2 else reversed(running):
+                result.seconds += _round(work, seconds)
+        for result, _ in running if reading else ():
+            if result.case.device not in PEERS:
+                _measure_reading(result, rounds * seconds)
         best: dict[str, float] = {}  # of all measurements on a device
         for result in results:
             best[result.case.device] = max(best.get(result.case.device, 0.0), result.peak)
         for result in results:
             result.peak = best[result.case.device]
     finally:
-        for one in running:
-            one.close()
+        for _, work in running:
+            work.close()
     return results
 
 
@@ -267,21 +261,47 @@ def _bytes_moved() -> int:
     return transfers.bytes_to_device + transfers.bytes_to_host
 
 
-def _prepare(case: Case, *, layers: bool) -> tuple[Result, _TimedCase | None]:
+class _Work(Protocol):
+    """A prepared case: passes of a net, or of a peer on its export."""
+
+    def once(self) -> float:
+        """Return the seconds of one pass."""
+
+    def close(self) -> None:
+        """Release memory."""
+
+
+def _prepare(case: Case, *, layers: bool) -> tuple[Result, _Work | None]:
+    result = Result(case)
     try:
-        one = _TimedCase(case)
-        one.warm_up()
-        one.look(layers=layers)
+        work: _Work
+        if case.device in PEERS:
+            work = PeerCase(case)
+            _warm_up(work)
+        else:
+            work = timed = _TimedCase(result)
+            _warm_up(work)
+            timed.look(layers=layers)
     except Exception as error:  # a failing case must not end the others
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         return Result(case, error=reason[:300]), None
-    return one.result, one
+    return result, work
 
 
-def _round(one: _TimedCase, seconds: float) -> Iterator[float]:
+def _warm_up(work: _Work) -> None:
+    """Run passes until plans are made, kernels are compiled and times are steady."""
+    last = work.once()
+    for _ in range(LONGEST_WARM_UP):
+        now = work.once()
+        if abs(now - last) < SETTLED * now:
+            return
+        last = now
+
+
+def _round(work: _Work, seconds: float) -> Iterator[float]:
     end = perf_counter() + seconds
     while True:
-        yield one.once()
+        yield work.once()
         if perf_counter() >= end:
             return
 

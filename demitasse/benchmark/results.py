@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from demitasse.benchmark.measure import Result
+from demitasse.benchmark.peers import PEERS
 from demitasse.core.atomic import atomic_write
 from demitasse.core.extras import missing_extra
 from demitasse.core.paths import check_exists, read_bytes
@@ -19,6 +21,7 @@ from demitasse.pages import Chart, Curve, Page, rate
 
 CASE_COLUMNS = ("net", "phase", "device", "batch")
 RESULT_COLUMNS = ("images/s", "ms", "spread", "memory", "moved", "of peak")
+PEER_COLUMNS = ("of best peer",)
 READING_COLUMNS = ("read/s", "reading, images/s")
 
 RATE_LABEL = "images per second"
@@ -27,26 +30,49 @@ RATE_LABEL = "images per second"
 def results_table(results: Sequence[Result]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the header and the rows of a table; unmeasured quantities have no column."""
     reading = any(result.read for result in results)
-    head = (*CASE_COLUMNS, *RESULT_COLUMNS, *(READING_COLUMNS if reading else ()))
-    return head, [_cells(result)[: len(head)] for result in results]
+    peers = any(result.case.device in PEERS for result in results)
+    head = CASE_COLUMNS + RESULT_COLUMNS + PEER_COLUMNS * peers + READING_COLUMNS * reading
+    stems = Counter({result.case.net: result.case.net.stem for result in results}.values())
+    rows = []
+    for result in results:
+        net = result.case.net
+        name = net.stem if stems[net.stem] == 1 else f"{net.parent.name}/{net.stem}"
+        cells = [name, *_case_cells(result)]
+        cells += [_against_peers(result, results)] if peers else []
+        cells += [rate(value) if value else "-" for value in (result.read, result.reading)]
+        rows.append(tuple(cells[: len(head)]))
+    return head, rows
 
 
-def _cells(result: Result) -> tuple[str, ...]:
+def _case_cells(result: Result) -> tuple[str, ...]:
     case = result.case
-    about = (case.net.stem, case.phase, case.device, str(case.batch))
+    about = (case.phase, case.device, str(case.batch))
     if result.error:
-        return (*about, *("-" for _ in (*RESULT_COLUMNS, *READING_COLUMNS)))
+        return (*about, *("-" for _ in RESULT_COLUMNS))
+    measured = bool(result.memory)  # of a peer, time alone
     return (
         *about,
         rate(result.images_per_second),
         f"{1e3 * result.median:.4g}",
         f"{result.spread:.1%}" if len(result.seconds) > 1 else "-",
-        _mebibytes(result.memory),
-        _mebibytes(result.moved),
-        f"{result.share_of_peak:.0%}",
-        rate(result.read) if result.read else "-",
-        rate(result.reading) if result.reading else "-",
+        _mebibytes(result.memory) if measured else "-",
+        _mebibytes(result.moved) if measured else "-",
+        f"{result.share_of_peak:.0%}" if measured else "-",
     )
+
+
+def _against_peers(result: Result, results: Sequence[Result]) -> str:
+    """Return the speed relative to the fastest peer of the same net, phase and batch size."""
+    peers = [
+        one.median
+        for one in results
+        if one.case.device in PEERS
+        and not one.error
+        and replace(one.case, device=result.case.device) == result.case
+    ]
+    if result.error or result.case.device in PEERS or not peers:
+        return "-"
+    return f"{min(peers) / result.median:.2f}"
 
 
 ABOVE_PEAK = (

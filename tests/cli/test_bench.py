@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cli_errors import failed_with
 from wide_net import NET
 
+from demitasse.benchmark import peers
 from demitasse.errors import ErrorCode
 
 QUICK = "--rounds 2 --seconds 0"
@@ -40,6 +42,60 @@ def test_a_saved_run_is_one_of_pytest_benchmark(project, run):
     assert set(entry["extra_info"]["layers_ms"]) >= {"ip", "prob"}
     assert done.returncode == 0
     assert "deploy[numpy-3-test]" in done.stdout
+
+
+def test_peers_have_rows_and_the_net_a_ratio(project, run):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+
+    result = run(f"bench deploy.prototxt --devices numpy --batches 3 --peers {QUICK}")
+
+    lines, _, about = result.stdout.partition("\n\n")
+    head, ours, *peers = lines.splitlines()
+    assert result.exit_code == 0, result.output
+    assert head.endswith("of best peer")
+    assert float(ours.split()[-1]) > 0
+    assert "onnxruntime" in [row.split()[2] for row in peers]
+    assert "onnxruntime" in about
+
+
+def test_a_peer_with_other_results_is_not_timed(project, run, monkeypatch):
+    pytest.importorskip("onnx")
+
+    def load(path, inputs):
+        return lambda: {"prob": np.ones((3, 3), np.float32)}
+
+    monkeypatch.setitem(peers.PEERS, "onnxruntime", load)
+    monkeypatch.setattr(peers, "find_spec", lambda name: name == "onnxruntime" or None)
+    monkeypatch.setattr(peers.metadata, "version", lambda name: "1")
+
+    result = run(f"bench deploy.prototxt --devices numpy --batches 3 --peers {QUICK}")
+
+    assert result.exit_code == 1
+    assert "onnxruntime differs from the net" in result.stderr
+    assert result.stdout.splitlines()[1].split()[-1] == "-"
+
+
+def test_without_peers_it_says_what_to_install(project, run, monkeypatch):
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+
+    failed_with(run("bench deploy.prototxt --peers"), 2, ErrorCode.UNAVAILABLE, field="peers")
+
+
+def test_the_deploy_nets_of_a_folder_of_models(project, run):
+    for name in ("one", "two"):
+        folder = Path("models") / name
+        folder.mkdir(parents=True)
+        for file in ("deploy.prototxt", "net.prototxt", "solver.prototxt"):
+            (folder / file).write_text(Path(file).read_text())
+        (folder / "any.caffemodel").touch()
+    (Path("models") / "deploy.prototxt").write_text("no weights beside it")
+
+    result = run(f"bench models --devices numpy --batches 1 {QUICK}")
+
+    rows = result.stdout.partition("\n\n")[0].splitlines()[1:]
+    assert result.exit_code == 0, result.output
+    assert [row.split()[0] for row in rows] == ["one/deploy", "two/deploy"]
 
 
 @pytest.mark.parametrize(("times", "code"), [(1e6, 0), (1e-6, 1)])

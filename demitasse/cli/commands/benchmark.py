@@ -196,6 +196,11 @@ class Bench(MultiValueCommand):
 )
 @click.option("--layers", is_flag=True, help="Time each layer, too.")
 @click.option(
+    "--peers",
+    is_flag=True,
+    help="Also measure ONNX Runtime and OpenVINO, where installed, on an export of NET.",
+)
+@click.option(
     "--input",
     "reading",
     is_flag=True,
@@ -231,6 +236,7 @@ def bench_command(
     rounds: int,
     seconds: float,
     layers: bool,
+    peers: bool,
     reading: bool,
     save: Path | None,
     baseline: Path | None,
@@ -240,11 +246,14 @@ def bench_command(
 ) -> None:
     """Measure images per second.
 
-    NETs are prototxts; inputs of the same shapes replace data layers. The cases run in turn in each
-    round, so that other load of the machine affects them equally.
+    NETs are prototxts, or folders of trained models, whose deploy nets are measured. Inputs of the
+    same shapes replace data layers. The cases run in turn in each
+    round, so that other load of the machine affects them equally. With --peers, the column "of best
+    peer" is the speed relative to the fastest peer, whose results are compared first.
     """
-    from demitasse.benchmark import measure, read_results, regressions, write_results
+    from demitasse.benchmark import deploy_nets, measure, read_results, regressions, write_results
     from demitasse.benchmark.measure import machine
+    from demitasse.benchmark.peers import installed_peers, peer_versions
     from demitasse.benchmark.results import (
         draw_rates,
         notes,
@@ -253,13 +262,16 @@ def bench_command(
         write_page,
     )
     from demitasse.core.device import Device, choose_device
-    from demitasse.core.paths import check_exists
+    from demitasse.core.paths import check_exists, is_folder
 
+    paths: list[Path] = []
     for net in nets:
         check_exists(net)
+        paths += deploy_nets(net) if is_folder(net) else [net]
     saved = None if baseline is None else read_results(baseline)
     names = [Device(name).name for name in split_names((devices,))] or [choose_device()[0].name]
-    cases = _cases(nets, names, batches, phases)
+    cases, others = _cases(paths, names, batches, phases), installed_peers() if peers else []
+    cases += _cases(paths, others, batches, "test")
 
     results = measure(
         cases,
@@ -270,7 +282,7 @@ def bench_command(
         on_case=lambda case: print_stderr(f"preparing: {case.name}"),
     )
     show(table(*results_table(results)))
-    about = machine(names)
+    about = machine(names) | peer_versions(others)
     show("\n" + ", ".join(f"{name} {value}" for name, value in about.items()))
     for note in notes(results):
         show(note)
