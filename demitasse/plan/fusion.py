@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from demitasse.backends.ops import BatchNorm, Concat, Split
-from demitasse.plan.planned_layer import Group, PlannedLayer
+from demitasse.backends.ops import Concat
+from demitasse.plan.planned_layer import PlannedLayer
 
 MOST_GRADIENTS = 3
 """Largest number of layers whose gradients may be computed as one."""
@@ -60,34 +60,21 @@ class Fusion:
             member.group = None
         return count
 
-    def fuse_gradients(
-        self, entry: PlannedLayer, index: int, start: int, last: Group | None
-    ) -> None:
+    def fuse_gradients(self, entry: PlannedLayer, index: int, start: int) -> None:
         """Group layer ``index`` and the layers before it whose gradients are computed as one.
 
         Args:
             entry: The layer.
             index: Its index.
             start: First layer of the range.
-            last: The group that ends with the layer and computes its gradient as one, or None.
         """
-        own = index if last is None else index - last.count + 1
-        entry.gradient_group, first = None, own
+        entry.gradient_group, first = None, index
         while (
-            first > start and own - first < MOST_GRADIENTS - 1 and self._can_fuse_gradients(first)
+            first > start and index - first < MOST_GRADIENTS - 1 and self._can_fuse_gradients(first)
         ):
             first -= 1
-        if first < own:
-            entry.fuse_gradients(self._entries[first:own], last)
-
-    def groups_with_gradient(self, start: int, end: int) -> dict[int, Group]:
-        """Return the groups that compute their gradients as one, by their last layers."""
-        groups = ((index, self._entries[index].group) for index in range(start, end + 1))
-        return {
-            index + group.count - 1: group
-            for index, group in groups
-            if group is not None and group.step.own_backward
-        }
+        if first < index:
+            entry.fuse_gradients(self._entries[first:index])
 
     def _concat_gradient_end(self, index: int) -> int:
         """Return the last layer whose gradient a Concat may split; ``index`` for none.
@@ -99,8 +86,6 @@ class Fusion:
             end = min(index + MOST_GRADIENTS, len(self._entries)) - 1
             while last < end and self._can_fuse_gradients(last + 1):
                 last += 1
-                if isinstance(self._entries[last].layer.op, BatchNorm):
-                    return self.last_fusable(last, len(self._entries) - 1)
         return last
 
     def _can_fuse_gradients(self, index: int) -> bool:
@@ -110,8 +95,4 @@ class Fusion:
             return False
         one, other = before.binding, entry.binding
         weighted = before.layer.loss_weights or entry.layer.loss_weights
-        reads = one.top == other.bottom
-        if isinstance(before.layer.op, Split) and isinstance(entry.layer.op, BatchNorm):
-            # the last of the Split's readers in backward: all other readers' gradients exist
-            reads = len(other.bottom) == 1 and other.bottom[0] in one.top
-        return one.backward and other.backward and reads and not weighted
+        return one.backward and other.backward and one.top == other.bottom and not weighted

@@ -287,13 +287,7 @@ class Plan:
         group = self.entries[index].gradient_group
         if group is None or index - group.count + 1 < end:
             return None
-        behind = index + 1
-        if group.last is not None:
-            behind -= group.last.count
-            last = self.entries[behind : index + 1]
-            if any(member.executed_group is not group.last for member in last):
-                return None
-        members = self.entries[index - group.count + 1 : behind]
+        members = self.entries[index - group.count + 1 : index + 1]
         alone = all(
             m.executed_step is not None and m.executed_step is m.step and m.executed_group is None
             for m in members
@@ -358,11 +352,10 @@ class Plan:
             with _naming(entry, "preparation"):
                 index += self._fusion.fuse(entry, index, end)
             self.layouts.add_written(entry.running)
-        groups = self._fusion.groups_with_gradient(start, end)
         for index in range(start, end + 1):
             entry = self.entries[index]
             with _naming(entry, "preparation"):
-                self._fusion.fuse_gradients(entry, index, start, groups.get(index))
+                self._fusion.fuse_gradients(entry, index, start)
         for entry in entries:
             entry.subscribe(self._changes)
             entry.seen = self._changes.number

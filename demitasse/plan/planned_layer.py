@@ -44,13 +44,10 @@ class Group(FrozenStruct):
     Attributes:
         step: The Step.
         count: Number of layers.
-        last: For gradients, the group of the last layers that also run forward as one; None where
-            each layer runs forward by itself.
     """
 
     step: AnyStep
     count: int
-    last: Group | None = None
 
 
 @dataclass(frozen=True)
@@ -184,30 +181,24 @@ class PlannedLayer:
         found = self._groups.find(key) or self._groups.keep(key, self._fused(members))
         self.group, self.why_not_fused = found
 
-    def fuse_gradients(self, before: Sequence[PlannedLayer], last: Group | None = None) -> None:
+    def fuse_gradients(self, before: Sequence[PlannedLayer]) -> None:
         """Find or prepare a group, for the gradients, of this layer and as many as possible.
 
         Args:
             before: The layers before this one whose gradients may be computed along, in order.
-            last: The group that ends with this layer and computes its gradient as one; ``before``
-                are then the layers before the group.
         """
-        own = self.step if last is None else last.step
-        key = (*(entry._key for entry in (*before, self)), last)
+        key = tuple(entry._key for entry in (*before, self))
         found = self._gradient_groups.find(key) or self._gradient_groups.keep(
-            key, (self._gradients_fused(before, own, last),)
+            key, (self._gradients_fused(before),)
         )
         [self.gradient_group] = found
 
-    def _gradients_fused(
-        self, before: Sequence[PlannedLayer], own: AnyStep | None, last: Group | None
-    ) -> Group | None:
+    def _gradients_fused(self, before: Sequence[PlannedLayer]) -> Group | None:
         """Return the longest group that ends with this layer."""
         for first in range(len(before)):
-            steps = [*(entry.step for entry in before[first:]), own]
+            steps = [*(entry.step for entry in before[first:]), self.step]
             with suppress(Declined):
-                step = self.layer.device.backend.fuse_gradients(steps)
-                return Group(step, len(steps) - 1 + (1 if last is None else last.count), last)
+                return Group(self.layer.device.backend.fuse_gradients(steps), len(steps))
         return None
 
     def _fused(self, members: Sequence[PlannedLayer]) -> tuple[Group | None, str]:

@@ -7,7 +7,6 @@ from lowered import LAYOUTS, NEEDS_KERNELS, build, our_kernels, run
 
 from demitasse import Net
 from demitasse.backends.onednn.backend import OnednnBackend
-from demitasse.backends.onednn.jit_adapters.norms import NormFanoutCall
 from demitasse.backends.step import Declined
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.report import report
@@ -36,34 +35,7 @@ def net_text(join, *, relu=True, readers="ab", channels=32):
 
 RESIDUAL = net_text(SUM % "")
 DENSE = net_text(CONCAT % "", relu=False, channels=16)
-NORM = """layer { name: "norm" type: "BatchNorm" bottom: "joined" top: "norm" }
-layer { name: "scale" type: "Scale" bottom: "norm" top: "norm" scale_param { bias_term: true } }
-layer { name: "positive" type: "ReLU" bottom: "norm" top: "norm" }
-"""
-READ = CONVOLUTION % ("a", "norm", "a", 16)
-OTHER = CONVOLUTION % ("b", "joined", "b", 16)
-TWO = X + CONVOLUTION % ("one", "x", "one", 32) + CONVOLUTION % ("two", "x", "two", 32)
-AGAIN = """layer { name: "joined" type: "Concat" bottom: "one" bottom: "two" top: "joined" }
-layer { name: "norm" type: "BatchNorm" bottom: "joined" top: "norm" }
-layer { name: "scale" type: "Scale" bottom: "norm" top: "norm" scale_param { bias_term: true } }
-layer { name: "three" type: "Convolution" bottom: "norm" top: "three" convolution_param {
-  num_output: 16 kernel_size: 3 pad: 1 weight_filler { type: "msra" } } }
-layer { name: "more" type: "Concat" bottom: "joined" bottom: "three" top: "more" }
-layer { name: "norm2" type: "BatchNorm" bottom: "more" top: "norm2" }
-layer { name: "scale2" type: "Scale" bottom: "norm2" top: "norm2" scale_param { bias_term: true } }
-layer { name: "end" type: "Convolution" bottom: "norm2" top: "end" convolution_param {
-  num_output: 16 kernel_size: 1 weight_filler { type: "msra" } } }
-"""
-NORMED = {
-    "sum, split, norm": (TWO + SUM % "" + NORM + READ + OTHER + END, 5),
-    "concat, split, norm": (TWO + CONCAT % "" + NORM + READ + OTHER + END, 5),
-    "concat, norm": (TWO + CONCAT % "" + NORM + READ.replace('"a"', '"end"'), 4),
-    "split, norm": (
-        X + CONVOLUTION % ("joined", "x", "joined", 32) + NORM + READ + OTHER + END, 4,
-    ),
-    "concats of concats": (TWO + AGAIN, 4),
-}  # fmt: skip
-NETS = NORMED | {
+NETS = {
     "sum, relu, split": (RESIDUAL, 3),
     "sum, split": (net_text(SUM % "", relu=False), 2),
     "sum, relu": (net_text(SUM % "", readers="a"), 2),
@@ -108,7 +80,7 @@ def test_all_blobs_have_the_bits_of_layers_apart(name, layout, apart):
     with our_kernels(16, layout), build(text) as net:
         one_by_one, none = run(net), joined(net)
 
-    if layout == "blocks" and name not in NORMED:
+    if layout == "blocks":
         # a Concat may be in another layout than its readers otherwise
         assert max(counts) == count
         assert sum("handed on" in code for code in codes) >= count
@@ -117,22 +89,7 @@ def test_all_blobs_have_the_bits_of_layers_apart(name, layout, apart):
         np.testing.assert_array_equal(together[key], array, err_msg=key)
 
 
-@pytest.mark.parametrize("name", NORMED)
-def test_normalisations_hand_their_gradients_on(name, monkeypatch):
-    text, count = NORMED[name]
-    one_by_one = []
-    monkeypatch.setattr(NormFanoutCall, "_one_by_one", one_by_one.append)
-    with our_kernels(16, "blocks"), build(text, keep_blobs="outputs") as net:
-        net.forward()
-        net.backward(-1)
-        codes = [layer.backward_code for layer in report(net.plan)]
-
-        assert not one_by_one
-        assert max(joined(net)) == count
-        assert any("norm gradient" in code and "handed on" in code for code in codes)
-
-
-@pytest.mark.parametrize("name", ["sum, relu, split", "concat, split", *NORMED])
+@pytest.mark.parametrize("name", ["sum, relu, split", "concat, split"])
 def test_parameters_have_them_where_gradients_share_memory(name, apart):
     def gradients():
         with build(NETS[name][0], keep_blobs="outputs") as net:

@@ -21,7 +21,6 @@ LOWERINGS = {
     "grouped": "convolution of small groups",
     "grouped_pointwise": "gradients of 1x1 convolutions in groups, by batched products",
     "norm": "BatchNorm by the batch's statistics",
-    "norm_gradient_sum": "the gradient of BatchNorm together with those of the layers before",
     "normed_pointwise": "a 1x1 convolution together with the BatchNorm before it",
     "on_the_fly": "Winograd's filters transformed in the pass that uses them",
     "overlap_add": "deconvolution of overlapping windows",

@@ -115,14 +115,7 @@ class OnednnBackend(NumpyBackend):
         if not self.engine.tuning.as_set(1).width:
             message = "no kernels of our own here"
             raise Declined(message)
-        from demitasse.backends.onednn.steps.gradient_sum import (
-            GradientSumStep,
-            NormGradientSumStep,
-        )
-        from demitasse.backends.onednn.steps.norm import NormStep
+        from demitasse.backends.onednn.steps.gradient_sum import GradientSumStep
 
-        if isinstance(steps[-1], NormStep):
-            self.engine.tuning.require("norm_gradient_sum")
-            return NormGradientSumStep(self.engine, steps)
         self.engine.tuning.require("gradient_sum")
         return GradientSumStep(self.engine, steps)

@@ -9,7 +9,7 @@ from stages import WIDE, WIDTH, in_memory, normal, out_of_memory
 from demitasse.backends.arrays import aligned
 from demitasse.backends.kernels.images import Images
 from demitasse.backends.kernels.norm import has_rest, takes
-from demitasse.backends.kernels.norm.backward import GradientFanout, NormalizationGradient
+from demitasse.backends.kernels.norm.backward import NormalizationGradient
 from demitasse.backends.kernels.norm.forward import Normalization
 from demitasse.backends.kernels.tuning import Tuning
 
@@ -139,84 +139,3 @@ def test_code_names_the_instructions():
 
     assert run.code == "norm llvm:avx512"
     assert NormalizationGradient(run).code == "norm gradient llvm:avx512"
-
-
-class Parted:
-    """A gradient that is handed on in parts, with those of other readers.
-
-    Channels of the parts are so many vectors each; between their images lie other elements.
-    """
-
-    def __init__(self, vectors, width, *, before=0, after=0, copies=1, threads=1):
-        n, h, w, gap = 3, 5, 7, 3 * width
-        channels = [count * width for count in vectors]
-        shape = (n, sum(channels), h, w)
-        case = self.case = Case(shape, width, relu=True, threads=threads)
-        self.others = [normal(*shape, seed=5 + i) for i in range(before + after)]
-        parts = [
-            Images((n, c, h, w), c * h * w + gap, w * width, width, width, h * w * width)
-            for c in channels
-        ]
-        whole = len(parts) == 1
-        handed = GradientFanout(before, after, (case.images,) if whole else tuple(parts), copies)
-        sizes = [case.x.size] if whole else [n * part.image_stride for part in parts]
-        self.memories = [np.full(size, np.nan, np.float32) for size in sizes for _ in range(copies)]
-        back = NormalizationGradient(case.run, handed=handed)
-        self.gradients = np.empty((2, shape[1]), np.float32)
-        back(
-            (in_memory(case.x, case.images), in_memory(case.dy, case.images)),
-            (case.factors, case.offsets),
-            (*self.gradients,),
-            aligned(case.run.sums_size),
-            others=[in_memory(other, case.images) for other in self.others],
-            targets=self.memories,
-        )
-        self.channels, self.copies, self.gap, self.width = channels, copies, gap, width
-        terms = [*self.others[:before], case.dx, *self.others[before:]]
-        self.wanted = terms[0]
-        for term in terms[1:]:
-            self.wanted = self.wanted + term
-
-    def check(self):
-        np.testing.assert_array_equal(self.gradients, self.case.gradients)
-        first, gap = 0, self.gap if len(self.channels) > 1 else 0
-        for number, count in enumerate(self.channels):
-            want = self.wanted[:, first : first + count]
-            blocks = want.reshape(3, count // self.width, self.width, 35).transpose(0, 1, 3, 2)
-            for memory in self.memories[number * self.copies :][: self.copies]:
-                rows = memory.reshape(3, -1)
-                np.testing.assert_array_equal(rows[:, : count * 35], blocks.reshape(3, -1))
-                assert np.isnan(rows[:, count * 35 :]).all()
-                assert rows.shape[1] == count * 35 + gap
-            first += count
-
-
-@WIDTH
-@pytest.mark.parametrize("threads", [1, 2, 5])
-@pytest.mark.parametrize("vectors", [(3,), (1, 2), (3, 1), (1, 2, 1), (2, 1, 1, 3)], ids=str)
-@pytest.mark.parametrize(("before", "after"), [(0, 0), (1, 0), (0, 1), (1, 2), (0, 3)])
-def test_a_gradient_is_handed_on_in_parts_with_others(before, after, vectors, threads, width):
-    Parted(vectors, width, before=before, after=after, threads=threads).check()
-
-
-@WIDTH
-@pytest.mark.parametrize("copies", [2, 4])
-def test_a_gradient_is_handed_on_to_several(copies, width):
-    Parted((2,), width, after=1, copies=copies).check()
-
-
-@WIDTH
-@pytest.mark.parametrize("fault", ["too many parts", "too many others", "blocks", "pixels"])
-def test_parts_that_lie_differently_are_refused(fault, width):
-    shape = (2, 4 * width, 3, 5)
-    run = Normalization(Images.in_blocks(shape, width), EPS, Tuning(width), relu=False)
-    part = Images.in_blocks((2, 2 * width, 3, 5), width)
-    handed = {
-        "too many parts": GradientFanout(0, 0, (part,) * 5),
-        "too many others": GradientFanout(2, 2, (part,) * 2),
-        "blocks": GradientFanout(0, 0, (part, Images.in_blocks(part.shape, 2 * width))),
-        "pixels": GradientFanout(0, 0, (part, Images(part.shape, 999, 99, 2 * width, width, 33))),
-    }[fault]
-
-    with pytest.raises(ValueError, match="up to 4 parts that lie like"):
-        NormalizationGradient(run, handed=handed)

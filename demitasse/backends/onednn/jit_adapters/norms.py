@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -19,20 +18,17 @@ from demitasse.backends.onednn.jit_adapters.calls import (
     KernelCall,
     images_of,
     in_padded_blocks,
-    spoils,
 )
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.constants import Normalization as NormFlags
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Primitive
-from demitasse.backends.onednn.step import Runnable
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Operand, Operands
 
 if TYPE_CHECKING:
     from demitasse.backends.kernels.channel_affine import GateGradient, Gates
-    from demitasse.backends.kernels.norm.backward import GradientFanout, NormalizationGradient
     from demitasse.backends.kernels.norm.forward import Normalization, PlaneNorm
 
 
@@ -284,62 +280,6 @@ class NormGradientCall(KernelCall):
         """Clean up, after the gradients have been computed."""
         for argument in self._wanted:
             argument.done()
-
-
-class NormFanoutCall(KernelCall):
-    """The same, where the gradient of the input is handed on together with other readers'.
-
-    Args:
-        norm: What computes it alone.
-        source: The forward call's input.
-        handed: To whom it is handed on.
-        others: The gradients of other readers, in the order in which they are added.
-        targets: What is written, part by part.
-        between: The gradients that are in nobody's memory then, unless they last.
-        apart: What computes the same, one by one.
-    """
-
-    def __init__(
-        self,
-        norm: NormGradientCall,
-        source: InputArg,
-        handed: GradientFanout,
-        others: Sequence[InputArg],
-        targets: Sequence[OutputArg],
-        between: Sequence[Operand],
-        apart: Sequence[Runnable],
-    ) -> None:
-        self._norm, self._source, self._handed = norm, source, handed
-        self._other_gradients, self._targets = others, targets
-        self._between, self._apart = between, apart
-        arguments = (source, norm.dy, *others, *targets)
-        super().__init__(norm.engine, arguments, f"{norm.code} + handed on")
-
-    @cached_property
-    def _kernel(self) -> NormalizationGradient:
-        from demitasse.backends.kernels.norm.backward import NormalizationGradient
-
-        return NormalizationGradient(self._norm.forward.kernel, handed=self._handed)
-
-    def __call__(self) -> None:
-        if any(blob.diff_memory.persistent for blob in self._between):
-            self._one_by_one()
-            return
-        source, dy = self._source.array(), self._norm.dy.array()
-        others = [argument.array() for argument in self._other_gradients]
-        targets = [argument.array() for argument in self._targets]
-        alike = len(self._handed.parts) == 1
-        if spoils(targets, (dy, *others), alike=alike) or spoils(targets, (source,), alike=False):
-            self._one_by_one()
-            return
-        [sums] = self.engine.workspaces(self._norm.forward.kernel.sums_size)
-        rows = self._norm.parameters()
-        self._kernel((source, dy), *rows, sums, others=others, targets=targets)
-        self._norm.done()
-
-    def _one_by_one(self) -> None:
-        for call in self._apart:
-            call()
 
 
 def _filled(

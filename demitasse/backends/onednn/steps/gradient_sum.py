@@ -1,4 +1,4 @@
-"""Fused gradients of Split, Eltwise, ReLU and Concat, with those of a normalisation."""
+"""Fused gradients of Split, Eltwise, ReLU and Concat."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import NamedTuple
 from demitasse.backends import ops
 from demitasse.backends.kernels.elementwise import MOST, AddReluScatter, Rows
 from demitasse.backends.kernels.images import Images
-from demitasse.backends.kernels.norm.backward import GradientFanout
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.arguments import Call, InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.calls import KernelCall, images_of, spoils
-from demitasse.backends.onednn.jit_adapters.norms import NormFanoutCall
 from demitasse.backends.onednn.jit_adapters.unary import ElementwiseCall
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
@@ -21,7 +19,6 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.step import OnednnStep, Runnable
 from demitasse.backends.onednn.steps.concat import ConcatStep
 from demitasse.backends.onednn.steps.elementwise import ElementwiseStep, SumStep
-from demitasse.backends.onednn.steps.norm import NormStep
 from demitasse.backends.onednn.steps.slice import SplitStep
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import AnyStep, Declined, Operand
@@ -293,88 +290,3 @@ def _dense(images: Images) -> bool:
     blocks = images.block == c or images.block_stride == h * w * images.block
     pixels = images.column_stride == images.block and images.row_stride == w * images.block
     return blocks and pixels and images.image_stride == c * h * w
-
-
-class NormGradientSumStep(OnednnStep[ops.Op]):
-    """The gradient of a sum or a joining of channels, a Split, and a normalisation behind them.
-
-    The normalisation writes where the others would copy to: what it computes is read no more. It is
-    the last reader of the Split whose gradient is computed, so that those of the others are there.
-
-    Args:
-        engine: The engine.
-        steps: What each runs by itself, in the order of the layers; of the normalisation what runs
-            it with those after it.
-
-    Raises:
-        Declined: Other operations, or gradients in different layouts.
-    """
-
-    def __init__(self, engine: Engine, steps: Sequence[AnyStep | None]) -> None:
-        *before, norm = steps
-        head, relu, split, rest = Chain.of(before)
-        back = norm.jit_backward if isinstance(norm, NormStep) else None
-        alone = head is None and split is None
-        if rest or relu is not None or alone or norm is None or back is None:
-            message = "others than a sum or joining, a Split and a normalisation of ours"
-            raise Declined(message)
-        super().__init__(engine, norm.op, norm.at)
-        if back.source is None or not norm.at.propagate_down[0]:
-            message = "a normalisation in place, or without a gradient to hand on"
-            raise Declined(message)
-        layout = back.source.layout
-        others: list[InputArg] = []
-        own = 0
-        if split is not None:
-            others, own = self._other_gradients(split, layout)
-        parts, targets = self._targets(head, split, layout)
-        copies = len(targets) // len(parts)
-        handed = GradientFanout(own, len(others) - own, tuple(parts), copies)
-        images = images_of(layout)
-        if images is None or not handed.fits(images, engine.tuning.width):
-            message = "parts that lie differently from the whole, or too many of them"
-            raise Declined(message)
-        apart: list[Runnable] = [back]
-        for step in (split, head):
-            apart += gradient_calls(step) if step is not None else []
-        between = [norm.at.bottom[0], norm.at.top[0]]
-        if head is not None:
-            between.append(head.at.top[0])
-        call = NormFanoutCall(back, back.source, handed, others, targets, between, apart)
-        self.backward_calls = [call]
-
-    def _other_gradients(self, split: AnyStep, layout: Layout) -> tuple[list[InputArg], int]:
-        """Return the gradients of other readers of a Split, and the place of ours among them.
-
-        Raises:
-            Declined: They are in other layouts, or we are no reader of it.
-        """
-        [call] = gradient_calls(split)
-        readers = [argument for argument in call.arguments if isinstance(argument, InputArg)]
-        mine = [i for i, argument in enumerate(readers) if argument.blob is self.at.bottom[0]]
-        if len(mine) != 1 or not all(alike(argument.layout, layout) for argument in readers):
-            message = "readers whose gradients are in several layouts"
-            raise Declined(message)
-        return [argument for i, argument in enumerate(readers) if i != mine[0]], mine[0]
-
-    def _targets(
-        self, head: AnyStep | None, split: AnyStep | None, layout: Layout
-    ) -> tuple[list[Images], list[OutputArg]]:
-        """Return where the elements of each part lie, and what is written, part by part.
-
-        Raises:
-            Declined: There is nothing that could be written, or not everything is wanted.
-        """
-        at = (head or split or self).at
-        if not all(at.propagate_down):
-            message = "a gradient that is not wanted"
-            raise Declined(message)
-        layouts = [layout] if head is None else bottom_layouts(head, layout)
-        images = [images_of(one) for one in layouts]
-        found = [one for one in images if one is not None]
-        if len(found) < len(images):
-            message = "no images in blocks of channels"
-            raise Declined(message)
-        pairs = zip(at.bottom, layouts, strict=True)
-        targets = [OutputArg(Arg.DST, blob, own, diff=True) for blob, own in pairs]
-        return (found if isinstance(head, ConcatStep) else found[:1]), targets
