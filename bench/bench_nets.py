@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from nets import NETS
 
+from demitasse import Net
 from demitasse.io.proto import NetParameter, SolverParameter, parse_text
 from demitasse.training import Solver
 
@@ -61,3 +62,19 @@ def test_step(benchmark, solver):
         net.synchronize()
 
     benchmark(step)
+
+
+NOTHING = """
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 16 } } }
+layer { name: "y" type: "ReLU" bottom: "x" top: "y" }
+"""
+
+
+def test_a_pass_over_nothing(benchmark, device):
+    """Measure what a replayed pass costs besides its layers."""
+    net = Net(NOTHING, "TEST", device=device, keep_blobs="outputs")
+    for _ in range(8):
+        net.forward()
+    net.synchronize()
+
+    benchmark(net.forward)
