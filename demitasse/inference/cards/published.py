@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -133,11 +133,17 @@ def recognize(weights: Sequence[Path]) -> PublishedCard | None:
     """
     if len(weights) != 1:
         return None
-    digests = frozenset(file_hashes(weights[0]))
+    digests = file_hashes(weights[0])
+    return _card_of(weights[0], digests)
+
+
+@lru_cache(maxsize=MOST)
+def _card_of(weights: Path, digests: tuple[str, ...]) -> PublishedCard | None:
+    """Return the card of a file with these hashes, by its contents where no card has them."""
     for one in published_cards():
-        if digests & one.files:
+        if one.files.intersection(digests):
             return one
-    contents = content_hash(weights[0])
+    contents = content_hash(weights)
     return next((one for one in published_cards() if contents in one.contents), None)
 
 
