@@ -2,11 +2,14 @@
 
     python bench/serving_soak.py                              # an hour, 500 connections
     python bench/serving_soak.py --minutes 2 --connections 100
+    python bench/serving_soak.py --minutes 0 --net squeezenet # 1, 8 and 64 clients alone
+    python bench/serving_soak.py --results bench/results/serving_DATE.json
 
 First each server answers 1, 8 and 64 clients alone, in turns. Then `demitasse serve` answers all
-connections for the rest of the time. Printed are answers per second, the server's processor time
-per answer and percentiles of the latency in milliseconds, and the resident memory of all processes
-of the server in MiB. Exits with 1 if an answer failed or was wrong, or the memory grew.
+connections for nine tenths of the rest of the time, and ONNX Runtime for one, in ten turns each.
+Printed are answers per second, the server's processor time per answer and percentiles of the
+latency in milliseconds, and the resident memory of all processes of the servers in MiB. Exits with
+1 if an answer failed or was wrong, or the memory grew.
 """
 
 import argparse
@@ -21,8 +24,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+from nets import NETS
 
-NET = """
+TINY = """
 layer { name: "data" type: "Input" top: "data"
   input_param { shape { dim: 1 dim: 3 dim: 48 dim: 48 } } }
 layer { name: "c1" type: "Convolution" bottom: "data" top: "c1" convolution_param {
@@ -40,6 +44,8 @@ PEER = """
 import json, sys
 import numpy as np, onnxruntime as ort, uvicorn
 session = ort.InferenceSession(sys.argv[1])
+[given] = session.get_inputs()
+shape = [-1, *given.shape[1:]]
 async def app(scope, receive, send):
     if scope["type"] != "http":
         return
@@ -49,8 +55,8 @@ async def app(scope, receive, send):
         body += message.get("body", b"")
         more = message.get("more_body", False)
     size = int(dict(scope["headers"])[b"inference-header-content-length"])
-    x = np.frombuffer(body[size:], "f4").reshape(-1, 3, 48, 48)
-    [y] = session.run(None, {session.get_inputs()[0].name: x})
+    x = np.frombuffer(body[size:], "f4").reshape(shape)
+    [y] = session.run(None, {given.name: x})
     head = {"outputs": [{"name": "prob", "datatype": "FP32", "shape": list(y.shape),
                          "parameters": {"binary_data_size": y.nbytes}}]}
     head = json.dumps(head).encode()
@@ -61,8 +67,13 @@ async def app(scope, receive, send):
 uvicorn.run(app, port=int(sys.argv[2]), log_level="error", lifespan="off")
 """
 
+PEER_NAME = "ONNX Runtime"
+
+TURNS = 10
+"""Turns of the soak."""
+
 MAX_GROWTH = 1.2
-"""Memory at the end, as a multiple of the memory after a tenth of the time."""
+"""Memory at the end, as a multiple of the memory after the first turn."""
 
 
 def main() -> int:
@@ -75,6 +86,8 @@ def main() -> int:
     parser.add_argument("--clients", type=int, nargs="*", default=[1, 8, 64])
     parser.add_argument("--seconds", type=float, default=10, help="for each number of clients")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--net", choices=["tiny", *NETS], default="tiny")
+    parser.add_argument("--results", type=Path, help="file of JSON lines for the figures")
     parser.add_argument("--load", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.load:
@@ -86,58 +99,76 @@ def main() -> int:
 
 def run(folder: Path, given: argparse.Namespace) -> int:
     """Start the servers, measure, and print the figures."""
-    from demitasse import Net
-    from demitasse.interop.onnx_export import export_onnx
-
-    (folder / "net.prototxt").write_text(NET)
-    net = Net(folder / "net.prototxt", "TEST", device="cpu", seed=1)
-    net.save(folder / "net.caffemodel")
-    export_onnx(net, None, folder / "net.onnx")
-    values = np.random.default_rng(1).standard_normal((1, 3, 48, 48)).astype(np.float32)
-    np.save(folder / "x.npy", values)
-    np.save(folder / "y.npy", net.predict(values)["prob"])
+    prepare(folder, given.net)
+    command = ["-m", "demitasse", "serve", "net.caffemodel"]
     servers = {
-        "demitasse": (["-m", "demitasse", "serve", "net.caffemodel", "--port"], "Ready"),
-        "demitasse, alone": (
-            ["-m", "demitasse", "serve", "net.caffemodel", "--max_batch", "1", "--port"],
-            "Ready",
-        ),
-        "ONNX Runtime": (["-c", PEER, "net.onnx"], ""),
+        "demitasse": [*command, "--port"],
+        "demitasse, alone": [*command, "--max_batch", "1", "--port"],
+        PEER_NAME: ["-c", PEER, "net.onnx"],
     }
     running, ports = {}, {}
+    results: list[dict[str, object]] = []
+    if given.results:
+        from peers.facts import facts
+
+        settings = {"net": given.net, "seconds": given.seconds, "minutes": given.minutes}
+        results += [{"section": "facts", **facts()}, {"section": "settings", **settings}]
     try:
-        for name, (command, _) in servers.items():
+        for name, arguments in servers.items():
             ports[name] = free_port()
             running[name] = subprocess.Popen(
-                [sys.executable, *command, str(ports[name])], cwd=folder, stdout=subprocess.DEVNULL
-            )
+                [sys.executable, *arguments, str(ports[name])],
+                cwd=folder, stdout=subprocess.DEVNULL,
+            )  # fmt: skip
         for port in ports.values():
             wait_for(port)
-        wrong = 0
-        columns = " ".join(f"{one:>7}" for one in ("CPU", "p50", "p99", "p99.9"))
+
+        def turn(section: str, name: str, clients: int, seconds: float) -> dict[str, float]:
+            pid = running[name].pid
+            found = measured(folder, pid, ports[name], clients, seconds)
+            found["MiB"] = resident(pid)
+            print(row(name, clients, found), flush=True)
+            rounded = {key: round(value, 3) for key, value in found.items()}
+            results.append({"section": section, "server": name, "clients": clients, **rounded})
+            return found
+
+        columns = " ".join(f"{one:>7}" for one in ("CPU", "p50", "p99", "p99.9", "max", "MiB"))
         print(f"{'server':18} {'clients':>7} {'answers/s':>9} {columns}")
+        begin, found = time.monotonic(), []
         for _ in range(given.rounds):
             for clients in given.clients:
-                for name, port in ports.items():
-                    pid = running[name].pid
-                    found = measured(folder, pid, port, clients, given.seconds)
-                    wrong += found["wrong"]
-                    print(row(name, clients, found), flush=True)
-        left = given.minutes * 60 - given.seconds * given.rounds * len(given.clients) * len(ports)
-        pid, port, left = running["demitasse"].pid, ports["demitasse"], max(left, 20)
-        tenth = measured(folder, pid, port, given.connections, left / 10)
-        before = resident(pid)
-        found = measured(folder, pid, port, given.connections, left * 0.9)
-        after = resident(pid)
-        print(row("demitasse", given.connections, found))
-        wrong += tenth["wrong"] + found["wrong"]
-        print(f"memory {before:.0f} MiB after a tenth, {after:.0f} MiB at the end; {wrong} wrong")
-        return int(wrong > 0 or after > MAX_GROWTH * before)
+                found += [turn("throughput", one, clients, given.seconds) for one in servers]
+        left = given.minutes * 60 - (time.monotonic() - begin)
+        soak = []
+        for _ in range(TURNS if left > 0 else 0):
+            soak.append(turn("soak", "demitasse", given.connections, 0.9 * left / TURNS))
+            turn("soak", PEER_NAME, given.connections, 0.1 * left / TURNS)
+        wrong = sum(one["wrong"] for one in found + soak)
+        growth = soak[-1]["MiB"] / soak[0]["MiB"] if soak else 1
+        print(f"memory grew {growth:.2f} times; {wrong} answers were wrong")
+        return int(wrong > 0 or growth > MAX_GROWTH)
     finally:
+        if given.results:
+            given.results.write_text("".join(json.dumps(one) + "\n" for one in results))
         for process in running.values():
             process.terminate()
         for process in running.values():
             process.wait()
+
+
+def prepare(folder: Path, name: str) -> None:
+    """Write the net, its weights for both servers, an input and the output."""
+    from demitasse import Net
+    from demitasse.interop.onnx_export import export_onnx
+
+    (folder / "net.prototxt").write_text(TINY if name == "tiny" else NETS[name](1, False))
+    net = Net(folder / "net.prototxt", "TEST", device="cpu", seed=1)
+    net.save(folder / "net.caffemodel")
+    export_onnx(net, None, folder / "net.onnx")
+    shape = net.blobs[net.inputs[0]].shape
+    values = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    np.save(folder / "x.npy", values)
+    np.save(folder / "y.npy", net.predict(values)["prob"])
 
 
 def measured(folder: Path, pid: int, port: int, clients: int, seconds: float) -> dict[str, float]:
@@ -163,11 +194,11 @@ async def load(folder: str, port: int, clients: int, seconds: float) -> dict[str
     ).encode() + head
     request += x.tobytes()
     times: list[float] = []
-    wrong = 0
+    wrong = busy = 0
     end = time.perf_counter() + seconds
 
     async def client(number: int) -> None:
-        nonlocal wrong
+        nonlocal wrong, busy
         await asyncio.sleep(number * 0.002)
         reader = writer = None
         while time.perf_counter() < end:
@@ -186,6 +217,7 @@ async def load(folder: str, port: int, clients: int, seconds: float) -> dict[str
                 wrong += 1
                 continue
             if b" 503 " in answer:  # the queue is full, and says so
+                busy += 1
                 await asyncio.sleep(0.05)
                 continue
             times.append(time.perf_counter() - start)
@@ -195,14 +227,15 @@ async def load(folder: str, port: int, clients: int, seconds: float) -> dict[str
             writer.close()
 
     await asyncio.gather(*(client(number) for number in range(clients)))
-    p50, p99, p999 = np.quantile(times, [0.5, 0.99, 0.999]) * 1000 if times else (0, 0, 0)
-    rate = len(times) / seconds
-    return {"rate": rate, "p50": p50, "p99": p99, "p999": p999, "wrong": wrong}
+    found = np.quantile(times or [0], [0.5, 0.99, 0.999, 1]) * 1000
+    percentiles = dict(zip(("p50", "p99", "p99.9", "max"), found.tolist(), strict=True))
+    return {"rate": len(times) / seconds, **percentiles, "wrong": wrong, "busy": busy}
 
 
 def row(name: str, clients: int, found: dict[str, float]) -> str:
     """Return a line of the table."""
-    times = " ".join(f"{found[one]:7.1f}" for one in ("cpu", "p50", "p99", "p999"))
+    columns = ("cpu", "p50", "p99", "p99.9", "max", "MiB")
+    times = " ".join(f"{found[one]:7.1f}" for one in columns)
     return f"{name:18} {clients:7} {found['rate']:9.1f} {times}"
 
 
