@@ -52,12 +52,22 @@ class Head:
     """Request line and header fields.
 
     Attributes:
-        content: The bytes, with the target in origin form.
+        method: Method.
+        target: Target in origin form.
+        version: ``1.0`` or ``1.1``.
+        fields: Names, in lower case, and values of the header fields.
         length: Length of the body; None for chunks.
+        closes: True if the client uses the connection for no other request.
+        expects_continue: True if the client waits for ``100 Continue`` before it sends the body.
     """
 
-    content: bytes
+    method: str
+    target: str
+    version: str
+    fields: list[tuple[bytes, bytes]]
     length: int | None
+    closes: bool
+    expects_continue: bool
 
 
 def parse_head(content: bytes) -> Head:
@@ -78,17 +88,25 @@ def parse_head(content: bytes) -> Head:
     if major != b"1" or minor not in (b"0", b"1"):
         message = "the server speaks HTTP/1.0 and HTTP/1.1"
         raise FramingError(message)
+    every = [_field(one) for one in lines]
     fields: dict[bytes, list[bytes]] = {}
-    for one in lines:
-        name, value = _field(one)
+    for name, value in every:
         fields.setdefault(name, []).append(value)
     _check_host(fields.get(b"host", []), required=minor == b"1")
     if fields.get(b"expect", [b"100-continue"])[0].lower() != b"100-continue":
         message = "the server meets no expectation but 100-continue"
         raise FramingError(message, HTTPStatus.EXPECTATION_FAILED)
-    length = _body_length(fields, http10=minor == b"0")
-    origin = _origin_form(method, target)
-    return Head(content.replace(target, origin, 1) if origin != target else content, length)
+    http10 = minor == b"0"
+    options = b",".join(fields.get(b"connection", ())).lower().split(b",")
+    return Head(
+        method=method.decode(),
+        target=_origin_form(method, target).decode(),
+        version="1.0" if http10 else "1.1",
+        fields=every,
+        length=_body_length(fields, http10=http10),
+        closes=http10 or b"close" in [one.strip(b" \t") for one in options],
+        expects_continue=b"expect" in fields and not http10,
+    )
 
 
 def _field(line: bytes) -> tuple[bytes, bytes]:

@@ -365,7 +365,7 @@ def _probe(head: bytes) -> str:
         return ""
     if parsed.length != 0:
         return ""
-    path = parsed.content.split(b" ", 2)[1].decode().partition("?")[0].rstrip("/")
+    path = parsed.target.partition("?")[0].rstrip("/")
     return path if path == "/metrics" or path.endswith(("/ready", "/live")) else ""
 
 

@@ -105,10 +105,9 @@ def serve(
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_graceful_shutdown=int(2 * config.limits.timeout) + 5,
-            http=cast(
-                "Any", partial(Connection, timeout=config.limits.timeout, turns=turns)
-            ),  # a factory works too
+            http=cast("Any", partial(Connection, timeout=config.limits.timeout, turns=turns)),
             ws="none",
         )
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # no line for each bad request

@@ -38,7 +38,7 @@ class Answering:
 @asynccontextmanager
 async def connected(app, timeout):
     """Serve an application, and connect a client to it."""
-    config = Config(app, log_config=None, lifespan="off", http="h11", ws="none")
+    config = Config(app, log_config=None, lifespan="off", ws="none")
     config.load()
     made = partial(
         Connection, timeout=timeout, config=config, server_state=ServerState(), app_state={}
@@ -134,7 +134,7 @@ class Transport:
 def test_it_counts_that_some_of_an_answer_is_taken(left, cut_off):
     async def waited():
         transport = Transport(list(left))
-        config = Config(Answering(3), log_config=None, http="h11", ws="none")
+        config = Config(Answering(3), log_config=None, ws="none")
         config.load()
         state = ServerState()
         connection = Connection(timeout=100, config=config, server_state=state, app_state={})
@@ -160,7 +160,7 @@ class Broken(Connection):
 
 def test_a_connection_that_fails_leaves_the_others():
     async def clients():
-        config = Config(Answering(3), log_config=None, lifespan="off", http="h11", ws="none")
+        config = Config(Answering(3), log_config=None, lifespan="off", ws="none")
         config.load()
         turns = Turns()
         made = partial(
@@ -208,7 +208,7 @@ def test_a_client_that_left_before_its_refusal_is_forgotten():
 
 def test_a_new_connection_takes_the_place_of_the_one_idle_for_longest():
     async def clients():
-        config = Config(Answering(3), log_config=None, lifespan="off", http="h11", ws="none")
+        config = Config(Answering(3), log_config=None, lifespan="off", ws="none")
         config.load()
         state = ServerState()
         made = partial(
