@@ -123,7 +123,9 @@ class MemoryGuard:
                 if memory.lazy or not self._queued:
                     raise _refusal(memory, "was read before it was written")
             free = written and memory.serial in self._overwritten
-            in_view = free and side.array is (side.layout and side.views.get(side.layout))
+            stale = not self._queued and head is Head.HEAD_AT_CPU
+            in_view = side.array is (side.layout and side.views.get(side.layout))
+            in_view = in_view and (free or stale)
             if memory.host_side.array is not host or not (in_view or side.layout is layout):
                 raise _refusal(memory, "has moved")
             rewritten = self._versions.get(memory.serial) != version

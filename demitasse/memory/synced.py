@@ -520,6 +520,10 @@ class SyncedMemory:
         self.version += 1
         self.watch.guard = None
 
+    def move(self, assignment: Assignment) -> None:
+        """Use another place in the top of a Concat, for other shapes; the slots are the same."""
+        self._assignment = assignment
+
     def _check_open(self) -> None:
         if self._assignment is not None:
             self._assignment.check_open()
@@ -653,8 +657,8 @@ class SyncedMemory:
         if side.layout is layout:
             return side.array
         place = self._assignment
-        if place is not None and place.concat_slot is None and layout not in side.views:
-            side.views[layout] = self._new_private_array(layout)  # a part of the slot's array
+        if place is not None and layout not in side.views:
+            side.views[layout] = self._new_private_array(layout)  # a part of a slot's array
         if side.view(layout, shared=place is not None) is not None:
             self._distrust_device_side()
             side.use(layout)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from demitasse.backends.ops import Concat, Conv
@@ -206,7 +206,8 @@ class Allocator:
         self._accesses = accesses(bindings, backward=backward)
         self._changes, self._seen = changes, -1
         self._aliases: dict[int, Alias] = {}  # by serials
-        self._assigned: dict[int, tuple[int, Alias | None]] = {}  # sizes and aliases by serials
+        self._assigned: dict[int, tuple[int, int]] = {}  # sizes, and roots of aliases, by serials
+        self._slots: dict[int, Slot] = {}  # by serials
         self._checked: set[tuple[int, int]] = set()  # ranges of layers, since the last change
 
     def find_aliases(self) -> None:
@@ -234,15 +235,15 @@ class Allocator:
             self._checked.clear()
             self._accesses = accesses(self._bindings, backward=self.backward)
             ranges = self._together(self._live_ranges(self._accesses, fusion_ends()))
-            assigned = {
-                live.memory.serial: (live.memory.size, self._aliases.get(live.memory.serial))
-                for live in ranges
-            }
+            assigned = {live.memory.serial: (live.memory.size, self._root(live)) for live in ranges}
             if assigned != self._assigned:
                 self._assigned = {}
                 _release(before)
                 self._assign(ranges)
                 self._assigned = assigned
+            else:
+                for live in ranges:
+                    live.memory.move(self._assignment(live))
             self._seen = number  # last: an interrupted update is repeated
         for slot in self.arena.slots:
             if slot.outgrown:
@@ -328,7 +329,7 @@ class Allocator:
 
     def _assign(self, ranges: Sequence[LiveRange]) -> None:
         occupied: list[Occupancy] = []
-        slots: dict[int, Slot] = {}
+        slots = self._slots = {}
         # the largest first; a slot that comes later is no larger
         for live in sorted(ranges, key=self._needed, reverse=True):
             chosen = next((one for one in reversed(occupied) if one.try_reserve(live)), None)
@@ -339,7 +340,7 @@ class Allocator:
                 occupied.append(chosen)
             slots[live.memory.serial] = chosen.slot
         for live in ranges:
-            live.memory.assign(self._assignment(live, slots))
+            live.memory.assign(self._assignment(live))
         self.arena.slots = [one.slot for one in occupied]
 
     def _needed(self, live: LiveRange) -> int:
@@ -347,12 +348,16 @@ class Allocator:
 
         Where no Step uses the view, the slot grows.
         """
-        alias = self._aliases.get(live.memory.serial)
-        elsewhere = alias is not None and alias.root != live.memory.serial
-        return 0 if elsewhere else live.memory.size
+        return live.memory.size if self._root(live) in (-1, live.memory.serial) else 0
 
-    def _assignment(self, live: LiveRange, slots: Mapping[int, Slot]) -> Assignment:
-        slot, alias = slots[live.memory.serial], self._aliases.get(live.memory.serial)
+    def _root(self, live: LiveRange) -> int:
+        """Return the serial of the memory whose place a memory may be in; -1 for none."""
+        alias = self._aliases.get(live.memory.serial)
+        return -1 if alias is None else alias.root
+
+    def _assignment(self, live: LiveRange) -> Assignment:
+        slots, alias = self._slots, self._aliases.get(live.memory.serial)
+        slot = slots[live.memory.serial]
         if alias is None or alias.root not in slots:
             return Assignment(self.arena, slot, live.name)
         parent = None if alias.root == live.memory.serial else slots[alias.root]

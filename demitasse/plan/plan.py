@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
-from demitasse.backends.arrays import Array
+from demitasse.backends.arrays import Array, ChannelSlice
 from demitasse.backends.kernel_cache import LRUCache
 from demitasse.backends.recording import Recording
 from demitasse.backends.step import AnyStep
@@ -20,6 +20,7 @@ from demitasse.blob import Blob, VersionCounter
 from demitasse.core.config import settings
 from demitasse.core.out_of_memory import with_location
 from demitasse.errors import DemitasseError, ErrorCode, NetError
+from demitasse.memory.arena import Assignment
 from demitasse.memory.transfers import Guard, current_guard
 from demitasse.plan.fusion import Fusion
 from demitasse.plan.layout import LayoutAssignment
@@ -46,12 +47,14 @@ class Preparation(NamedTuple):
     Attributes:
         shapes: Shape of each blob.
         memories: Serials of the blobs' memories.
+        places: Slot of the data of each blob in the top of a Concat, and its assignment.
         states: Code of each layer.
         segment: The segment of all layers, with its recordings.
     """
 
     shapes: list[tuple[int, ...]]
     memories: list[tuple[int, int]]
+    places: list[tuple[ChannelSlice | None, Assignment | None]]
     states: list[tuple[object, ...]]
     segment: Segment
 
@@ -366,11 +369,10 @@ class Plan:
         self._present = None
         if segment is None or segment.replay is None:
             return
-        if any(blob.data_memory.concat_slot is not None for blob in self._blobs):
-            return  # places in the top of a Concat are assigned anew for each shape
         states = [entry.state() for entry in self.entries]
         shapes = [blob.shape for blob in self._blobs]
-        self._present = Preparation(shapes, self._memories(), states, segment)
+        places = [(b.data_memory.concat_slot, b.data_memory.assignment) for b in self._blobs]
+        self._present = Preparation(shapes, self._memories(), places, states, segment)
         self._preparations.keep(self._input_shapes(), self._present)
 
     def _prepared(self) -> bool:
@@ -390,8 +392,16 @@ class Plan:
                 return False
         if self._memories() != found.memories:
             return False
+        memories = [blob.data_memory for blob in self._blobs]
+        places = [(m, *place) for m, place in zip(memories, found.places, strict=True)]
+        if any(_slots(memory.assignment) != _slots(place) for memory, _, place in places):
+            return False
         for blob, shape in zip(self._blobs, found.shapes, strict=True):
             blob.reshape(shape)
+        for memory, concat_slot, place in places:
+            memory.concat_slot = concat_slot
+            if place is not None:
+                memory.move(place)
         for entry, state in zip(self.entries, found.states, strict=True):
             entry.restore(state)
         self._present, self._restored = found, self._changes.number
@@ -473,3 +483,8 @@ def _fault(error: Exception, entry: PlannedLayer, doing: str) -> Exception:
     """Return an error that names the layer, and for a lack of memory also the pass."""
     explain = entry.layer.device.backend.explained
     return with_location(error, entry.binding.label, doing=doing, explain=explain)
+
+
+def _slots(place: Assignment | None) -> tuple[int, ...]:
+    """Return the identities of the slots of an assignment."""
+    return () if place is None else (id(place.slot), id(place.parent_slot))

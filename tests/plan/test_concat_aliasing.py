@@ -17,6 +17,7 @@ from demitasse.core.device import Device
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.memory import SyncedMemory
 from demitasse.memory.arena import Arena, Assignment, Slot
+from demitasse.plan import Plan
 
 WIDE = pytest.mark.skipif(
     not (status().loaded and kernels.status().ready and engine().wide),
@@ -217,6 +218,34 @@ def test_values_are_right_after_other_sizes(name):
             one.blobs["x"].reshape(batch, 16, size, size)
 
         check_equal(net, portable, range(4))
+
+
+SHAPES = [(3, 16, 9, 9), (1, 16, 9, 9), (4, 16, 20, 20), (1, 16, 12, 7), (2, 16, 9, 9)]
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.usefixtures("own_kernels")
+def test_shapes_in_turn_stay_prepared(name, monkeypatch):
+    net, portable = made(NETS[name]), made(NETS[name], optimize=False)
+    rng, passes, forward = np.random.default_rng(0), [0], Plan.forward
+    for one in (net, portable):
+        one.blobs["x"].reshape(*SHAPES[2])
+
+    def counting(self, start, end):
+        passes[0] += self is net.execution.plan
+        return forward(self, start, end)
+
+    monkeypatch.setattr(Plan, "forward", counting)
+    for turn in range(9):
+        before = passes[0]
+        for shape in SHAPES:
+            x = rng.normal(size=shape).astype(np.float32)
+            found, wanted = net.predict({"x": x}), portable.predict({"x": x})
+            for blob, values in wanted.items():
+                np.testing.assert_allclose(found[blob], values, **TOLERANCE, err_msg=f"{turn}")
+
+    if net.device.backend.recorder is not None and "portable" not in name:
+        assert passes[0] == before
 
 
 @pytest.mark.parametrize("bottom", ["f_1", "f_3", "f", "y_3"])
