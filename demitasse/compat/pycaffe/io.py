@@ -349,8 +349,9 @@ def _pixels(content: bytes) -> np.ndarray:
     with opened(content) as image:
         if image.mode in {"F", "I"} or image.mode.startswith("I;16"):
             values: np.ndarray = np.asarray(image)
-            # old versions of Pillow return the 16 bits of a PNG as 32
-            kind = np.dtype(np.uint16) if image.format == "PNG" else values.dtype
+            # Pillow returns the 16 bits of a PGM, and old versions those of a PNG, as 32
+            narrow = image.format in {"PNG", "PPM"}
+            kind = np.dtype(np.uint16) if narrow else values.dtype
             return np.asarray(values / (1.0 if kind.kind == "f" else np.iinfo(kind).max))
         return np.asarray(image.convert("L" if image.mode in {"1", "L"} else "RGB")) / 255.0
 

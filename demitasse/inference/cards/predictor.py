@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 
@@ -20,10 +20,13 @@ from demitasse.inference.cards.card_file import ONNX
 from demitasse.inference.cards.outputs import output_decoder
 from demitasse.inference.cards.predictions import Prediction
 from demitasse.inference.cards.preprocessing import PreparedImage, Preprocessor
-from demitasse.io.data.images.codecs import Color, read_image
+from demitasse.io.data.images.codecs import Color, pixels_of, read_image
 from demitasse.io.proto import read_net
 from demitasse.io.weights.load import load_files
 from demitasse.net import Net
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 Item = TypeVar("Item")
 
@@ -43,8 +46,8 @@ class Picture(Protocol):
     mode: str
     """Channels: "L", "RGB", ..."""
 
-    def convert(self, mode: str) -> object:
-        """Return the image with other channels."""
+    def getexif(self) -> object:
+        """Return the metadata of a camera."""
 
 
 class Predictor:
@@ -185,7 +188,10 @@ class Predictor:
         if isinstance(image, str | os.PathLike):
             return read_image(Path(image), self.color)
         if isinstance(image, Picture):
-            image = np.asarray(image.convert("L" if image.mode in {"1", "L"} else "RGB"))
+            try:
+                return pixels_of(cast("Image", image), self.color)
+            except ValueError as error:
+                raise ConfigError(str(error), code=ErrorCode.INVALID, field="images") from None
         if (
             not isinstance(image, np.ndarray)
             or image.dtype != np.uint8

@@ -134,10 +134,11 @@ def test_colours_become_grey_by_brightness(saved):
     np.testing.assert_allclose(image, np.full((1, 2, 1), 0.2125), rtol=1e-6)
 
 
-def test_sixteen_bits_keep_their_depth(saved):
+@pytest.mark.parametrize("name", ["image.png", "image.pgm", "image.tif"])
+def test_sixteen_bits_keep_their_depth(saved, name):
     values = np.array([[0, 1, 32768, 65535]], np.uint16)
 
-    image = io.load_image(saved(Image.fromarray(values)), color=False)
+    image = io.load_image(saved(Image.fromarray(values), name), color=False)
 
     np.testing.assert_allclose(image[0, :, 0], values[0] / 65535)
 

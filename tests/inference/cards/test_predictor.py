@@ -30,6 +30,34 @@ def test_files_pictures_and_pixels_are_images(colors, photo):
     assert [answer.top(1) for answer in answers] == [[("red", 200.0)]] * 4
 
 
+@pytest.mark.parametrize("kind", ["16.png", "cmyk.jpg", "palette.png", "alpha.tif", "float.tif"])
+def test_pictures_have_the_pixels_of_their_files(colors, tmp_path, kind):
+    path, gray = tmp_path / kind, np.arange(256).reshape(16, 16)
+    pixels = gray.astype(np.uint8)
+    Image.fromarray(
+        {
+            "16.png": (gray * 257).astype(np.uint16),
+            "cmyk.jpg": np.asarray(Image.fromarray(pixels).convert("CMYK")),
+            "palette.png": pixels,
+            "alpha.tif": np.dstack([pixels, pixels[::-1], pixels.T, pixels]),
+            "float.tif": gray.astype(np.float32),
+        }[kind],
+        "CMYK" if kind == "cmyk.jpg" else None,
+    ).save(path)
+    if kind == "palette.png":
+        Image.fromarray(np.dstack([pixels, pixels.T, pixels])).quantize(9).save(path)
+    if kind == "float.tif":
+        with (
+            Image.open(path) as picture,
+            expect_error(ConfigError, ErrorCode.INVALID, field="images"),
+        ):
+            colors.pixels(picture)
+        return
+
+    with Image.open(path) as picture:
+        np.testing.assert_array_equal(colors.pixels(picture), colors.pixels(path))
+
+
 def test_one_image_is_a_list_of_one(colors, photo):
     [answer] = colors.predict(photo("green.png", COLORS["green"]))
 

@@ -37,6 +37,7 @@ __all__ = [
     "files_in",
     "need_encoder",
     "opened",
+    "pixels_of",
     "read_image",
 ]
 
@@ -74,7 +75,7 @@ def decode_image(content: bytes | memoryview, color: Color = "native") -> np.nda
         if color == "gray":
             # JPEG stores luma separately; other formats ignore draft mode.
             image.draft("L", image.size)
-        return _decoded(image, color)
+        return pixels_of(image, color)
 
 
 def decode_frames(content: bytes | memoryview, color: Color = "color") -> Iterator[np.ndarray]:
@@ -95,11 +96,22 @@ def decode_frames(content: bytes | memoryview, color: Color = "color") -> Iterat
             image.seek(number)
             _need_room(image, len(content))  # pages may differ in size
             image.load()  # a frame may change the channels of the composed image
-            yield _decoded(image, color)
+            yield pixels_of(image, color)
 
 
-def _decoded(image: Image, color: Color) -> np.ndarray:
-    """Return the pixels of an opened image, rotated by EXIF unless ``color`` is native."""
+def pixels_of(image: Image, color: Color) -> np.ndarray:
+    """Return the pixels of an image of Pillow, rotated by EXIF unless ``color`` is native.
+
+    Args:
+        image: The image.
+        color: Channels to decode to; see ``decode_image``.
+
+    Returns:
+        The pixels, uint8. Shape: (C, H, W).
+
+    Raises:
+        ValueError: The image has no 8-bit pixels.
+    """
     upright = _as_opencv(image, color)
     if color != "native" and "exif" in image.info:
         import PIL.ImageOps
