@@ -120,6 +120,14 @@ def test_a_label_is_a_number_or_begins_with_one(text, want, open_layer, folder):
     assert labels(open_layer()) == [[want]]
 
 
+@pytest.mark.parametrize("label", ["nan", "-inf", "1e400", "9" * 400])
+def test_a_label_that_is_not_finite_is_refused(label, open_layer, folder):
+    (folder / "list.txt").write_text(f"p0.png 1\np1.png {label}\n")
+
+    with expect_error(DataError, ErrorCode.NOT_FINITE, field="label", mentions="p1.png"):
+        open_layer()
+
+
 def test_an_image_without_a_label_has_label_0(open_layer, folder):
     (folder / "list.txt").write_text("p0.png\n")
 

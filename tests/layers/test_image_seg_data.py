@@ -204,6 +204,14 @@ def test_labels_are_no_images_by_default(open_layer):
         open_layer("")
 
 
+@pytest.mark.parametrize("label", ["99999999999", "-2147483649", "9" * 400, "1_0", "1.5", "nan"])
+def test_a_label_of_an_image_is_an_integer_of_32_bits(open_layer, folder, label):
+    (folder / "list.txt").write_text(f"p0.png {label}\n")
+
+    with expect_error(DataError, ErrorCode.INVALID, field="label"):
+        open_layer("label_type: IMAGE")
+
+
 class TestDenseImageData:
     """SegNet's layer of the same task, whose message has other fields."""
 

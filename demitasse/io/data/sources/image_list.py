@@ -9,6 +9,7 @@ labels are extensions of Demitasse. DeepLab, ``src/caffe/layers/image_seg_data_l
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -72,7 +73,8 @@ def read_image_list(source: Path, find: Find) -> list[Entry]:
         find: Returns the path of an image name.
 
     Raises:
-        DataError: The list cannot be read or is empty, or a line has too few labels.
+        DataError: The list cannot be read or is empty, or a line has too few labels, or a label
+            that is not finite.
     """
     text = read_list_file(source, "list of images")
     lines = [line.strip() for line in text.split("\n") if line.strip()]
@@ -95,7 +97,11 @@ def read_image_list(source: Path, find: Find) -> list[Entry]:
                     expected=count,
                 )
             name, labels = line, [line]
-        entries.append(Entry(name, tuple(_number(label) for label in labels)))
+        values = tuple(_number(label) for label in labels)
+        if not all(map(math.isfinite, values)):
+            message = f"got the label {' '.join(labels)}, expected finite numbers"
+            raise DataError(message, str(source), name, code=ErrorCode.NOT_FINITE, field="label")
+        entries.append(Entry(name, values))
     return entries
 
 
@@ -111,19 +117,19 @@ def _count_labels(line: str, find: Find) -> int:
     return 1
 
 
+NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?", re.IGNORECASE)
+INTEGER = re.compile(r"[+-]?[0-9]+")
+
+
 def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return NUMBER.fullmatch(text) is not None or text.lstrip("+-").lower() in {"inf", "nan"}
 
 
 def _number(text: str) -> float:
     """Return a label; 0 for other text, like C's ``atoi``."""
     if _is_number(text):
         return float(text)
-    found = re.match(r"[+-]?\d+", text)
+    found = INTEGER.match(text)
     return float(found[0]) if found else 0.0
 
 
@@ -466,8 +472,11 @@ class LabelImageBatches:
 
 
 def _class(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        message = f"got the label {text!r}, expected an integer; for images set label_type: PIXEL"
-        raise DataError(message, code=ErrorCode.INVALID, field="label", got=text) from None
+    short = INTEGER.fullmatch(text) is not None and len(text) < 20
+    if not short or abs(int(text)) > np.iinfo(np.int32).max:
+        message = (
+            f"got the label {text[:40]!r}, expected an integer of 32 bits; for images set "
+            "label_type: PIXEL"
+        )
+        raise DataError(message, code=ErrorCode.INVALID, field="label", got=text[:40])
+    return int(text)
