@@ -258,8 +258,10 @@ def apply_opencv_defaults(layer: LayerParameter) -> None:
     """Set OpenCV's defaults in a layer, in place, where they differ from Caffe's.
 
     LRN: alpha defaults to 0.0001 instead of 1, and k is always 1. PriorBox: boxes are clipped to
-    the image unless the file disables it, and sizes keep their fractions.
+    the image unless the file disables it, and sizes keep their fractions. Log: the natural
+    logarithm of the bottom, whatever ``log_param`` has.
     """
+    layer.ClearField("log_param")
     if layer.type == "LRN":
         if not layer.lrn_param.HasField("alpha"):
             layer.lrn_param.alpha = 1e-4

@@ -202,8 +202,9 @@ def listening(host: str, port: int) -> socket.socket:
     """Return a listening socket, created before the nets are ready to reserve the port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
+        socket.getaddrinfo(host, port, family)  # create_server leaves its socket open on some names
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except (OSError, OverflowError, UnicodeError) as error:
+    except (OSError, OverflowError, TypeError, ValueError) as error:
         message = f"cannot listen on {host}, port {port}: {error}"
         raise ConfigError(message, code=ErrorCode.UNAVAILABLE, host=host, port=port) from None
     # Connections inherit this option. Without it the end of a response waits for the client's

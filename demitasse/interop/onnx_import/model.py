@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from demitasse.core.text import escaped
 from demitasse.errors import ConfigError, DataError, ErrorCode, NetError
 from demitasse.testing.reference.onnx import onnx_library, read_onnx
 
@@ -66,7 +67,7 @@ class Node:
     @property
     def label(self) -> str:
         """Name and operator of the node, for messages."""
-        return f"node {self.name!r} ({self.op})"
+        return _label(self.name, self.op)
 
     @property
     def x(self) -> Tensor:
@@ -208,7 +209,7 @@ class Model:
     def _node(self, number: int, message: Any) -> Node | None:
         """Return a node; None if it is folded or cannot be read."""
         name = message.name or next(filter(None, message.output), f"node {number}")
-        label = f"node {name!r} ({message.op_type})"
+        label = _label(name, message.op_type)
         missing = [one for one in message.input if one and one not in self.values]
         if any(one in self._unknown for one in missing):
             self._unknown.update(message.output)
@@ -221,7 +222,7 @@ class Model:
         except NetError as error:
             self.faults[label] = error.message
         except Exception as error:  # of onnx or numpy, for inconsistent nodes
-            self.faults[label] = f"shape inference failed: {error}"
+            self.faults[label] = f"shape inference failed: {escaped(str(error), one_line=True)}"
         self._unknown.update(message.output)
         return None
 
@@ -290,6 +291,11 @@ class Model:
                 found.append(node)
                 wanted.update(one.name for one in node.inputs if one is not None)
         return found[::-1]
+
+
+def _label(name: str, op: str) -> str:
+    """Return name and operator of a node, for messages."""
+    return f"node {name!r} ({escaped(op, one_line=True)})"
 
 
 def read_model(path: Path, shapes: Mapping[str, Shape], batch: int | None) -> Model:

@@ -404,3 +404,17 @@ def test_priors_keep_fractions_of_sizes():
     boxes = net.forward()[0, 0].reshape(2, 4)
 
     assert np.allclose(100 * (boxes[:, 2] - boxes[:, 0]), [35.84, np.sqrt(35.84 * 76.8)])
+
+
+def test_log_is_natural_whatever_its_fields_say():
+    net = net_of(
+        """
+        input: "x" input_dim: [1, 1, 1, 3]
+        layer { name: "p" type: "Log" bottom: "x" top: "p"
+                log_param { base: 10 scale: 3 shift: 1 } }
+        """
+    )
+    x = np.array([[[[0.5, 1, 4]]]], np.float32)
+    net.setInput(x)
+
+    np.testing.assert_allclose(net.forward(), np.log(x), rtol=1e-6)

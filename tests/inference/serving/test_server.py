@@ -2,6 +2,7 @@
 
 import socket
 
+import pytest
 from expect_error import expect_error
 
 from demitasse.errors import ConfigError, ErrorCode
@@ -27,3 +28,9 @@ def test_a_port_that_is_taken_is_told():
 
         with expect_error(ConfigError, ErrorCode.UNAVAILABLE, host="127.0.0.1", port=port):
             listening("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("host", ["a\udc9b.example", "\u202e", "a\0b", "x" * 300, "999.1.1.1"])
+def test_so_is_a_host_that_is_none(host):
+    with expect_error(ConfigError, ErrorCode.UNAVAILABLE, host=host):
+        listening(host, 0)

@@ -67,6 +67,16 @@ def test_all_nodes_without_a_layer_are_named_and_nothing_is_written(tmp_path):
     assert list(tmp_path.iterdir()) == [model]
 
 
+def test_operators_stay_on_the_line_of_their_node(tmp_path):
+    node = helper.make_node("a\x1b[2J\nI1122 FORGED", ["x"], ["y"], name="n")
+    model = write(tmp_path / "net.onnx", [node])
+
+    with expect_error(NetError, ErrorCode.UNSUPPORTED) as caught:
+        import_onnx(model)
+
+    assert "\nI1122" not in caught.value.message
+
+
 def test_no_file_is_written_when_one_cannot_be(tmp_path):
     model = convolution(tmp_path / "net.onnx")
 
