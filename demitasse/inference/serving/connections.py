@@ -1,8 +1,8 @@
 """Connections that no client can keep, and that share the event loop fairly.
 
 Each connection has time limits for every state, and parses a small part of its input at a time. It
-takes the place of uvicorn's protocols, which wait without limit for the headers of a request, for a
-client to receive its response, and for the rest of a body that has been answered.
+takes the place of uvicorn's protocols. These wait without limit for headers, for a client to
+receive its response, and for the rest of an answered body.
 
 Source: R. Fielding et al., *HTTP/1.1* (RFC 9112), 2022; ASGI 3.
 """

@@ -1,7 +1,8 @@
 """Upgrade old formats to the current format, in Caffe's order and with Caffe's results.
 
 Source: Caffe, ``src/caffe/util/upgrade_proto.cpp`` (UpgradeNetDataTransformation, UpgradeNetInput,
-UpgradeNetBatchNorm, UpgradeSolverType).
+UpgradeNetBatchNorm, UpgradeSolverType). P3D, ``pooling3d_layer.cpp``; C3D v1.1,
+``convolution3d_layer.cpp``.
 """
 
 from collections.abc import Iterator
@@ -90,6 +91,23 @@ def _upgrade_batch_norm(net: NetParameter) -> list[str]:
     return [f"BatchNorm with three param entries: their lr_mult and decay_mult are 0 ({len(old)})"]
 
 
+VOLUME_TYPES = {"Convolution3D": "Convolution", "Pooling3D": "Pooling"}
+"""Layers of C3D and P3D, and the types that have their windows."""
+
+
+def _upgrade_volumes(net: NetParameter) -> list[str]:
+    """Replace types of C3D and P3D, in place; ``pad_l`` of P3D is of the first axis."""
+    old = [layer for layer in net.layer if layer.type in VOLUME_TYPES]
+    for layer in old:
+        for param in (layer.convolution_param, layer.pooling_param):
+            if param.HasField("pad_l"):
+                param.temporal_pad = param.pad_l
+                param.ClearField("pad_l")
+        layer.type = VOLUME_TYPES[layer.type]
+    note = f"Convolution3D and Pooling3D were read as Convolution and Pooling ({len(old)})"
+    return [note] if old else []
+
+
 def _upgrade_softmax_loss(net: NetParameter) -> list[str]:
     """Move the ignored label of DeepLab's first release to ``loss_param``, in place."""
     old = [
@@ -161,6 +179,7 @@ def upgrade_net(net: NetParameter, lines: Lines | None = None) -> list[str]:
     notes += _upgrade_inputs(net, lines)
     notes += _upgrade_batch_norm(net)
     notes += _upgrade_softmax_loss(net)
+    notes += _upgrade_volumes(net)
     return notes
 
 

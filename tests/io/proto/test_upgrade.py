@@ -440,6 +440,38 @@ def test_old_entries_of_forks_become_current_layers(text, current):
 
 
 @pytest.mark.parametrize(
+    ("text", "current"),
+    [
+        (
+            "type: 'Convolution3D' convolution3d_param { kernel_size: 3 kernel_depth: 2 }",
+            "type: 'Convolution' convolution_param { kernel_size: 3 kernel_depth: 2 }",
+        ),
+        (
+            "type: 'Convolution3D' convolution3d_param { temporal_pad: 1 filter_group: 2 }",
+            "type: 'Convolution' convolution_param { temporal_pad: 1 group: 2 }",
+        ),
+        (
+            "type: 'Pooling3D' pooling3d_param { kernel_h: 3 kernel_w: 2 kernel_l: 4 pad_l: 1 }",
+            "type: 'Pooling' "
+            "pooling_param { kernel_h: 3 kernel_w: 2 kernel_depth: 4 temporal_pad: 1 }",
+        ),
+        (
+            "type: 'Pooling3D' pooling3d_param { pool: AVE stride: 2 stride_l: 3 pad: 1 }",
+            "type: 'Pooling' pooling_param { pool: AVE stride: 2 temporal_stride: 3 pad: 1 }",
+        ),
+        (
+            "type: 'Pooling' pooling_param { pad_l: 1 }",
+            "type: 'Pooling' pooling_param { pad_l: 1 }",
+        ),
+    ],
+)
+def test_volumes_of_c3d_and_p3d_have_windows_of_three_axes(text, current):
+    net, _ = upgraded(f"layer {{ name: 'a' {text} }}")
+
+    assert same(net, f"layer {{ name: 'a' {current} }}")
+
+
+@pytest.mark.parametrize(
     "fields", ["ignore_label: 0 ignore_label: 255", "weight_source: 'weights.txt'"]
 )
 def test_a_softmax_loss_of_deeplab_that_caffe_does_not_have_is_refused(fields):
