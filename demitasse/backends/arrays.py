@@ -37,6 +37,85 @@ class PrivateLayout(Protocol):
     def channel_slice(self) -> ChannelSlice | None: ...
 
 
+class ArrayHolder(Protocol):
+    """A side of a memory.
+
+    Attributes:
+        array: One-dimensional.
+    """
+
+    array: Array
+
+
+class ArrayRef:
+    """A writable reference to the array of a memory; every write replaces the array.
+
+    Arrays of some libraries are immutable. A reference to one is written as a view of a mutable
+    array is: ``ref[...] = values``, ``ref[1:, ::2] = values``, ``ref += values``. A slice of a
+    one-dimensional reference is a reference; any other index, as ``ref[...]``, reads.
+
+    Args:
+        backend: The backend of the array.
+        side: The side of the memory; its ``array`` is replaced.
+        shape: Shape of the reference.
+        first: Index of the first element in the array.
+    """
+
+    __slots__ = ("_backend", "_first", "_side", "shape")
+
+    def __init__(
+        self, backend: Any, side: ArrayHolder, shape: tuple[int, ...], first: int = 0
+    ) -> None:
+        self._backend, self._side, self._first, self.shape = backend, side, first, shape
+
+    @property
+    def dtype(self) -> Any:
+        """The namespace's dtype of the array."""
+        return self._side.array.dtype
+
+    def view(self, shape: tuple[int, ...], count: int) -> ArrayRef:
+        """Return a reference to the first ``count`` elements, in ``shape``."""
+        del count
+        return ArrayRef(self._backend, self._side, shape, self._first)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice) and len(self.shape) == 1:
+            first, last, _ = index.indices(self.shape[0])
+            shape = (max(0, last - first),)
+            return ArrayRef(self._backend, self._side, shape, self._first + first)
+        flat, count = self._side.array, math.prod(self.shape)
+        if count != flat.shape[0]:
+            flat = flat[self._first : self._first + count]
+        array = self._backend.xp.reshape(flat, self.shape)
+        return array if index is Ellipsis else array[index]
+
+    def __setitem__(self, index: Any, values: Any) -> None:
+        if isinstance(values, ArrayRef):
+            values = values[...]
+        backend, flat, count = self._backend, self._side.array, math.prod(self.shape)
+        if index is not Ellipsis:
+            values = backend.set_at(self[...], index, values)
+        values = backend.xp.reshape(backend.broadcast(values, self.shape, flat.dtype), (count,))
+        if count != flat.shape[0]:
+            values = backend.set_at(flat, slice(self._first, self._first + count), values)
+        self._side.array = values
+
+    def __iadd__(self, other: Any) -> ArrayRef:
+        self[...] = self[...] + other
+        return self
+
+    def __isub__(self, other: Any) -> ArrayRef:
+        self[...] = self[...] - other
+        return self
+
+    def __imul__(self, other: Any) -> ArrayRef:
+        self[...] = self[...] * other
+        return self
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self[...].__dlpack__(**kwargs)
+
+
 def address(array: np.ndarray) -> int:
     """Return where an array begins."""
     where: int = array.__array_interface__["data"][0]

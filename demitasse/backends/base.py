@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from demitasse.backends import random
-from demitasse.backends.arrays import Array, Event, PrivateLayout
+from demitasse.backends.arrays import Array, ArrayRef, Event, PrivateLayout
 from demitasse.backends.collective import Connector
 from demitasse.backends.ops import Op
 from demitasse.backends.pixels import Uploader
@@ -52,6 +52,10 @@ class Backend(ABC):
     name: ClassVar[str]
     shares_host: ClassVar[bool] = False
     """True if device arrays are host arrays, so that nothing needs to be moved."""
+
+    mutable: ClassVar[bool] = True
+    """False if arrays cannot be written: memories then replace their arrays. Such a backend defines
+    ``set_at``, and neither ``upload`` nor ``fill`` is called."""
 
     queues: bool = False
     """True if work is queued, so that to read a result is to wait for all that came before it."""
@@ -210,6 +214,8 @@ class Backend(ABC):
 
     def view(self, flat: Array, shape: tuple[int, ...], count: int) -> Array:
         """Return the first ``count`` elements of a one-dimensional array in ``shape``, uncopied."""
+        if isinstance(flat, ArrayRef):
+            return flat.view(shape, count)
         part = flat if flat.shape[0] == count else flat[:count]
         return self.xp.reshape(part, shape)
 
@@ -224,6 +230,27 @@ class Backend(ABC):
         """Return ``array`` as ``Blob.read`` hands it out."""
         return array
 
+    def set_at(self, array: Array, index: Any, values: Any) -> Array:
+        """Return ``array`` with ``values`` at an index of slices and integers.
+
+        The result is ``array`` itself where arrays are mutable.
+        """
+        array[index] = values
+        return array
+
+    def add_at(self, array: Array, index: Any, values: Array) -> Array:
+        """Return ``array`` with ``values`` added at an index, as ``set_at`` does."""
+        array[index] += values
+        return array
+
+    def broadcast(self, values: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Return a number or an array in ``shape`` and ``dtype``."""
+        xp = self.xp
+        if not hasattr(values, "shape"):
+            return xp.full(shape, values, dtype=dtype, device=self.array_device)
+        values = xp.astype(values, dtype, copy=False)
+        return values if tuple(values.shape) == shape else xp.broadcast_to(values, shape)
+
     def scatter(self, values: Array, indices: Array, size: int) -> Array:
         """Return zeros with every value written to its index; of several for one index the last.
 
@@ -232,8 +259,7 @@ class Backend(ABC):
         Shapes: values (count,), indices (count,), integers in [0, ``size``) -> (size,).
         """
         result = self.xp.zeros(size, dtype=values.dtype, device=self.array_device)
-        result[indices] = values
-        return result
+        return self.set_at(result, indices, values)
 
     def scatter_add(self, rows: Array, indices: Array, size: int) -> Array:
         """Return, for each index, the sum of the rows that have it; 0 where there are none.

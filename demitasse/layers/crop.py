@@ -70,7 +70,7 @@ class Crop(Layer):
     def backward(self, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             dx = self.zeros(bottom[0].shape)
-            dx[self.index] = top[0].read_diff()
+            dx = self.device.backend.set_at(dx, self.index, top[0].read_diff())
             bottom[0].write_diff(dx)
         if propagate_down[1]:
             bottom[1].set_diff(0)

@@ -90,8 +90,8 @@ class Interp(Layer):
             return
         xp, dy = self.xp, top[0].read_diff()
         dx = xp.matmul(xp.matmul(xp.matrix_transpose(self._matrix(2)), dy), self._matrix(3))
-        total = self.zeros(bottom[0].shape)
-        total[:, :, *self.inside] = dx
+        inside = (slice(None), slice(None), *self.inside)
+        total = self.device.backend.set_at(self.zeros(bottom[0].shape), inside, dx)
         bottom[0].write_diff(total)
 
     def _size(self, n: int, given: int) -> int:

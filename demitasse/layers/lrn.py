@@ -83,8 +83,7 @@ class LRN(Layer):
         index[axis] = slice(reach, reach + count)
         shape = list(x.shape)
         shape[axis] += 2 * reach
-        wide = self.zeros(tuple(shape))
-        wide[tuple(index)] = x
+        wide = self.device.backend.set_at(self.zeros(tuple(shape)), tuple(index), x)
         total = self.zeros(x.shape)
         for first in range(2 * reach + 1):
             index[axis] = slice(first, first + count)

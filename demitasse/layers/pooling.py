@@ -53,9 +53,10 @@ class _Selecting(Method):
         xp, padded = self.layer.xp, self.padded
         dy, index = top.read_diff(), self.layer.saved("index", top.shape, "int32").read()
         nothing = self.layer.zeros(())
-        total = padded.blank(*bottom.shape[:2])
+        total, add_at = padded.blank(*bottom.shape[:2]), self.layer.device.backend.add_at
         for offset in padded.kernel_offsets:
-            total[padded.slice_for(offset)] += xp.where(index == self.index_of(offset), dy, nothing)
+            share = xp.where(index == self.index_of(offset), dy, nothing)
+            total = add_at(total, padded.slice_for(offset), share)
         return padded.crop(total)
 
     def index_of(self, offset: Shape) -> Array:
@@ -117,7 +118,7 @@ class Average(Method):
             shape[axis] = self.padded.size[axis - 2]
             wider = self.layer.zeros(tuple(shape))
             for offset in offsets:
-                wider[offset] += total
+                wider = self.layer.device.backend.add_at(wider, offset, total)
             total = wider
         return self.padded.crop(total)
 
@@ -164,7 +165,8 @@ class Stochastic(_Selecting):
         result = self.padded.blank(*bottom.shape[:2])
         for offset in self.padded.kernel_offsets:
             at = self.padded.slice_for(offset)
-            result[at] += share * (2 * padded[at] - top.read())
+            part = share * (2 * padded[at] - top.read())
+            result = self.layer.device.backend.add_at(result, at, part)
         return self.padded.crop(result)
 
     def _sums(self, padded: Array) -> tuple[Array, Array]:

@@ -169,7 +169,9 @@ class ROIPooling(RegionPooling):
                     best = xp.expand_dims(xp.argmax(flat, axis=1), axis=1)  # (C, 1)
                     chosen = self.cast(best == self.arange(flat.shape[1]))
                     share = chosen * xp.expand_dims(dy[number, :, i, j], axis=1)
-                    total[region.item, :, y0:y1, x0:x1] += xp.reshape(share, seen.shape)
+                    at = region.item, slice(None), slice(y0, y1), slice(x0, x1)
+                    share = xp.reshape(share, seen.shape)
+                    total = self.device.backend.add_at(total, at, share)
         bottom[0].write_diff(total)
 
 
@@ -304,7 +306,8 @@ class PSROIPooling(RegionPooling):
                 for j, (x0, x1) in enumerate(region.columns):
                     share = dy[number, :, i, j] / max(1, (y1 - y0) * (x1 - x0))
                     share = xp.reshape(share, (self.dim, 1, 1))
-                    total[region.item, :, i, j, y0:y1, x0:x1] += share
+                    at = region.item, slice(None), i, j, slice(y0, y1), slice(x0, x1)
+                    total = self.device.backend.add_at(total, at, share)
         bottom[0].write_diff(xp.reshape(total, bottom[0].shape))
 
     def _parts(self, bottom: Blobs) -> tuple[int, ...]:

@@ -48,8 +48,7 @@ class PaddedImage:
         if self.size == self.spatial:
             return image
         padded = self.layer.full((*image.shape[:2], *self.size), around)
-        padded[self._inside] = image
-        return padded
+        return self.layer.device.backend.set_at(padded, self._inside, image)
 
     def blank(self, n: int, channels: int) -> Array:
         """Return a padded image of zeros. Shape: (n, channels, *size)."""
@@ -86,9 +85,9 @@ class PaddedImage:
         if self.window.is_pointwise:
             return xp.reshape(columns, (n, channels, *self.spatial))
         parts = xp.reshape(columns, (n, channels, size, *self.out))
-        padded = self.blank(n, channels)
+        padded, add_at = self.blank(n, channels), self.layer.device.backend.add_at
         for i, offset in enumerate(self.window.taps()):
-            padded[self.slice_for(offset)] += parts[:, :, i, ...]
+            padded = add_at(padded, self.slice_for(offset), parts[:, :, i, ...])
         return self.crop(padded)
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from demitasse.backends.arrays import Array, Event, PrivateLayout
+from demitasse.backends.arrays import Array, ArrayRef, Event, PrivateLayout
 from demitasse.backends.storage import ARRAYS, Stored, nan_of, narrowed, widen_into
 from demitasse.core.device import Device
 from demitasse.memory.transfers import transfers
@@ -190,6 +190,11 @@ class DeviceSide:
         """Use the array that ``view`` has returned for a layout."""
         self.array, self.layout = self.views[layout], layout
 
+    def ref(self) -> ArrayRef:
+        """Return a reference to an array that cannot be written. Shape: (size,)."""
+        array: Array = self.array
+        return ArrayRef(self.device.backend, self, (array.shape[0],))
+
     def follow(self) -> None:
         """Order the next work on the array after the earlier work."""
         self.order.last = self.device.backend.order_after(self.order.last)
@@ -197,6 +202,9 @@ class DeviceSide:
     def fill(self, value: float) -> None:
         """Set all elements to one number."""
         self.follow()
+        if not self.device.backend.mutable:
+            self.ref()[...] = value
+            return
         with self.device.backend.device_scope():
             narrow = self.storage != "float" and math.isnan(value)
             self.device.backend.fill(self.array, nan_of(self.storage) if narrow else value)
@@ -225,6 +233,10 @@ class DeviceSide:
         """
         if self.storage != "float":
             host = narrowed(host, self.storage)
-        event = self.device.backend.upload(host, self.array)
+        backend, event = self.device.backend, None
+        if backend.mutable:
+            event = backend.upload(host, self.array)
+        else:
+            self.array = backend.asarray(host)
         transfers.note(up=host.nbytes)
         return event

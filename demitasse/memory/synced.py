@@ -249,7 +249,8 @@ class SyncedMemory:
             return self.mutable_cpu_data(discard=discard)
         self._check_open()
         self.set_storage("float", discard=discard)
-        return self._mutable_device_side(discard=discard)
+        side = self._mutable_device_side(discard=discard)
+        return side if self.device.backend.mutable else self.device_side.ref()
 
     def _mutable_device_side(self, *, discard: bool) -> Array:
         elsewhere = self.state is not Head.HEAD_AT_GPU
@@ -571,22 +572,20 @@ class SyncedMemory:
             case Head.UNINITIALIZED:
                 self.watch.guard = None
                 fresh = self.device_side.array is None and self._assignment is None
-                side = self._device_array()
+                self._device_array()
                 if not (discard or fresh):
                     self.device_side.fill(0)
                 self.state, self.initializer = Head.HEAD_AT_GPU, None
             case Head.HEAD_AT_CPU:
                 self.watch.guard = None
-                side = self._device_array()
+                self._device_array()
                 if not discard:
                     if (guard := current_guard()) is not None:
                         guard.uploads(self)
                     self.host_side.wait()
                     self.host_side.pend(self.device_side.copy_from(self._host_array()))
                 self.state = Head.HEAD_AT_GPU if discard else Head.SYNCED
-            case _:
-                side = self.device_side.array
-        return side
+        return self.device_side.array
 
     # The setting debug_fill_stale fills the side that becomes stale with NaN, to show its readers.
 

@@ -59,7 +59,13 @@ class BlobCopies:
             new is not old for new, old in zip(sources, self._sources, strict=True)
         ):
             pairs = [p for p in zip(sources, self._arrays, strict=True) if p[0] is not None]
-            self._copy = self._device.backend.copier(pairs) if self._device and pairs else nothing
+            if pairs and self._device and not self._device.backend.mutable:  # as good as copies
+                arrays = zip(self._arrays, sources, strict=True)
+                self._arrays = [old if new is None else new for old, new in arrays]
+            elif pairs and self._device:
+                self._copy = self._device.backend.copier(pairs)
+            else:
+                self._copy = nothing
             self._sources = sources
         self._copy()
         self._shapes = [blob.shape for blob in self.blobs]

@@ -146,22 +146,22 @@ def apply(xp: Any, piece: Piece) -> None:
 
     Shapes: all of ``piece`` (n,).
     """
-    u, w = piece.update, piece.data
-    g, rule = piece.diff * u.scale, RULES[u.kind]
+    u, w = piece.update, piece.data[...]
+    g, rule = piece.diff[...] * u.scale, RULES[u.kind]
     raw = g
     if u.decay and not rule.decoupled:
         g = g + u.decay * (xp.sign(w) if u.l1 else w)
     if u.trust and rule.trusts == "gradient":
         length = _norm(xp, w)
         g = g * _trust(xp, u.trust, length, _norm(xp, raw) + u.decay * length)
-    value, *history = rule.formula(xp, u, g, piece.history)
+    value, *history = rule.formula(xp, u, g, [kept[...] for kept in piece.history])
     if u.decay and rule.decoupled:
         value = value + (u.rate * u.decay) * w
     if u.trust and rule.trusts == "step":
         value = value * _trust(xp, u.trust * u.rate, _norm(xp, w), _norm(xp, value))
-    arrays = (*piece.history, piece.diff, w)
+    arrays = (*piece.history, piece.diff, piece.data)
     for kept, new in zip(arrays, (*history, value, w - value), strict=True):
-        kept[...] = new if u.guard is None else xp.where(xp.isfinite(u.guard), new, kept)
+        kept[...] = new if u.guard is None else xp.where(xp.isfinite(u.guard), new, kept[...])
 
 
 def _norm(xp: Any, array: Array) -> Array:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from demitasse.backends import backend_class, devices_of, random
-from demitasse.backends.arrays import Array
+from demitasse.backends.arrays import Array, ArrayRef
 from demitasse.backends.base import Backend
 from demitasse.core.device import Device
 from demitasse.errors import DeviceError
@@ -27,6 +27,8 @@ def kind(request: pytest.FixtureRequest, device: Device) -> str:
 
 def uploaded(backend: Backend, values: np.ndarray) -> Array:
     """Return a device array with these values."""
+    if not backend.mutable:
+        return backend.asarray(values)
     side = backend.zeros(values.size, values.dtype.name)
     event = backend.upload(values, side)
     if event is not None:
@@ -39,6 +41,28 @@ def downloaded(backend: Backend, side: Array, dtype: str = "float32") -> Any:
     host = np.full(side.shape, 77, dtype)
     backend.download(side, host)
     return host.tolist()
+
+
+class Side:
+    """The device side of a memory.
+
+    Attributes:
+        array: One-dimensional.
+    """
+
+    def __init__(self, backend: Backend, values: np.ndarray) -> None:
+        self._backend, self.array = backend, uploaded(backend, values)
+
+    def view(self, shape: tuple[int, ...], count: int) -> Any:
+        """Return the first elements in a shape, for writing."""
+        backend, flat = self._backend, self.array
+        if not backend.mutable:
+            flat = ArrayRef(backend, self, tuple(flat.shape))
+        return backend.view(flat, shape, count)
+
+    def values(self) -> Any:
+        """Return the values on the host."""
+        return downloaded(self._backend, self.array)
 
 
 # -- names ---------------------------------------------------------------------------------------
@@ -135,36 +159,36 @@ def test_host_arrays_that_refuse_writes_go_up(device):
 
 @pytest.mark.parametrize("shape", [(6,), (2, 3), (1, 3, 1, 2), (6, 1)])
 def test_views_write_through(device, shape):
-    side = device.backend.zeros(6, "float32")
-    view = device.backend.view(side, shape, 6)
+    side = Side(device.backend, np.zeros(6, np.float32))
+    view = side.view(shape, 6)
 
     view[...] = device.backend.asarray(np.arange(6, dtype=np.float32).reshape(shape))
 
     assert tuple(view.shape) == shape
-    assert downloaded(device.backend, side) == [0, 1, 2, 3, 4, 5]
+    assert side.values() == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(("shape", "count"), [((2, 2), 4), ((), 1), ((0, 3), 0)])
 def test_views_of_the_beginning_write_there_alone(device, shape, count):
-    side = uploaded(device.backend, np.full(6, 7, np.float32))
+    side = Side(device.backend, np.full(6, 7, np.float32))
 
-    device.backend.view(side, shape, count)[...] = 1.0
+    side.view(shape, count)[...] = 1.0
 
-    assert downloaded(device.backend, side) == [1] * count + [7] * (6 - count)
+    assert side.values() == [1] * count + [7] * (6 - count)
 
 
 def test_views_see_what_is_written_later(device):
-    side = device.backend.zeros(6, "float32")
-    view = device.backend.view(side, (2, 3), 6)
+    side = Side(device.backend, np.zeros(6, np.float32))
+    view = side.view((2, 3), 6)
 
-    device.backend.upload(np.arange(6, dtype=np.float32), side)
+    side.view((6,), 6)[...] = device.backend.asarray(np.arange(6, dtype=np.float32))
 
-    assert device.backend.to_host(view).tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert device.backend.to_host(view[...]).tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_views_compute_in_place(device):
-    side = uploaded(device.backend, np.arange(6, dtype=np.float32))
-    view = device.backend.view(side, (2, 3), 6)
+    side = Side(device.backend, np.arange(6, dtype=np.float32))
+    view = side.view((2, 3), 6)
     other = device.backend.asarray(np.array([[1, 1, 1], [2, 2, 2]], np.float32))
 
     with device.backend.enter():
@@ -172,18 +196,46 @@ def test_views_compute_in_place(device):
         view *= 2.0
         view -= other
 
-    assert downloaded(device.backend, side) == [1, 3, 5, 8, 10, 12]
+    assert side.values() == [1, 3, 5, 8, 10, 12]
 
 
 def test_slices_are_assigned_to(device):
-    side = uploaded(device.backend, np.zeros(12, np.float32))
-    view = device.backend.view(side, (3, 4), 12)
+    side = Side(device.backend, np.zeros(12, np.float32))
+    view = side.view((3, 4), 12)
 
     with device.backend.enter():
         view[1:, ::2] = device.backend.asarray(np.array([[1, 2], [3, 4]], np.float32))
         view[0, ...] = -1.0
 
-    assert downloaded(device.backend, side) == [-1] * 4 + [1, 0, 2, 0, 3, 0, 4, 0]
+    assert side.values() == [-1] * 4 + [1, 0, 2, 0, 3, 0, 4, 0]
+
+
+def test_parts_are_views_of_the_whole(device):
+    side = Side(device.backend, np.zeros(6, np.float32))
+
+    with device.backend.enter():
+        part = side.view((6,), 6)[2:5]
+        part[...] = 3.0
+        part[1:] += 1.0
+
+    assert tuple(part.shape) == (3,)
+    assert side.values() == [0, 0, 3, 4, 4, 0]
+
+
+def test_values_are_put_and_added_at_slices_of_new_arrays(device):
+    backend = device.backend
+    at = slice(None), slice(0, 3, 2)
+
+    with backend.enter():
+        blank = backend.xp.zeros(
+            (2, 3), dtype=backend.dtype("float32"), device=backend.array_device
+        )
+        ones = backend.asarray(np.ones((2, 2), np.float32))
+        blank = backend.set_at(blank, at, ones)
+        blank = backend.add_at(blank, at, ones + ones)
+        blank = backend.set_at(blank, (1, slice(None)), 5.0)
+
+    assert backend.to_host(blank).tolist() == [[3, 0, 3], [5, 5, 5]]
 
 
 def test_guarded_arrays_have_the_same_values(device):

@@ -115,7 +115,8 @@ def test_a_device_array_of_the_caller_can_be_adopted(device):
     side += 1.0
 
     assert made.cpu_data().tolist() == [5, 6, 7]
-    assert device.backend.to_host(mine).tolist() == [5, 6, 7]
+    written = [5, 6, 7] if device.backend.mutable else [4, 5, 6]
+    assert device.backend.to_host(mine).tolist() == written
 
 
 @pytest.mark.parametrize("other", ["numpy", "cpu"])
