@@ -349,6 +349,34 @@ class Backend(ABC):
         """Return the uploader of a layer's batches of bytes; None if the host converts them."""
         return None
 
+    def custom_gradient(
+        self,
+        forward: Callable[..., tuple[Sequence[Array], Sequence[Array], Sequence[Array]]],
+        backward: Callable[..., Sequence[Array | None]],
+    ) -> Callable[..., Sequence[Array]]:
+        """Return a function of arrays with a derivative for the library's own differentiation.
+
+        Args:
+            forward: Returns results, further results without a gradient, and saved arrays.
+            backward: Gets the arguments of ``forward``, its saved arrays and the gradients of the
+                results; returns the gradients of the arguments, None for 0.
+
+        Returns:
+            A function that returns both kinds of results in one sequence. It has no derivative if
+            the library differentiates nothing.
+        """
+        del backward
+
+        def run(*arrays: Array) -> Sequence[Array]:
+            results, others, _ = forward(*arrays)
+            return (*results, *others)
+
+        return run
+
+    def opaque(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of arrays whose Python code the library's compiler does not read."""
+        return function
+
     # -- faster ways -----------------------------------------------------------------------------
 
     lowerings: ClassVar[Lowerings] = {}

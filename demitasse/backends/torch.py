@@ -6,7 +6,7 @@ those of other packages are. Devices are ``torch:cpu``, ``torch:cuda:0``, ``torc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -156,6 +156,101 @@ class TorchBackend(Backend):
         # PyTorch stores 32-bit words without a sign, but does not compare them
         words = random.bits(seed, stream, passes, count, first)
         return self.asarray(words.astype(np.int64))
+
+    # -- functions -----------------------------------------------------------------------------
+
+    def custom_gradient(
+        self,
+        forward: Callable[..., tuple[Sequence[Array], Sequence[Array], Sequence[Array]]],
+        backward: Callable[..., Sequence[Array | None]],
+    ) -> Callable[..., Sequence[Array]]:
+        results = others = 0
+        base: Any = self._torch.autograd.Function
+
+        class Function(base):  # type: ignore[misc]
+            generate_vmap_rule = True
+
+            @staticmethod
+            def forward(*arrays: Array) -> tuple[Array, ...]:
+                nonlocal results, others
+                found, more, saved = forward(*arrays)
+                results, others = len(found), len(found) + len(more)
+                # views: PyTorch treats a result that is an argument or another result differently
+                return tuple(array.view_as(array) for array in (*found, *more, *saved))
+
+            @staticmethod
+            def setup_context(ctx: Any, inputs: Sequence[Array], output: Sequence[Array]) -> None:
+                ctx.many = len(inputs)
+                ctx.mark_non_differentiable(*output[results:])
+                ctx.save_for_backward(*inputs, *output[others:])
+
+            @staticmethod
+            def backward(ctx: Any, *gradients: Array) -> tuple[Array | None, ...]:
+                tensors = ctx.saved_tensors
+                arrays, saved = tensors[: ctx.many], tensors[ctx.many :]
+                return tuple(backward(arrays, saved, gradients[:results]))
+
+        return lambda *arrays: Function.apply(*arrays)[:others]
+
+    def opaque(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        # torch.compile then traces the operations on tensors, and not the engine's Python code
+        def run(*arguments: Any) -> Any:
+            return function(*arguments)
+
+        self._torch.compiler.allow_in_graph(run)
+        return run
+
+
+def module_of(function: Any) -> Any:
+    """Return a net function as a ``torch.nn.Module``; see ``Net.as_torch_module``."""
+    torch, why = _library()
+    if torch is None:
+        raise DeviceError(why, code=ErrorCode.UNAVAILABLE, package="torch")
+
+    base: Any = torch.nn.Module
+
+    class NetModule(base):  # type: ignore[misc]
+        """A net of Demitasse: its parameters, its running averages, and its passes."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.function, self.passes = function, 0
+            self.layers = torch.nn.ModuleDict()
+            for name, arrays in function.params.items():
+                for index, array in enumerate(arrays):
+                    self._layer(name).register_parameter(_names(index), torch.nn.Parameter(array))
+            for name, arrays in function.state.items():
+                for index, array in enumerate(arrays):
+                    self._layer(name).register_buffer(f"state{index}", array)
+            self.train(function.phase == "TRAIN")
+
+        def _layer(self, name: str) -> Any:
+            key = name.replace(".", "_")
+            if hasattr(torch.nn.ModuleDict, key):  # a name that PyTorch refuses
+                key += "_"
+            if key not in self.layers:
+                self.layers[key] = torch.nn.Module()
+            return self.layers[key]
+
+        def forward(self, *inputs: Any, **named: Any) -> Any:
+            """Return the only output, or the outputs by name; arrays are the net's inputs."""
+            named |= dict(zip(function.inputs, inputs, strict=False))
+            params = {name: tuple(self._layer(name).parameters()) for name in function.params}
+            state = {name: tuple(self._layer(name).buffers()) for name in function.state}
+            outputs, new = function(params, named, state, self.passes)
+            if self.training:
+                self.passes += 1
+                for name, arrays in new.items():
+                    for index, array in enumerate(arrays):  # replaced, since backward reads it
+                        setattr(self._layer(name), f"state{index}", array)
+            return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+
+    return NetModule()
+
+
+def _names(index: int) -> str:
+    """Return PyTorch's name of a layer's parameter."""
+    return ("weight", "bias")[index] if index < 2 else f"param{index}"
 
 
 def _library() -> tuple[Any, str]:

@@ -15,6 +15,7 @@ from functools import cache
 
 from demitasse.backends import backend_class, backend_names, canonical_name, devices_of
 from demitasse.backends.base import Backend
+from demitasse.backends.functional import functional_class
 from demitasse.core.config import settings
 from demitasse.core.host import host_memory
 from demitasse.core.memory_info import HOST, MemoryInfo, ledger
@@ -87,6 +88,16 @@ class Device:
     def shares_host(self) -> bool:
         """True if the device computes on host arrays."""
         return self.backend.shares_host
+
+    def functional(self) -> Device:
+        """Return this device for pure functions: memories replace their arrays, no Step runs."""
+        name = f"{self.name} (function)"
+        if name not in self._known:
+            device = object.__new__(Device)
+            device.name, device.kind, device.index = name, self.kind, self.index
+            device.backend = functional_class(type(self.backend))(self.index)
+            return self._known.setdefault(name, device)
+        return self._known[name]
 
     def memory_info(self) -> MemoryInfo:
         """Return the device's memory and its use by nets of this process.

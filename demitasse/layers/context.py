@@ -109,6 +109,10 @@ class Arrays:
             known = self._constants[name] = (full_key, make())
         return known[1]
 
+    def clear_constants(self) -> None:
+        """Drop the arrays that ``constant`` has cached."""
+        self._constants.clear()
+
     def draw(self) -> Draw:
         """Return the key of this layer's random words in this pass."""
         context = self.context

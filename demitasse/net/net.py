@@ -50,6 +50,7 @@ from demitasse.plan import Plan
 from demitasse.plan.liveness import Keep, bytes_taken, kept_names, names_in
 
 if TYPE_CHECKING:
+    from demitasse.net.function import NetFunction
     from demitasse.net.summary import Table
 
 HOOKS = ("before_forward", "after_forward", "before_backward", "after_backward")
@@ -297,6 +298,46 @@ class Net:
         for layer, message in zip(self.layers, proto.layer, strict=True):
             message.blobs.extend(blob.to_proto(write_diff) for blob in layer.blobs)
         return proto
+
+    def source_message(self) -> NetParameter:
+        """Return a copy of the message that the net was made from, in its current form."""
+        message = NetParameter()
+        message.CopyFrom(self._source)
+        return message
+
+    def as_function(self, device: str | Device | None = None) -> NetFunction:
+        """Return the net as a pure function ``(params, inputs) -> outputs`` of arrays.
+
+        ``jax.jit``, ``jax.grad``, ``jax.vmap`` and ``torch.func`` take the function::
+
+            function = net.as_function("jax:cpu")
+            outputs = jax.jit(function)(function.params, {"data": x})
+
+        Args:
+            device: Device of the arrays; None for the net's.
+
+        Raises:
+            DeviceError: The device is not there.
+        """
+        from demitasse.net.function import NetFunction
+
+        return NetFunction(self, device)
+
+    def as_torch_module(self, device: str | Device = "torch:cpu") -> Any:
+        """Return the net as a ``torch.nn.Module`` with copies of the parameters and of the state.
+
+        ``module(x)`` returns the only output, or a dict of outputs; PyTorch differentiates it. In
+        phase TRAIN a call updates the running averages, and Dropout draws new numbers.
+
+        Args:
+            device: A device of PyTorch.
+
+        Raises:
+            DeviceError: PyTorch or the device is not there.
+        """
+        from demitasse.backends.torch import module_of
+
+        return module_of(self.as_function(device))
 
     # -- passes --------------------------------------------------------------------------------
 

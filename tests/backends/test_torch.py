@@ -145,3 +145,110 @@ def test_recorded_cases_in_double_precision(case):
     case.run(net)
 
     case.check(net, rtol=1e-4, atol=1e-6)
+
+
+# -- functions and modules -------------------------------------------------------------------------
+
+TRAINED = """
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 4 dim: 1 dim: 8 dim: 8 } } }
+layer { name: "label" type: "Input" top: "label" input_param { shape { dim: 4 } } }
+layer { name: "conv.1" type: "Convolution" bottom: "x" top: "conv" convolution_param {
+  num_output: 3 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "bn" }
+layer { name: "relu" type: "ReLU" bottom: "bn" top: "bn" }
+layer { name: "pool" type: "Pooling" bottom: "bn" top: "pool" pooling_param {
+  kernel_size: 2 stride: 2 } }
+layer { name: "drop" type: "Dropout" bottom: "pool" top: "pool" }
+layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip" inner_product_param {
+  num_output: 5 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+"""
+
+
+@pytest.fixture
+def trained(torch):
+    """A net after a forward and a backward pass, and its inputs."""
+    net = Net(TRAINED, "TRAIN", device="torch:cpu", seed=2, force_backward=True)
+    x = torch.randn((4, 1, 8, 8), generator=torch.Generator().manual_seed(1))
+    label = torch.arange(4.0)
+    module = net.as_torch_module()  # of the running averages before the pass
+    net({"x": x, "label": label})
+    net.backward()
+    return net, module, x, label
+
+
+def test_a_module_has_the_gradients_of_its_net(torch, trained):
+    net, module, x, label = trained
+    x.requires_grad_()
+
+    loss = module(x, label)
+    loss.backward()
+
+    names = [name for name, _ in module.named_parameters()]
+    assert names == [f"layers.{name}" for name in
+                     ("conv_1.weight", "conv_1.bias", "ip.weight", "ip.bias")]  # fmt: skip
+    assert loss.item() == pytest.approx(float(net.blobs["loss"].data))
+    params = [*net.params["conv.1"], *net.params["ip"]]
+    for parameter, blob in zip(module.parameters(), params, strict=True):
+        np.testing.assert_array_equal(parameter.grad.numpy(), blob.diff)
+    np.testing.assert_array_equal(x.grad.numpy(), net.blobs["x"].diff)
+    for buffer, blob in zip(module.buffers(), net.params["bn"], strict=True):
+        np.testing.assert_allclose(buffer.numpy(), blob.data, rtol=1e-6)
+
+
+def test_gradients_pass_a_module_on_both_sides(torch, trained):
+    _, module, x, label = trained
+    before = torch.nn.Linear(8, 8)
+
+    (module(before(x), label) ** 2).backward()
+
+    assert all(float(p.grad.abs().sum()) > 0 for p in before.parameters())
+    assert all(float(p.grad.abs().sum()) > 0 for p in module.parameters())
+
+
+def test_each_call_of_a_module_drops_other_values(torch, trained):
+    _, module, x, label = trained
+
+    losses = [module(x, label).item() for _ in range(2)]
+    module.eval()
+    frozen = [module(x, label).item() for _ in range(2)]
+
+    assert losses[0] != losses[1]
+    assert frozen[0] == frozen[1]
+
+
+def test_a_module_learns_by_an_optimizer_of_pytorch(torch, trained):
+    _, module, x, label = trained
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = module(x, label)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+
+    assert np.mean(losses[-5:]) < 0.5 * losses[0]
+
+
+def test_functions_are_differentiated_vectorized_and_compiled(torch, trained):
+    _, module, x, label = trained
+    function, state = module.function, module.function.state
+    params = function.params
+
+    def loss(params, x, label):
+        return function.loss(function(params, {"x": x, "label": label}, state, 0)[0])
+
+    gradients = torch.func.grad(loss)(params, x, label)
+    each = torch.func.vmap(
+        lambda x, label: torch.func.grad(loss)(params, x[None], label[None]), in_dims=(0, 0)
+    )(x, label)
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")(params, x, label)
+
+    for name, arrays in gradients.items():
+        for index, array in enumerate(arrays):
+            alone = torch.func.grad(loss)(params, x[2:3], label[2:3])[name][index]
+            torch.testing.assert_close(each[name][index][2], alone, rtol=1e-4, atol=1e-5)
+            assert array.shape == params[name][index].shape
+    torch.testing.assert_close(compiled, loss(params, x, label))

@@ -1,0 +1,363 @@
+"""Net functions: a net as a pure function of its parameters and inputs.
+
+The layers run on a functional backend, whose memories replace their arrays. Nothing is left in the
+net after a call, so ``jax.jit``, ``jax.grad``, ``jax.vmap`` and ``torch.func`` take the function.
+The derivative is the layers' own backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from demitasse.backends.arrays import Array
+from demitasse.blob import Blob
+from demitasse.core.device import Device
+from demitasse.errors import DemitasseError, ErrorCode, NetError, ShapeError
+from demitasse.io.proto import LayerParameter, NetParameter
+
+if TYPE_CHECKING:
+    from demitasse.net.net import Net
+
+Tree = Mapping[str, Sequence[Array]]
+"""Arrays of layers: a tuple for each layer's name."""
+
+
+class NetFunction:
+    """A pure function ``(params, inputs) -> outputs`` from the layers of a net.
+
+    Layers without bottoms and parameters, as data layers, become inputs. The phase is that of the
+    net. Dropout draws the numbers of the pass ``key``, as the net does with ``net.passes = key``.
+
+    Args:
+        net: The net; the function does not change it.
+        device: Device of the arrays; None for the net's.
+
+    Attributes:
+        device: Device of the arrays.
+        phase: "TRAIN" or "TEST".
+        inputs: Names of the inputs.
+        outputs: Names of the outputs.
+        loss_weights: Weights of the outputs that are losses, by name.
+
+    Raises:
+        DeviceError: The device is not there.
+    """
+
+    def __init__(self, net: Net, device: str | Device | None = None) -> None:
+        self._origin, self.phase = net, net.phase
+        self.device = net.device if device is None else Device(device)
+        message = net.source_message()
+        _declare_inputs(message, net)
+        self._net = copy = type(net)(
+            message,
+            device=self.device.functional(),
+            dtype=net.dtype,
+            optimize=False,
+            seed=net.seed,
+            base_dir=net.base_dir,
+            storage="float",
+            force_backward=True,
+        )
+        self._backend = copy.device.backend
+        structure = copy.structure
+        self._bindings = structure.bindings()
+        self.inputs, self.outputs = copy.inputs, copy.outputs
+        weights = zip(structure.graph.blobs, structure.blob_loss_weights, strict=True)
+        self.loss_weights = {name: w for name, w in weights if w and name in self.outputs}
+        state = {layer.name: tuple(layer.all_state_blobs()) for layer in copy.layers}
+        carried = {id(blob) for blobs in state.values() for blob in blobs}
+        owned = {id(blob) for blob in copy.learnable_params} - carried
+        params = {
+            layer.name: tuple(blob for blob in layer.blobs if id(blob) in owned)
+            for layer in copy.layers
+        }
+        self._params = {name: blobs for name, blobs in params.items() if blobs}
+        self._state = {name: blobs for name, blobs in state.items() if blobs}
+        self._run = self._backend.opaque(self._apply)
+        self._clear()
+
+    # -- parameters ----------------------------------------------------------------------------
+
+    @property
+    def params(self) -> dict[str, tuple[Array, ...]]:
+        """Copies of the net's present parameters: a tuple for each layer's name.
+
+        Parameters that share memory are there once. Running averages are part of ``state``.
+        """
+        return self._values(self._params)
+
+    @property
+    def state(self) -> dict[str, tuple[Array, ...]]:
+        """Copies of the net's present running averages and hidden states, by layer."""
+        return self._values(self._state)
+
+    def load(self, params: Tree, state: Tree | None = None) -> None:
+        """Write parameters, and state if there is one, into the net.
+
+        Raises:
+            ShapeError: A name or a shape is not the net's; nothing is written then.
+        """
+        pairs: list[tuple[Blob, Any]] = []
+        for own, arrays in ((self._params, params), (self._state, state)):
+            if arrays is None:
+                continue
+            flat = self._flatten(arrays, own)
+            host = [self.device.backend.to_host(array) for array in flat]
+            pairs += list(zip(self._counterparts(own), host, strict=True))
+        with self._origin.lock:
+            for blob, array in pairs:
+                blob.mutable_cpu_data()[...] = array
+
+    def loss(self, outputs: Mapping[str, Array]) -> Array:
+        """Return the weighted sum of the outputs that are losses, as ``net.forward()``. Shape: ().
+
+        Raises:
+            NetError: No output is a loss.
+        """
+        if not self.loss_weights:
+            message = f"net {self._net.name!r} has no loss among its outputs"
+            raise NetError(message, code=ErrorCode.MISSING)
+        xp = self._backend.xp
+        terms = [xp.sum(outputs[name]) * weight for name, weight in self.loss_weights.items()]
+        return sum(terms[1:], start=terms[0])
+
+    # -- the function --------------------------------------------------------------------------
+
+    def __call__(
+        self,
+        params: Tree,
+        inputs: Mapping[str, Array] | Array,
+        state: Tree | None = None,
+        key: Any = None,
+    ) -> Any:
+        """Return the outputs by name; with ``state`` the outputs and the new state.
+
+        Args:
+            params: As ``params`` returns them; values of any origin.
+            inputs: An array for each input, by name, or the array of the only input. The first
+                axis may have any size.
+            state: Running averages and hidden states; None for the net's own.
+            key: Number of the pass for random numbers, an integer or a 0-d array; needed where
+                layers draw.
+
+        Raises:
+            NetError: An input is missing or unknown, a layer draws random numbers without a key, or
+                a layer reads values on the host (as layers of detections do).
+            ShapeError: A parameter has another shape, or a layer does not take an input's.
+        """
+        given = inputs if isinstance(inputs, Mapping) else dict.fromkeys(self.inputs[:1], inputs)
+        if set(given) != set(self.inputs):
+            message = f"got inputs {', '.join(given) or 'none'}, expected {', '.join(self.inputs)}"
+            raise NetError(message, code=ErrorCode.UNKNOWN, got=list(given))
+        xp, dtype = self._backend.xp, self._backend.dtype(self._net.dtype)
+        present = self.state if state is None else state
+        arrays = [
+            *self._flatten(params, self._params),
+            *self._flatten(present, self._state),
+            *(given[name] for name in self.inputs),
+        ]
+        holds = self._backend.holds
+        arrays = [array if holds(array) else xp.asarray(array) for array in arrays]
+        arrays = [xp.astype(array, dtype, copy=False) for array in arrays]
+        traced = hasattr(key, "shape")
+        results = self._run(None, *arrays, key) if traced else self._run(key, *arrays)
+        outputs = dict(zip(self.outputs, results, strict=False))
+        if state is None:
+            return outputs
+        rest, new = iter(results[len(self.outputs) :]), {}
+        for name, blobs in self._state.items():
+            new[name] = tuple(next(rest) for _ in blobs)
+        return outputs, new
+
+    # -- details -------------------------------------------------------------------------------
+
+    def _apply(self, key: int | None, *arrays: Array) -> Sequence[Array]:
+        """Return outputs and new state in one sequence.
+
+        Args:
+            key: Number of the pass, if it is no array.
+            arrays: Parameters, state, inputs, and a number of the pass that is an array.
+        """
+        call = _Call(self, key)
+        return self._backend.custom_gradient(call.forward, call.backward)(*arrays)
+
+    def _values(self, tree: Mapping[str, Sequence[Blob]]) -> dict[str, tuple[Array, ...]]:
+        values = iter(self._counterparts(tree))
+        upload = self.device.backend.asarray
+        with self._origin.lock, self.device.backend.enter():
+            return {
+                name: tuple(upload(next(values).cpu_data()) for _ in blobs)
+                for name, blobs in tree.items()
+            }
+
+    def _counterparts(self, tree: Mapping[str, Sequence[Blob]]) -> list[Blob]:
+        """Return the blobs of the net that stand for blobs of the function."""
+        found = []
+        for name, blobs in tree.items():
+            mine, theirs = self._net.layer_by_name(name), self._origin.layer_by_name(name)
+            places = [*mine.blobs, *mine.all_state_blobs()]
+            others = [*theirs.blobs, *theirs.all_state_blobs()]
+            index = {id(blob): other for blob, other in zip(places, others, strict=True)}
+            found += [index[id(blob)] for blob in blobs]
+        return found
+
+    def _flatten(self, given: Tree, own: Mapping[str, Sequence[Blob]]) -> list[Array]:
+        """Return the arrays in the order of the layers.
+
+        Raises:
+            ShapeError: A layer, or the number or shape of its arrays, is another.
+        """
+        wanted = {name: [blob.shape for blob in blobs] for name, blobs in own.items()}
+        got = {name: [tuple(array.shape) for array in arrays] for name, arrays in given.items()}
+        if got != wanted:
+            names = [name for name in {**wanted, **got} if got.get(name) != wanted.get(name)]
+            message = (
+                f"got arrays of shapes {got.get(names[0])} for layer {names[0]!r}, expected "
+                f"{wanted.get(names[0])}"
+            )
+            raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, layer=names[0])
+        return [array for name in wanted for array in given[name]]
+
+    def _blobs(self) -> list[Blob]:
+        """Return all blobs, one for each data memory."""
+        structure = self._net.structure
+        internal = [blob for layer in structure.layers for blob in layer.internal_blobs()]
+        blobs = [*structure.blob_list, *structure.params_list, *internal]
+        return list({blob.data_memory.serial: blob for blob in blobs}.values())
+
+    def _clear(self) -> None:
+        """Drop all arrays, which may be those of a trace."""
+        for blob in self._blobs():
+            blob.data_memory.assign(None)
+            blob.diff_memory.assign(None)
+        for layer in self._net.layers:
+            layer.clear_constants()
+
+
+class _Call:
+    """One call of a net function: its forward pass, and the backward pass of its derivative.
+
+    Args:
+        function: The function.
+        key: Number of the pass, if it is no array.
+    """
+
+    def __init__(self, function: NetFunction, key: int | None) -> None:
+        self._function, self._key = function, key
+        self._net, self._xp = function._net, function._backend.xp
+        self._saved: list[Blob] = []
+
+    def forward(
+        self, *arrays: Array
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...], tuple[Array, ...]]:
+        """Return the outputs, the new state, and the saved arrays of the backward pass."""
+        with self._work():
+            placed = self._place(arrays)
+            for binding in self._function._bindings:
+                with _located(binding, "forward"):
+                    binding.layer.run_reshape(binding.bottom, binding.top)
+                    binding.layer.run_forward(binding.bottom, binding.top)
+            outputs = tuple(self._net.blobs[name].read() for name in self._function.outputs)
+            state = tuple(blob.read() for blob in self._of(self._function._state))
+            self._saved = [
+                blob
+                for blob in self._function._blobs()
+                if not blob.data_memory.cleared
+                and blob.data_memory.device_array is not placed.get(blob.data_memory.serial)
+            ]
+            return outputs, state, tuple(blob.read() for blob in self._saved)
+
+    def backward(
+        self, arrays: Sequence[Array], saved: Sequence[Array], gradients: Sequence[Array]
+    ) -> tuple[Array | None, ...]:
+        """Return the gradients of ``arrays``; None for those without."""
+        function, params = self._function, self._of(self._function._params)
+        with self._work():
+            self._place(arrays)
+            for binding in function._bindings:
+                binding.layer.run_reshape(binding.bottom, binding.top)
+            for blob, array in zip(self._saved, saved, strict=True):
+                blob.reshape(tuple(array.shape))
+                blob.write(array)
+            for blob in function._blobs():
+                blob.diff_memory.clear()
+            for name, gradient in zip(function.outputs, gradients, strict=False):
+                self._net.blobs[name].write_diff(gradient)
+            for binding in reversed(function._bindings):
+                if binding.backward:
+                    with _located(binding, "backward"):
+                        flags = binding.propagate_down
+                        binding.layer.backward(binding.top, flags, binding.bottom)
+            inputs = [self._net.blobs[name] for name in function.inputs]
+            blobs = [*params, *[None] * len(self._of(function._state)), *inputs]
+            blobs += [None] * (len(arrays) - len(blobs))  # the key
+            return tuple(
+                None if blob is None or blob.diff_memory.cleared else blob.read_diff()
+                for blob in blobs
+            )
+
+    def _of(self, tree: Mapping[str, Sequence[Blob]]) -> list[Blob]:
+        return [blob for blobs in tree.values() for blob in blobs]
+
+    def _place(self, arrays: Sequence[Array]) -> dict[int, Array]:
+        """Write the arrays of a call to their blobs; return the memories' arrays by serial."""
+        function = self._function
+        own = [*self._of(function._params), *self._of(function._state)]
+        inputs = [self._net.blobs[name] for name in function.inputs]
+        key = arrays[len(own) + len(inputs) :]
+        passes: Any = key[0] if key else self._key
+        self._net.passes = passes
+        for blob, array in zip([*own, *inputs], arrays, strict=False):
+            blob.reshape(tuple(array.shape))
+            blob.write(array)
+        return {b.data_memory.serial: b.data_memory.device_array for b in [*own, *inputs]}
+
+    @contextmanager
+    def _work(self) -> Iterator[None]:
+        with self._net.exclusive("as_function"):
+            try:
+                yield
+            finally:
+                self._function._clear()
+
+
+@contextmanager
+def _located(binding: Any, doing: str) -> Iterator[None]:
+    """Name the layer in errors, and refuse a layer that a library cannot trace."""
+    try:
+        yield
+    except DemitasseError as error:
+        place = f"{binding.label}, {doing}"
+        raise error.at(place) from error.__cause__
+    except Exception as error:
+        library = type(error).__module__.partition(".")[0]
+        if library in {"builtins", "numpy"}:
+            raise
+        message = (
+            f"{binding.label} cannot be traced by {library}, since its {doing} depends on values: "
+            f"{error}"
+        )
+        fault = NetError(message, code=ErrorCode.UNSUPPORTED, layer=binding.layer.name)
+        raise fault from error
+
+
+def _declare_inputs(message: NetParameter, net: Net) -> None:
+    """Replace layers that bring in data by Input layers of the same tops."""
+    sources = {
+        layer.name: layer
+        for layer, node in zip(net.layers, net.structure.graph.nodes, strict=True)
+        if not (node.bottoms or layer.blobs or layer.type == "Input")
+    }
+    for layer in message.layer:
+        source = sources.get(layer.name)
+        if source is None or source.type != layer.type:
+            continue
+        new = LayerParameter(name=layer.name, type="Input", top=layer.top)
+        new.include.extend(layer.include)
+        new.exclude.extend(layer.exclude)
+        for top in layer.top:
+            shape = net.blobs[top].shape if net.has_blob(top) else ()
+            new.input_param.shape.add().dim.extend(shape)
+        layer.CopyFrom(new)
