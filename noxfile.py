@@ -113,6 +113,26 @@ def tests_torch(session: nox.Session) -> None:
     pytest(session, "tests/backends/test_torch.py")
 
 
+def _package(session: nox.Session, name: str, device: str, **env: str) -> None:
+    """Run the conformance tests, recorded layers, nets and solvers, and a package's own tests."""
+    install(session, "test")
+    folder = f"packages/demitasse-{name}"
+    session.install("-e", folder)
+    conformance = ("python", "-m", "demitasse.testing.conformance", f"--device={device}")
+    session.run(*conformance, env=env)
+    for file in ("layers/test_recorded_cases", "net/test_recorded_nets",
+                 "training/test_solver_goldens"):  # fmt: skip
+        pytest(session, f"tests/{file}.py", "-m", "backend and not slow", f"--backends={device}",
+               "-n0", **env)  # fmt: skip
+    pytest(session, f"{folder}/tests", "-n0", f"--rootdir={folder}")
+
+
+@nox.session(default=False)
+def jax(session: nox.Session) -> None:
+    """Test packages/demitasse-jax on JAX's CPU device (half an hour)."""
+    _package(session, "jax", "jax:cpu", JAX_ENABLE_X64="1")
+
+
 @nox.session
 def mpi(session: nox.Session) -> None:
     """Train by several processes over MPI: equal bits, kills, hangs (DEMITASSE_KILLS=50)."""

@@ -1,0 +1,162 @@
+"""JAX as a backend of Demitasse: devices ``jax:cpu``, ``jax:cuda:0``, ``jax:tpu:0``, ....
+
+Arrays of JAX are immutable, so memories replace their arrays. float64 needs the setting
+``jax_enable_x64``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from demitasse.backends import random
+from demitasse.backends.arrays import Array
+from demitasse.backends.base import Backend
+from demitasse.errors import DeviceError, ErrorCode, OutOfMemoryError
+
+__all__ = ["JaxBackend"]
+
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
+
+class JaxBackend(Backend):
+    """One device of JAX.
+
+    Args:
+        index: Platform and number of the device: "cpu", "cuda:0", "tpu:1".
+    """
+
+    name = "jax"
+    default_index = "cpu"
+    mutable = False
+    xp = jnp
+
+    def __init__(self, index: str = "") -> None:
+        super().__init__(index or self.default_index)
+        platform, _, number = self.index.partition(":")
+        self.array_device = jax.local_devices(backend=platform)[int(number or 0)]
+        self._device = f"jax:{self.index}"
+
+    # -- where ---------------------------------------------------------------------------------
+
+    @classmethod
+    def devices(cls) -> list[str]:
+        found = []
+        for platform in PLATFORMS:
+            try:
+                present = jax.local_devices(backend=platform)
+            except RuntimeError:  # JAX has no such platform here
+                continue
+            numbered = [f"jax:{platform}:{number}" for number in range(len(present))]
+            found += ["jax:cpu", *numbered[1:]] if platform == "cpu" else numbered
+        return found
+
+    @property
+    def has_float64(self) -> bool:
+        """True with the setting ``jax_enable_x64``, on any device but a TPU."""
+        return bool(jax.config.jax_enable_x64) and not self.index.startswith("tpu")
+
+    @contextmanager
+    def enter(self) -> Iterator[None]:
+        with jax.default_device(self.array_device), jax.numpy_dtype_promotion("standard"):
+            try:
+                yield
+            except jax.errors.JaxRuntimeError as error:
+                raise self.explained(error) from error
+
+    device_scope = enter
+
+    def environment(self) -> dict[str, str]:
+        return {"jax": jax.__version__}
+
+    def explained(self, error: Exception) -> Exception:
+        """Return an out-of-memory error of JAX as Demitasse's; other errors as they are."""
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            return error
+        message = f"{self._device} is out of memory ({error}); reduce the batch size"
+        return OutOfMemoryError(message, device=self._device)
+
+    # -- arrays --------------------------------------------------------------------------------
+
+    def dtype(self, name: str) -> Any:
+        """Return JAX's dtype called ``name``.
+
+        Raises:
+            DeviceError: The dtype is float64, and not enabled or not supported.
+        """
+        if name == "float64" and not self.has_float64:
+            message = (
+                f"{self._device} has no float64; call jax.config.update('jax_enable_x64', True) "
+                "before the first array is made, or set JAX_ENABLE_X64=1"
+            )
+            raise DeviceError(message, code=ErrorCode.UNSUPPORTED, device=self._device, dtype=name)
+        if name == "int64" and not jax.config.jax_enable_x64:
+            name = "int32"  # the widest integer type of JAX without that setting
+        return jnp.dtype(name)
+
+    def zeros(self, size: int, dtype: str) -> Array:
+        return jnp.zeros(size, dtype=self.dtype(dtype), device=self.array_device)
+
+    def asarray(self, host: np.ndarray) -> Array:
+        self.dtype(host.dtype.name)
+        return jax.device_put(np.array(host, order="C"), self.array_device)
+
+    def upload(self, host: np.ndarray, device: Array) -> None:
+        raise NotImplementedError(self.name)
+
+    def download(self, device: Array, host: np.ndarray) -> None:
+        host[...] = np.asarray(device)
+
+    def to_host(self, array: Array) -> np.ndarray:
+        return np.array(array)
+
+    def holds(self, array: Any) -> bool:
+        return isinstance(array, jax.Array)
+
+    def set_at(self, array: Array, index: Any, values: Any) -> Array:
+        return array.at[index].set(values)
+
+    def add_at(self, array: Array, index: Any, values: Array) -> Array:
+        return array.at[index].add(values)
+
+    def scatter_add(self, rows: Array, indices: Array, size: int) -> Array:
+        return jax.ops.segment_sum(rows, indices, size)
+
+    # -- work ----------------------------------------------------------------------------------
+
+    def synchronize(self) -> None:
+        (jax.device_put(0.0, self.array_device) + 0).block_until_ready()
+
+    def memory_info(self) -> tuple[int, int] | None:
+        stats = self.array_device.memory_stats() or {}
+        if "bytes_limit" not in stats:
+            return None
+        return stats["bytes_limit"] - stats["bytes_in_use"], stats["bytes_limit"]
+
+    def random_bits(self, seed: int, stream: int, passes: Any, count: int, first: int = 0) -> Array:
+        if not isinstance(passes, jax.core.Tracer):
+            return super().random_bits(seed, stream, int(passes), count, first)
+        words = jax.ShapeDtypeStruct((count,), jnp.uint32)
+
+        def draw(passes: Array) -> np.ndarray:
+            return random.bits(seed, stream, int(passes), count, first)
+
+        return jax.pure_callback(draw, words, passes, vmap_method="sequential")
+
+    def custom_gradient(
+        self,
+        forward: Callable[..., tuple[Sequence[Array], Sequence[Array], Sequence[Array]]],
+        backward: Callable[..., Sequence[Array | None]],
+    ) -> Callable[..., Sequence[Array]]:
+        def first(*arrays: Array) -> tuple[Any, Any]:
+            results, others, saved = forward(*arrays)
+            return (results, others), (arrays, saved)
+
+        run = jax.custom_vjp(lambda *arrays: first(*arrays)[0])
+        run.defvjp(first, lambda kept, gradients: tuple(backward(*kept, gradients[0])))
+        return lambda *arrays: sum(run(*arrays), ())
