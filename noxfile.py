@@ -133,6 +133,12 @@ def jax(session: nox.Session) -> None:
     _package(session, "jax", "jax:cpu", JAX_ENABLE_X64="1")
 
 
+@nox.session(default=False)
+def mlx(session: nox.Session) -> None:
+    """Test packages/demitasse-mlx on MLX's CPU device (minutes)."""
+    _package(session, "mlx", "mlx:cpu")
+
+
 @nox.session
 def mpi(session: nox.Session) -> None:
     """Train by several processes over MPI: equal bits, kills, hangs (DEMITASSE_KILLS=50)."""

@@ -24,6 +24,7 @@ from demitasse.backends.step import AnyStep, Declined, Lowerings, Operands
 from demitasse.backends.storage import Stored
 from demitasse.backends.updates import UpdateKernels
 from demitasse.core.deprecated import adopt_renamed_overrides
+from demitasse.errors import DeviceError, ErrorCode
 
 __all__ = ["Backend"]
 
@@ -68,6 +69,9 @@ class Backend(ABC):
 
     has_float64: bool = True
     """True if it computes in float64; without, ``dtype`` refuses it with a DeviceError."""
+
+    without_float64: ClassVar[str] = "compute in float32, or elsewhere"
+    """Advice of that error."""
 
     xp: Any
     """The array namespace layers compute with."""
@@ -139,7 +143,15 @@ class Backend(ABC):
     """Return the ``device=`` argument of the namespace's creation functions."""
 
     def dtype(self, name: str) -> Any:
-        """Return the namespace's dtype called ``name``."""
+        """Return the namespace's dtype called ``name``.
+
+        Raises:
+            DeviceError: The dtype is float64, and the device has none.
+        """
+        if name == "float64" and not self.has_float64:
+            device = f"{self.name}:{self.index}"
+            message = f"{device} has no float64; {self.without_float64}"
+            raise DeviceError(message, code=ErrorCode.UNSUPPORTED, device=device, dtype=name)
         return getattr(self.xp, name)
 
     def empty_host(self, size: int, dtype: str) -> np.ndarray:
@@ -150,13 +162,15 @@ class Backend(ABC):
     def zeros(self, size: int, dtype: str) -> Array:
         """Return a one-dimensional device array of ``size`` zeros."""
 
-    @abstractmethod
     def upload(self, host: np.ndarray, device: Array) -> Event | None:
         """Start copying ``host`` into ``device``; both one-dimensional and of one size.
+
+        Backends with mutable arrays define it.
 
         Returns:
             What to wait for before ``host`` may be overwritten, or None when it already may.
         """
+        raise NotImplementedError(self.name)
 
     @abstractmethod
     def download(self, device: Array, host: np.ndarray) -> None:

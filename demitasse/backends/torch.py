@@ -91,19 +91,6 @@ class TorchBackend(Backend):
 
     # -- arrays --------------------------------------------------------------------------------
 
-    def dtype(self, name: str) -> Any:
-        """Return PyTorch's dtype called ``name``.
-
-        Raises:
-            DeviceError: The device has no such dtype.
-        """
-        if name == "float64" and not self.has_float64:
-            message = f"torch:{self.index} has no float64; compute in float32, or elsewhere"
-            raise DeviceError(
-                message, code=ErrorCode.UNSUPPORTED, device=f"torch:{self.index}", dtype=name
-            )
-        return getattr(self._torch, name)
-
     def zeros(self, size: int, dtype: str) -> Array:
         with self._failures():
             return self._torch.zeros(size, dtype=self.dtype(dtype), device=self.array_device)

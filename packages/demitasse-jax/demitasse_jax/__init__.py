@@ -7,7 +7,7 @@ Arrays of JAX are immutable, so memories replace their arrays. float64 needs the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ import numpy as np
 from demitasse.backends import random
 from demitasse.backends.arrays import Array
 from demitasse.backends.base import Backend
-from demitasse.errors import DeviceError, ErrorCode, OutOfMemoryError
+from demitasse.errors import OutOfMemoryError
 
 __all__ = ["JaxBackend"]
 
@@ -34,6 +34,7 @@ class JaxBackend(Backend):
     name = "jax"
     default_index = "cpu"
     mutable = False
+    without_float64 = "set JAX_ENABLE_X64=1, or call jax.config.update('jax_enable_x64', True)"
     xp = jnp
 
     def __init__(self, index: str = "") -> None:
@@ -48,13 +49,10 @@ class JaxBackend(Backend):
     def devices(cls) -> list[str]:
         found = []
         for platform in PLATFORMS:
-            try:
-                present = jax.local_devices(backend=platform)
-            except RuntimeError:  # JAX has no such platform here
-                continue
-            numbered = [f"jax:{platform}:{number}" for number in range(len(present))]
-            found += ["jax:cpu", *numbered[1:]] if platform == "cpu" else numbered
-        return found
+            with suppress(RuntimeError):  # JAX has no such platform here
+                count = len(jax.local_devices(backend=platform))
+                found += [f"jax:{platform}:{number}" for number in range(count)]
+        return ["jax:cpu" if name == "jax:cpu:0" else name for name in found]
 
     @property
     def has_float64(self) -> bool:
@@ -67,7 +65,7 @@ class JaxBackend(Backend):
             try:
                 yield
             except jax.errors.JaxRuntimeError as error:
-                raise self.explained(error) from error
+                raise self.explained(error) from error.__cause__
 
     device_scope = enter
 
@@ -84,20 +82,9 @@ class JaxBackend(Backend):
     # -- arrays --------------------------------------------------------------------------------
 
     def dtype(self, name: str) -> Any:
-        """Return JAX's dtype called ``name``.
-
-        Raises:
-            DeviceError: The dtype is float64, and not enabled or not supported.
-        """
-        if name == "float64" and not self.has_float64:
-            message = (
-                f"{self._device} has no float64; call jax.config.update('jax_enable_x64', True) "
-                "before the first array is made, or set JAX_ENABLE_X64=1"
-            )
-            raise DeviceError(message, code=ErrorCode.UNSUPPORTED, device=self._device, dtype=name)
-        if name == "int64" and not jax.config.jax_enable_x64:
-            name = "int32"  # the widest integer type of JAX without that setting
-        return jnp.dtype(name)
+        # int32 is the widest integer type without the setting
+        narrow = name == "int64" and not jax.config.jax_enable_x64
+        return super().dtype("int32" if narrow else name)
 
     def zeros(self, size: int, dtype: str) -> Array:
         return jnp.zeros(size, dtype=self.dtype(dtype), device=self.array_device)
@@ -105,9 +92,6 @@ class JaxBackend(Backend):
     def asarray(self, host: np.ndarray) -> Array:
         self.dtype(host.dtype.name)
         return jax.device_put(np.array(host, order="C"), self.array_device)
-
-    def upload(self, host: np.ndarray, device: Array) -> None:
-        raise NotImplementedError(self.name)
 
     def download(self, device: Array, host: np.ndarray) -> None:
         host[...] = np.asarray(device)
@@ -149,9 +133,7 @@ class JaxBackend(Backend):
         return jax.pure_callback(draw, words, passes, vmap_method="sequential")
 
     def custom_gradient(
-        self,
-        forward: Callable[..., tuple[Sequence[Array], Sequence[Array], Sequence[Array]]],
-        backward: Callable[..., Sequence[Array | None]],
+        self, forward: Callable[..., Any], backward: Callable[..., Any]
     ) -> Callable[..., Sequence[Array]]:
         def first(*arrays: Array) -> tuple[Any, Any]:
             results, others, saved = forward(*arrays)
