@@ -1,7 +1,9 @@
 """What the tests of all backends do not see of the torch backend."""
 
+import re
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from demitasse.backends import torch as module
 from demitasse.backends.torch import TorchBackend
 from demitasse.core.device import Device
 from demitasse.errors import DeviceError, ErrorCode, OutOfMemoryError
+from demitasse.examples.digits import prepare
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.training import evaluation
 
@@ -252,3 +255,17 @@ def test_functions_are_differentiated_vectorized_and_compiled(torch, trained):
             torch.testing.assert_close(each[name][index][2], alone, rtol=1e-4, atol=1e-5)
             assert array.shape == params[name][index].shape
     torch.testing.assert_close(compiled, loss(params, x, label))
+
+
+@pytest.mark.usefixtures("torch")
+def test_the_page_on_pytorch_is_followed(tmp_path, monkeypatch):
+    pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
+    monkeypatch.chdir(tmp_path)
+    prepare(tmp_path / "digits")
+    page = Path(__file__).resolve().parents[2] / "docs" / "pytorch.md"
+    code = re.findall("^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+    names: dict[str, object] = {}
+
+    exec("\n".join(code), names)
+
+    assert names["each"]["conv1"][0].shape == (4, 16, 1, 5, 5)

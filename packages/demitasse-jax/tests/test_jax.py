@@ -1,6 +1,7 @@
 """Nets in JAX: jit, grad and vmap of a net's function, and training without a solver."""
 
 import os
+import re
 from functools import partial
 from pathlib import Path
 
@@ -249,3 +250,16 @@ def test_float64_is_refused_without_the_setting():
 
     assert caught.value.code == ErrorCode.UNSUPPORTED
     assert "jax_enable_x64" in str(caught.value)
+
+
+def test_the_page_on_jax_is_followed(tmp_path, monkeypatch):
+    pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
+    monkeypatch.chdir(tmp_path)
+    prepare(tmp_path / "digits")
+    page = Path(__file__).resolve().parents[3] / "docs" / "jax.md"
+    code = re.findall("^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+    names: dict[str, object] = {}
+
+    exec("\n".join(code), names)
+
+    assert names["each"]["conv1"][0].shape == (4, 16, 1, 5, 5)
