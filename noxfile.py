@@ -113,11 +113,11 @@ def tests_torch(session: nox.Session) -> None:
     pytest(session, "tests/backends/test_torch.py")
 
 
-def _package(session: nox.Session, name: str, device: str, **env: str) -> None:
+def _package(session: nox.Session, name: str, device: str, *, extra: str = "", **env: str) -> None:
     """Run the conformance tests, recorded layers, nets and solvers, and a package's own tests."""
     install(session, "test")
     folder = f"packages/demitasse-{name}"
-    session.install("-e", folder)
+    session.install("-e", f"{folder}[{extra}]" if extra else folder)
     conformance = ("python", "-m", "demitasse.testing.conformance", f"--device={device}")
     session.run(*conformance, env=env)
     for file in ("layers/test_recorded_cases", "net/test_recorded_nets",
@@ -137,6 +137,12 @@ def jax(session: nox.Session) -> None:
 def mlx(session: nox.Session) -> None:
     """Test packages/demitasse-mlx on MLX's CPU device (minutes)."""
     _package(session, "mlx", "mlx:cpu")
+
+
+@nox.session(default=False)
+def dpnp(session: nox.Session) -> None:
+    """Test packages/demitasse-dpnp on SYCL's CPU device (minutes; gigabytes to install)."""
+    _package(session, "dpnp", "dpnp:cpu", extra="cpu")
 
 
 @nox.session

@@ -197,7 +197,7 @@ def module_of(function: Any) -> Any:
     base: Any = torch.nn.Module
 
     class NetModule(base):  # type: ignore[misc]
-        """A net of Demitasse: its parameters, its running averages, and its passes."""
+        """A net of Demitasse as a module: parameters, running averages and passes."""
 
         def __init__(self) -> None:
             super().__init__()

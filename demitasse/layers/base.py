@@ -254,7 +254,10 @@ class Layer(Arrays):
         return ()
 
     def all_state_blobs(self) -> Sequence[Blob]:
-        """Return ``state_blobs``, and add those that the first pass would add."""
+        """Return all running averages and hidden states, also where passes only read them.
+
+        Hidden states are added as by the first pass.
+        """
         return self.state_blobs()
 
     @property

@@ -116,6 +116,9 @@ class BatchNorm(Layer):
     def state_blobs(self) -> Blobs:
         return () if self.use_global_stats else self.blobs[:3]
 
+    def all_state_blobs(self) -> Blobs:
+        return self.blobs[:3]
+
     @property
     def has_state(self) -> bool:
         return not self.use_global_stats

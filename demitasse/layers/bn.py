@@ -178,6 +178,9 @@ class BN(Layer):
     def state_blobs(self) -> Blobs:
         return self.blobs[2:] if self.by_batch else ()
 
+    def all_state_blobs(self) -> Blobs:
+        return self.blobs[2:]
+
     @property
     def has_state(self) -> bool:
         return self.by_batch

@@ -16,6 +16,7 @@ from demitasse.blob import Blob
 from demitasse.core.device import Device
 from demitasse.errors import DemitasseError, ErrorCode, NetError, ShapeError
 from demitasse.io.proto import LayerParameter, NetParameter
+from demitasse.plan import LayerBinding
 
 if TYPE_CHECKING:
     from demitasse.net.net import Net
@@ -193,7 +194,7 @@ class NetFunction:
             }
 
     def _counterparts(self, tree: Mapping[str, Sequence[Blob]]) -> list[Blob]:
-        """Return the blobs of the net that stand for blobs of the function."""
+        """Return the blobs of the original net for blobs of the function."""
         found = []
         for name, blobs in tree.items():
             mine, theirs = self._net.layer_by_name(name), self._origin.layer_by_name(name)
@@ -324,23 +325,16 @@ class _Call:
 
 
 @contextmanager
-def _located(binding: Any, doing: str) -> Iterator[None]:
-    """Name the layer in errors, and refuse a layer that a library cannot trace."""
+def _located(binding: LayerBinding, doing: str) -> Iterator[None]:
+    """Name the layer in errors: as the place of ours, in a note of those of a library."""
+    place = f"{binding.label}, {doing}"
     try:
         yield
     except DemitasseError as error:
-        place = f"{binding.label}, {doing}"
         raise error.at(place) from error.__cause__
     except Exception as error:
-        library = type(error).__module__.partition(".")[0]
-        if library in {"builtins", "numpy"}:
-            raise
-        message = (
-            f"{binding.label} cannot be traced by {library}, since its {doing} depends on values: "
-            f"{error}"
-        )
-        fault = NetError(message, code=ErrorCode.UNSUPPORTED, layer=binding.layer.name)
-        raise fault from error
+        error.add_note(place)
+        raise
 
 
 def _declare_inputs(message: NetParameter, net: Net) -> None:

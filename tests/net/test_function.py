@@ -67,9 +67,10 @@ def test_a_function_computes_what_its_net_computes(backend, phase):
     assert function.outputs == list(outputs) == ["accuracy", "loss"]
     for name in want:
         np.testing.assert_allclose(on_host(backend, outputs[name]), want[name], rtol=1e-5)
-    for array, blob in zip(new.get("bn", ()), net.params["bn"], strict=False):
+    for array, blob in zip(new["bn"], net.params["bn"], strict=True):
         np.testing.assert_allclose(on_host(backend, array), blob.data, rtol=1e-5, atol=1e-6)
-    assert [*new] == (["bn"] if phase == "TRAIN" else [])
+    assert [*new] == ["bn"]
+    assert [*function.params] == ["conv", "ip"]
 
 
 def test_calls_leave_nothing_behind(backend):
