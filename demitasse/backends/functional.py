@@ -28,7 +28,7 @@ class FunctionalBackend(Backend):
     records_arrays = False
     lowerings: ClassVar[Lowerings] = {}
     storages = ("float",)
-    engine = updates = recorder = connector = None
+    updates = recorder = connector = None
     joins_in_place = False
     view = Backend.view
 
