@@ -6,6 +6,7 @@ host. The layers of a net then compute a pure function of arrays, which JAX and 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 from typing import Any, ClassVar
 
@@ -61,6 +62,8 @@ class FunctionalBackend(Backend):
         if passes is None:
             message = "the layer draws random numbers; pass key=..., the number of the pass"
             raise NetError(message, code=ErrorCode.MISSING, field="key")
+        with suppress(TypeError):  # JAX's refusal of a number that is traced
+            passes = int(passes)
         return super().random_bits(seed, stream, passes, count, first)
 
     def _copy(self, array: Array, values: Any) -> Array:

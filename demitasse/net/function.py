@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from demitasse.backends.arrays import Array
@@ -153,7 +154,7 @@ class NetFunction:
             message = f"got inputs {', '.join(given) or 'none'}, expected {', '.join(self.inputs)}"
             raise NetError(message, code=ErrorCode.UNKNOWN, got=list(given))
         xp, dtype = self._backend.xp, self._backend.dtype(self._net.dtype)
-        present = self.state if state is None else state
+        present = self.state if state is None and self._state else state or {}
         arrays = [
             *self._flatten(params, self._params),
             *self._flatten(present, self._state),
@@ -162,8 +163,10 @@ class NetFunction:
         holds = self._backend.holds
         arrays = [array if holds(array) else xp.asarray(array) for array in arrays]
         arrays = [xp.astype(array, dtype, copy=False) for array in arrays]
-        traced = hasattr(key, "shape")
-        results = self._run(None, *arrays, key) if traced else self._run(key, *arrays)
+        if key is None or isinstance(key, Integral):
+            results = self._run(None if key is None else int(key), *arrays)
+        else:  # an array, which may be traced
+            results = self._run(None, *arrays, key)
         outputs = dict(zip(self.outputs, results, strict=False))
         if state is None:
             return outputs

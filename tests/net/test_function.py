@@ -94,9 +94,11 @@ def test_keys_choose_the_random_numbers():
     function = net_of("numpy").as_function()
     given = inputs()
 
-    losses = [float(function(function.params, given, key=key)["loss"]) for key in (1, 2, 1)]
+    keys = (1, 2, 1, np.int64(1), np.array(1))
+    losses = [float(function(function.params, given, key=key)["loss"]) for key in keys]
 
-    assert losses[0] == losses[2] != losses[1]
+    assert losses[0] != losses[1]
+    assert losses[2:] == losses[:1] * 3
 
 
 def test_any_number_of_items_is_taken():
