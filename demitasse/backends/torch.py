@@ -202,7 +202,7 @@ def module_of(function: Any) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.function, self.passes = function, 0
-            self.layers = torch.nn.ModuleDict()
+            self.layers, self._keys = torch.nn.ModuleDict(), dict[str, str]()
             for name, arrays in function.params.items():
                 for index, array in enumerate(arrays):
                     self._layer(name).register_parameter(_names(index), torch.nn.Parameter(array))
@@ -212,12 +212,13 @@ def module_of(function: Any) -> Any:
             self.train(function.phase == "TRAIN")
 
         def _layer(self, name: str) -> Any:
-            key = name.replace(".", "_")
-            if hasattr(torch.nn.ModuleDict, key):  # a name that PyTorch refuses
-                key += "_"
-            if key not in self.layers:
+            if name not in self._keys:
+                key = name.replace(".", "_")
+                while key in self.layers or hasattr(torch.nn.ModuleDict, key):
+                    key += "_"  # a name that PyTorch refuses, or that another layer has
                 self.layers[key] = torch.nn.Module()
-            return self.layers[key]
+                self._keys[name] = key
+            return self.layers[self._keys[name]]
 
         def forward(self, *inputs: Any, **named: Any) -> Any:
             """Return the only output, or the outputs by name; arrays are the net's inputs."""

@@ -199,6 +199,22 @@ def test_a_module_has_the_gradients_of_its_net(torch, trained):
         np.testing.assert_allclose(buffer.numpy(), blob.data, rtol=1e-6)
 
 
+def test_layers_whose_names_differ_by_a_dot_have_parameters_of_their_own(torch):
+    text = "".join(
+        f'layer {{ name: "{name}" type: "InnerProduct" bottom: "{bottom}" top: "{name}" '
+        f'inner_product_param {{ num_output: {count} weight_filler {{ type: "msra" }} }} }}\n'
+        for name, bottom, count in (("ip_1", "x", 4), ("ip.1", "ip_1", 3))
+    )
+    net = Net('layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 5 } } }'
+              + text, "TEST", seed=1)  # fmt: skip
+    x = np.ones((2, 5), np.float32)
+
+    module = net.as_torch_module()
+
+    assert [tuple(p.shape) for p in module.parameters()] == [(4, 5), (4,), (3, 4), (3,)]
+    np.testing.assert_allclose(module(torch.from_numpy(x)).detach(), net(x), rtol=1e-5)
+
+
 def test_gradients_pass_a_module_on_both_sides(torch, trained):
     _, module, x, label = trained
     before = torch.nn.Linear(8, 8)
