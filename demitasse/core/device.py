@@ -15,7 +15,6 @@ from functools import cache
 
 from demitasse.backends import backend_class, backend_names, canonical_name, devices_of
 from demitasse.backends.base import Backend
-from demitasse.backends.functional import functional_class
 from demitasse.core.config import settings
 from demitasse.core.host import host_memory
 from demitasse.core.memory_info import HOST, MemoryInfo, ledger
@@ -91,6 +90,8 @@ class Device:
 
     def functional(self) -> Device:
         """Return this device for pure functions: memories replace their arrays, no Step runs."""
+        from demitasse.backends.functional import functional_class
+
         name = f"{self.name} (function)"
         if name not in self._known:
             device = object.__new__(Device)

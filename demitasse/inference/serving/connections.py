@@ -229,6 +229,9 @@ class _Exchange:
             fields.append((b"connection", b"close"))
         lines = [b"HTTP/1.1 %d %b" % (status, PHRASES[status])]
         lines += [b"%b: %b" % one for one in fields]
+        if any(b"\r" in line or b"\n" in line for line in lines):  # it would begin another
+            text = "a header field of the response has a line break"
+            raise ValueError(text)
         return b"\r\n".join([*lines, b"", b""])
 
 

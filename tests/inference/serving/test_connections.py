@@ -64,6 +64,24 @@ def test_who_does_not_end_the_headers_is_cut_off(begun):
     assert asyncio.run(client()) == b""
 
 
+def test_a_header_field_with_a_line_break_is_not_sent():
+    async def app(scope, receive, send):
+        fields = [(b"content-length", b"0"), (b"x-name", b"a\r\nset-cookie: b")]
+        await send({"type": "http.response.start", "status": 200, "headers": fields})
+        await send({"type": "http.response.body"})
+
+    async def client():
+        async with connected(app, timeout=1.0) as (reader, writer):
+            writer.write(REQUEST)
+
+            return await reader.read()
+
+    answer = asyncio.run(client())
+
+    assert answer.startswith(b"HTTP/1.1 500 ")
+    assert b"set-cookie" not in answer
+
+
 def test_so_is_who_has_been_answered_before():
     async def client():
         async with connected(Answering(3), timeout=0.1) as (reader, writer):
