@@ -17,7 +17,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
-from demitasse.backends.kernels.language.compiler import processor_name
+from demitasse.backends.kernels.language.target import processor_name
 from demitasse.benchmark.case import Case, with_batch
 from demitasse.benchmark.peers import PEERS, PeerCase
 from demitasse.core.deprecated import renamed_arguments

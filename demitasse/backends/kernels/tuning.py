@@ -43,7 +43,7 @@ class Tuning:
     """Target processor of the kernels, and rules for their choice.
 
     Attributes:
-        width: Floats of a vector, 8 or 16; 0 if no kernel can be compiled.
+        width: Floats of a vector, 4, 8 or 16; 0 if no kernel can be compiled.
         threads: Threads of a convolution.
         winograd: Choice of Winograd's convolution.
         direct: Choice of direct convolution of few input channels.
@@ -101,7 +101,7 @@ class Tuning:
     @property
     def instructions(self) -> str:
         """Name of the processor's instructions for vectors of this width."""
-        return "avx512" if self.width > 8 else "avx2"
+        return {4: "neon", 16: "avx512"}.get(self.width, "avx2")
 
     def require(self, lowering: str) -> None:
         """Decline a lowering that is switched off.

@@ -1,5 +1,6 @@
 """Kernels linked without LLVM: the same results, and nothing of LLVM in the process."""
 
+import ctypes
 import struct
 import subprocess
 import sys
@@ -9,14 +10,14 @@ import numpy as np
 import pytest
 
 from demitasse.backends.kernels import language as jit
-from demitasse.backends.kernels.language import command_queue, compiler, team
+from demitasse.backends.kernels.language import command_queue, compiler, linker, target, team
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.linker import NotLinkableError, link
 
 pytestmark = [
     pytest.mark.skipif(not jit.status().ready, reason=str(jit.status())),
     pytest.mark.skipif(
-        compiler.processor_features() is None, reason="modules are linked here on Linux alone"
+        target.processor_features() is None, reason="modules are linked here on Linux alone"
     ),
 ]
 
@@ -74,7 +75,7 @@ def test_what_cannot_be_linked_is_left_to_llvm(code, monkeypatch):
     [
         pytest.param(lambda code: b"", id="empty"),
         pytest.param(lambda code: b"MZ" + code[2:], id="another system's"),
-        pytest.param(lambda code: code[:18] + b"\xb7" + code[19:], id="another processor's"),
+        pytest.param(lambda code: code[:18] + b"\x08" + code[19:], id="another processor's"),
         pytest.param(lambda code: code[: len(code) // 2], id="cut short"),
         pytest.param(without_symbols, id="no symbols"),
     ],
@@ -82,6 +83,58 @@ def test_what_cannot_be_linked_is_left_to_llvm(code, monkeypatch):
 def test_what_is_no_such_file_is_not_linked(code, change):
     with pytest.raises(NotLinkableError):
         link(change(code), [NAME], team.functions())
+
+
+FAR = 0x7FFF_1234_5678
+NEON_MODULE = """
+@numbers = internal constant [2 x i64] [i64 3, i64 5]
+@pointer = internal constant ptr @numbers
+declare void @far()
+define i64 @linked(i64 %i) {
+  call void @far()
+  %at = load volatile ptr, ptr @pointer
+  %there = getelementptr i64, ptr @numbers, i64 %i
+  %value = load i64, ptr %there
+  %where = ptrtoint ptr %at to i64
+  %sum = add i64 %value, %where
+  ret i64 %sum
+}
+"""
+
+
+def words_at(address, count):
+    return [ctypes.c_uint32.from_address(address + 4 * i).value for i in range(count)]
+
+
+def test_addresses_are_filled_into_instructions_of_aarch64(monkeypatch):
+    from llvmlite import binding
+
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    machine = binding.Target.from_triple("aarch64-unknown-linux-gnu").create_target_machine(
+        cpu="neoverse-n1", opt=2, jit=True
+    )
+    code = machine.emit_object(binding.parse_assembly(NEON_MODULE))
+    monkeypatch.setattr(linker, "architecture", lambda: "aarch64")
+    monkeypatch.setattr(linker, "is_x86", lambda: False)
+
+    start = link(code, [NAME], {"far": FAR})[NAME]
+
+    words = words_at(start, 40)
+    [call] = (i for i, word in enumerate(words) if word >> 26 == 0b100101)  # bl
+    distance = (words[call] & 0x3FFFFFF ^ 0x2000000) - 0x2000000
+    stub = start + 4 * (call + distance)
+    assert words_at(stub, 2) == [0x58000050, 0xD61F0200]  # ldr x16, .+8; br x16
+    assert ctypes.c_uint64.from_address(stub + 8).value == FAR
+    filled = {}
+    for word in words[: words.index(0xD65F03C0)]:  # ret
+        if word >> 23 in (0b110100101, 0b111100101):  # movz, movk of 64 bits
+            register, shift = word & 31, 16 * (word >> 21 & 3)
+            before = filled.get(register, 0) if word >> 29 & 1 else 0
+            filled[register] = before | (word >> 5 & 0xFFFF) << shift
+    kept = {ctypes.c_uint64.from_address(at).value: at for at in filled.values()}
+    [numbers] = (at for value, at in kept.items() if value == 3)
+    assert numbers in kept  # the pointer to them
 
 
 def test_a_kernel_that_is_not_in_the_module_is_not_found(code):
@@ -134,6 +187,9 @@ print("llvmlite.binding" in sys.modules)
 """
 
 
+@pytest.mark.skipif(
+    target.processor_signature() is None, reason="an emulator; LLVM alone can name its processor"
+)
 def test_a_process_whose_kernels_are_kept_loads_no_llvm(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 

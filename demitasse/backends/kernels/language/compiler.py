@@ -1,6 +1,6 @@
 """Compile modules for this machine's processor, and keep the result on the disk.
 
-A cached file's name is a digest of the module's cache key, LLVM's version and the processor.
+A cached file's name is a digest of the module's cache key, LLVM's version and the target.
 Without write access to the folder, nothing is cached. Cached code is linked without LLVM if
 possible: a process that compiles nothing neither loads LLVM's library nor writes the module's text.
 Python takes longer to write a module than to load LLVM's library.
@@ -25,6 +25,13 @@ import numpy as np
 from demitasse.backends.kernel_cache import read_code, write_code
 from demitasse.backends.kernels.language import team
 from demitasse.backends.kernels.language.linker import NotLinkableError, link
+from demitasse.backends.kernels.language.target import (
+    ARCHITECTURES,
+    architecture,
+    processor_features,
+    processor_name,
+    processor_signature,
+)
 from demitasse.core.config import settings
 from demitasse.core.hashing import digest
 
@@ -32,12 +39,6 @@ _lock = threading.RLock()
 _known: dict[str, dict[str, int]] = {}
 
 LEVEL = 2
-
-MACHINES = ("x86_64", "amd64")
-"""Names of x86 with 64 bits: kernels are made for it, and oneDNN's codes name its instructions."""
-
-NEEDED = ("avx2", "fma")
-"""Without these, a kernel's multiplications and additions would be calls of a function."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,11 @@ def _llvm() -> Any:
 
 @cache
 def _probed() -> Status:
-    machine = platform.machine()
-    if machine.lower() not in MACHINES:
-        return Status(False, reason=f"kernels are made for {', '.join(MACHINES)}, not {machine}")
+    machine = architecture()
+    if not machine:
+        known = ", ".join(ARCHITECTURES)
+        reason = f"kernels are made for {known} (aarch64 on Linux), not {platform.machine()}"
+        return Status(False, reason=reason)
     has = processor_features()
     try:
         if find_spec("llvmlite") is None:
@@ -93,7 +96,7 @@ def _probed() -> Status:
         import llvmlite
     except (ImportError, OSError) as error:  # the package, or the library in it
         return Status(False, reason=f"llvmlite is not here ({error})")
-    lacking = [name for name in NEEDED if name not in has]
+    lacking = [name for name in ARCHITECTURES[machine].needed if name not in has]
     if lacking:
         return Status(False, reason=f"the processor has no {', '.join(lacking)}")
     return Status(True, llvmlite.__version__)
@@ -185,9 +188,8 @@ def _dump(name: str, text: str) -> None:
 
 
 def _features() -> str:
-    # vectors of 512 bits stay whole where there are registers for them
-    features: str = _llvm().get_host_cpu_features().flatten() + ",-prefer-256-bit"
-    return features
+    known = _llvm().get_host_cpu_features().flatten(), ARCHITECTURES[architecture()].features
+    return ",".join(filter(None, known))
 
 
 def _machine() -> Any:
@@ -217,8 +219,8 @@ def _linked(code: bytes, exports: tuple[str, ...]) -> dict[str, int]:
 
 def _digest(key: str) -> str:
     """Return the cache's digest of a key, this version of LLVM, and this processor."""
-    machine = _processor_signature() or (_llvm().get_host_cpu_name(), _features())
-    made = (key, status().version, machine, LEVEL)
+    machine = processor_signature() or (_llvm().get_host_cpu_name(), _features())
+    made = (key, status().version, architecture(), machine, LEVEL)
     return digest(repr(made).encode())
 
 
@@ -307,41 +309,3 @@ def _parts(value: object) -> Iterator[FunctionType]:
         yield value
         for cell in value.__closure__ or ():
             yield from _parts(cell.cell_contents)
-
-
-CPUINFO = Path("/proc/cpuinfo")
-CODE_FIELDS = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
-"""Fields that decide which code LLVM generates for a processor."""
-
-
-@cache
-def _processor_fields() -> dict[str, str]:
-    """Return Linux's fields of the first processor; {} on other systems."""
-    found: dict[str, str] = {}
-    try:
-        with CPUINFO.open(encoding="utf-8", errors="replace") as file:
-            for line in file:
-                name, colon, value = line.partition(":")
-                if not colon:  # the end of the first processor
-                    break
-                found[name.strip()] = value.strip()
-    except OSError:
-        pass
-    return found if "flags" in found else {}
-
-
-def processor_features() -> frozenset[str] | None:
-    """Return the names of the processor's instruction sets; None if unknown."""
-    fields = _processor_fields()
-    return frozenset(fields["flags"].split()) if fields else None
-
-
-def processor_name() -> str:
-    """Return the processor's name; "" if unknown."""
-    return _processor_fields().get("model name", "")
-
-
-def _processor_signature() -> tuple[str, ...] | None:
-    """Return the fields that identify this processor; None if unknown."""
-    fields = _processor_fields()
-    return tuple(fields.get(name, "") for name in CODE_FIELDS) if fields else None

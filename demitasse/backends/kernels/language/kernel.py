@@ -8,6 +8,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from demitasse.backends.kernels.language.target import is_x86
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     HALF,
@@ -174,6 +175,9 @@ class Kernel(Routine):
 
     def fence(self) -> None:
         """Order non-temporal stores before all later stores."""
+        if not is_x86():
+            self._b.fence("seq_cst")
+            return
         kind = ir.FunctionType(ir.VoidType(), [])
         self._b.call(declared(self.module, "llvm.x86.sse.sfence", kind), [])
 

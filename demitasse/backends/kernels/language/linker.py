@@ -3,7 +3,8 @@
 LLVM's JIT target writes every address as 64 bits. Linking therefore copies a module's sections to
 memory and fills in the addresses. LLVM links modules with other relocations or file formats.
 
-Source: System V Application Binary Interface, AMD64 Architecture Processor Supplement.
+Sources: System V Application Binary Interface, AMD64 Architecture Processor Supplement; ELF for the
+Arm 64-bit Architecture (AArch64).
 """
 
 from __future__ import annotations
@@ -15,12 +16,23 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from demitasse.backends.kernels.language.target import ARCHITECTURES, architecture, is_x86
+
 ELF64_LITTLE = b"\x7fELF\x02\x01\x01"
-RELOCATABLE, X86_64 = 1, 62
+RELOCATABLE = 1
 PROGBITS, SYMTAB, RELA, NOBITS = 1, 2, 4, 8
 ALLOCATED = 2
 EH_FRAME = b".eh_frame"  # for exceptions, which kernels do not throw
-ADDRESS64 = 1  # R_X86_64_64: the address of a symbol, plus a number
+ADDRESS64 = (1, 257)  # R_X86_64_64, R_AARCH64_ABS64: the address of a symbol, plus a number
+MOVES = {264: 0, 266: 16, 268: 32, 269: 48}  # R_AARCH64_MOVW_UABS_G0_NC to G3: bits of an address
+CALL = (282, 283)  # R_AARCH64_JUMP26, R_AARCH64_CALL26: words to a symbol, in 26 bits
+REACH = 1 << 27
+"""Bytes to either side that an instruction of AArch64 can call."""
+
+STUB = struct.Struct("<IIQ")
+LOAD_ADDRESS, BRANCH = 0x58000050, 0xD61F0200
+"""Instructions ``ldr x16, .+8`` and ``br x16``; the address follows."""
+
 UNDEFINED, HIGHEST_SECTION = 0, 0xFF00
 READ, WRITE, EXECUTE = 1, 2, 4
 
@@ -82,13 +94,30 @@ def protect(start: int, size: int, rights: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
+def _kinds() -> tuple[int, ...]:
+    """Return the types of relocations that are linked here."""
+    return ADDRESS64[:1] if is_x86() else (ADDRESS64[1], *MOVES, *CALL)
+
+
+def _synchronise_instructions(start: int, size: int) -> None:
+    """Make written code visible to instruction fetches; on x86-64 the processor does.
+
+    Raises:
+        OSError: GCC's runtime library is missing.
+    """
+    if not is_x86():
+        clear = ctypes.CDLL("libgcc_s.so.1").__clear_cache
+        clear(ctypes.c_void_p(start), ctypes.c_void_p(start + size))
+
+
 class _Module:
     def __init__(self, code: bytes) -> None:
         if code[: len(ELF64_LITTLE)] != ELF64_LITTLE:
             message = "no ELF file"
             raise NotLinkableError(message)
-        if struct.unpack_from("<HH", code, 16) != (RELOCATABLE, X86_64):
-            message = "not for x86-64"
+        machine = architecture()
+        if struct.unpack_from("<HH", code, 16) != (RELOCATABLE, ARCHITECTURES[machine].elf):
+            message = f"not for {machine}"
             raise NotLinkableError(message)
         [table] = struct.unpack_from("<Q", code, 40)
         size, count, names = struct.unpack_from("<HHH", code, 58)
@@ -106,7 +135,8 @@ class _Module:
 
     def link(self, exports: Sequence[str], outside: Mapping[str, int]) -> dict[str, int]:
         places, size = self._section_offsets()
-        memory = mmap.mmap(-1, size)
+        stubs = -(-size // STUB.size) * STUB.size
+        memory = mmap.mmap(-1, size if is_x86() else stubs + STUB.size * len(self.symbols))
         base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         for number, place in places.items():
             section = self.sections[number]
@@ -116,9 +146,10 @@ class _Module:
         addresses = [self._address(s, base, places, outside) for s in self.symbols]
         for section in self.sections:
             if section.type == RELA and section.info in places:
-                self._fill(memory, section, places[section.info], addresses)
+                self._fill(memory, base, section, places[section.info], addresses, stubs)
         # no page is ever writable and executable
-        protect(base, size, READ | EXECUTE)
+        protect(base, len(memory), READ | EXECUTE)
+        _synchronise_instructions(base, len(memory))
         # threads may still run there when Python's modules are taken apart
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
         named = {self._text(self.symbol_names, s.name): a
@@ -153,15 +184,40 @@ class _Module:
         return base + places[symbol.section] + symbol.value
 
     def _fill(
-        self, memory: mmap.mmap, table: _Section, place: int, addresses: Sequence[int]
-    ) -> None:
+        self, memory: mmap.mmap, base: int, table: _Section, place: int, addresses: Sequence[int],
+        stubs: int,
+    ) -> None:  # fmt: skip
+        """Fill in the addresses of a section.
+
+        Args:
+            memory: The module's memory.
+            base: Its address.
+            table: Relocations of the section.
+            place: Offset of the section in memory.
+            addresses: Address of each symbol.
+            stubs: Offset in memory of a stub for each symbol: code that jumps there.
+        """
         for start in range(table.offset, table.offset + table.size, RELOCATION.size):
             offset, info, more = RELOCATION.unpack_from(self.code, start)
-            kind, address = info & 0xFFFFFFFF, addresses[info >> 32]
-            if kind != ADDRESS64 or not address:
+            kind, symbol, at = info & 0xFFFFFFFF, info >> 32, place + offset
+            address = (addresses[symbol] + more) & 0xFFFFFFFFFFFFFFFF
+            if not addresses[symbol] or kind not in _kinds():
                 message = f"a relocation of type {kind}"
                 raise NotLinkableError(message)
-            struct.pack_into("<Q", memory, place + offset, (address + more) & 0xFFFFFFFFFFFFFFFF)
+            if kind in ADDRESS64:
+                struct.pack_into("<Q", memory, at, address)
+                continue
+            [instruction] = struct.unpack_from("<I", memory, at)
+            if kind in MOVES:
+                part = address >> MOVES[kind] & 0xFFFF
+                instruction = instruction & ~(0xFFFF << 5) | part << 5
+            else:
+                if not -REACH <= address - base - at < REACH:
+                    stub = stubs + STUB.size * symbol
+                    STUB.pack_into(memory, stub, LOAD_ADDRESS, BRANCH, address)
+                    address = base + stub
+                instruction = instruction & ~0x3FFFFFF | (address - base - at) >> 2 & 0x3FFFFFF
+            struct.pack_into("<I", memory, at, instruction)
 
     def _text(self, table: _Section, start: int) -> bytes:
         first = table.offset + start

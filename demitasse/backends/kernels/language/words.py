@@ -12,6 +12,8 @@ from typing import Any, overload
 
 from llvmlite import ir
 
+from demitasse.backends.kernels.language.target import is_x86
+
 FLOAT, INT, HALF = 4, 8, 2
 """Bytes of a float32, an int64 and an int16."""
 
@@ -222,6 +224,12 @@ def pair_sums(a: IntVector, b: IntVector) -> IntVector:
         Eight integers of 32 bits.
     """
     builder, kind = a.builder, a.llvm.type
+    if not is_x86():
+        wide = ir.VectorType(ir.IntType(32), kind.count)
+        product = builder.mul(builder.zext(a.llvm, wide), builder.zext(b.llvm, wide))
+        products = IntVector(builder, product)
+        even, odd = (products.shuffle(range(first, kind.count, 2)) for first in (0, 1))
+        return even + odd
     wide = ir.VectorType(ir.IntType(32), kind.count // 2)
     function = declared(
         builder.module, "llvm.x86.avx2.pmadd.wd", ir.FunctionType(wide, [kind, kind])

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.kernels.language.compiler import MACHINES
+from demitasse.backends.kernels.language.target import is_x86
 from demitasse.backends.kernels.language.team import runtime_environment
 from demitasse.backends.kernels.team import install
 from demitasse.core.config import settings
@@ -222,7 +222,7 @@ def instruction_set(library: Any) -> int:
 
     There, the library has codes of its own for the same numbers.
     """
-    if platform.machine().lower() not in MACHINES:
+    if not is_x86():
         return 0
     return int(library.dnnl_get_effective_cpu_isa())
 

@@ -1,0 +1,150 @@
+"""Target processor of the kernels: architecture, instruction sets, vector width.
+
+Code that differs between architectures is in this module: names of instructions, numbers of system
+calls, fields of Linux's ``/proc/cpuinfo``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+X86_64, AARCH64 = "x86_64", "aarch64"
+
+
+class Architecture(NamedTuple):
+    """Properties of an architecture.
+
+    Attributes:
+        needed: Instruction sets that kernels need. Without fused multiply-add, a multiplication and
+            addition would be a call of a function.
+        code_fields: Fields of ``/proc/cpuinfo`` that decide which code LLVM generates.
+        features: Extra features for LLVM.
+        elf: Number of the architecture in ELF files.
+    """
+
+    needed: tuple[str, ...]
+    code_fields: tuple[str, ...]
+    features: str
+    elf: int
+
+
+ARCHITECTURES = {
+    X86_64: Architecture(
+        ("avx2", "fma"),
+        ("vendor_id", "cpu family", "model", "model name", "stepping", "flags"),
+        "-prefer-256-bit",  # vectors of 512 bits stay whole where there are registers for them
+        62,
+    ),
+    AARCH64: Architecture(
+        ("asimd",),
+        ("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision",
+         "Features"),
+        "",
+        183,
+    ),
+}  # fmt: skip
+"""Architectures that kernels are compiled for."""
+
+NAMES = {"x86_64": X86_64, "amd64": X86_64}
+if sys.platform == "linux":
+    NAMES["aarch64"] = AARCH64
+"""Architecture by the lower-case name of the machine. For AArch64, kernels have run on Linux."""
+
+
+def architecture() -> str:
+    """Return the name of this machine's architecture; "" if no kernels are compiled for it."""
+    return NAMES.get(platform.machine().lower(), "")
+
+
+def is_x86() -> bool:
+    """Return whether kernels are compiled for x86-64."""
+    return architecture() == X86_64
+
+
+CPUINFO = Path("/proc/cpuinfo")
+AT_HWCAP, ASIMD = 16, 1 << 1
+"""Entry of the auxiliary vector that has the instruction sets; bit of AArch64's vectors."""
+
+
+@cache
+def _processor_fields(machine: str) -> dict[str, str]:
+    """Return Linux's fields of the first processor; {} on other systems.
+
+    Under an emulator, the file describes another architecture. The result is then {}.
+
+    Args:
+        machine: Name of the architecture.
+    """
+    found: dict[str, str] = {}
+    try:
+        with CPUINFO.open(encoding="utf-8", errors="replace") as file:
+            for line in file:
+                name, colon, value = line.partition(":")
+                if not colon:  # the end of the first processor
+                    break
+                found[name.strip()] = value.strip()
+    except OSError:
+        pass
+    known = ARCHITECTURES.get(machine)
+    return found if known and known.code_fields[-1] in found else {}
+
+
+def processor_features() -> frozenset[str] | None:
+    """Return the names of the processor's instruction sets; None if unknown."""
+    machine = architecture()
+    fields = _processor_fields(machine)
+    if fields:
+        return frozenset(fields[ARCHITECTURES[machine].code_fields[-1]].split())
+    if machine == AARCH64:
+        return frozenset(["asimd"] if _hardware_capabilities() & ASIMD else [])
+    return None
+
+
+def _hardware_capabilities() -> int:
+    ask = ctypes.CDLL(None).getauxval
+    ask.argtypes, ask.restype = [ctypes.c_ulong], ctypes.c_ulong
+    return int(ask(AT_HWCAP))
+
+
+def processor_name() -> str:
+    """Return the processor's name; "" if unknown."""
+    return _processor_fields(architecture()).get("model name", "")
+
+
+def processor_signature() -> tuple[str, ...] | None:
+    """Return the fields that identify this processor; None if unknown."""
+    machine = architecture()
+    fields = _processor_fields(machine)
+    if not fields:
+        return None
+    return tuple(fields.get(name, "") for name in ARCHITECTURES[machine].code_fields)
+
+
+AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
+"""Instruction sets of vectors of 16 floats, as oneDNN requires them."""
+
+MOST = "ONEDNN_MAX_CPU_ISA"
+"""Environment variable of oneDNN: the name of the widest instruction set that may be used."""
+
+NARROWER = {"SSE41": 0, "AVX": 0, "AVX2": 8}
+"""Floats of a vector up to an instruction set, for the first part of its name."""
+
+
+def vector_width() -> int:
+    """Return the floats of a vector on this processor; 0 if no kernel can be compiled.
+
+    On x86-64, oneDNN's environment variable limits the width with and without the library.
+    """
+    has, machine = processor_features() or frozenset(), architecture()
+    if not machine or not has.issuperset(ARCHITECTURES[machine].needed):
+        return 0
+    if machine == AARCH64:
+        return 4
+    wide = 16 if has >= AVX512 else 8
+    return min(wide, NARROWER.get(os.environ.get(MOST, "").upper().partition("_")[0], wide))
