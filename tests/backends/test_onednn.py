@@ -12,7 +12,7 @@ from nets import NETS
 from zeros import fill_with_zeros
 
 from demitasse import Net
-from demitasse.backends.onednn import status
+from demitasse.backends.onednn import kernels_alone, status
 from demitasse.blob import Blob
 from demitasse.core.config import settings
 from demitasse.core.device import Device
@@ -84,15 +84,17 @@ def test_importing_demitasse_does_not_load_the_library():
     assert done.stdout.strip() == "False", done.stderr
 
 
-def test_without_the_library_the_cpu_is_plain_numpy():
+@pytest.mark.parametrize("jit", ["0", "1"])
+def test_without_library_and_kernels_the_cpu_is_plain_numpy(jit):
     code = (
         "from demitasse.core.device import Device; from demitasse.backends.onednn import status; "
         "print(Device('cpu').backend.name, status().loaded, status())"
     )
 
-    done = run(code, DEMITASSE_ONEDNN_LIBRARY="none")
+    done = run(code, DEMITASSE_ONEDNN_LIBRARY="none", DEMITASSE_JIT=jit)
 
-    assert done.stdout.split()[:2] == ["numpy", "False"], done.stderr
+    alone = jit == "1" and kernels_alone()
+    assert done.stdout.split()[:2] == ["kernels" if alone else "numpy", "False"], done.stderr
     assert "not used" in done.stdout
 
 

@@ -4,6 +4,7 @@ import ctypes
 import logging
 import sys
 import sysconfig
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -86,11 +87,6 @@ def nowhere(monkeypatch):
     ("system", "machine", "command"),
     [
         ("Linux", "x86_64", "python -m pip install onednn-cpu-gomp"),
-        (
-            "Linux",
-            "aarch64",
-            "conda install -c conda-forge onednn-cpu-omp; or Debian's package libdnnl3.6",
-        ),
         ("Darwin", "arm64", "conda install -c conda-forge onednn-cpu-omp"),
         ("Darwin", "x86_64", "python -m pip install onednn-cpu-iomp"),
         ("Windows", "AMD64", "python -m pip install onednn-cpu-vcomp"),
@@ -109,6 +105,30 @@ def test_what_to_install_is_said(environment, nowhere, monkeypatch, system, mach
     assert status.advice == command
     assert status.slow.startswith("slow path: ")
     assert status.slow.endswith(command)
+
+
+def test_on_aarch64_linux_a_library_is_looked_for_where_a_setting_says(environment, monkeypatch):
+    monkeypatch.setattr(library, "architecture", lambda: library.AARCH64)
+
+    with settings.override(onednn_library=""):
+        found, status = library._load_first.__wrapped__()
+    with settings.override(onednn_library="/opt/own/libdnnl.so.3"):
+        named = list(library._candidate_files())
+
+    assert found is None
+    assert status.reason == library.REFERENCE_CODE
+    assert not status.advice
+    assert named == ["/opt/own/libdnnl.so.3"]
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["kernels and numpy", "numpy"])
+def test_the_slow_path_is_reported_once_there_is_something_to_install(monkeypatch, alone):
+    monkeypatch.setattr(library, "kernels_alone", lambda: alone)
+
+    missing = onednn.Status(False, reason="it is nowhere")
+
+    assert bool(missing.slow) is not alone
+    assert ("kernels of its own" in replace(missing, advice="pip").slow) is alone
 
 
 def test_a_library_without_openmp_is_not_installed_once_more(environment, monkeypatch):
@@ -161,16 +181,18 @@ def test_codes_of_instruction_sets_are_those_of_x86(machine, code, monkeypatch):
     assert library.instruction_set(loaded) == code
 
 
-def test_without_it_the_device_is_numpy_s_and_says_so_once(monkeypatch, caplog):
+@pytest.mark.parametrize("alone", [True, False], ids=["kernels and numpy", "numpy"])
+def test_without_it_the_device_is_another_and_says_so_once(monkeypatch, caplog, alone):
     status = onednn.Status(False, reason="not there", advice="install it")
     monkeypatch.setattr(onednn, "load", lambda: None)
+    monkeypatch.setattr(onednn, "kernels_alone", lambda: alone)
     monkeypatch.setattr(onednn, "status", lambda: status)
     onednn._tell_slow.cache_clear()
 
     with caplog.at_level(logging.WARNING):
         kinds = [onednn.cpu_backend() for _ in range(2)]
 
-    assert {kind.name for kind in kinds} == {Device("numpy").backend.name}
+    assert {kind.name for kind in kinds} == {"kernels" if alone else Device("numpy").backend.name}
     [line] = caplog.messages
     assert line.startswith("slow path: ")
     assert "install it" in line

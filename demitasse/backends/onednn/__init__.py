@@ -1,7 +1,8 @@
 """oneDNN on the CPU: prepared primitives over the layouts they choose themselves.
 
-``Device("cpu")`` uses this backend where the library is found, and plain numpy where it is not;
-:func:`status` says which and why. Importing this loads nothing; asking for the device does.
+``Device("cpu")`` uses this backend if the library is found. Without the library, the device uses
+the kernels of the package and numpy; without llvmlite, numpy alone. :func:`status` says which and
+why. Importing this loads nothing; asking for the device does.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 from functools import cache
 
 from demitasse.backends.base import Backend
-from demitasse.backends.onednn.library.library import Status, load, status
+from demitasse.backends.onednn.library.library import Status, kernels_alone, load, status
 from demitasse.core.log import get_logger
 
-__all__ = ["Status", "cpu_backend", "status"]
+__all__ = ["Status", "cpu_backend", "kernels_alone", "status"]
 
 
 @cache
@@ -24,11 +25,15 @@ def _tell_slow(found: Status) -> None:
 
 def cpu_backend() -> type[Backend]:
     """Return the backend of ``Device("cpu")``."""
-    if load() is None:
-        from demitasse.backends.numpy.backend import NumpyBackend
+    if load() is not None:
+        from demitasse.backends.onednn.backend import OnednnBackend
 
-        _tell_slow(status())
-        return NumpyBackend
-    from demitasse.backends.onednn.backend import OnednnBackend
+        return OnednnBackend
+    _tell_slow(status())
+    if kernels_alone():
+        from demitasse.backends.onednn.backend import KernelsBackend
 
-    return OnednnBackend
+        return KernelsBackend
+    from demitasse.backends.numpy.backend import NumpyBackend
+
+    return NumpyBackend

@@ -286,7 +286,7 @@ class Call:
     ) -> None:
         uses = [(argument.role, argument.descriptor) for argument in arguments]
         uses += [(role, descriptor) for role, descriptor, _ in fixed]
-        self.primitive = Primitive(engine.stream, description, uses)
+        self.primitive = description.primitive(engine.stream, uses)
         self.arguments = tuple(arguments)
         self._cleaned = [argument for argument in arguments if argument.cleans_up]
         for argument in arguments:

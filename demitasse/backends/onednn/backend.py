@@ -35,7 +35,7 @@ class OnednnBackend(NumpyBackend):
     lowerings: ClassVar[Lowerings] = LOWERINGS
     # after a product OpenBLAS's workers keep spinning for a while: beside OpenMP's threads they
     # cost a factor of 2 for large operations and of 100 for small ones
-    blas_threads = 1
+    blas_threads: ClassVar[int | None] = 1
 
     @classmethod
     def devices(cls) -> list[str]:
@@ -61,7 +61,8 @@ class OnednnBackend(NumpyBackend):
         return threading.get_ident(), settings.changes, self.engine.grown
 
     def after_first_run(self) -> None:
-        library.drop_code_pages(self.engine.library.dnnl_version)
+        if self.engine.library is not None:
+            library.drop_code_pages(self.engine.library.dnnl_version)
 
     def environment(self) -> dict[str, str]:
         found, made = library.status(), kernels.status()
@@ -69,7 +70,7 @@ class OnednnBackend(NumpyBackend):
             **super().environment(),
             "threads": str(wanted()),
             "oneDNN": found.version if found.loaded else "not used",
-            "instruction set": found.instruction_set or "none",
+            "instruction set": found.instruction_set or self.engine.tuning.instructions,
             "kernels": str(made),
             "winograd": str(settings.get("winograd")),
         }
@@ -119,3 +120,10 @@ class OnednnBackend(NumpyBackend):
 
         self.engine.tuning.require("gradient_sum")
         return GradientSumStep(self.engine, steps)
+
+
+class KernelsBackend(OnednnBackend):
+    """The same without oneDNN's library: kernels of our own, and numpy for all other layers."""
+
+    name = "kernels"
+    blas_threads = None

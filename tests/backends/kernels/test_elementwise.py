@@ -176,6 +176,7 @@ def test_slopes_at_kinks_and_of_nan(width):
         "abs_slope": [0, 0, -2, 2, np.nan],
         "clip_slope": [2, 2, 2, 2, 0],
         "inside_slope": [2, 2, 0, 0, 0],
+        "relu_slope": [0.5, 0.5, 0.5, 2, 0],
     }.items():
         np.testing.assert_array_equal(run(function, [x.copy(), dy], width, 1), want, function)
 

@@ -23,7 +23,6 @@ from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.constants import Normalization as NormFlags
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
-from demitasse.backends.onednn.library.primitive import Primitive
 from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined, Operand, Operands
 
@@ -318,7 +317,7 @@ class PlaneCall(KernelCall):
         y = engine.plain((pixels, window))
         found = engine.describe("matmul", x, w, None, y.handle, engine.attributes)
         uses = (Arg.SRC, x), (Arg.WEIGHTS, w), (Arg.DST, y.handle)
-        self._product = Primitive(engine.stream, found, uses)
+        self._product = found.primitive(engine.stream, uses)
         from demitasse.backends.kernels.col2im import Col2Im
 
         self._kernel = Col2Im((1, *bottom), (1, *top, 1), op.kernel, op.stride, op.pad, tuning)

@@ -43,6 +43,7 @@ class PointwiseKernels(ConvKernels):
         x, y = (images_of(argument.layout) for argument in (operands.source, operands.target))
         in_part = channel_slice is not None and not channel_slice.is_whole
         gains = in_part or (operands.then.limited and limits_pay(self.parts))
+        gains = gains or self.engine.library is None
         if not gains or x is None or y is None or pool:
             return None  # the library's own code is good
         if not (x.is_rows and y.is_rows):

@@ -20,7 +20,7 @@ from demitasse.backends.regions import Bins
 from demitasse.backends.step import Declined
 
 if TYPE_CHECKING:
-    from demitasse.backends.kernels.elementwise import Elementwise
+    from demitasse.backends.kernels.elementwise import AddReluScatter, Elementwise
     from demitasse.backends.kernels.l2_normalize import L2Normalize
     from demitasse.backends.kernels.lrn import Response
     from demitasse.backends.kernels.resize import Interpolation
@@ -56,6 +56,28 @@ def elementwise_call(
 
     kernel = Elementwise(function, numbers, targets[0].layout.size, tuning)
     return ElementwiseCall(engine, kernel, sources, targets)
+
+
+def sum_call(engine: Engine, sources: Sequence[InputArg], target: OutputArg) -> SumCall:
+    """Return what adds arrays, from first to last.
+
+    Args:
+        engine: The engine.
+        sources: What is read, up to four arrays.
+        target: What is written, in the same layout.
+
+    Raises:
+        Declined: There are more arrays, gaps between elements, or no kernels.
+    """
+    from demitasse.backends.kernels.elementwise import MOST, AddReluScatter, Rows
+
+    tuning, layout = engine.tuning.as_set(wanted()), target.layout
+    if not tuning.width or layout.channel_slice is not None or len(sources) > MOST:
+        message = f"a sum of {len(sources)}; our kernel adds up to {MOST} whole arrays"
+        raise Declined(message)
+    rows = Rows.all_of(layout.size)
+    kernel = AddReluScatter(rows, len(sources), 0, tuning, relu=False, total=True)
+    return SumCall(engine, kernel, sources, target)
 
 
 def factors_call(
@@ -309,6 +331,27 @@ class ElementwiseCall(KernelCall):
     def __call__(self) -> None:
         arrays = [source.array() for source in self._sources]
         self._kernel(arrays, *(target.array() for target in self._targets))
+
+
+class SumCall(KernelCall):
+    """The sum.
+
+    Args:
+        engine: The engine.
+        kernel: The kernel.
+        sources: What is read.
+        target: What is written, in the same layout.
+    """
+
+    def __init__(
+        self, engine: Engine, kernel: AddReluScatter, sources: Sequence[InputArg],
+        target: OutputArg,
+    ) -> None:  # fmt: skip
+        self._kernel, self._sources, self._target = kernel, sources, target
+        super().__init__(engine, (*sources, target), f"sum llvm:{kernel.tuning.instructions}")
+
+    def __call__(self) -> None:
+        self._kernel([one.array() for one in self._sources], [], total=self._target.array())
 
 
 class LRNCall(KernelCall):

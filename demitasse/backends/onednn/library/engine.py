@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import c_void_p
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,12 +15,14 @@ import numpy as np
 
 from demitasse.backends.arrays import ChannelSlice, aligned, give_back
 from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.language.target import vector_width
 from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.numpy.step import Engine as HostEngine
-from demitasse.backends.onednn.library.constants import Arg
+from demitasse.backends.onednn.library.constants import Arg, Query
 from demitasse.backends.onednn.library.layout import (
     Layout,
     any_layout,
+    arrangement_of,
     layout_of,
     part,
     plain,
@@ -29,14 +32,24 @@ from demitasse.backends.onednn.library.layout import (
 from demitasse.backends.onednn.library.library import AVX2, AVX512, failure, instruction_set, load
 from demitasse.backends.onednn.library.primitive import (
     CodeFamily,
+    CopyDescription,
     Description,
     Primitive,
     Stream,
+    Undescribed,
     make_attributes,
 )
+from demitasse.backends.onednn.threads import wanted
 from demitasse.backends.step import Declined
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DeviceError, ErrorCode
+
+CONVOLUTIONS: dict[str, dict[Query, int]] = {
+    "convolution_forward": {Query.SRC: 2, Query.WEIGHTS: 3, Query.DST: 5},
+    "convolution_backward_weights": {Query.SRC: 1, Query.DIFF_WEIGHTS: 2, Query.DIFF_DST: 4},
+    "convolution_backward_data": {Query.DIFF_SRC: 1, Query.WEIGHTS: 2, Query.DIFF_DST: 3},
+}
+"""Places of descriptors among the arguments of :meth:`Engine.describe`."""
 
 SLAB = 1 << 20
 """Elements that are moved to a layout at a time, of an array that is given back."""
@@ -49,10 +62,10 @@ class _OfThread(threading.local):
 
 
 class Engine(HostEngine):
-    """The library, with a stream to run in.
+    """The library, with a stream to run in; or layouts, copies and kernels of our own alone.
 
     Args:
-        library: As :func:`load` returns it.
+        library: As :func:`load` returns it; None to do without.
 
     Attributes:
         wide: Whether the library uses AVX-512.
@@ -65,9 +78,14 @@ class Engine(HostEngine):
     def __init__(self, library: Any) -> None:
         super().__init__()
         self.library = library
-        best = instruction_set(library)
+        best = 0 if library is None else instruction_set(library)
         self.wide = best >= AVX512
         self.tuning = Tuning(width=16 if self.wide else 8 if best >= AVX2 else 0)
+        if library is None:  # the other code is numpy's
+            self.tuning = Tuning(
+                vector_width(), direct="always", depthwise="always", narrow="always",
+                grouped="always", pointwise="always",
+            )  # fmt: skip
         self.stream = Stream(library)
         self.handle = self.stream.engine
         self.attributes = make_attributes(library)
@@ -90,6 +108,8 @@ class Engine(HostEngine):
         Raises:
             Declined: The library has only a slow, general one, or none.
         """
+        if self.library is None:
+            return self._layouts_alone(function, arguments)
         handle = c_void_p()
         name = f"dnnl_{function}_primitive_desc_create"
         make: Callable[..., int] = getattr(self.library, name)
@@ -103,12 +123,36 @@ class Engine(HostEngine):
             raise Declined(message)
         return found
 
+    def _layouts_alone(self, function: str, arguments: Sequence[Any]) -> Description:
+        """Return the layouts of a convolution, without the library: images have channels last.
+
+        Raises:
+            Declined: The operation is none that kernels of our own may run.
+        """
+        message = f"oneDNN is not here, whose {_words(function)} this needs"
+        places = CONVOLUTIONS.get(function)
+        if places is None:
+            raise Declined(message)
+        layouts = {}
+        for what, place in places.items():
+            known = arrangement_of(arguments[place])
+            layouts[what] = arguments[place]
+            if not known.strides:
+                weights = what in (Query.WEIGHTS, Query.DIFF_WEIGHTS)
+                layouts[what] = (
+                    self.plain(known.shape).handle if weights else self.innermost(known.shape, 1)
+                )
+        return Undescribed(layouts, f"no kernel of ours takes this; {message}")
+
     def describe_reorder(self, here: int, there: int) -> Description:
         """Ask for a copy from one descriptor to another.
 
         Raises:
             Declined: The library has none.
         """
+        if self.library is None:
+            tuning = replace(self.tuning, threads=wanted())
+            return CopyDescription(arrangement_of(here), arrangement_of(there), tuning)
         handle = c_void_p()
         status = self.library.dnnl_reorder_primitive_desc_create(
             ctypes.byref(handle), here, self.handle, there, self.handle, self.attributes
@@ -167,7 +211,7 @@ class Engine(HostEngine):
         except Declined as declined:
             message = f"oneDNN failed: {declined}, {here} and {there}"
             raise DeviceError(message, code=ErrorCode.FAILED, library="oneDNN") from None
-        return Primitive(self.stream, found, [(Arg.SRC, here.handle), (Arg.DST, there.handle)])
+        return found.primitive(self.stream, [(Arg.SRC, here.handle), (Arg.DST, there.handle)])
 
     # -- layouts ---------------------------------------------------------------------------------
 
@@ -275,13 +319,5 @@ def _words(function: str) -> str:
 
 @cache
 def engine() -> Engine:
-    """Return this process's engine.
-
-    Raises:
-        DeviceError: There is no library.
-    """
-    library = load()
-    if library is None:
-        message = "oneDNN is not installed; `demitasse devices` says how to install it"
-        raise DeviceError(message, code=ErrorCode.UNAVAILABLE, library="oneDNN")
-    return Engine(library)
+    """Return this process's engine."""
+    return Engine(load())

@@ -2,14 +2,18 @@
 
 Layouts are chosen by the primitives, never by us; here they are only told apart. Two layouts that
 put every element in the same place are the same object.
+
+Without oneDNN's library (``library`` is None), Python keeps the descriptors: numbers of
+:class:`Arrangement`. The kernels' layouts, copies and planning then work as with the library.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 from ctypes import POINTER, c_int, c_int64
-from typing import Any
+from typing import Any, NamedTuple
 
 from demitasse.backends.arrays import ChannelSlice
 from demitasse.backends.onednn.library.constants import ANY, BLOCKED, FLOAT32, Query
@@ -50,6 +54,63 @@ class Layout:
 _known: dict[Key, Layout] = {}
 
 
+class Arrangement(NamedTuple):
+    """Places of the elements of a shape: strides of blocks, and blocks of at most one axis.
+
+    Attributes:
+        shape: The logical shape.
+        padded: The shape with padding, whole blocks.
+        strides: Elements from one block to the next, for each axis; empty to leave them open.
+        blocks: Elements of a block, in the order of the blocks' axes.
+        axes: Axes of the blocks.
+        first: Place of the first element.
+    """
+
+    shape: Shape
+    padded: Shape
+    strides: Shape
+    blocks: Shape = ()
+    axes: Shape = ()
+    first: int = 0
+
+    @property
+    def size(self) -> int:
+        """Elements of a buffer, padding included."""
+        inner = [1] * len(self.shape)
+        for axis, block in zip(self.axes, self.blocks, strict=True):
+            inner[axis] = block
+        ends = zip(self.padded, inner, self.strides, strict=True)
+        return max((n // block * stride for n, block, stride in ends), default=1)
+
+    def block_of(self, axis: int) -> int:
+        """Return the size of an axis's blocks; 1 without blocks."""
+        return dict(zip(self.axes, self.blocks, strict=True)).get(axis, 1)
+
+
+_arrangements: dict[int, Arrangement] = {}
+_numbers = itertools.count(1)
+
+
+def _register(arrangement: Arrangement) -> int:
+    """Return a new descriptor that Python keeps."""
+    number = next(_numbers)
+    _arrangements[number] = arrangement
+    return number
+
+
+def arrangement_of(descriptor: int) -> Arrangement:
+    """Return the arrangement of a descriptor that Python keeps."""
+    return _arrangements[descriptor]
+
+
+def release(library: Any, descriptor: int) -> None:
+    """Destroy a descriptor."""
+    if library is None:
+        del _arrangements[descriptor]
+    else:
+        check(library.dnnl_memory_desc_destroy(descriptor))
+
+
 def dims(values: Shape) -> Any:
     """Return ``values`` as oneDNN takes sizes."""
     return (c_int64 * max(1, len(values)))(*values)
@@ -62,6 +123,8 @@ def strided(library: Any, shape: Shape, strides: Shape) -> int:
         Declined: The shape has too many axes.
     """
     _check_axes(shape)
+    if library is None:
+        return _register(Arrangement(shape, shape, strides))
     function = library.dnnl_memory_desc_create_with_strides
     return create(function, len(shape), dims(shape), FLOAT32, dims(strides))
 
@@ -97,7 +160,7 @@ def part(library: Any, channel_slice: ChannelSlice) -> Layout:
         try:
             found = layout_of(library, handle)
         finally:
-            check(library.dnnl_memory_desc_destroy(handle))
+            release(library, handle)
         found.channel_slice = channel_slice
         return found
     parts = tuple(_parts(channel_slice.shape, tuple(strides), (), ()))
@@ -139,12 +202,56 @@ def slabs(library: Any, layout: Layout, size: int) -> list[Layout]:
 def _leading(library: Any, layout: Layout, rows: int) -> Layout:
     """Return the layout of the first rows of the first axis, a whole number of blocks."""
     sizes = (rows, *layout.shape[1:])
-    function = library.dnnl_memory_desc_create_submemory
-    handle = create(function, layout.handle, dims(sizes), dims((0,) * len(sizes)))
+    handle = descriptor_of_part(library, layout, sizes, (0,) * len(sizes))
     try:
         return layout_of(library, handle)
     finally:
-        check(library.dnnl_memory_desc_destroy(handle))
+        release(library, handle)
+
+
+def descriptor_of_part(library: Any, whole: Layout, shape: Shape, first: Shape) -> int:
+    """Return a new descriptor of a part of a buffer.
+
+    Args:
+        library: The library, or None.
+        whole: Layout of the whole.
+        shape: Shape of the part.
+        first: Index of the part's first element, for each axis.
+
+    Raises:
+        Declined: The part begins or ends within a block.
+    """
+    message = f"a part from {first} on; blocks of channels cannot be cut there"
+    if library is not None:
+        try:
+            function = library.dnnl_memory_desc_create_submemory
+            return create(function, whole.handle, dims(shape), dims(first))
+        except DeviceError:
+            raise Declined(message) from None
+    known = arrangement_of(whole.handle)
+    place, padded = known.first, []
+    for axis, (begin, length) in enumerate(zip(first, shape, strict=True)):
+        block, end = known.block_of(axis), begin + length
+        if begin % block or (length % block and end != known.shape[axis]):
+            raise Declined(message)
+        place += begin // block * known.strides[axis]
+        padded.append(-(-length // block) * block)
+    return _register(known._replace(shape=shape, padded=tuple(padded), first=place))
+
+
+def blocked(library: Any, shape: Shape, axis: int, block: int) -> Layout:
+    """Return the layout with blocks of an axis innermost and the others in C order; no library.
+
+    The last block is filled up with zeros.
+    """
+    padded = (*shape[:axis], -(-shape[axis] // block) * block, *shape[axis + 1 :])
+    counts = (*padded[:axis], padded[axis] // block, *padded[axis + 1 :])
+    strides = tuple(block * math.prod(counts[place + 1 :]) for place in range(len(counts)))
+    handle = _register(Arrangement(shape, padded, strides, (block,), (axis,)))
+    try:
+        return layout_of(library, handle)
+    finally:
+        release(library, handle)
 
 
 def any_layout(library: Any, shape: Shape) -> int:
@@ -154,6 +261,8 @@ def any_layout(library: Any, shape: Shape) -> int:
         Declined: The shape has too many axes.
     """
     _check_axes(shape)
+    if library is None:
+        return _register(Arrangement(shape, shape, ()))
     function = library.dnnl_memory_desc_create_with_tag
     return create(function, len(shape), dims(shape), FLOAT32, ANY)
 
@@ -173,7 +282,7 @@ def layout_with_tag(library: Any, shape: Shape, tag: int) -> Layout:
     try:
         return layout_of(library, handle)
     finally:
-        check(library.dnnl_memory_desc_destroy(handle))
+        release(library, handle)
 
 
 def layout_of(library: Any, descriptor: int) -> Layout:
@@ -182,27 +291,47 @@ def layout_of(library: Any, descriptor: int) -> Layout:
     Raises:
         Declined: Only the library understands it, or it holds nothing.
     """
-    axes = _number(library, descriptor, Query.NDIMS) if descriptor else 0
-    if not axes or _number(library, descriptor, Query.FORMAT_KIND) != BLOCKED:
-        message = "an opaque layout; Steps need one of strides and blocks"
-        raise Declined(message)
-    shape = _sizes(library, descriptor, Query.DIMS, axes)
-    padded = _sizes(library, descriptor, Query.PADDED_DIMS, axes)
-    strides = _sizes(library, descriptor, Query.STRIDES, axes)
-    blocks = _number(library, descriptor, Query.INNER_COUNT)
-    sizes = _sizes(library, descriptor, Query.INNER_BLOCKS, blocks)
-    owners = _sizes(library, descriptor, Query.INNER_AXES, blocks)
+    shape, padded, strides, sizes, owners, _ = found = _find_arrangement(library, descriptor)
     parts = _parts(padded, strides, sizes, owners)
-    size = library.dnnl_memory_desc_get_size(descriptor) // 4
+    size = found.size if library is None else library.dnnl_memory_desc_get_size(descriptor) // 4
     if padded == shape and size == math.prod(shape) and parts == _plain_parts(shape):
         return plain(library, shape)
     key: Key = (shape, tuple(parts), padded, size)
-    found = _known.get(key)
-    if found is None:
-        handle = create(library.dnnl_memory_desc_clone, descriptor)
+    known = _known.get(key)
+    if known is None:
+        if library is None:
+            handle = _register(found)
+        else:
+            handle = create(library.dnnl_memory_desc_clone, descriptor)
         made = Layout(shape, handle, size, is_plain=False, key=key)
-        found = _known.setdefault(key, made)
-    return found
+        known = _known.setdefault(key, made)
+    return known
+
+
+def _find_arrangement(library: Any, descriptor: int) -> Arrangement:
+    """Return the arrangement that a memory descriptor describes.
+
+    Raises:
+        Declined: The descriptor is opaque or empty.
+    """
+    if library is None:
+        known = _arrangements.get(descriptor)
+        if known is not None and (known.strides or not known.shape):
+            return known
+        axes = 0
+    else:
+        axes = _number(library, descriptor, Query.NDIMS) if descriptor else 0
+    if not axes or _number(library, descriptor, Query.FORMAT_KIND) != BLOCKED:
+        message = "an opaque layout; Steps need one of strides and blocks"
+        raise Declined(message)
+    blocks = _number(library, descriptor, Query.INNER_COUNT)
+    return Arrangement(
+        _sizes(library, descriptor, Query.DIMS, axes),
+        _sizes(library, descriptor, Query.PADDED_DIMS, axes),
+        _sizes(library, descriptor, Query.STRIDES, axes),
+        _sizes(library, descriptor, Query.INNER_BLOCKS, blocks),
+        _sizes(library, descriptor, Query.INNER_AXES, blocks),
+    )
 
 
 def _check_axes(shape: Shape) -> None:

@@ -22,7 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from demitasse.backends.kernels.language.target import is_x86
+from demitasse.backends.kernels import language as kernels
+from demitasse.backends.kernels.language.target import (
+    AARCH64,
+    architecture,
+    is_x86,
+    vector_width,
+)
 from demitasse.backends.kernels.language.team import runtime_environment
 from demitasse.backends.kernels.team import install
 from demitasse.core.config import settings
@@ -41,7 +47,6 @@ FOLDERS = ("lib", "lib64", "Library/bin", "bin")
 CONDA_FORGE = "conda install -c conda-forge onednn-cpu-omp"
 PACKAGES = {
     ("Linux", "x86_64"): "python -m pip install onednn-cpu-gomp",
-    ("Linux", "aarch64"): f"{CONDA_FORGE}; or Debian's package libdnnl3.6",
     ("Darwin", "arm64"): CONDA_FORGE,
     ("Darwin", "x86_64"): "python -m pip install onednn-cpu-iomp",
     ("Windows", "amd64"): "python -m pip install onednn-cpu-vcomp",
@@ -59,6 +64,9 @@ RUNTIMES = {1: "sequential", OPENMP_THREADS: "OpenMP", 4: "TBB", 8: "thread pool
 
 NO_OPENMP = "the library has no OpenMP threads"
 SWITCHED_OFF = "it was switched off"
+REFERENCE_CODE = "on aarch64, packages of oneDNN have reference code, slower than numpy"
+"""Reason that the library is used on Linux, aarch64, only if the setting names its file."""
+
 AVX2, AVX512 = 0x7, 0x27
 """The lowest number of an instruction set that has it."""
 
@@ -118,10 +126,12 @@ class Status:
     @property
     def slow(self) -> str:
         """Return advice where the library is missing, or an empty string."""
-        if self.loaded or self.reason == SWITCHED_OFF:
+        alone = kernels_alone()
+        if self.loaded or self.reason == SWITCHED_OFF or (alone and not self.advice):
             return ""
         mend = f"; to have it: {self.advice}" if self.advice else ""
-        return f"slow path: device 'cpu' computes with numpy alone, for {self}{mend}"
+        code = "kernels of its own and numpy" if alone else "numpy alone"
+        return f"slow path: device 'cpu' computes with {code}, for {self}{mend}"
 
     def __str__(self) -> str:
         if not self.loaded:
@@ -130,6 +140,11 @@ class Status:
             f"oneDNN {self.version} ({self.threading} threads, {self.instruction_set}) "
             f"from {self.path}"
         )
+
+
+def kernels_alone() -> bool:
+    """Return whether ``Device("cpu")`` runs kernels of its own without the library."""
+    return kernels.status().ready and vector_width() > 0
 
 
 def load() -> Any:
@@ -166,7 +181,8 @@ def _load_first() -> tuple[Any, Status]:
         drop_code_pages(library.dnnl_version)
         return library, found
     if not refused:
-        return None, Status(False, reason=SWITCHED_OFF)
+        named = settings.get("onednn_library")
+        return None, Status(False, reason=SWITCHED_OFF if named else REFERENCE_CODE)
     reason = "; ".join(refused)
     return None, Status(False, reason=reason, advice=_advice(reason))
 
@@ -184,6 +200,8 @@ def _candidate_files() -> Iterator[str]:
     if wanted:
         if wanted != "none":
             yield str(wanted)
+        return
+    if architecture() == AARCH64:
         return
     names = NAMES.get(sys.platform, UNIX_NAMES)
     seen = set()

@@ -5,17 +5,19 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from ctypes import c_char_p, c_int, c_void_p
 from enum import Enum, auto
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from demitasse.backends.arrays import address, aligned
 from demitasse.backends.kernels.language import command_queue
+from demitasse.backends.kernels.tuning import Tuning
 from demitasse.backends.onednn.library.constants import (
     CPU_ENGINE,
     DEFAULT_STREAM,
@@ -24,12 +26,19 @@ from demitasse.backends.onednn.library.constants import (
     Arg,
     Query,
 )
-from demitasse.backends.onednn.library.layout import Layout, layout_of, layout_with_tag
+from demitasse.backends.onednn.library.layout import (
+    Arrangement,
+    Layout,
+    blocked,
+    layout_of,
+    layout_with_tag,
+)
 from demitasse.backends.onednn.library.library import check, create
 from demitasse.backends.step import Declined
 from demitasse.errors import DeviceError, ErrorCode
 
 if TYPE_CHECKING:
+    from demitasse.backends.kernels.strided_copy import CopyLoop, StridedCopy
     from demitasse.backends.onednn.library.engine import Engine
 
 
@@ -122,6 +131,155 @@ class Description:
             index: Which of several of that kind.
         """
         return self._library.dnnl_primitive_desc_query_md(self.handle, what, index) or 0
+
+    def primitive(self, stream: Stream, uses: Sequence[tuple[int, int]]) -> Primitive:
+        """Return the prepared code.
+
+        Args:
+            stream: Stream that it runs in.
+            uses: Role and memory descriptor of every argument, scratch memory aside.
+
+        Raises:
+            Declined: There is no code.
+        """
+        return Primitive(stream, self, uses)
+
+
+class Undescribed(Description):
+    """Layouts of an operation for which there is no library, only kernels of our own or none.
+
+    Args:
+        layouts: Memory descriptors by kind.
+        reason: Reason that there is no primitive.
+    """
+
+    implementation, family, handle = "none", CodeFamily.GEMM, 0
+
+    def __init__(self, layouts: Mapping[Query, int], reason: str) -> None:
+        self._library, self._layouts, self._reason = None, layouts, reason
+
+    def bytes_of(self, what: Query) -> int:
+        del what
+        return 0
+
+    def descriptor(self, what: Query, index: int = 0) -> int:
+        del index
+        return self._layouts.get(what, 0)
+
+    def primitive(self, stream: Stream, uses: Sequence[tuple[int, int]]) -> Primitive:
+        del stream, uses
+        raise Declined(self._reason)
+
+
+class CopyDescription(Description):
+    """A copy between layouts by a kernel of our own.
+
+    Args:
+        source: Places of the elements that are read.
+        target: Places of the same elements where they are written; padding becomes 0.
+        tuning: The kernel's vectors and threads.
+
+    Raises:
+        Declined: There are too many loops, or blocks of several sizes.
+    """
+
+    family, handle = CodeFamily.DIRECT, 0
+
+    def __init__(self, source: Arrangement, target: Arrangement, tuning: Tuning) -> None:
+        self._library, self.tuning = None, tuning
+        self.reach = source.first + source.size, target.first + target.size
+        self.pieces = list(copy_pieces(source, target))
+        self.implementation = f"copy llvm:{tuning.instructions}"
+
+    def bytes_of(self, what: Query) -> int:
+        del what
+        return 0
+
+    def descriptor(self, what: Query, index: int = 0) -> int:
+        del what, index
+        return 0
+
+    def primitive(self, stream: Stream, uses: Sequence[tuple[int, int]]) -> Primitive:
+        del stream
+        return CopyPrimitive(self, [role for role, _ in uses])
+
+
+class CopyPiece(NamedTuple):
+    """Elements that nested loops copy.
+
+    Attributes:
+        source: Place of the first element that is read; None for zeros.
+        target: Place of the first element that is written.
+        loops: The loops.
+    """
+
+    source: int | None
+    target: int
+    loops: list[CopyLoop]
+
+
+def copy_pieces(source: Arrangement, target: Arrangement) -> Iterator[CopyPiece]:
+    """Yield the pieces of a copy; those of padding are zeros.
+
+    Raises:
+        Declined: There are too many loops, or blocks of several sizes.
+    """
+    axes = range(len(source.shape))
+    ranges = [
+        list(_ranges(n, 0, *sorted((source.block_of(axis), target.block_of(axis)))))
+        for axis, n in enumerate(source.shape)
+    ]
+    for parts in product(*ranges):
+        ends = [
+            side.first + sum(_place(side, axis, parts[axis][0]) for axis in axes)
+            for side in (source, target)
+        ]
+        loops = [
+            (n, _place(source, axis, step), _place(target, axis, step))
+            for axis in axes
+            for n, step in parts[axis][1]
+        ]
+        yield _checked(ends[0], ends[1], loops)
+    for axis in target.axes:
+        length, padded = target.shape[axis], target.padded[axis]
+        if length < padded:
+            others = [(target.padded[i], 0, target.strides[i]) for i in axes if i != axis]
+            begin = target.first + _place(target, axis, length)
+            yield _checked(None, begin, [*others, (padded - length, 0, 1)])
+
+
+def _ranges(n: int, begin: int, small: int, large: int) -> Iterator[tuple[int, list[Any]]]:
+    """Yield ranges of indices: the first index, and the counts and steps of the loops.
+
+    Raises:
+        Declined: The blocks do not divide each other.
+    """
+    if large % small:
+        message = f"blocks of {small} and of {large}"
+        raise Declined(message)
+    if whole := n // large:
+        yield begin, [(whole, large), (large // small, small), (small, 1)]
+    begin, n = begin + whole * large, n % large
+    if n >= small > 1:
+        yield begin, [(n // small, small), (small, 1)]
+        begin, n = begin + n // small * small, n % small
+    if n:
+        yield begin, [(n, 1)]
+
+
+def _place(side: Arrangement, axis: int, index: int) -> int:
+    """Return the distance of an index of an axis from the first."""
+    block = side.block_of(axis)
+    return index // block * side.strides[axis] + index % block
+
+
+def _checked(source: int | None, target: int, loops: list[CopyLoop]) -> CopyPiece:
+    from demitasse.backends.kernels.strided_copy import MOST_LOOPS, join_loops
+
+    if len(join_loops(loops)) > MOST_LOOPS:
+        message = f"a copy of more than {MOST_LOOPS} loops"
+        raise Declined(message)
+    return CopyPiece(source, target, loops)
 
 
 class Primitive:
@@ -231,6 +389,49 @@ class Primitive:
         self._handle = handle
 
 
+class CopyPrimitive(Primitive):
+    """A prepared copy by kernels of our own.
+
+    Args:
+        description: The copy.
+        roles: Roles of what is read and of what is written.
+    """
+
+    scratch = 0
+
+    def __init__(self, description: CopyDescription, roles: Sequence[int]) -> None:
+        self.implementation = description.implementation
+        self._places = {role: place for place, role in enumerate(roles)}
+        self._source, self._target = self._places[Arg.SRC], self._places[Arg.DST]
+        self._bound: list[np.ndarray | None] = [None, None]
+        self._count = 2
+        self._description = description
+        self._kernels: list[StridedCopy] = []
+
+    def point(self, place: int, where: int) -> None:
+        reach = self._description.reach[place == self._target]
+        floats = (ctypes.c_float * reach).from_address(where)
+        self._bound[place] = np.ctypeslib.as_array(floats)
+
+    def bind(self, place: int, buffer: np.ndarray) -> None:
+        self._bound[place] = buffer
+
+    def run(self) -> None:
+        from demitasse.backends.kernels.strided_copy import StridedCopy
+
+        pieces = self._description.pieces
+        if not self._kernels:
+            tuning = self._description.tuning
+            self._kernels = [StridedCopy(piece.loops, tuning) for piece in pieces]
+        source, target = (self.bound(place).reshape(-1) for place in (self._source, self._target))
+        for kernel, piece in zip(self._kernels, pieces, strict=True):
+            read = _ZERO if piece.source is None else source[piece.source :]
+            kernel(read, target[piece.target :])
+
+
+_ZERO = np.zeros(1, np.float32)
+
+
 class _Uses:
     """Arguments in the form that the library takes: memory objects, which point at buffers.
 
@@ -275,6 +476,8 @@ def make_attributes(
         slopes: By which axes differ the slopes that what is below 0 is then multiplied with, as a
             mask: 0 for one slope. They are an argument. None for none.
     """
+    if library is None:
+        return 0
     made = create(library.dnnl_primitive_attr_create)
     check(library.dnnl_primitive_attr_set_scratchpad_mode(made, USER_SCRATCHPAD))
     chain = create(library.dnnl_post_ops_create)
@@ -305,7 +508,8 @@ def lent_attributes(
     try:
         yield made
     finally:
-        library.dnnl_primitive_attr_destroy(made)
+        if library is not None:
+            library.dnnl_primitive_attr_destroy(made)
 
 
 LAST_TAG = 200
@@ -357,6 +561,8 @@ def channel_blocks(engine: Engine, shape: tuple[int, ...], block: int) -> Layout
     Raises:
         Declined: The library has none for this number of axes.
     """
+    if engine.library is None:
+        return blocked(None, shape, 1, block)
     return layout_with_tag(engine.library, shape, _tag(engine, len(shape), block))
 
 
@@ -388,7 +594,7 @@ class Stream:
     Scratch memory belongs to the thread that runs, so nets in different threads do not meet.
 
     Args:
-        library: As :func:`demitasse.backends.onednn.library.library.load` returns it.
+        library: As :func:`demitasse.backends.onednn.library.library.load` returns it, or None.
 
     Attributes:
         engine: oneDNN's engine, which stands for the processor.
@@ -398,8 +604,10 @@ class Stream:
 
     def __init__(self, library: Any) -> None:
         self.library = library
-        self.engine = create(library.dnnl_engine_create, CPU_ENGINE, 0)
-        self.handle = create(library.dnnl_stream_create, self.engine, DEFAULT_STREAM)
+        self.engine = self.handle = 0
+        if library is not None:
+            self.engine = create(library.dnnl_engine_create, CPU_ENGINE, 0)
+            self.handle = create(library.dnnl_stream_create, self.engine, DEFAULT_STREAM)
         self.grown = 0
         self._own = _OfThread()
 

@@ -16,7 +16,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Primitive
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
-from demitasse.backends.onednn.steps.slice import along, part_copy
+from demitasse.backends.onednn.steps.slice import IMAGES, along, copies_into, part_copy
 from demitasse.backends.step import Declined, LayoutUse, Operand, Operands, decline_in_place
 
 
@@ -45,6 +45,11 @@ class ConcatStep(OnednnStep[ops.Concat]):
             return
         pairs = zip(at.bottom, op.bottoms, strict=True)
         layouts = [self.expected(blob, shape) for blob, shape in pairs]
+        if engine.library is None:
+            self.layouts, self.y = layouts, self._joined_layout(layouts)
+            reads = [InputArg(Arg.SRC, m, own) for m, own in zip(at.bottom, layouts, strict=True)]
+            self.forward_calls = [*copies_into(engine, reads, at.top[0], self.y, op.axis)]
+            return
         found = engine.describe(
             "concat",
             self._wanted(layouts),
@@ -76,6 +81,13 @@ class ConcatStep(OnednnStep[ops.Concat]):
             return None
         last = [layout is self.engine.innermost_layout(layout.shape, 1) for layout in layouts]
         return self.engine.innermost(shape, 1) if any(last) and not all(last) else None
+
+    def _joined_layout(self, layouts: Sequence[Layout]) -> Layout:
+        """Return the top's layout: channels last if a bottom has them, otherwise C order."""
+        engine, shape = self.engine, self.at.top[0].shape
+        if len(shape) >= IMAGES and not all(layout.plain for layout in layouts):
+            return engine.innermost_layout(shape, 1)
+        return engine.plain(shape)
 
     def prepare_backward(self) -> None:
         shape = self.y.shape

@@ -26,7 +26,7 @@ from demitasse.backends.onednn.jit_adapters.winograd import WinogradKernels
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, layout_of
-from demitasse.backends.onednn.library.primitive import BLOCK, CodeFamily, Description, Primitive
+from demitasse.backends.onednn.library.primitive import BLOCK, CodeFamily, Description
 from demitasse.backends.onednn.step import Runnable
 from demitasse.backends.onednn.steps.convolution import WindowStep
 from demitasse.backends.onednn.threads import wanted
@@ -393,7 +393,7 @@ class OverlapCall(ConvCall):
         self._weight, self._size = found.layout(Query.WEIGHTS), y.size
         self._packed = aligned(self._weight.size)
         uses = (Arg.SRC, x.handle), (Arg.WEIGHTS, self._weight.handle), (Arg.DST, y.handle)
-        self._product = Primitive(engine.stream, found, uses)
+        self._product = found.primitive(engine.stream, uses)
         self._product.bind(self._product.place(Arg.WEIGHTS), self._packed)
         images = (n, *bottom), (n, *top, m)
         self._kernel = Col2Im(*images, op.kernel, op.stride, op.pad, tuning)

@@ -14,7 +14,7 @@ import numpy as np
 from demitasse.backends import ops
 from demitasse.backends.arrays import aligned
 from demitasse.backends.onednn.arguments import Argument, Call, InputArg, OutputArg, written_layout
-from demitasse.backends.onednn.jit_adapters.unary import elementwise_call
+from demitasse.backends.onednn.jit_adapters.unary import SumCall, elementwise_call, sum_call
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout
@@ -35,7 +35,7 @@ def summed(
     layout: Layout,
     *,
     diff: bool = False,
-) -> Call:
+) -> Call | SumCall:
     """Return target = sum of factor * source, all in one layout.
 
     Args:
@@ -47,8 +47,17 @@ def summed(
         diff: Whether their gradients are meant.
 
     Raises:
-        Declined: The library has no primitive for it.
+        Declined: Neither the library nor a kernel does it.
     """
+    if engine.library is None:
+        if any(factor != 1 for factor in factors):
+            message = f"coefficients {tuple(factors)}; our kernel adds"
+            raise Declined(message)
+        reads = [
+            InputArg(Arg.MULTIPLE_SRC + i, blob, layout, diff=diff)
+            for i, blob in enumerate(sources)
+        ]
+        return sum_call(engine, reads, OutputArg(Arg.DST, target, layout, diff=diff))
     if tuple(factors) == ONES:
         with suppress(Declined):
             return added(engine, sources, target, layout, engine.attributes, diff=diff)
@@ -130,7 +139,7 @@ def _relu6(slope: float) -> Function:
     return Function("clip", (0.0, 6.0), "inside_slope")
 
 
-def _relu(slope: float) -> Function:
+def _relu(slope: float = 0.0) -> Function:
     return Function("relu", (slope,), "relu_slope", "bottom" if slope >= 0 else "input")
 
 
@@ -360,8 +369,12 @@ class SumStep(OnednnStep[ops.Eltwise]):
             if wanted:
                 self.backward_calls.append(self._scaled(factor, blob, layout))
 
-    def _scaled(self, factor: float, target: Operand, layout: Layout) -> Call:
+    def _scaled(self, factor: float, target: Operand, layout: Layout) -> Runnable:
         """Return the gradient of one bottom: the top's times a factor."""
+        if self.engine.library is None:
+            dy = InputArg(Arg.SRC, self.at.top[0], layout, diff=True)
+            dx = OutputArg(Arg.DST, target, layout, diff=True)
+            return elementwise_call(self.engine, "linear_slope", (1.0, factor), [dy, dy], dx)
         found = self.engine.describe(
             "eltwise_forward",
             Pass.INFERENCE,

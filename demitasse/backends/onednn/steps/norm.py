@@ -98,10 +98,12 @@ class NormStep(OnednnStep[O]):
 
     def prepare(self) -> None:
         expected = self.expected(self.at.bottom[0], self.parts.shape)
-        kernel = norm_kernel(self.engine, self.parts, expected)
-        if kernel is not None:
-            self._forward_in_kernels(kernel, expected)
-            return
+        alone = self.engine.library is None
+        for layout in candidates(self.engine, expected) if alone else [expected]:
+            kernel = norm_kernel(self.engine, self.parts, layout)
+            if kernel is not None:
+                self._forward_in_kernels(kernel, layout)
+                return
         if expected.plain and self.parts.uses_batch_stats:
             message = "C order; the library adds up thousands of values one by one there"
             raise Declined(message)

@@ -11,13 +11,11 @@ from demitasse.backends import ops
 from demitasse.backends.onednn.arguments import BlobArg, Call, InputArg, OutputArg
 from demitasse.backends.onednn.library.constants import Arg
 from demitasse.backends.onednn.library.engine import Engine
-from demitasse.backends.onednn.library.layout import Layout, dims
-from demitasse.backends.onednn.library.library import check, create
+from demitasse.backends.onednn.library.layout import Layout, descriptor_of_part, release
 from demitasse.backends.onednn.library.primitive import in_some_layout
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.onednn.steps.elementwise import summed
-from demitasse.backends.step import Declined, Operands, decline_in_place, share
-from demitasse.errors import DeviceError
+from demitasse.backends.step import Declined, Operand, Operands, decline_in_place, share
 
 
 class SliceStep(OnednnStep[ops.Slice]):
@@ -51,6 +49,14 @@ class SliceStep(OnednnStep[ops.Slice]):
     def prepare_backward(self) -> None:
         at, engine, parts = self.at, self.engine, self._parts
         if not at.propagate_down[0]:
+            return
+        if engine.library is None:
+            arguments = [InputArg(Arg.SRC, top, one, diff=True)
+                         for top, one in zip(at.top, parts, strict=True)]  # fmt: skip
+            bottom, axis = at.bottom[0], self.op.axis
+            self.backward_calls = [
+                *copies_into(engine, arguments, bottom, self._whole, axis, diff=True)
+            ]
             return
         found = engine.describe(
             "concat",
@@ -148,21 +154,52 @@ def part_copy(engine: Engine, source: InputArg, first: Sequence[int], target: Ou
     Raises:
         Declined: Blocks of channels do not end where it begins.
     """
-    shape = target.layout.shape
-    try:
-        part = create(
-            engine.library.dnnl_memory_desc_create_submemory,
-            source.layout.handle, dims(shape), dims(tuple(first)),
-        )  # fmt: skip
-    except DeviceError:
-        message = f"a part from {tuple(first)} on; blocks of channels cannot be cut there"
-        raise Declined(message) from None
+    library, shape = engine.library, target.layout.shape
+    part = descriptor_of_part(library, source.layout, shape, tuple(first))
     try:
         source.descriptor = part
         found = engine.describe_reorder(part, target.layout.handle)
         return Call(engine, found, [source, target])
     finally:
-        check(engine.library.dnnl_memory_desc_destroy(part))
+        release(library, part)
+
+
+def copies_into(
+    engine: Engine,
+    sources: Sequence[InputArg],
+    target: Operand,
+    whole: Layout,
+    axis: int,
+    *,
+    diff: bool = False,
+) -> list[Call]:
+    """Return the copies of arrays to their places in one that joins them.
+
+    Args:
+        engine: The engine.
+        sources: The arrays, in order.
+        target: The blob that joins them.
+        whole: Its layout.
+        axis: The axis along which they are joined.
+        diff: True for its gradient, False for its data.
+
+    Raises:
+        Declined: Blocks of channels do not end where a part begins.
+    """
+    calls, first = [], 0
+    for source in sources:
+        shape = source.layout.shape
+        begin = tuple(along(axis, first, len(shape)))
+        part = descriptor_of_part(engine.library, whole, shape, begin)
+        try:
+            written = OutputArg(Arg.DST, target, whole, diff=diff)
+            written.descriptor = part
+            found = engine.describe_reorder(source.descriptor, part)
+            calls.append(Call(engine, found, [source, written]))
+        finally:
+            release(engine.library, part)
+        first += shape[axis]
+    return calls
 
 
 class PermuteStep(OnednnStep[ops.Permute]):

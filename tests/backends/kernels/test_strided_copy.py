@@ -1,0 +1,107 @@
+"""Copies between layouts, against element-by-element copies."""
+
+import numpy as np
+import pytest
+from stages import WIDTH, normal
+
+from demitasse.backends.kernels.strided_copy import MOST_LOOPS, StridedCopy, join_loops
+from demitasse.backends.kernels.tuning import Tuning
+from demitasse.backends.onednn.library.layout import Arrangement
+from demitasse.backends.onednn.library.primitive import CopyDescription
+from demitasse.backends.step import Declined
+
+
+def plain(*shape):
+    return strided(shape, range(len(shape)))
+
+
+def strided(shape, order):
+    """Axes in this order, the last one innermost."""
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis], step = step, step * shape[axis]
+    return Arrangement(tuple(shape), tuple(shape), tuple(strides))
+
+
+def blocked(shape, axis, block):
+    padded = list(shape)
+    padded[axis] = -(-shape[axis] // block) * block
+    counts = [n // block if a == axis else n for a, n in enumerate(padded)]
+    strides = [block * int(np.prod(counts[a + 1 :])) for a in range(len(shape))]
+    return Arrangement(tuple(shape), tuple(padded), tuple(strides), (block,), (axis,))
+
+
+def place(side, index):
+    """Where an element is."""
+    at = side.first
+    for axis, i in enumerate(index):
+        block = dict(zip(side.axes, side.blocks, strict=True)).get(axis, 1)
+        at += i // block * side.strides[axis] + i % block
+    return at
+
+
+LAST = (0, 2, 3, 1)
+CASES = {
+    "one row": (plain(700), plain(700)),
+    "one element": (plain(1, 1), plain(1, 1)),
+    "to channels last": (plain(2, 5, 3, 4), strided((2, 5, 3, 4), LAST)),
+    "from channels last": (strided((3, 20, 5, 4), LAST), plain(3, 20, 5, 4)),
+    "to blocks": (plain(2, 32, 3, 5), blocked((2, 32, 3, 5), 1, 16)),
+    "to padded blocks": (plain(2, 21, 3, 5), blocked((2, 21, 3, 5), 1, 8)),
+    "from padded blocks": (blocked((2, 3, 3, 5), 1, 16), plain(2, 3, 3, 5)),
+    "between blocks": (blocked((1, 27, 4, 3), 1, 16), blocked((1, 27, 4, 3), 1, 8)),
+    "to larger blocks": (blocked((1, 27, 4, 3), 1, 4), blocked((1, 27, 4, 3), 1, 16)),
+    "blocks of rows": (plain(50, 7), blocked((50, 7), 0, 24)),
+    "five axes": (plain(2, 3, 4, 5, 6), strided((2, 3, 4, 5, 6), (4, 2, 0, 3, 1))),
+    "a part": (
+        strided((2, 8, 3, 4), LAST)._replace(shape=(2, 3, 3, 4), padded=(2, 3, 3, 4), first=5),
+        plain(2, 3, 3, 4),
+    ),
+}
+
+
+@WIDTH
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_every_element_is_where_it_belongs_and_padding_is_zero(case, threads, width):
+    here, there = CASES[case]
+    source = normal(here.first + here.size + 100)
+    target = np.full(there.first + there.size, 77.0, np.float32)
+    want = np.where(np.arange(target.size) >= there.first, 0.0, 77.0).astype(np.float32)
+    for index in np.ndindex(*here.shape):
+        want[place(there, index)] = source[place(here, index)]
+
+    for piece in CopyDescription(here, there, Tuning(width)).pieces:
+        read = np.zeros(1, np.float32) if piece.source is None else source[piece.source :]
+        StridedCopy(piece.loops, Tuning(width, threads))(read, target[piece.target :])
+
+    np.testing.assert_array_equal(target, want)
+
+
+@WIDTH
+def test_many_elements_are_copied_by_many_threads(width):
+    x = normal(3, 70, 400)
+    target = np.zeros(x.size, np.float32)
+
+    StridedCopy([(3, 28000, 28000), (70, 400, 1), (400, 1, 70)], Tuning(width, 3))(
+        x.reshape(-1), target
+    )
+
+    np.testing.assert_array_equal(target.reshape(3, 400, 70), x.transpose(0, 2, 1))
+
+
+def test_loops_that_continue_each_other_are_one():
+    assert join_loops([(5, 1, 1), (1, 9, 9), (4, 5, 5)]) == [(20, 1, 1)]
+    assert join_loops([(1, 7, 7)]) == [(1, 0, 0)]
+
+
+def test_blocks_that_do_not_divide_each_other_are_declined():
+    with pytest.raises(Declined):
+        CopyDescription(blocked((50, 7), 0, 24), blocked((50, 7), 0, 16), Tuning(8))
+
+
+def test_more_axes_than_there_are_loops_are_declined():
+    shape = (2,) * (MOST_LOOPS + 1)
+
+    with pytest.raises(Declined):
+        CopyDescription(plain(*shape), strided(shape, range(MOST_LOOPS, -1, -1)), Tuning(8))

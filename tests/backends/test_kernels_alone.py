@@ -1,0 +1,151 @@
+"""The device `cpu` without oneDNN: kernels of our own, and numpy for all other layers."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from demitasse.backends.kernels import language as jit
+from demitasse.backends.kernels.language import target
+from demitasse.backends.kernels.language.target import vector_width
+
+pytestmark = pytest.mark.skipif(
+    not (jit.status().ready and vector_width()), reason=str(jit.status())
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = (
+    "tests/layers/test_recorded_cases.py",
+    "tests/net/test_in_place.py",
+    "tests/net/test_nonfinite_values.py",
+    "tests/plan/test_replay.py",
+)
+WITHOUT = {"DEMITASSE_ONEDNN_LIBRARY": "none"}
+
+
+def run(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env={**os.environ, **WITHOUT, **environment},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "most", ["AVX512_CORE", pytest.param("AVX2", marks=pytest.mark.exhaustive)]
+)
+def test_recorded_cases_layers_in_place_and_numbers_that_are_none(most):
+    options = ["-q", "-p", "no:cacheprovider", "-n", "0", "--backends=cpu"]
+
+    done = run("-m", "pytest", *options, *TESTS, ONEDNN_MAX_CPU_ISA=most)
+
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed, done.stdout
+    assert int(passed[1]) > 500
+
+
+NET = """
+import sys
+import numpy as np
+from demitasse import Net
+from demitasse.io.proto import NetParameter, parse_text
+
+def conv(name, bottom, fields):
+    return (f'layer {{ name: "{name}" type: "Convolution" bottom: "{bottom}" top: "{name}" '
+            f'convolution_param {{ {fields} weight_filler {{ type: "xavier" }} }} }}')
+
+def layer(name, kind, bottom, top="", fields=""):
+    bottoms = " ".join(f'bottom: "{one}"' for one in bottom.split())
+    return f'layer {{ name: "{name}" type: "{kind}" {bottoms} top: "{top or name}" {fields} }}'
+
+TEXT = chr(10).join([
+    "force_backward: true" if sys.argv[1] == "TRAIN" else "",
+    'layer { name: "x" type: "Input" top: "x" '
+    'input_param { shape { dim: 2 dim: 3 dim: 40 dim: 40 } } }',
+    conv("few", "x", "num_output: 64 kernel_size: 3 pad: 1"), layer("r", "ReLU", "few", "few"),
+    conv("many", "few", "num_output: 64 kernel_size: 3 pad: 1"),
+    conv("pixels", "many", "num_output: 64 kernel_size: 1"),
+    layer("norm", "BatchNorm", "many"), layer("sum", "Eltwise", "pixels norm"),
+    layer("joined", "Concat", "sum many"), layer("pool", "Pooling", "joined", "",
+        "pooling_param { kernel_size: 2 stride: 2 }"),
+    layer("ip", "InnerProduct", "pool", "",
+        'inner_product_param { num_output: 7 weight_filler { type: "xavier" } }'),
+])
+outputs = []
+for device in ("cpu", "numpy"):
+    net = Net(parse_text(TEXT, NetParameter), sys.argv[1], device=device, seed=3)
+    for one in net.params["norm"]:
+        one.data[...] = 1
+    for _ in range(4):
+        net.blobs["x"].data[...] = np.random.default_rng(0).normal(size=(2, 3, 40, 40))
+        net.clear_param_diffs()
+        net.forward()
+        if sys.argv[1] == "TRAIN":
+            net.blobs["ip"].diff[...] = np.random.default_rng(1).normal(size=(2, 7))
+            net.backward()
+    learned = [blobs[0].diff for name, blobs in net.params.items() if name != "norm"]
+    outputs.append([np.array(one) for one in (net.blobs["ip"].data, *learned)])
+    print(net.device.backend.name, *(step.code for step in net.plan.steps() if step), sep="|")
+for one, other in zip(*outputs):
+    print(np.abs(one - other).max() / max(1e-30, np.abs(other).max()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("phase", "codes"),
+    [
+        ("TEST", {"direct", "winograd", "pointwise", "copy"}),
+        ("TRAIN", {"winograd", "norm", "relu", "sum", "copy"}),
+    ],
+)
+def test_kernels_run_what_they_can_and_numpy_the_rest(phase, codes):
+    done = run("-c", NET, phase)
+
+    assert done.returncode == 0, done.stderr
+    own, plain, *errors = done.stdout.splitlines()
+    name, *code = own.split("|")
+    assert name == "kernels"
+    assert "numpy" in code
+    assert codes <= {one.split()[0] for one in code}
+    assert plain.startswith("numpy|")
+    assert max(map(float, errors)) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("machine", "most", "has", "width"),
+    [
+        ("x86_64", "", {"avx2", "fma", *target.AVX512}, 16),
+        ("x86_64", "AVX2", {"avx2", "fma", *target.AVX512}, 8),
+        ("x86_64", "avx512_core_vnni", {"avx2", "fma"}, 8),
+        ("x86_64", "SSE41", {"avx2", "fma"}, 0),
+        ("x86_64", "", {"avx2"}, 0),
+        ("aarch64", "", {"asimd", "fp"}, 4),
+        ("aarch64", "", {"fp"}, 0),
+        ("", "", None, 0),
+    ],
+)
+def test_vectors_are_as_wide_as_the_processor_has_them(monkeypatch, machine, most, has, width):
+    monkeypatch.setattr(target, "architecture", lambda: machine)
+    monkeypatch.setattr(target, "processor_features", lambda: has and frozenset(has))
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", most)
+
+    assert vector_width() == width
+
+
+def test_a_processor_of_linux_is_read_by_its_architecture(monkeypatch, tmp_path):
+    file = tmp_path / "cpuinfo"
+    file.write_text(
+        "processor\t: 0\nFeatures\t: fp asimd\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n\n"
+        "processor\t: 1\nCPU part\t: 0xd05\n"
+    )
+    monkeypatch.setattr(target, "CPUINFO", file)
+    monkeypatch.setattr(target, "_processor_fields", target._processor_fields.__wrapped__)
+    monkeypatch.setattr(target, "architecture", lambda: "aarch64")
+
+    assert target.processor_features() == {"fp", "asimd"}
+    assert "0xd0c" in (target.processor_signature() or ())
+    monkeypatch.setattr(target, "architecture", lambda: "x86_64")
+    assert target.processor_signature() is None
