@@ -256,8 +256,16 @@ class Kernel(Routine):
         return Float(self._b, ir.Constant(NUMBER, float(number)))
 
     def broadcast(self, address: Word) -> Vector:
-        """Return a vector of the float at an address."""
-        return Vector(self._b, self._spread(self.load_float(address).llvm, self._vector))
+        """Return a vector of the float at an address.
+
+        NEON multiplies by an element of a register. Loading the float alone leaves the vector pipes
+        to the arithmetic, so the load is hidden from LLVM, which would load and replicate at once.
+        """
+        number = self.load_float(address).llvm
+        if not is_x86():
+            kind = ir.FunctionType(NUMBER, [NUMBER])
+            number = self._b.asm(kind, "", "=w,0", [number], side_effect=False)
+        return Vector(self._b, self._spread(number, self._vector))
 
     def lanes(self, value: Word | int, count: int, bits: int) -> IntVector:
         """Return a vector of the lower bits of an integer."""

@@ -43,6 +43,9 @@ ROW_BYTES = (WIDEST + LINE) * FLOAT
 """From one row that is noted to the next; a line more than a power of two, so that the same
 channels of all rows do not compete for the same lines of the cache."""
 
+REACH = {4: 2}
+"""Floats of a vector -> rows that loads reach from one address; all of them if it is missing."""
+
 UNROLLED = 2
 """Channels of a step of the innermost loop."""
 
@@ -183,6 +186,7 @@ def _multiply(
         The same for the next panel.
     """
     most, panel_bytes = ROWS[k.width][PANEL], PANEL * k.vector_bytes
+    reach = REACH.get(k.width, most)
     place = k.load_word(f.panel_table + panel * INT) * FLOAT
     offsets = [k.load(f.offsets + place + k.vector_bytes * j) for j in range(PANEL)]
     begin = f.filters + panel * f.channels * panel_bytes
@@ -195,7 +199,7 @@ def _multiply(
         sums: list[Vector], words: list[Word], start: Word, stop: Word, count: int
     ) -> tuple[list[Vector], list[Word]]:
         with k.loop(stop, start, panel_bytes * count, vectors=sums, words=words) as loop:
-            totals, [here, ahead, edge] = loop.vectors, loop.words
+            totals, [*bases, ahead, edge] = loop.vectors, loop.words
             k.prefetch(ahead, cache=2)
             for channel in range(count):
                 filters = loop.i + panel_bytes * channel
@@ -203,22 +207,26 @@ def _multiply(
                 for one in places:
                     k.prefetch(one + panel_bytes * AHEAD)
                 columns = [k.load(one) for one in places]
-                numbers = [here + (ROW_BYTES * i + FLOAT * channel) for i in range(most)]
+                numbers = [
+                    bases[i // reach] + (ROW_BYTES * (i % reach) + FLOAT * channel)
+                    for i in range(most)
+                ]
                 multiply(k, totals, numbers, columns)
             ahead = ahead + step
             over = ahead >= edge
             ahead, edge = ahead + choose(over, gap, 0), edge + choose(over, pixel_bytes, 0)
-            loop.words = [here + FLOAT * count, ahead, edge]
+            loop.words = [*(base + FLOAT * count for base in bases), ahead, edge]
         return loop.vectors, loop.words
 
-    sums, words = steps(offsets * most, [rows, *following], begin, middle, UNROLLED)
+    bases = [k.no_cse(rows + ROW_BYTES * i) if i else rows for i in range(0, most, reach)]
+    sums, words = steps(offsets * most, [*bases, *following], begin, middle, UNROLLED)
     sums, words = steps(sums, words, middle, end, 1)
     then = rectifying(k, f.rectifier, None, limited=limited)
     with_row = [(i, j) for i in range(most) for j in range(PANEL)]
     for (i, j), total in zip(with_row, sums, strict=True):
         target = output + f.y_stride * FLOAT * i + (place + k.vector_bytes * j)
         k.store(then(total), target)
-    return words[1:]
+    return words[len(bases) :]
 
 
 class PointwiseConvolution:
