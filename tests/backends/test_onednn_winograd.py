@@ -217,34 +217,6 @@ def test_stored_statistics_and_factors_are_folded_into_the_filters():
         assert np.abs(planned.blobs["c"].data - want).max() <= ROUNDING * want.max()
 
 
-def test_filters_that_are_not_kept_follow_the_parameter_and_take_folded_factors():
-    text = net(
-        conv(256, "kernel_size: 3 pad: 1 bias_term: false"),
-        layer("n", "BatchNorm", "c", "c"),
-        layer("s", "Scale", "c", "c", "scale_param { bias_term: true }"),
-        layer("r", "ReLU", "c", "c"),
-        conv(256, "kernel_size: 3 pad: 1", bottom="c", name="d"),
-        shape=(2, 16, 9, 9),
-    ).replace("force_backward: true", "")
-    found, held = [], []
-    for least in (0, 1 << 40):
-        outputs = []
-        with tuned(on_the_fly_filter_bytes=least):
-            planned = build(text, "TEST")
-            for factor in (1.0, 0.5):
-                for name in ("c", "s", "d"):
-                    planned.params[name][0].data[...] *= factor
-                planned.forward()
-                outputs += [np.array(planned.blobs[name].data) for name in ("c", "d")]
-        found.append(outputs)
-        held.append(planned.plan.held)
-
-    assert all(output.any() for output in found[0])
-    for unpacked, kept in zip(*found, strict=True):
-        np.testing.assert_array_equal(unpacked, kept)
-    assert held[1] - held[0] >= 36 * 4 * 256 * (16 + 256)
-
-
 def test_filters_are_made_again_when_the_parameter_has_changed():
     planned = build(net(conv(16), shape=(1, 16, 8, 8)), "TEST")
     planned.forward()

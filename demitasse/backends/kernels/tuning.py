@@ -22,7 +22,6 @@ LOWERINGS = {
     "grouped_pointwise": "gradients of 1x1 convolutions in groups, by batched products",
     "norm": "BatchNorm by the batch's statistics",
     "normed_pointwise": "a 1x1 convolution together with the BatchNorm before it",
-    "on_the_fly": "Winograd's filters transformed in the pass that uses them",
     "overlap_add": "deconvolution of overlapping windows",
     "plane_deconvolution": "deconvolution of one channel at a time",
     "pointwise": "1x1 convolution into a part of a Concat's top, or with limits",
@@ -57,8 +56,7 @@ class Tuning:
             fit into no cache.
         fewest_tiles: Least number of tiles of a block.
         shared_filter_bytes: Size of transformed filters from which on all threads share tiles.
-        on_the_fly_filter_bytes: Size from which on filters are transformed on the fly.
-        on_the_fly_bytes: Filters that a thread transforms on the fly at a time, in a core's second
+        transformed_bytes: Filters that a thread transforms at a time, in a core's second
             cache.
         copy_bytes: Rows of an image that direct convolution copies at a time, in a core's first
             cache.
@@ -88,8 +86,7 @@ class Tuning:
     shared_stack_bytes: int = 4 << 20
     fewest_tiles: int = 24
     shared_filter_bytes: int = 8 << 20
-    on_the_fly_filter_bytes: int = 3 << 20
-    on_the_fly_bytes: int = 320 << 10
+    transformed_bytes: int = 320 << 10
     copy_bytes: int = 32 << 10
     pooled_bytes: int = 160 << 10
     group_filter_bytes: int = 160 << 10

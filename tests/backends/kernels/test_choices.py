@@ -171,17 +171,3 @@ def test_threads_share_tiles_whose_strips_do_not_divide():
 def test_threads_share_what_many_filters_are_multiplied_with():
     assert stack(8, 512, 512, 7).shared
     assert not stack(8, 128, 128, 28).shared
-
-
-def test_many_filters_are_kept_in_c_order_alone_where_that_fills_vectors_and_threads():
-    assert stack(8, 512, 512, 7).on_the_fly
-    assert stack(8, 512, 512, 7).shared
-    assert not stack(8, 64, 64, 28).on_the_fly
-    assert not stack(8, 516, 512, 7).on_the_fly
-    assert not stack(8, 512, 520, 7).on_the_fly
-    assert not stack(8, 512, 512, 7, threads=33).on_the_fly
-
-
-def test_gradients_read_filters_at_the_positions():
-    assert not stack(8, 512, 512, 7).backward.on_the_fly
-    assert not stack(8, 512, 512, 7).filter_gradient.on_the_fly

@@ -22,7 +22,7 @@ CASES = pytest.mark.parametrize(
         (32, 64, (1, 1), 1, {}),
         (48, 16, (0, 2), 2, {}),
         (16, 96, (2, 1), 3, {"shared_stack_bytes": 1, "fewest_tiles": 1}),
-        (48, 32, (1, 0), 2, {"on_the_fly_bytes": 1}),
+        (48, 32, (1, 0), 2, {"transformed_bytes": 1}),
     ],
     ids=["whole panels", "odd panels", "short blocks", "a vector of channels at a time"],
 )

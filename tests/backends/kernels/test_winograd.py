@@ -151,52 +151,6 @@ def test_the_gradients_of_weights_and_bias(kernel, c, m, group, threads, tuning,
 
 @WIDTH
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
-@pytest.mark.parametrize(
-    ("c", "m", "group", "threads", "tuning"),
-    [
-        (16, 32, 1, 1, {}),
-        (48, 96, 1, 2, {}),
-        (64, 128, 2, 2, {}),
-        (48, 96, 1, 3, {"shared_stack_bytes": 1, "fewest_tiles": 1}),
-        (96, 64, 1, 2, {"on_the_fly_bytes": 1}),
-    ],
-    ids=["one panel", "odd panels", "groups", "short blocks", "a vector of channels at a time"],
-)
-def test_filters_taken_to_the_positions_where_they_are_used_give_the_same_bits(
-    kernel, c, m, group, threads, tuning, width
-):
-    shape = (3, c, 11, 9)
-    weights, offsets, factors = normal(m, c // group, *kernel), normal(m), normal(m)
-    _, memory = images(shape)
-    found = []
-    for least in (0, 1 << 40):
-        of = tiling(
-            shape, m, kernel, width, zeros_around(kernel), group, threads,
-            on_the_fly_filter_bytes=least, **tuning,
-        )  # fmt: skip
-        assert of.on_the_fly == (least == 0)
-        y = np.zeros((3, *of.output, m), np.float32)
-        convolve = WinogradConvolution(
-            of, Images.in_blocks(shape, c), Images.of(y.transpose(0, 3, 1, 2)), RELU
-        )
-        convolve.take_offsets(offsets)
-        if of.on_the_fly:
-            convolve.take_factors(factors)
-            positions = weights.ravel()
-        else:
-            positions = np.full(of.filter_size, np.nan, np.float32)
-            scaled = np.ascontiguousarray(weights * factors[:, None, None, None])
-            Filters(of).update(scaled, positions)
-        scratch = np.full(convolve.scratch_size, np.nan, np.float32)
-        convolve(memory, y, positions, scratch)
-        found.append(y)
-
-    assert found[0].any()
-    np.testing.assert_array_equal(found[0], found[1])
-
-
-@WIDTH
-@pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_threads_change_no_bits_whether_they_share_tiles_or_not(kernel, width):
     shape, m = (1, 96, 19, 18), 64
     weights, (_, memory), found, shared = normal(m, 96, *kernel), images(shape), [], []

@@ -201,7 +201,7 @@ class WinogradSchedule:
     def shared(self) -> bool:
         """True if all threads work on the same tiles."""
         large = self.filter_size * FLOAT_BYTES > self.tuning.shared_filter_bytes
-        return large or self.on_the_fly or self.stride > 1 or self._uneven
+        return large or self.stride > 1 or self._uneven
 
     @cached_property
     def _uneven(self) -> bool:
@@ -216,30 +216,20 @@ class WinogradSchedule:
         return most > MOST_UNEVEN * self.strips and products > FEWEST_SHARED * self.groups
 
     @cached_property
-    def on_the_fly(self) -> bool:
-        """True if filters are transformed on the fly and not kept."""
-        channels, filters = (count // self.groups for count in (self.channels, self.filters))
-        panels, rest = divmod(filters, PANEL * self.width)
-        whole = not rest and not channels % self.width and panels >= self.threads
-        large = self.filter_size * FLOAT_BYTES > self.tuning.on_the_fly_filter_bytes
-        large = large and "on_the_fly" not in self.tuning.without
-        return large and whole and self.computes == "output" and self.stride == 1
-
-    @cached_property
     def panel(self) -> int:
-        """Vectors of a panel of on-the-fly filters."""
+        """Vectors of a panel of filters that are transformed in each pass."""
         return 1 if self.filters // self.groups % (PANEL * self.width) else PANEL
 
     @cached_property
     def part_channels(self) -> int:
-        """Channels of a group, or of a phase, in a panel of on-the-fly filters."""
-        return self.channels // (self.stride**2 if self.stride > 1 else self.groups)
+        """Channels of a phase, in a panel of filters that are transformed in each pass."""
+        return self.channels // self.stride**2
 
     @cached_property
     def part(self) -> Part:
-        """Filters that a thread transforms at a time, for on-the-fly filter transforms."""
+        """Filters that a thread transforms at a time, for filters that are not kept."""
         width, channels = self.panel * self.width, self.part_channels
-        space = self.tuning.on_the_fly_bytes // (self.positions * width * FLOAT_BYTES)
+        space = self.tuning.transformed_bytes // (self.positions * width * FLOAT_BYTES)
         at_once = min(max(space // self.width, 1) * self.width, channels)
         return Part(at_once, odd_lines(at_once * width))
 

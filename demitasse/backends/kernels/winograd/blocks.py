@@ -217,11 +217,10 @@ class ScratchLayout:
 
 
 def _of_part(tiling: WinogradSchedule) -> tuple[int, int]:
-    """Return the elements of a thread's on-the-fly filters, before and after the transform."""
-    if not (tiling.on_the_fly or tiling.stride > 1):
+    """Return the elements of the filters that a thread transforms, before and after it."""
+    if tiling.stride == 1:
         return 0, 0
     part = tiling.part
-    taps = part.channels * tiling.filtering.taps * tiling.stride**2 * tiling.width
-    if tiling.stride > 1:  # all vectors of a panel at once, for one phase after the other
-        taps *= tiling.panel
+    # all vectors of a panel at once, for one phase after the other
+    taps = part.channels * tiling.filtering.taps * tiling.stride**2 * tiling.width * tiling.panel
     return odd_lines(taps), tiling.positions * part.position_stride

@@ -37,11 +37,8 @@ from demitasse.backends.kernels.winograd.blocks import (
 )
 from demitasse.backends.kernels.winograd.matrices import Filtering
 from demitasse.backends.kernels.winograd.products import (
-    OnTheFlyFields,
     ProductFields,
     each_panel,
-    multiply_on_the_fly,
-    on_the_fly_values,
     product_values,
 )
 from demitasse.backends.kernels.winograd.strided import (
@@ -91,13 +88,6 @@ class StridedConvolutionFields(ConvolutionFields):
     """The filters."""
 
 
-class OnTheFlyConvolutionFields(ConvolutionFields):
-    """The same with filters that are transformed on the fly."""
-
-    on_the_fly: OnTheFlyFields
-    """The filters."""
-
-
 @cache
 def _kernel(
     of: Filtering,
@@ -105,7 +95,6 @@ def _kernel(
     *,
     pool: bool,
     limited: bool,
-    on_the_fly: bool,
     strided: Strided | None,
 ) -> int:
     """Return the address of the kernel.
@@ -115,16 +104,14 @@ def _kernel(
         width: Floats of a vector.
         pool: Whether there is pooling.
         limited: True if outputs are clamped.
-        on_the_fly: True to transform filters on the fly.
         strided: What windows of stride 2 are multiplied with; None for stride 1.
     """
-    options = {"pooled": pool, "_limited": limited, "_on_the_fly": on_the_fly}
+    options = {"pooled": pool, "_limited": limited}
     name = f"convolve{of.name}x{width}" + "".join(one for one, taken in options.items() if taken)
     name += strided.name if strided else ""
 
     def write(module: Any) -> None:
-        options: dict[str, Any] = {"pool": pool, "limited": limited, "on_the_fly": on_the_fly}
-        _write(module, name, of, width, **options, strided=strided)
+        _write(module, name, of, width, pool=pool, limited=limited, strided=strided)
 
     return compiled(name, write, name)[name]
 
@@ -137,14 +124,12 @@ def _write(
     *,
     pool: bool,
     limited: bool,
-    on_the_fly: bool,
     strided: Strided | None,
 ) -> None:
     forth = transform(module, "forth", (of.down.input, of.across.input), width)
     way_back = back(module, of, width, pool=pool, limited=limited)
     k = Kernel(module, name, 1, width, exported=True)
-    kind = OnTheFlyConvolutionFields if on_the_fly else ConvolutionFields
-    f = (StridedConvolutionFields if strided else kind).read(k)
+    f = (StridedConvolutionFields if strided else ConvolutionFields).read(k)
     p = f.products
     tile_bytes, tile_position_bytes = p.tile_stride * FLOAT, p.tile_position_stride * FLOAT
     with each_block(k, f.strips) as block:
@@ -155,9 +140,7 @@ def _write(
         with block.stage(0):
             cut(k, f.strips, f.x, block, forth, Piece.of_input(of), tiles)
         with block.stage(1):
-            if isinstance(f, OnTheFlyConvolutionFields):
-                multiply_on_the_fly(k, p, f.on_the_fly, block, of)
-            elif isinstance(f, StridedConvolutionFields) and strided:
+            if isinstance(f, StridedConvolutionFields) and strided:
                 multiply_strided(k, p, f.strided, block, of.down, strided)
             else:
                 _multiply(k, p, block, of.positions)
@@ -215,14 +198,12 @@ class WinogradConvolution:
             width,
             pool=pool,
             limited=then.limited,
-            on_the_fly=tiling.on_the_fly,
             strided=strided_of(tiling),
         )
         self._scratch = ScratchLayout(tiling)
         self.scratch_size = self._scratch.size
         self._offsets = aligned(tiling.sum_stride)
         self._rectifier = then.numbers(tiling.sum_stride)
-        self._factors = np.ones(tiling.filters if tiling.on_the_fly else 0, np.float32)
         fields: dict[str, Values | np.ndarray] = {
             "products": self._products(),
             "x": image_values(x, tiling.size, width, tiling.sources),
@@ -234,10 +215,7 @@ class WinogradConvolution:
         }
         of: type[ConvolutionFields] = ConvolutionFields
         self._filters = "products.filters"
-        if tiling.on_the_fly:
-            fields["on_the_fly"] = on_the_fly_values(tiling, self._scratch, self._factors)
-            of, self._filters = OnTheFlyConvolutionFields, "on_the_fly.weights"
-        elif tiling.stride > 1:
+        if tiling.stride > 1:
             fields["strided"] = strided_values(tiling, self._scratch)
             of, self._filters = StridedConvolutionFields, "strided.weights"
         self._calls = [
@@ -257,8 +235,7 @@ class WinogradConvolution:
 
     def _products(self) -> Values:
         """Return the values of the fields; filters that are not kept have no table of panels."""
-        tiling = self.tiling
-        kept = not tiling.on_the_fly and tiling.stride == 1
+        tiling, kept = self.tiling, self.tiling.stride == 1
         return product_values(
             tiling,
             matrix_products(tiling.width, packed=True) if kept else None,
@@ -270,10 +247,6 @@ class WinogradConvolution:
         """Copy new offsets, one for each output channel; the initial offsets are zeros."""
         found = self._offsets[: len(self.tiling.targets) * offsets.shape[0]]
         found.reshape(-1, offsets.shape[0])[...] = offsets
-
-    def take_factors(self, factors: np.ndarray) -> None:
-        """Copy new factors of on-the-fly filters; the initial factors are 1."""
-        self._factors[...] = factors
 
     def take_slopes(self, slopes: np.ndarray) -> None:
         """Copy new slopes of negative sums: one for each output channel, or one for all."""
@@ -291,8 +264,7 @@ class WinogradConvolution:
         Args:
             source: The input, in the memory that ``x`` describes.
             target: The output, in that of ``y``.
-            filters: Transformed filters from :class:`Filters`; the parameter if the schedule is
-                ``on_the_fly``.
+            filters: Transformed filters from :class:`Filters`; the parameter for stride 2.
             scratch: At least :attr:`scratch_size` elements.
         """
         each: dict[str, np.ndarray] = {

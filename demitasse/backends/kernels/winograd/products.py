@@ -11,8 +11,6 @@ import numpy as np
 from demitasse.backends.kernels.language.kernel import Kernel
 from demitasse.backends.kernels.language.structs import (
     RUNTIME,
-    Address,
-    Code,
     OptionalAddress,
     Struct,
     Values,
@@ -20,17 +18,11 @@ from demitasse.backends.kernels.language.structs import (
 from demitasse.backends.kernels.language.words import (
     FLOAT,
     INT,
-    Vector,
     Word,
-    choose,
-    minimum,
-    transposed,
 )
-from demitasse.backends.kernels.products import Panels, matrix_products
-from demitasse.backends.kernels.winograd import PANEL, WinogradSchedule
-from demitasse.backends.kernels.winograd.blocks import Block, ScratchLayout
-from demitasse.backends.kernels.winograd.matrices import Filtering
-from demitasse.backends.kernels.winograd.transforms import times_both
+from demitasse.backends.kernels.products import Panels
+from demitasse.backends.kernels.winograd import WinogradSchedule
+from demitasse.backends.kernels.winograd.blocks import Block
 
 COLUMNS = 6
 """Integers of an entry of the table of panels."""
@@ -145,146 +137,4 @@ def product_values(
         channels=c,
         panels=len(table),
         panel_table=table if len(table) else None,
-    )
-
-
-class OnTheFlyFields(Struct):
-    """Filters in C order, and scratch memory of their on-the-fly transform."""
-
-    weights: Address
-    """Address of the filters."""
-    factors: Address
-    """Address of a factor for each filter, applied before the transform."""
-    groups: Word
-    """Number of groups."""
-    panels: Word
-    """Number of panels of a group's filters, all of the same number of vectors."""
-    channels_at_once: Word
-    """Channels of a panel that are transformed at a time."""
-    positions_bytes: Word
-    """Bytes from the beginning of a thread's scratch, with the filters to transform, to the
-    transformed values."""
-    position_bytes: Word
-    """Bytes from one position's values to the next's."""
-    first: Code
-    """Address of the product that begins sums."""
-    first_remainders: Address
-    """Address of the table of the remainders' kernels."""
-    next: Code
-    """Address of the product that adds to existing sums."""
-    next_remainders: Address
-    """Address of the table of the remainders' kernels."""
-
-
-def multiply_on_the_fly(
-    k: Kernel, f: ProductFields, u: OnTheFlyFields, block: Block, of: Filtering
-) -> None:
-    """Write the products of a block's tiles; threads divide the panels of each group.
-
-    Args:
-        k: The kernel.
-        f: Where tiles and sums are.
-        u: Where the filters are.
-        block: The block.
-        of: The matrices of the transforms.
-    """
-    area, positions = of.taps, of.positions
-    with k.loop(u.groups) as group:
-        channel, filter_ = group.i * f.channels, group.i * u.panels * (PANEL * k.width)
-        begin, end = block.bounds(u.panels)
-        with (
-            k.loop(end, begin) as panel,
-            k.loop(f.channels, 0, u.channels_at_once) as part,
-        ):
-            channels = minimum(u.channels_at_once, f.channels - part.i)
-            first = filter_ + panel.i * (PANEL * k.width)
-            values = block.scratch + u.positions_bytes
-            with k.loop(PANEL) as vector:
-                number = first + vector.i * k.width
-                taps = u.weights + (number * f.channels + part.i) * (area * FLOAT)
-                own = block.scratch
-                lines = channels * area // k.width
-                factors = u.factors + number * FLOAT
-                _transpose(k, taps, f.channels * (area * FLOAT), lines, factors, own)
-                with k.loop(channels) as one:
-                    target = values + (one.i * PANEL + vector.i) * k.vector_bytes
-                    _to_positions(
-                        k, of, own + one.i * (area * k.vector_bytes), target, u.position_bytes
-                    )
-            product = choose(part.i > 0, u.next, u.first)
-            remainders = choose(part.i > 0, u.next_remainders, u.first_remainders)
-            with k.loop(positions) as position:
-                tiles = (
-                    block.stack + (position.i * f.tile_position_stride + channel + part.i) * FLOAT
-                )
-                sums = block.stack + f.sums_bytes + position.i * f.sum_position_stride * FLOAT
-                k.call_at(
-                    product, tiles, f.tile_stride * FLOAT, FLOAT,
-                    values + position.i * u.position_bytes, PANEL * k.vector_bytes,
-                    sums + first * FLOAT, f.sum_stride * FLOAT, block.tiles, channels, 0,
-                    remainders,
-                )  # fmt: skip
-
-
-def _to_positions(k: Kernel, of: Filtering, taps: Word, target: Word, position_bytes: Word) -> None:
-    """Write the transform of a vector of filters of one channel."""
-    down, across = of
-
-    def tap(row: int, column: int) -> Vector:
-        return k.load(taps + (row * across.taps + column) * k.vector_bytes)
-
-    def put(row: int, column: int, value: Vector) -> None:
-        k.store(value, target + position_bytes * (row * across.side + column))
-
-    times_both(k, (down.filter, across.filter), tap, put)
-
-
-def _transpose(
-    k: Kernel, taps: Word, row_bytes: Word, count: Word, factors: Word, target: Word
-) -> None:
-    """Write the transpose of rows of vectors, times a factor for each row.
-
-    Args:
-        k: The kernel.
-        taps: Address of the first row, of as many as a vector has elements.
-        row_bytes: Bytes from one row to the next.
-        count: Vectors of a row.
-        factors: Address of a factor for each row.
-        target: Address of the contiguous results.
-    """
-    factor = k.load(factors)
-    with k.loop(count) as line:
-        first = taps + line.i * k.vector_bytes
-        rows = [first + row_bytes * row for row in range(k.width)]
-        for place, vector in enumerate(transposed([k.load(row) for row in rows])):
-            k.store(vector * factor, target + (line.i * k.width + place) * k.vector_bytes)
-
-
-def on_the_fly_values(
-    tiling: WinogradSchedule, scratch: ScratchLayout, factors: np.ndarray
-) -> Values:
-    """Return the values of the fields.
-
-    Args:
-        tiling: The convolution.
-        scratch: Its scratch memory.
-        factors: One for each filter.
-    """
-    first, following = (
-        matrix_products(tiling.width, packed=True, accumulate=accumulate)(PANEL, tiling.block_tiles)
-        for accumulate in (False, True)
-    )
-    part = tiling.part
-    return OnTheFlyFields.values(
-        weights=RUNTIME,
-        factors=factors,
-        groups=tiling.groups,
-        panels=tiling.filters // tiling.groups // (PANEL * tiling.width),
-        channels_at_once=part.channels,
-        positions_bytes=scratch.positions_bytes,
-        position_bytes=part.position_stride * FLOAT,
-        first=first.address,
-        first_remainders=first.remainders,
-        next=following.address,
-        next_remainders=following.remainders,
     )

@@ -244,11 +244,6 @@ class ConvCall(KernelCall):
         self._take(weights)
         self._take_given_offsets()
 
-    @property
-    def scale(self) -> Callable[[np.ndarray], None] | None:
-        """Takes new factors for the filters, and those offsets; None where it takes weights."""
-        return None
-
     def _take_given_offsets(self) -> None:
         bias = self.operands.bias
         if self._take_offsets is not None and bias is not None and not isinstance(bias, InputArg):
@@ -332,15 +327,12 @@ class Folded:
     Attributes:
         bias: One offset for each channel of the top.
         update: Accepts new weights in C order; set by the call that uses them.
-        scale: Accepts new factors, one per channel of the top, if the call multiplies the
-            parameter with them; else None.
     """
 
     update: Callable[[np.ndarray], None]
-    scale: Callable[[np.ndarray], None] | None
 
     def __init__(self, bias: np.ndarray) -> None:
-        self.bias, self.scale = bias, None
+        self.bias = bias
 
 
 @dataclass(frozen=True)

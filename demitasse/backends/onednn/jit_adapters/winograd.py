@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -53,7 +52,7 @@ class WinogradKernels(ConvKernels):
         # the library's blocks would be padded, of which our kernels know nothing
         width, counts = tiling.width, (tiling.channels, tiling.filters)
         self.trains_channels_last = any(count % width for count in counts)
-        self._filters: TransformedFilters | OnTheFlyFilters | None = None
+        self._filters: TransformedFilters | PlainFilters | None = None
 
     def within(self, x: Layout, y: Layout) -> ConvKernels:
         width = self.tiling.width
@@ -80,9 +79,9 @@ class WinogradKernels(ConvKernels):
 
     def _tiled_filters(
         self, tiling: WinogradSchedule, *, kept: bool
-    ) -> TransformedFilters | OnTheFlyFilters:
-        if tiling.on_the_fly or tiling.stride > 1:
-            return OnTheFlyFilters()
+    ) -> TransformedFilters | PlainFilters:
+        if tiling.stride > 1:
+            return PlainFilters()
         return TransformedFilters(self.engine, tiling, kept=kept)
 
     def weights(self, operands: GradientOperands) -> WinogradGradientCall | None:
@@ -151,7 +150,7 @@ class TransformedFilters:
         return self._copy.nbytes + (0 if self._given is None else self._given.nbytes)
 
 
-class OnTheFlyFilters:
+class PlainFilters:
     """Filters as the parameter holds them, in C order: those are what the kernel reads."""
 
     nbytes = 0
@@ -162,7 +161,7 @@ class OnTheFlyFilters:
         return operands.weight.data_memory.cpu_data()
 
     def update(self, weights: np.ndarray) -> None:
-        """Refuse weights: the kernel multiplies the parameter's with factors."""
+        """Refuse weights: only gradients have strides, and they read the parameter."""
         message = f"{weights.size} weights were given to a convolution that reads its parameter"
         raise DeviceError(message, code=ErrorCode.BAD_STATE)
 
@@ -175,7 +174,7 @@ class WinogradCall(ConvCall):
         tiling: The convolution.
         operands: Its operands.
         images: Where those lie that are read, and those that are written.
-        filters: At the points, or in C order where the tiling says that it is unpacked.
+        filters: At the points, or in C order for stride 2.
         pool: Whether pairs of rows and columns are pooled.
     """
 
@@ -185,7 +184,7 @@ class WinogradCall(ConvCall):
         tiling: WinogradSchedule,
         operands: ConvOperands,
         images: tuple[Images, Images],
-        filters: TransformedFilters | OnTheFlyFilters,
+        filters: TransformedFilters | PlainFilters,
         *,
         pool: bool = False,
     ) -> None:
@@ -206,14 +205,6 @@ class WinogradCall(ConvCall):
 
     def _pass_slopes(self, slopes: np.ndarray) -> None:
         self._kernel.take_slopes(slopes)
-
-    @property
-    def scale(self) -> Callable[[np.ndarray], None] | None:
-        return self._scale if self.tiling.on_the_fly else None
-
-    def _scale(self, factors: np.ndarray) -> None:
-        self._kernel.take_factors(factors)
-        self._take_given_offsets()
 
     @property
     def kept_bytes(self) -> int:

@@ -317,7 +317,7 @@ class ConvStep(WindowStep[ops.Conv]):
             message = "PReLU behind our kernels of few channels, which know ReLU"
             raise Declined(message)
         if folded is not None:
-            folded.update, folded.scale = made.update, made.scale
+            folded.update = made.update
         return made
 
     def describe_forward(

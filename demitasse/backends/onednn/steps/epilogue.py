@@ -153,9 +153,6 @@ class FoldedWeights(Derived):
         factor: np.ndarray = np.ones(channels, np.float32)
         bias[...] = values(params[1]) if conv.op.bias else 0.0
         fold(self._links, factor, bias)
-        if self.folded.scale is not None:
-            self.folded.scale(factor)
-            return
         weight = values(params[0]).reshape(channels, -1)
         [scratch] = conv.engine.workspaces(weight.size)  # until it is packed
         product = scratch[: weight.size]
