@@ -73,7 +73,7 @@ class TorchBackend(Backend):
         try:
             yield
         except RuntimeError as error:
-            if not _lacks_memory(error):
+            if isinstance(error, OutOfMemoryError) or not _lacks_memory(error):
                 raise
             message = (
                 f"torch:{self.index} is out of memory ({error}). Reduce the batch size, stop other "

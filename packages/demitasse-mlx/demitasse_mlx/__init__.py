@@ -90,7 +90,7 @@ class MlxBackend(Backend):
 
     def explained(self, error: Exception) -> Exception:
         """Return an out-of-memory error of MLX as Demitasse's; other errors as they are."""
-        if "malloc" not in str(error).lower() and "memory" not in str(error).lower():
+        if "malloc" not in str(error):
             return error
         message = f"mlx:{self.index} is out of memory ({error}); reduce the batch size"
         return OutOfMemoryError(message, device=f"mlx:{self.index}")
