@@ -564,6 +564,7 @@ OTHERS_TABLE: Table = {
     "Threshold": [("threshold_param { threshold: 0.4 }", [ROWS])],
     "Flatten": [("flatten_param { axis: 1 end_axis: -2 }", [INPUT])],
     "Reshape": [("reshape_param { shape { dim: 0 dim: -1 dim: 2 } }", [INPUT])],
+    "Squeeze": [("squeeze_param { axis: 1 }", [np.expand_dims(ROWS, axis=1)])],
     "Silence": [("", [ROWS, FLAT])],
     "Accuracy": [
         ("accuracy_param { top_k: 2 }", [SCORES, CLASSES]),
