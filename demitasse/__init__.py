@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from demitasse.core.deprecated import install_old_module_names as _install_old_module_names
 from demitasse.core.deprecated import warn_once as _warn_once
-from demitasse.core.html_repr import set_renderer as _set_renderer
+from demitasse.core.text import set_renderer as _set_renderer
 from demitasse.version import __version__
 
 if TYPE_CHECKING:

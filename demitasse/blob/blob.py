@@ -18,7 +18,7 @@ from demitasse.core import guesses
 from demitasse.core.axes import LEGACY, Axes, checked_shape, flat_list, shape_string
 from demitasse.core.device import Device, current_device
 from demitasse.core.guesses import attribute_error
-from demitasse.core.html_repr import html_of
+from demitasse.core.text import html_of
 from demitasse.errors import DeviceError, ErrorCode, NetError, ShapeError
 from demitasse.io.proto import BlobProto, BlobShape, floats, set_floats, stored_shape
 from demitasse.memory import Head, SyncedMemory

@@ -1,4 +1,8 @@
-"""Text for messages: escape untrusted text, suggest similar names, read and write sizes."""
+"""Text for messages: escape untrusted text, suggest similar names, read and write sizes.
+
+Also HTML of objects in notebooks: the package's ``__init__`` sets the renderer, which is loaded
+when a notebook asks for HTML.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 
 # Control characters, among them terminal sequences; marks that change the writing direction;
@@ -112,3 +117,18 @@ def read_size(value: object) -> int:
         message = f"got {value!r}, which exceeds 64-bit addresses; use 0 for no limit"
         raise ValueError(message)
     return int(size)
+
+
+_renderer: list[str] = []
+
+
+def set_renderer(module: str, function: str) -> None:
+    """Set the function that renders an object, by name."""
+    _renderer[:] = [module, function]
+
+
+def html_of(thing: object) -> str:
+    """Return the HTML of a net, a blob, a layer, a solver or a table."""
+    module, function = _renderer
+    html: str = getattr(import_module(module), function)(thing)
+    return html

@@ -21,8 +21,8 @@ from demitasse.blob import Blob
 from demitasse.core.deprecated import deprecated_attribute, warn_once
 from demitasse.core.device import Device
 from demitasse.core.host import check_size
-from demitasse.core.html_repr import html_of
 from demitasse.core.out_of_memory import with_location
+from demitasse.core.text import html_of
 from demitasse.errors import ErrorCode, NetError, ShapeError
 from demitasse.io.data.sources.fingerprint import Fingerprint
 from demitasse.io.proto import FillerParameter, LayerParameter

@@ -21,8 +21,8 @@ from demitasse.core.config import settings
 from demitasse.core.deprecated import deprecated_attribute, renamed_arguments
 from demitasse.core.device import Device, choose_device
 from demitasse.core.guesses import attribute_error
-from demitasse.core.html_repr import html_of
 from demitasse.core.out_of_memory import memory_errors_at
+from demitasse.core.text import html_of
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import ConfigError, ErrorCode, NetError, ShapeError
 from demitasse.io.proto import NetParameter, Phase

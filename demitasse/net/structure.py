@@ -11,8 +11,7 @@ from functools import cached_property
 from typing import Any, NoReturn, TypeVar
 
 from demitasse.blob import Blob
-from demitasse.core.html_repr import html_of
-from demitasse.core.text import nearest
+from demitasse.core.text import html_of, nearest
 from demitasse.graph import Graph, Needs, Param
 from demitasse.io.proto import LayerParameter, NetParameter, Phase
 from demitasse.layers import Layer

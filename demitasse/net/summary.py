@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from demitasse.blob import Blob
-from demitasse.core.html_repr import html_of
+from demitasse.core.text import html_of
 from demitasse.layers.base import Layer
 from demitasse.layers.metadata import layer_metadata
 

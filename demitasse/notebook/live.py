@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Protocol
 
-from demitasse.core.html_repr import html_of
+from demitasse.core.text import html_of
 from demitasse.notebook import html
 from demitasse.notebook.html import curves
 

@@ -18,8 +18,8 @@ from demitasse.core.config import settings
 from demitasse.core.deprecated import deprecated_attribute, renamed_arguments
 from demitasse.core.device import Device
 from demitasse.core.guesses import attribute_error
-from demitasse.core.html_repr import html_of
 from demitasse.core.log import get_logger
+from demitasse.core.text import html_of
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import SolverParameter
 from demitasse.io.weights.load import OnMismatch

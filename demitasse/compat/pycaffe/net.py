@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from demitasse import net as engine
 from demitasse.blob import Blob
 from demitasse.compat.pycaffe.common import begin_log, default_phase
-from demitasse.core.html_repr import html_of
+from demitasse.core.text import html_of
 from demitasse.errors import ErrorCode, NetError, ShapeError, WeightsError
 from demitasse.io.weights.save import ARRAYS, save_caffemodel
 from demitasse.layers.data_layers.memory_data import MemoryData

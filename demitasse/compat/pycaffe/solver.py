@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from demitasse import training as solvers
 from demitasse.compat.pycaffe.common import begin_log
 from demitasse.compat.pycaffe.net import FileName, Net, NetVec, file_name
-from demitasse.core.html_repr import html_of
 from demitasse.core.log import get_logger
+from demitasse.core.text import html_of
 from demitasse.errors import ConfigError, ErrorCode
 from demitasse.io.proto import SolverParameter, read_solver_params
 

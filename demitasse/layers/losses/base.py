@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from demitasse.backends.arrays import Array
-from demitasse.backends.losses import loss_divisor
+from demitasse.backends.ops import loss_divisor
 from demitasse.blob import Blob
 from demitasse.io.proto import LossParameter
 from demitasse.layers.base import Blobs, Exactly, Flags, Layer

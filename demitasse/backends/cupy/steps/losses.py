@@ -8,7 +8,7 @@ from demitasse.backends import ops
 from demitasse.backends.cupy.library.engine import Engine, Launch
 from demitasse.backends.cupy.step import GpuStep
 from demitasse.backends.cupy.sums import SplitReduction
-from demitasse.backends.losses import loss_divisor
+from demitasse.backends.ops import loss_divisor
 from demitasse.backends.step import Declined, Operands
 
 

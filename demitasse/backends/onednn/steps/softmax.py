@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from demitasse.backends import ops
-from demitasse.backends.losses import loss_divisor
 from demitasse.backends.onednn.arguments import Argument, Call, InputArg, OutputArg
 from demitasse.backends.onednn.jit_adapters.unary import map_call, rows_kernel
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass
@@ -19,6 +18,7 @@ from demitasse.backends.onednn.library.layout import Layout
 from demitasse.backends.onednn.library.primitive import Description
 from demitasse.backends.onednn.step import NEEDS_BOTTOM, OnednnStep
 from demitasse.backends.onednn.threads import wanted
+from demitasse.backends.ops import loss_divisor
 from demitasse.backends.step import Declined, Operand, Operands, decline_in_place
 
 if TYPE_CHECKING:
