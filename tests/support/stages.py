@@ -21,7 +21,7 @@ __all__ = [
     "out_of_memory", "where",
 ]  # fmt: skip
 
-WIDTHS = [int(one) for one in os.environ.get("KERNEL_TEST_WIDTHS", "8,16").split(",")]
+WIDTHS = [int(one) for one in os.environ.get("KERNEL_TEST_WIDTHS", "4,8,16").split(",")]
 """Floats of the kernels' vectors: 4 for NEON, 8 for AVX2, 16 for AVX-512."""
 
 WIDTH = pytest.mark.parametrize("width", WIDTHS)
