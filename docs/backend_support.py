@@ -10,8 +10,7 @@ from demitasse.backends.cupy.steps import elementwise as cupy_activation
 from demitasse.backends.numpy import lowerings as numpy
 from demitasse.backends.numpy.steps import elementwise as numpy_activation
 from demitasse.backends.onednn import lowerings as onednn
-from demitasse.backends.onednn.steps import activation as onednn_activation
-from demitasse.backends.onednn.steps import elementwise as onednn_elementwise
+from demitasse.backends.onednn.steps import elementwise as onednn_activation
 from demitasse.backends.ops import Activation
 from demitasse.backends.step import Lowerings
 from demitasse.layers.metadata import layer_metadata
@@ -22,7 +21,6 @@ _TABLES: Mapping[str, tuple[Lowerings, Mapping[str, object]]] = {
         {
             **numpy_activation.FUNCTIONS,
             **onednn_activation.FUNCTIONS,
-            **onednn_elementwise.FUNCTIONS,
         },
     ),
     "numpy": (numpy.LOWERINGS, numpy_activation.FUNCTIONS),

@@ -79,7 +79,7 @@ def test_a_peer_with_other_results_is_not_timed(project, run, monkeypatch):
 def test_without_peers_it_says_what_to_install(project, run, monkeypatch):
     monkeypatch.setattr(peers, "find_spec", lambda name: None)
 
-    failed_with(run("bench deploy.prototxt --peers"), 2, ErrorCode.UNAVAILABLE, field="peers")
+    failed_with(run("bench deploy.prototxt --peers"), 3, ErrorCode.UNAVAILABLE, field="peers")
 
 
 def test_the_deploy_nets_of_a_folder_of_models(project, run):
