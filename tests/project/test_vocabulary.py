@@ -58,6 +58,16 @@ def over_limits(found: dict[str, list[str]], limits: dict[str, int]) -> list[str
     return text
 
 
+def test_the_package_does_not_grow():
+    files = list((ROOT / "demitasse").rglob("*.py"))
+    size = {
+        "files": len(files),
+        "lines": sum(file.read_text(encoding="utf-8").count("\n") for file in files),
+    }
+
+    assert {name: max(count, TABLE["size"][name]) for name, count in size.items()} == TABLE["size"]
+
+
 def test_no_docstring_begins_with_a_question_word():
     found: dict[str, list[str]] = {}
     for path, tree in trees("demitasse").items():
