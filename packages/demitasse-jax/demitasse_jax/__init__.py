@@ -61,7 +61,11 @@ class JaxBackend(Backend):
 
     @contextmanager
     def enter(self) -> Iterator[None]:
-        with jax.default_device(self.array_device), jax.numpy_dtype_promotion("standard"):
+        with (
+            jax.default_device(self.array_device),
+            jax.numpy_dtype_promotion("standard"),
+            jax.default_matmul_precision("highest"),  # GPUs and TPUs round float32 otherwise
+        ):
             try:
                 yield
             except jax.errors.JaxRuntimeError as error:
