@@ -32,13 +32,13 @@ def takes(choice, *args, **kwargs):
 
 @WIDTH
 def test_tiles_are_for_many_channels(width):
-    def tiled(channels):
-        x = (8, channels, 16, 16)
+    def tiled(channels, images=8):
+        x = (images, channels, 16, 16)
         op, y = convolution(x, channels, (3, 3))
         return takes(plan_winograd, op, x, y, Tuning(width, threads=2), training=True)
 
     assert tiled(256)
-    assert not tiled(16)
+    assert not tiled(16, images=1)
     assert not tiled(width - 1)
 
 

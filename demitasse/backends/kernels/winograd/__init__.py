@@ -362,7 +362,7 @@ and as 40 on another."""
 STRIDED_FILTER_COST = 8.0
 """The same for stride 2, whose filters are transformed for each block of tiles."""
 
-START_COST, TRAINING_START_COST = 5e5, 5e6
+START_COST, TRAINING_START_COST = 5e5, 1e6
 """Overhead of a Winograd pass over direct convolution. In inference, calls are replayed."""
 
 DEFINITION_COST, FEW_CHANNELS_COST = 1.2, 7.0
