@@ -118,9 +118,6 @@ class ConvStep(WindowStep[ops.Conv]):
         self.kernels = self.kernels.within(x, y)
         self.declined = self.kernels.why
         self.forward_calls = [self._jit_call(top) or self._call(found, top)]
-        if self.engine.library is None and self.at.backward:  # numpy's Step has all directions
-            self.prepare_backward()
-            self.backward_calls = []
 
     def _choose(self) -> Description:
         """Return the forward primitive, with the channels last where blocks of them waste time.
