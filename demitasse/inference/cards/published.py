@@ -137,7 +137,7 @@ def recognize(weights: Sequence[Path]) -> PublishedCard | None:
     return _card_of(weights[0], digests)
 
 
-@lru_cache(maxsize=MOST)
+@lru_cache
 def _card_of(weights: Path, digests: tuple[str, ...]) -> PublishedCard | None:
     """Return the card of a file with these hashes, by its contents where no card has them."""
     for one in published_cards():

@@ -259,24 +259,15 @@ class NormGradientCall(KernelCall):
 
     def run_on(self, source: np.ndarray) -> None:
         """Read the forward call's input from this array."""
-        dy = self.dy.array()
-        rows = self.parameters()
-        dx = self._dx.array()
+        factors, offsets = (row.array() for row in self.forward.parameters)
+        of_factors, of_offsets = (row.array() for row in self._gradients)
+        rows = (factors, offsets), (of_factors, of_offsets)
+        dy, dx = self.dy.array(), self._dx.array()
         [sums] = self.engine.workspaces(self.forward.kernel.sums_size)
         if self._behind is not None and self._behind.memory.persistent:
             self._both((source, dy, dx), *rows, sums, self._behind.array())
         else:
             self._kernel((source, dy, dx), *rows, sums)
-        self.done()
-
-    def parameters(self) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-        """Return factors and offsets, and where their gradients go."""
-        factors, offsets = (row.array() for row in self.forward.parameters)
-        of_factors, of_offsets = (row.array() for row in self._gradients)
-        return (factors, offsets), (of_factors, of_offsets)
-
-    def done(self) -> None:
-        """Clean up, after the gradients have been computed."""
         for argument in self._wanted:
             argument.done()
 

@@ -161,7 +161,7 @@ class PlainFilters:
         return operands.weight.data_memory.cpu_data()
 
     def update(self, weights: np.ndarray) -> None:
-        """Refuse weights: only gradients have strides, and they read the parameter."""
+        """Refuse weights: strides run in training alone, where nothing is folded."""
         message = f"{weights.size} weights were given to a convolution that reads its parameter"
         raise DeviceError(message, code=ErrorCode.BAD_STATE)
 
