@@ -12,16 +12,17 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
-from typing import Any, ClassVar
 
 import numpy as np
 
 from demitasse.benchmark.case import Case, with_batch
+from demitasse.core.extras import missing_extra
 from demitasse.core.host import cores
-from demitasse.errors import ErrorCode, NetError
+from demitasse.errors import ConfigError, ErrorCode, NetError
 from demitasse.interop.onnx_export import export_onnx
 from demitasse.net import Net
 from demitasse.testing.comparison import random_inputs
+from demitasse.testing.error_stats import error_stats
 
 __all__ = ["PEERS", "PeerCase", "installed_peers", "peer_versions"]
 
@@ -32,56 +33,62 @@ Inputs = Mapping[str, np.ndarray]
 Infer = Callable[[], Mapping[str, np.ndarray]]
 
 
-def _onnxruntime(path: Path, inputs: Inputs) -> Infer:
+def _onnxruntime(path: Path, inputs: Inputs, threads: int) -> Infer:
     onnxruntime = import_module("onnxruntime")
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = cores()
+    options.intra_op_num_threads = threads
     options.log_severity_level = 3
-    # threads that spin after a pass would take the cores of the engine whose turn is next
-    options.add_session_config_entry("session.force_spinning_stop", "1")
     session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
     names = [one.name for one in session.get_outputs()]
     feed = dict(inputs)
     return lambda: dict(zip(names, session.run(names, feed), strict=True))
 
 
-def _openvino(path: Path, inputs: Inputs) -> Infer:
+def _openvino(path: Path, inputs: Inputs, threads: int) -> Infer:
     openvino = import_module("openvino")
     settings = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": "f32",
-        "INFERENCE_NUM_THREADS": cores(),
+        "INFERENCE_NUM_THREADS": threads,
     }
-    request = openvino.compile_model(str(path), "CPU", settings).create_infer_request()
+    model = openvino.compile_model(str(path), "CPU", settings)
+    request, names = model.create_infer_request(), [one.get_any_name() for one in model.outputs]
+    feed = dict(inputs)
 
     def infer() -> dict[str, np.ndarray]:
-        for name, array in inputs.items():
-            request.set_tensor(name, openvino.Tensor(array))
-        request.infer()
-        outputs = request.model_outputs
-        return {one.get_any_name(): request.get_tensor(one).data for one in outputs}
+        results = request.infer(feed, share_inputs=True, share_outputs=True)
+        return dict(zip(names, results.to_tuple(), strict=True))
 
     return infer
 
 
-PEERS: dict[str, Callable[[Path, Inputs], Infer]] = {
+PEERS: dict[str, Callable[[Path, Inputs, int], Infer]] = {
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
 }
-"""Peers by the name of their package; each loads a file and returns a function that runs it."""
+"""Peers by the name of their package: each loads a file and returns a function of its results.
+
+Inputs are arrays that stay in place; a number of threads runs each pass. Results are overwritten by
+the next pass.
+"""
 
 
 def installed_peers() -> list[str]:
     """Return the names of the peers that are installed.
 
     Raises:
-        NetError: None is installed.
+        ConfigError: None is installed.
     """
     found = [name for name in PEERS if find_spec(name)]
     if not found:
-        names = " or ".join(PEERS)
-        message = f"no peer is installed; install {names}: pip install 'demitasse[onnx]' openvino"
-        raise NetError(message, code=ErrorCode.UNAVAILABLE, field="peers")
+        raise missing_extra(
+            ConfigError,
+            "comparing with peers",
+            "ONNX Runtime",
+            "onnx",
+            instead="install openvino",
+            field="peers",
+        )
     return found
 
 
@@ -100,8 +107,6 @@ class PeerCase:
         NetError: The peer computes other results, or the net has no ONNX form.
     """
 
-    kinds: ClassVar = PEERS
-
     def __init__(self, case: Case) -> None:
         param = with_batch(case.net, case.phase, case.batch)
         with tempfile.TemporaryDirectory(prefix="demitasse_peer_") as folder:
@@ -114,7 +119,7 @@ class PeerCase:
                 path = Path(folder) / "net.onnx"
                 exported = export_onnx(net, None, path, batch="fixed")
             feed = {name: inputs[name].astype(np.float32) for name in exported.inputs}
-            self._infer = self.kinds[case.device](path, feed)
+            self._infer = PEERS[case.device](path, feed, cores())
             _check(self._infer(), expected, case.device)
 
     def once(self) -> float:
@@ -128,7 +133,7 @@ class PeerCase:
         del self._infer
 
 
-def _check(found: Mapping[str, Any], expected: Inputs, peer: str) -> None:
+def _check(found: Mapping[str, np.ndarray], expected: Inputs, peer: str) -> None:
     """Compare the results of a peer with those of the net.
 
     Raises:
@@ -136,10 +141,10 @@ def _check(found: Mapping[str, Any], expected: Inputs, peer: str) -> None:
     """
     names = [name for name in expected if name in found]
     for name in names:
-        want, got = expected[name], np.asarray(found[name]).reshape(expected[name].shape)
-        difference = float(np.abs(got - want).max()) if want.size else 0.0
-        if not difference <= TOLERANCE * max(1e-6, float(np.abs(want).max(initial=0.0))):
-            message = f"{peer} differs from the net by {difference:.3g} in {name}"
+        want = expected[name]
+        error = error_stats(np.reshape(found[name], want.shape), want).relative
+        if error > TOLERANCE:
+            message = f"{peer} differs from the net by {error:.3g} of the largest value in {name}"
             raise NetError(message, code=ErrorCode.FAILED, blob=name, peer=peer)
     if not names:
         message = f"{peer} has none of the net's outputs {', '.join(expected)}"

@@ -62,7 +62,7 @@ def test_peers_have_rows_and_the_net_a_ratio(project, run):
 def test_a_peer_with_other_results_is_not_timed(project, run, monkeypatch):
     pytest.importorskip("onnx")
 
-    def load(path, inputs):
+    def load(path, inputs, threads):
         return lambda: {"prob": np.ones((3, 3), np.float32)}
 
     monkeypatch.setitem(peers.PEERS, "onnxruntime", load)
