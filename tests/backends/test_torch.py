@@ -17,6 +17,7 @@ from demitasse.core.device import Device
 from demitasse.errors import DeviceError, ErrorCode, OutOfMemoryError
 from demitasse.examples.digits import prepare
 from demitasse.io.proto import NetParameter, parse_text
+from demitasse.testing.conformance.runs import STATEFUL_NET
 from demitasse.training import evaluation
 
 NET = """
@@ -152,30 +153,16 @@ def test_recorded_cases_in_double_precision(case):
 
 # -- functions and modules -------------------------------------------------------------------------
 
-TRAINED = """
-layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 4 dim: 1 dim: 8 dim: 8 } } }
-layer { name: "label" type: "Input" top: "label" input_param { shape { dim: 4 } } }
-layer { name: "conv.1" type: "Convolution" bottom: "x" top: "conv" convolution_param {
-  num_output: 3 kernel_size: 3 weight_filler { type: "xavier" } } }
-layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "bn" }
-layer { name: "relu" type: "ReLU" bottom: "bn" top: "bn" }
-layer { name: "pool" type: "Pooling" bottom: "bn" top: "pool" pooling_param {
-  kernel_size: 2 stride: 2 } }
-layer { name: "drop" type: "Dropout" bottom: "pool" top: "pool" }
-layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip" inner_product_param {
-  num_output: 5 weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
-"""
-
 
 @pytest.fixture
 def trained(torch):
     """A net after a forward and a backward pass, and its inputs."""
-    net = Net(TRAINED, "TRAIN", device="torch:cpu", seed=2, force_backward=True)
-    x = torch.randn((4, 1, 8, 8), generator=torch.Generator().manual_seed(1))
+    text = STATEFUL_NET.replace('name: "conv"', 'name: "conv.1"')
+    net = Net(text, "TRAIN", device="torch:cpu", seed=2, force_backward=True)
+    x = torch.randn((4, 1, 9, 9), generator=torch.Generator().manual_seed(1))
     label = torch.arange(4.0)
     module = net.as_torch_module()  # of the running averages before the pass
-    net({"x": x, "label": label})
+    net({"data": x, "label": label})
     net.backward()
     return net, module, x, label
 
@@ -194,7 +181,7 @@ def test_a_module_has_the_gradients_of_its_net(torch, trained):
     params = [*net.params["conv.1"], *net.params["ip"]]
     for parameter, blob in zip(module.parameters(), params, strict=True):
         np.testing.assert_array_equal(parameter.grad.numpy(), blob.diff)
-    np.testing.assert_array_equal(x.grad.numpy(), net.blobs["x"].diff)
+    np.testing.assert_array_equal(x.grad.numpy(), net.blobs["data"].diff)
     for buffer, blob in zip(module.buffers(), net.params["bn"], strict=True):
         np.testing.assert_allclose(buffer.numpy(), blob.data, rtol=1e-6)
 
@@ -217,7 +204,7 @@ def test_layers_whose_names_differ_by_a_dot_have_parameters_of_their_own(torch):
 
 def test_gradients_pass_a_module_on_both_sides(torch, trained):
     _, module, x, label = trained
-    before = torch.nn.Linear(8, 8)
+    before = torch.nn.Linear(9, 9)
 
     (module(before(x), label) ** 2).backward()
 
@@ -257,7 +244,7 @@ def test_functions_are_differentiated_vectorized_and_compiled(torch, trained):
     params = function.params
 
     def loss(params, x, label):
-        return function.loss(function(params, {"x": x, "label": label}, state, 0)[0])
+        return function.loss(function(params, {"data": x, "label": label}, state, 0)[0])
 
     gradients = torch.func.grad(loss)(params, x, label)
     each = torch.func.vmap(

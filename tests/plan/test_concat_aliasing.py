@@ -244,7 +244,8 @@ def test_shapes_in_turn_stay_prepared(name, monkeypatch):
             for blob, values in wanted.items():
                 np.testing.assert_allclose(found[blob], values, **TOLERANCE, err_msg=f"{turn}")
 
-    if net.device.backend.recorder is not None and "portable" not in name:
+    whole = status().loaded  # without oneDNN, numpy computes some of the layers
+    if whole and net.device.backend.recorder is not None and "portable" not in name:
         assert passes[0] == before
 
 

@@ -5,19 +5,15 @@ import threading
 import numpy as np
 import pytest
 from expect_error import expect_error
+from replays import ALL_CALLS
 
 from demitasse import Net
 from demitasse.backends.kernels.language import command_queue
 from demitasse.backends.kernels.language.command_queue import CallRecording
-from demitasse.backends.onednn import status
 from demitasse.core.config import settings
 from demitasse.errors import DeviceError, ErrorCode, NetError
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan.replay import Replay
-
-ALL_CALLS = pytest.mark.skipif(
-    not status().loaded, reason="without oneDNN, numpy computes some of the layers"
-)
 
 NET = """
 name: "stretch"

@@ -2,17 +2,13 @@
 
 import numpy as np
 import pytest
+from replays import ALL_CALLS
 
 from demitasse import Solver
 from demitasse.backends.kernels.language.command_queue import CallRecording
-from demitasse.backends.onednn import status
 from demitasse.core.config import settings
 from demitasse.io.proto import SolverParameter, parse_text
 from demitasse.plan.replay import Replay
-
-ALL_CALLS = pytest.mark.skipif(
-    not status().loaded, reason="without oneDNN, numpy computes some of the layers"
-)
 
 DATA = """
 layer { name: "data" type: "Input" top: "data" top: "label"

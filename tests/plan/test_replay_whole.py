@@ -6,17 +6,13 @@ import threading
 import numpy as np
 import pytest
 from expect_error import expect_error
+from replays import ALL_CALLS
 
 from demitasse import Net
 from demitasse.backends.kernels.language import team
-from demitasse.backends.onednn import status
 from demitasse.errors import DeviceError, ErrorCode, NetError
 from demitasse.io.proto import NetParameter, parse_text
 from demitasse.plan import Plan
-
-ALL_CALLS = pytest.mark.skipif(
-    not status().loaded, reason="without oneDNN, numpy computes some of the layers"
-)
 
 LAYERS = """
 name: "whole"

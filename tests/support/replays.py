@@ -2,8 +2,14 @@
 
 import pytest
 
+from demitasse.backends.onednn import status
 from demitasse.backends.recording import Recording
 from demitasse.plan.replay import Recorded, Replay
+
+ALL_CALLS = pytest.mark.skipif(
+    not status().loaded, reason="without oneDNN, numpy computes some of the layers"
+)
+"""Marks tests of nets that are replayed whole on ``cpu``."""
 
 
 def played_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[Recording]:

@@ -10,7 +10,7 @@ from demitasse.backends import backend_class, devices_of, random
 from demitasse.backends.arrays import Array, ArrayRef
 from demitasse.backends.base import Backend
 from demitasse.core.device import Device
-from demitasse.errors import DeviceError
+from demitasse.errors import DeviceError, ErrorCode
 
 DTYPES = ["float32", "float64", "int32", "int64"]
 
@@ -23,6 +23,17 @@ def kind(request: pytest.FixtureRequest, device: Device) -> str:
     except DeviceError as error:
         pytest.skip(str(error))
     return str(request.param)
+
+
+def test_float64_is_refused_without_it(device: Device) -> None:
+    kind: Any = type(device.backend)
+    narrow: Any = object.__new__(type(kind.__name__, (kind,), {"has_float64": False}))
+    narrow.index = device.backend.index
+
+    with pytest.raises(DeviceError) as caught:
+        narrow.dtype("float64")
+
+    assert caught.value.code == ErrorCode.UNSUPPORTED
 
 
 def uploaded(backend: Backend, values: np.ndarray) -> Array:

@@ -6,7 +6,7 @@ import pytest
 
 from demitasse import Net
 from demitasse.core.device import Device
-from demitasse.errors import DeviceError, ErrorCode, OutOfMemoryError
+from demitasse.errors import OutOfMemoryError
 
 
 @pytest.fixture
@@ -28,16 +28,6 @@ def test_a_function_computes_what_its_net_computes():
     found = function(function.params, net.device.backend.asarray(x))["pool"]
 
     np.testing.assert_array_equal(net.device.backend.to_host(found), net(x))
-
-
-def test_a_device_without_float64_refuses_it(backend):
-    other = object.__new__(type(backend))
-    other.index, other.has_float64 = "gpu:0", False
-
-    with pytest.raises(DeviceError) as caught:
-        other.dtype("float64")
-
-    assert caught.value.code == ErrorCode.UNSUPPORTED
 
 
 def test_a_lack_of_memory_is_called_one(backend):

@@ -16,27 +16,11 @@ from demitasse.core.device import Device
 from demitasse.errors import DeviceError, ErrorCode, NetError
 from demitasse.examples.data import digits as read_digits
 from demitasse.examples.digits import TEST_SIZE, prepare
+from demitasse.testing.conformance.runs import STATEFUL_NET
 
 LABEL = 'input: "label" input_dim: 64 input_dim: 1 input_dim: 1 input_dim: 1'
 
 RNG = np.random.default_rng(8)
-
-NET = """
-name: "small"
-layer { name: "data" type: "Input" top: "data" input_param {
-  shape { dim: 4 dim: 1 dim: 9 dim: 9 } } }
-layer { name: "label" type: "Input" top: "label" input_param { shape { dim: 4 } } }
-layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param {
-  num_output: 3 kernel_size: 3 weight_filler { type: "xavier" } } }
-layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "bn" }
-layer { name: "relu" type: "ReLU" bottom: "bn" top: "bn" }
-layer { name: "pool" type: "Pooling" bottom: "bn" top: "pool" pooling_param {
-  kernel_size: 3 stride: 2 } }
-layer { name: "drop" type: "Dropout" bottom: "pool" top: "pool" }
-layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip" inner_product_param {
-  num_output: 5 weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
-"""
 
 
 @pytest.fixture
@@ -50,7 +34,7 @@ def models() -> Path:
 
 def small():
     """Return a net, its function, its state and a batch."""
-    net = Net(NET, "TRAIN", device="jax:cpu", seed=4, force_backward=True)
+    net = Net(STATEFUL_NET, "TRAIN", device="jax:cpu", seed=4, force_backward=True)
     function = net.as_function()
     batch = {
         "data": RNG.standard_normal((4, 1, 9, 9)).astype(np.float32),
@@ -130,7 +114,8 @@ def test_each_example_has_a_gradient_by_vmap():
 
 
 def test_gradients_of_gradients_exist():
-    net = Net(NET.replace('type: "Dropout"', 'type: "TanH"'), "TRAIN", device="jax:cpu", seed=4)
+    smooth = STATEFUL_NET.replace('type: "Dropout"', 'type: "TanH"')
+    net = Net(smooth, "TRAIN", device="jax:cpu", seed=4)
     function, batch = net.as_function(), small()[3]
     state, params = function.state, function.params
 

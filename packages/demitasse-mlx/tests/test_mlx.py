@@ -6,23 +6,8 @@ import pytest
 
 from demitasse import Net
 from demitasse.core.device import Device
-from demitasse.errors import DeviceError, ErrorCode, OutOfMemoryError
-
-NET = """
-layer { name: "data" type: "Input" top: "data" input_param {
-  shape { dim: 4 dim: 1 dim: 9 dim: 9 } } }
-layer { name: "label" type: "Input" top: "label" input_param { shape { dim: 4 } } }
-layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param {
-  num_output: 3 kernel_size: 3 weight_filler { type: "xavier" } } }
-layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "bn" }
-layer { name: "relu" type: "ReLU" bottom: "bn" top: "bn" }
-layer { name: "pool" type: "Pooling" bottom: "bn" top: "pool" pooling_param {
-  kernel_size: 3 stride: 2 } }
-layer { name: "drop" type: "Dropout" bottom: "pool" top: "pool" }
-layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip" inner_product_param {
-  num_output: 5 weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
-"""
+from demitasse.errors import OutOfMemoryError
+from demitasse.testing.conformance.runs import STATEFUL_NET
 
 
 @pytest.fixture
@@ -31,7 +16,7 @@ def backend():
 
 
 def test_gradients_of_mlx_are_those_of_backward():
-    net = Net(NET, "TRAIN", device="mlx:cpu", seed=4)
+    net = Net(STATEFUL_NET, "TRAIN", device="mlx:cpu", seed=4)
     function = net.as_function()
     state, params = function.state, function.params
     batch = {
@@ -67,16 +52,6 @@ def test_exponentials_of_float64_have_its_digits(backend):
     found = backend.to_host(backend.xp.exp(backend.asarray(values)))
 
     np.testing.assert_allclose(found, np.exp(values), rtol=1e-13)
-
-
-def test_a_gpu_has_no_float64(backend):
-    gpu = object.__new__(type(backend))
-    gpu.index, gpu.has_float64 = "gpu", False
-
-    with pytest.raises(DeviceError) as caught:
-        gpu.dtype("float64")
-
-    assert caught.value.code == ErrorCode.UNSUPPORTED
 
 
 def test_a_lack_of_memory_is_called_one(backend):
