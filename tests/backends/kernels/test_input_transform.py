@@ -64,7 +64,7 @@ def test_all_tiles_are_at_the_positions(channels, pad, kernel, width):
     code = exported(f"cut{of.name}x{width}", width, lambda k: write(k, of))
     fields = CutFields.values(
         strips=scratch.calls(stages=1)[0],
-        x=image_values(Images.in_blocks(shape, block), shape[2:], width, cutting.sources),
+        x=image_values(Images.in_blocks(shape, block), shape[2:], width, cutting.pad),
         tiles=tiles,
         tile_stride=c,
         position_stride=2 * down * right * c,

@@ -132,9 +132,8 @@ def each_strip(k: Kernel, f: StripFields, block: Block) -> Iterator[Strip]:
 class ScratchLayout:
     """Division of the scratch memory of a kernel over strips.
 
-    Each thread's part has the copy of a strip in one stage; in another, some filters and their
-    transform. Behind the threads' parts, each chunk has a stack: the transformed tiles of a block,
-    and their sums.
+    Each thread's part has the copy of a strip. Behind the threads' parts, each chunk has a stack:
+    the transformed tiles of a block, and their sums.
 
     Args:
         tiling: The convolution.
@@ -142,8 +141,6 @@ class ScratchLayout:
     Attributes:
         size: Elements that are needed.
         sums_bytes: Bytes from a stack's beginning to the output.
-        positions_bytes: Bytes from the beginning of a thread's part, with filters, to the
-            transformed filters.
     """
 
     def __init__(self, tiling: WinogradSchedule) -> None:
@@ -154,13 +151,10 @@ class ScratchLayout:
             tiling.positions * stride
             for stride in (tiling.tile_position_stride, tiling.sum_position_stride)
         )
-        taps, positions = _of_part(tiling)
-        stage = max(copy, taps + positions)
-        private, stack = odd_lines(stage), odd_lines(tiles + sums)
+        private, stack = odd_lines(copy), odd_lines(tiles + sums)
         self._threads = tiling.threads * private
         self.size = self._threads + (1 if tiling.shared else tiling.chunks) * stack
         self.sums_bytes = FLOAT * tiles
-        self.positions_bytes = FLOAT * taps
         self._tiling = tiling
         self._bytes = {
             "private_bytes": FLOAT * private,
@@ -214,13 +208,3 @@ class ScratchLayout:
             raise ValueError(message)
         private, stacks = memory[: self._threads], memory[self._threads : self.size]
         return {"strips.private": private, "strips.stacks": stacks}
-
-
-def _of_part(tiling: WinogradSchedule) -> tuple[int, int]:
-    """Return the elements of the filters that a thread transforms, before and after it."""
-    if tiling.stride == 1:
-        return 0, 0
-    part = tiling.part
-    # all vectors of a panel at once, for one phase after the other
-    taps = part.channels * tiling.filtering.taps * tiling.stride**2 * tiling.width * tiling.panel
-    return odd_lines(taps), tiling.positions * part.position_stride

@@ -41,13 +41,6 @@ from demitasse.backends.kernels.winograd.products import (
     each_panel,
     product_values,
 )
-from demitasse.backends.kernels.winograd.strided import (
-    Strided,
-    StridedFields,
-    multiply_strided,
-    strided_of,
-    strided_values,
-)
 from demitasse.backends.kernels.winograd.transforms import (
     ImageFields,
     OutputFields,
@@ -81,55 +74,22 @@ class ConvolutionFields(Struct):
     """Address of one offset for each output channel."""
 
 
-class StridedConvolutionFields(ConvolutionFields):
-    """The same of windows of twice the taps and stride 2."""
-
-    strided: StridedFields
-    """The filters."""
-
-
 @cache
-def _kernel(
-    of: Filtering,
-    width: int,
-    *,
-    pool: bool,
-    limited: bool,
-    strided: Strided | None,
-) -> int:
-    """Return the address of the kernel.
-
-    Args:
-        of: The matrices of the filters.
-        width: Floats of a vector.
-        pool: Whether there is pooling.
-        limited: True if outputs are clamped.
-        strided: What windows of stride 2 are multiplied with; None for stride 1.
-    """
-    options = {"pooled": pool, "_limited": limited}
-    name = f"convolve{of.name}x{width}" + "".join(one for one, taken in options.items() if taken)
-    name += strided.name if strided else ""
+def _kernel(of: Filtering, width: int, *, pool: bool, limited: bool) -> int:
+    """Return the address of the kernel, with pooling or not, and with limits or slopes."""
+    name = f"convolve{of.name}x{width}{'pooled' if pool else ''}{'_limited' if limited else ''}"
 
     def write(module: Any) -> None:
-        _write(module, name, of, width, pool=pool, limited=limited, strided=strided)
+        _write(module, name, of, width, pool=pool, limited=limited)
 
     return compiled(name, write, name)[name]
 
 
-def _write(
-    module: Any,
-    name: str,
-    of: Filtering,
-    width: int,
-    *,
-    pool: bool,
-    limited: bool,
-    strided: Strided | None,
-) -> None:
+def _write(module: Any, name: str, of: Filtering, width: int, *, pool: bool, limited: bool) -> None:
     forth = transform(module, "forth", (of.down.input, of.across.input), width)
     way_back = back(module, of, width, pool=pool, limited=limited)
     k = Kernel(module, name, 1, width, exported=True)
-    f = (StridedConvolutionFields if strided else ConvolutionFields).read(k)
+    f = ConvolutionFields.read(k)
     p = f.products
     tile_bytes, tile_position_bytes = p.tile_stride * FLOAT, p.tile_position_stride * FLOAT
     with each_block(k, f.strips) as block:
@@ -140,10 +100,7 @@ def _write(
         with block.stage(0):
             cut(k, f.strips, f.x, block, forth, Piece.of_input(of), tiles)
         with block.stage(1):
-            if isinstance(f, StridedConvolutionFields) and strided:
-                multiply_strided(k, p, f.strided, block, of.down, strided)
-            else:
-                _multiply(k, p, block, of.positions)
+            _multiply(k, p, block, of.positions)
         with block.stage(2):
             join(
                 k, f.strips, p, f.y, block, way_back, of, sums, f.offsets, f.rectifier,
@@ -193,33 +150,26 @@ class WinogradConvolution:
         pool: bool = False,
     ) -> None:
         self.tiling, width = tiling, tiling.width
-        self._kernel = _kernel(
-            tiling.filtering,
-            width,
-            pool=pool,
-            limited=then.limited,
-            strided=strided_of(tiling),
-        )
+        self._kernel = _kernel(tiling.filtering, width, pool=pool, limited=then.limited)
         self._scratch = ScratchLayout(tiling)
         self.scratch_size = self._scratch.size
         self._offsets = aligned(tiling.sum_stride)
         self._rectifier = then.numbers(tiling.sum_stride)
         fields: dict[str, Values | np.ndarray] = {
-            "products": self._products(),
-            "x": image_values(x, tiling.size, width, tiling.sources),
-            "y": image_values(
-                y, self._written(y, pool=pool), width, tiling.targets, of=OutputFields
+            "products": product_values(
+                tiling,
+                matrix_products(width, packed=True),
+                tiling.block_tiles,
+                self._scratch.sums_bytes,
             ),
+            "x": image_values(x, tiling.size, width, tiling.pad),
+            "y": image_values(y, self._written(y, pool=pool), width, of=OutputFields),
             "rectifier": self._rectifier,
             "offsets": self._offsets,
         }
-        of: type[ConvolutionFields] = ConvolutionFields
-        self._filters = "products.filters"
-        if tiling.stride > 1:
-            fields["strided"] = strided_values(tiling, self._scratch)
-            of, self._filters = StridedConvolutionFields, "strided.weights"
         self._calls = [
-            Arguments(of.values(strips=strips, **fields)) for strips in self._scratch.calls(STAGES)
+            Arguments(ConvolutionFields.values(strips=strips, **fields))
+            for strips in self._scratch.calls(STAGES)
         ]
 
     def _written(self, y: Images, *, pool: bool) -> tuple[int, int]:
@@ -233,20 +183,9 @@ class WinogradConvolution:
         _, _, pooled_rows, pooled_columns = y.shape
         return min(rows, POOLED * pooled_rows), min(columns, POOLED * pooled_columns)
 
-    def _products(self) -> Values:
-        """Return the values of the fields; filters that are not kept have no table of panels."""
-        tiling, kept = self.tiling, self.tiling.stride == 1
-        return product_values(
-            tiling,
-            matrix_products(tiling.width, packed=True) if kept else None,
-            tiling.block_tiles,
-            self._scratch.sums_bytes,
-        )
-
     def take_offsets(self, offsets: np.ndarray) -> None:
         """Copy new offsets, one for each output channel; the initial offsets are zeros."""
-        found = self._offsets[: len(self.tiling.targets) * offsets.shape[0]]
-        found.reshape(-1, offsets.shape[0])[...] = offsets
+        self._offsets[: offsets.shape[0]] = offsets
 
     def take_slopes(self, slopes: np.ndarray) -> None:
         """Copy new slopes of negative sums: one for each output channel, or one for all."""
@@ -264,12 +203,12 @@ class WinogradConvolution:
         Args:
             source: The input, in the memory that ``x`` describes.
             target: The output, in that of ``y``.
-            filters: Transformed filters from :class:`Filters`; the parameter for stride 2.
+            filters: Transformed filters from :class:`Filters`.
             scratch: At least :attr:`scratch_size` elements.
         """
         each: dict[str, np.ndarray] = {
             **self._scratch.divide(scratch),
-            self._filters: filters,
+            "products.filters": filters,
             "x.at": source,
             "y.at": target,
         }

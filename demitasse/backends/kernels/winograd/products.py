@@ -97,7 +97,7 @@ def each_panel(k: Kernel, f: ProductFields, block: Block, positions: int) -> Ite
 
 def product_values(
     tiling: WinogradSchedule,
-    products: Panels | None,
+    products: Panels,
     counts: Iterable[int],
     sums_bytes: int,
     filter_chunk_stride: int = 0,
@@ -106,7 +106,7 @@ def product_values(
 
     Args:
         tiling: The convolution.
-        products: The kernels, by the vectors of a panel; None where others find the filters.
+        products: The kernels, by the vectors of a panel.
         counts: Numbers of rows that they are run for.
         sums_bytes: From the beginning of a stack to the tiles of the output.
         filter_chunk_stride: Elements from one chunk's filters to the next's.
@@ -122,13 +122,12 @@ def product_values(
         )
         for group in range(tiling.groups)
         for vectors, first in tiling.panels
-        if products is not None
     ]
     table = np.array(rows, np.int64)
     return ProductFields.values(
         tile_stride=tiling.tile_stride,
         tile_position_stride=tiling.tile_position_stride,
-        filters=None if products is None else RUNTIME,
+        filters=RUNTIME,
         filter_position_stride=tiling.filter_position_stride,
         filter_chunk_stride=filter_chunk_stride,
         sums_bytes=sums_bytes,
@@ -136,5 +135,5 @@ def product_values(
         sum_position_stride=tiling.sum_position_stride,
         channels=c,
         panels=len(table),
-        panel_table=table if len(table) else None,
+        panel_table=table,
     )

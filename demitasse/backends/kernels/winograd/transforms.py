@@ -20,7 +20,6 @@ from demitasse.backends.kernels.language.words import (
     fma,
 )
 from demitasse.backends.kernels.windows import Padded, bordered
-from demitasse.backends.kernels.winograd import Phase
 from demitasse.backends.kernels.winograd.blocks import Block, StripFields, each_strip
 from demitasse.backends.kernels.winograd.matrices import Filtering
 
@@ -308,7 +307,7 @@ def image_values(
     images: Images,
     size: tuple[int, int],
     width: int,
-    phases: Sequence[Phase] = (Phase(),),
+    pad: tuple[int, int] = (0, 0),
     *,
     of: type[ImageFields] = ImageFields,
 ) -> Values:
@@ -316,34 +315,23 @@ def image_values(
 
     Args:
         images: The images.
-        size: Rows and columns of all phases.
+        size: Rows and columns of the images.
         width: Channels of a vector.
-        phases: Which of the images' pixels tiles are made of, and the zeros above and on the left;
-            the channels of several phases follow each other.
+        pad: Zeros above and on the left.
         of: The struct.
 
     Raises:
         ValueError: A vector's channels are not contiguous.
     """
-    rows, columns, step = images.row_stride, images.column_stride, phases[0].step
     table = np.array(
-        [
-            (
-                FLOAT * (offset + phase.first[0] * rows + phase.first[1] * columns),
-                FLOAT * (number * images.shape[1] + first),
-                *phase.size(size),
-                *phase.pad,
-            )
-            for number, phase in enumerate(phases)
-            for first, offset in images.vectors(width)
-        ],
+        [(FLOAT * offset, FLOAT * first, *size, *pad) for first, offset in images.vectors(width)],
         np.int64,
     )
     return of.values(
         at=RUNTIME,
         image_stride=images.image_stride,
-        row_stride=rows * step,
-        column_stride=columns * step,
+        row_stride=images.row_stride,
+        column_stride=images.column_stride,
         vectors=len(table),
         vector_table=table,
     )

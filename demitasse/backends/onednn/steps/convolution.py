@@ -27,11 +27,11 @@ from demitasse.backends.onednn.jit_adapters.calls import (
     GradientOperands,
     rectifier_of,
 )
-from demitasse.backends.onednn.jit_adapters.few_channels import (
+from demitasse.backends.onednn.jit_adapters.convolutions import (
     DirectKernels,
+    conv_kernels,
     transposed_kernels,
 )
-from demitasse.backends.onednn.jit_adapters.selection import conv_kernels
 from demitasse.backends.onednn.library.constants import Algorithm, Arg, Pass, Query
 from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, dims

@@ -209,14 +209,13 @@ class FactorsStep(OnednnStep[ops.BatchNorm | ops.Scale]):
     def _call(self, target: Operand) -> Runnable:
         source = self.at.bottom[0]
         expected = self.expected(source, self.shape)
-        jit_call = factors_call(
-            self.engine,
-            InputArg(Arg.SRC, source, expected),
-            OutputArg(Arg.DST, target, self._target_layout(source, expected, target)),
-            (self.factors.factor, self.factors.offset),
-        )
-        if jit_call is not None:
-            return jit_call
+        with suppress(Declined):
+            return factors_call(
+                self.engine,
+                InputArg(Arg.SRC, source, expected),
+                OutputArg(Arg.DST, target, self._target_layout(source, expected, target)),
+                (self.factors.factor, self.factors.offset),
+            )
         if self.shape[0] > math.prod(self.shape[2:]) == 1 and len(self.shape) > 2:
             message = "several images of one pixel; oneDNN takes the first channel's factor for all"
             raise Declined(message)

@@ -72,10 +72,11 @@ def describe_softmax(
     return describe_in(engine.innermost_layout(shape, axis))
 
 
-def few_classes(engine: Engine, shape: tuple[int, ...], axis: int) -> SmallAxisSoftmax | None:
-    """Return the kernel for many short rows in C order; None for others.
+def few_classes(engine: Engine, shape: tuple[int, ...], axis: int) -> SmallAxisSoftmax:
+    """Return the kernel for many short rows in C order, which keeps NaN.
 
-    It writes NaN where NaN or infinity leads to it.
+    Raises:
+        Declined: Others, or no kernels can be compiled.
     """
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     if inner == 1:
@@ -135,26 +136,31 @@ class SoftmaxStep(OnednnStep[ops.Softmax]):
         self.hint, self.layout = describe_softmax(
             self.engine, op.bottom, op.axis, training=at.backward
         )
-        few = self._few_classes()
-        self._marks = few is not None
-        arguments = (
+        few: SmallAxisSoftmax | None = None
+        with suppress(Declined):
+            few = self._few_classes()
+        source, target = (
             InputArg(Arg.SRC, at.bottom[0], self.layout),
             OutputArg(Arg.DST, at.top[0], self.layout),
         )
         if few is not None:
-            self.forward_calls = [map_call(self.engine, arguments[0], arguments[1], few)]
+            self._marks = True
+            self.forward_calls = [map_call(self.engine, source, target, few)]
             return
         lost = self._lost_rows()
         self._marks = lost is not None
         if lost is None:
-            self.forward_calls = [Call(self.engine, self.hint, arguments)]
+            self.forward_calls = [Call(self.engine, self.hint, (source, target))]
         else:
-            self.forward_calls = [_MarkedCall(self.engine, self.hint, arguments, lost)]
+            self.forward_calls = [_MarkedCall(self.engine, self.hint, (source, target), lost)]
 
     def _few_classes(self) -> SmallAxisSoftmax | None:
         """Return the kernel for many short rows, and change to its layout; perhaps None.
 
         Without gradients that is the bottom's, if classes lie side by side in it, or C order.
+
+        Raises:
+            Declined: Others, or no kernels can be compiled.
         """
         at, shape, axis, engine = self.at, self.op.bottom, self.op.axis, self.engine
         outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
@@ -256,9 +262,9 @@ class SoftmaxLossStep(OnednnStep[ops.SoftmaxLoss]):
     def prepare(self) -> None:
         op, engine = self.op, self.engine
         found, layout = describe_softmax(engine, op.bottom, op.axis, training=False)
-        few = few_classes(engine, op.bottom, op.axis)
-        if few is not None:
-            layout = engine.plain(op.bottom)
+        few: SmallAxisSoftmax | None = None
+        with suppress(Declined):
+            few, layout = few_classes(engine, op.bottom, op.axis), engine.plain(op.bottom)
         source = InputArg(Arg.SRC, self.at.bottom[0], layout)
         target = OutputArg(Arg.DST, self.prob.blob, layout)
         self._marks = few is not None
