@@ -29,7 +29,7 @@ from demitasse.backends.onednn.library.engine import Engine
 from demitasse.backends.onednn.library.layout import Layout, layout_of
 from demitasse.backends.onednn.library.primitive import BLOCK, CodeFamily, Description
 from demitasse.backends.onednn.step import Runnable
-from demitasse.backends.onednn.steps.convolution import WindowStep
+from demitasse.backends.onednn.steps.convolution import ConvPass, WindowStep
 from demitasse.backends.step import Declined
 from demitasse.backends.windows import ConvGeometry
 
@@ -46,23 +46,14 @@ class DeconvStep(WindowStep[ops.Deconv]):
         engine, op, at = self.engine, self.op, self.at
         jit_call = self._jit_call()
         if jit_call is None or at.backward:
-            self.hint = self._convolution()
+            self.hint = self._describe("forward")
         if at.backward:
             self.kernels = self._kernels()
             jit_call = jit_call or self._over_tiles()
         if jit_call is not None:
             self.forward_calls = [jit_call]
             return
-        found = engine.describe(
-            "convolution_backward_data",
-            Algorithm.CONVOLUTION,
-            engine.any(self.image),
-            engine.any(self.w),
-            engine.any(self.maps),
-            *self.window,
-            self.hint.handle,
-            engine.attributes,
-        )
+        found = self._describe("backward_data", self.hint)
         y, w, x = found.layouts(Query.DIFF_SRC, Query.WEIGHTS, Query.DIFF_DST)
         if op.bias and self._alone() and found.family is CodeFamily.BRGEMM:
             with suppress(Declined):
@@ -134,19 +125,12 @@ class DeconvStep(WindowStep[ops.Deconv]):
         channels = self.engine.plain((self.image[1],))
         return InputArg(Arg.BIAS, self.at.params[1], channels) if self.op.bias else None
 
-    def _convolution(self) -> Description:
-        engine = self.engine
-        return engine.describe(
-            "convolution_forward",
-            Pass.TRAINING,
-            Algorithm.CONVOLUTION,
-            engine.any(self.image),
-            engine.any(self.w),
-            None,
-            engine.any(self.maps),
-            *self.window,
-            engine.attributes,
-        )
+    _kind = Pass.TRAINING  # what gradients refer to
+
+    def _describe(self, part: ConvPass, hint: Description | None = None) -> Description:
+        """Ask for a primitive of the convolution, in the layouts that the library prefers."""
+        image, w, maps = map(self.engine.any, (self.image, self.w, self.maps))
+        return self.describe(part, image, w, maps, hint=hint)
 
     def _with_bias(self, plain: Description) -> Call:
         """Return the library's deconvolution, which runs the same code and adds the bias.
@@ -225,17 +209,7 @@ class DeconvStep(WindowStep[ops.Deconv]):
 
     def _prepare_weights(self) -> None:
         engine, at = self.engine, self.at
-        found = engine.describe(
-            "convolution_backward_weights",
-            Algorithm.CONVOLUTION,
-            engine.any(self.image),
-            engine.any(self.w),
-            None,
-            engine.any(self.maps),
-            *self.window,
-            self.hint.handle,
-            engine.attributes,
-        )
+        found = self._describe("backward_weights", self.hint)
         dy, w, x = found.layouts(Query.SRC, Query.DIFF_WEIGHTS, Query.DIFF_DST)
         source = InputArg(Arg.SRC, at.top[0], dy, diff=True)
         bottom = InputArg(Arg.DIFF_DST, at.bottom[0], x)
