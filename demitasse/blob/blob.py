@@ -44,11 +44,8 @@ _numbers = itertools.count(1)
 class VersionCounter:
     """Number of the last change of shape or memory of a net's blobs.
 
-    A plan compares one integer to detect changes since its preparation.
-
-    Attributes:
-        number: Number of the last change. No number occurs twice in a process, so no change is
-            lost when threads note changes at the same time.
+    A plan compares one integer to detect changes since its preparation. No number occurs twice in a
+    process, so no change is lost when threads note changes at the same time.
     """
 
     __slots__ = ("number",)
@@ -62,13 +59,7 @@ class VersionCounter:
 
 
 class LearningFactors(Protocol):
-    """Factors of a parameter's updates.
-
-    Attributes:
-        lr_mult: Factor of the learning rate.
-        decay_mult: Factor of the weight decay.
-        frozen: True if updates leave the parameter unchanged, momentum included.
-    """
+    """Factors of a parameter's updates; ``frozen`` parameters stay unchanged, momentum included."""
 
     lr_mult: float
     decay_mult: float
@@ -670,23 +661,14 @@ HOST_KINDS = {1, 3}
 
 
 def is_on(array: Any, device: Device) -> bool:
-    """Return whether an array is on this device, if the device has a memory of its own."""
+    """Return True if an array is on this device, and the device has a memory of its own."""
     if device.shares_host or isinstance(array, np.ndarray):
         return False
     return device.backend.holds(array)
 
 
 def host_array(array: Any, what: str, device: Device) -> np.ndarray:
-    """Return an array on the host, from an array, a number or lists.
-
-    Args:
-        array: The array.
-        what: Name of its use in messages.
-        device: Its destination.
-
-    Raises:
-        DeviceError: The array is on a device.
-    """
+    """Return an array on the host, of an array, a number or lists; refuse one on another device."""
     if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack_device__"):
         return np.asarray(array)
     why: Exception | None = None

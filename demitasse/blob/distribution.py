@@ -26,15 +26,11 @@ class Distribution:
     """Distribution of values.
 
     Attributes:
-        count: Number of values.
         sampled: Number of values in the histogram.
         low: The smallest value; NaN if a value is NaN.
-        high: The largest value.
-        mean: Mean of the values.
         norm: Square root of the sum of squares.
         nonfinite: Number of sampled values that are NaN or infinite.
         edges: Edges of the histogram's bars, rising; one more than bars.
-        counts: Number of sampled values in each bar.
     """
 
     count: int

@@ -31,18 +31,9 @@ def split_blob_name(layer: str, blob: str, top: int, copy: int) -> str:
 def insert_splits(net: NetParameter, origins: Sequence[str] = ()) -> tuple[NetParameter, list[int]]:
     """Return a copy of ``net`` with Split layers where a top has more than one use.
 
-    A top used in place is a new version of its blob and counts for itself. A loss weight counts
-    as a use and moves to the first copy; then the layer loses all its loss weights, as in Caffe.
-
-    Args:
-        net: The layers of one phase.
-        origins: ``file:line`` of each of them, where known.
-
-    Returns:
-        The copy, and for each of its layers the index of the layer it comes from; -1 for splits.
-
-    Raises:
-        NetError: Some bottoms are produced by nobody; all are named.
+    A top used in place is a new version of its blob and counts for itself. A loss weight counts as
+    a use and moves to the first copy; then the layer loses all its loss weights, as in Caffe. The
+    second result has for each layer the index of the layer it comes from; -1 for splits.
     """
     sources = producers(net, origins)
     uses: Counter[Top] = Counter(sources.values())

@@ -33,7 +33,6 @@ class Graph(FrozenStruct):
     """Layers and blobs, wired.
 
     Attributes:
-        nodes: The layers, in order.
         blobs: Names of the blobs, in order of appearance.
         inputs: Indices of the blobs that Input layers produce.
         outputs: Indices of the blobs nobody reads, by name in alphabetical order.
@@ -48,17 +47,9 @@ class Graph(FrozenStruct):
 def wire(
     net: NetParameter, tops_needed: Sequence[int], origin_of: Callable[[int], str] = lambda _: ""
 ) -> Graph:
-    """Wire a filtered net whose splits are in place.
+    """Wire a filtered net whose splits are in place; one NetError names all faults.
 
-    Args:
-        net: The message.
-        tops_needed: For each layer, how many tops it must have; missing ones are made up. 0 for
-            layers that make up none.
-        origin_of: Returns ``file:line`` of a layer of the message, where known.
-
-    Raises:
-        NetError: Bottoms that nobody produced, tops produced twice, or a wrong number of
-            ``propagate_down``; all are named.
+    A layer gets automatic tops up to its number in ``tops_needed``.
     """
     names: list[str] = []
     index: dict[str, int] = {}
@@ -127,14 +118,12 @@ class Param:
     """One parameter of a layer.
 
     Attributes:
-        number: Its index among the net's parameters, sharers included.
-        layer: Index of its layer.
-        index: Its index in that layer.
-        shape: Its shape.
-        name: The name it is shared by; empty for none.
-        owner: The parameter whose memory it shares; None when it is its own, and learnable.
-        lr_mult: Its factor of the learning rate; of a sharer, its owner's counts.
-        decay_mult: Its factor of the weight decay, likewise.
+        number: Index among the net's parameters, sharers included.
+        index: Index in its layer, whose index is ``layer``.
+        name: Name for sharing; empty for none.
+        owner: Parameter whose memory is shared; None for a learnable parameter.
+        lr_mult: Factor of the learning rate; of a sharer, the owner's counts.
+        decay_mult: Factor of the weight decay, likewise.
         frozen: True if updates leave it unchanged, momentum included.
         given: Those of the two factors that were written.
     """
@@ -159,17 +148,7 @@ class Param:
 def append_params(
     params: list[Param], layer: int, message: LayerParameter, shapes: Sequence[Shape]
 ) -> None:
-    """Append the parameters of one layer.
-
-    Args:
-        params: Those of the layers before it; extended.
-        layer: Index of the layer.
-        message: Its message, as the layer has it after setup.
-        shapes: Shapes of its parameters.
-
-    Raises:
-        NetError: More specs than parameters, or a shared parameter does not fit its owner.
-    """
+    """Append the parameters of one layer, which share those of earlier layers by name."""
     if len(message.param) > len(shapes):
         text = f"{len(message.param)} param specs are given for {len(shapes)} parameters"
         raise NetError(
@@ -242,10 +221,10 @@ class LayerSetup(FrozenStruct):
     """Facts of a layer that are known after its setup.
 
     Attributes:
-        params: For each parameter, whether its learning rate is not 0.
-        losses: For each top, whether it has a loss weight.
-        allow_force: For each bottom, whether ``force_backward`` may ask for its gradient.
-        without_gradient: The bottoms that have no gradient, whoever asks: labels, indices, ...
+        params: For each parameter, True if its learning rate is not 0.
+        losses: For each top, True if it has a loss weight.
+        allow_force: For each bottom, True if ``force_backward`` may ask for its gradient.
+        without_gradient: The bottoms that have no gradient in any case: labels, indices, ...
     """
 
     params: tuple[bool, ...] = ()
@@ -256,14 +235,7 @@ class LayerSetup(FrozenStruct):
 
 @dataclass
 class Needs:
-    """Layers and blobs of the backward pass.
-
-    Attributes:
-        layers: For each layer, whether its backward runs.
-        bottoms: For each layer and bottom, whether that gradient is computed.
-        blobs: For each blob, whether its gradient is.
-        params: For each layer and parameter, whether its gradient is computed.
-    """
+    """True for each layer whose backward pass runs, and each gradient that is computed."""
 
     layers: list[bool]
     bottoms: list[list[bool]]

@@ -27,12 +27,7 @@ Kind = tuple[str, str]  # place ("host", a device, "private", "standalone") and 
 
 
 class Arena:
-    """The shared buffers of one net.
-
-    Attributes:
-        open: True during a pass, while the contents of the buffers are valid.
-        slots: The buffers.
-    """
+    """The shared buffers of one net; ``open`` during a pass, while their contents are valid."""
 
     def __init__(self) -> None:
         self.open = False
@@ -55,7 +50,6 @@ class Slot:
     Attributes:
         expected: Elements of the largest memory of the slot. Arrays outside the host are allocated
             for that size at once: one that grew during a pass would stay until the next pass.
-        arrays: One-dimensional arrays by kind.
         sizes: Largest requested number of elements of each kind.
         order: Pending work on the arrays.
         outgrown: True if a larger array has replaced one that some memory still uses.
@@ -68,15 +62,7 @@ class Slot:
     outgrown: bool = False
 
     def borrow(self, kind: Kind, size: int, make: Callable[[int], Array]) -> Array:
-        """Return ``size`` elements of the array of a kind, with undefined contents.
-
-        Args:
-            kind: Place and dtype.
-            size: Number of elements.
-            make: Returns a new array of a number of elements.
-
-        Shape: (size,).
-        """
+        """Return elements of the array of a kind, with undefined contents. Shape: (size,)."""
         expected = 0 if kind[0] == HOST else self.expected
         most = self.sizes[kind] = max(size, expected, self.sizes.get(kind, 0))
         array = self.arrays.get(kind)
@@ -107,8 +93,6 @@ class Assignment:
     """The slot that a memory uses instead of buffers of its own.
 
     Attributes:
-        arena: The arena of the slot.
-        slot: The buffer.
         name: Name of the blob, for messages.
         concat_slot: Place of the private side in the top of a Concat, or that whole top.
         parent_slot: The slot of the top of the Concat; None for the top itself.
@@ -121,11 +105,7 @@ class Assignment:
     parent_slot: Slot | None = None
 
     def check_open(self) -> None:
-        """Refuse an access outside of a pass, when the buffer may have another memory's contents.
-
-        Raises:
-            NetError: No pass is running.
-        """
+        """Refuse an access outside of a pass, when another memory may have used the buffer."""
         if not self.arena.open:
             message = (
                 f"blob {self.name!r} was not kept: its memory is shared with other blobs; make the "
@@ -142,18 +122,10 @@ def allocate(
     dtype: str = "",
     slot: Slot | None = None,
 ) -> Array:
-    """Return a new array for a memory, or a part of the array of its slot.
+    """Return a new array for a memory, or a part of the array of its slot, or of another ``slot``.
 
-    Args:
-        memory: The memory.
-        place: ``HOST``, a device, "private" or "standalone".
-        size: Number of elements.
-        make: Returns a new array of a number of elements.
-        dtype: Type of the elements; "" for the memory's.
-        slot: Another slot than the memory's.
-
-    Raises:
-        OutOfMemoryError: The allocation failed, or exceeds the setting ``memory_limit``.
+    ``place`` is ``HOST``, a device, "private" or "standalone"; ``make`` returns a new array of a
+    number of elements. The setting ``memory_limit`` may refuse the allocation.
     """
     dtype = dtype or memory.dtype
 

@@ -32,11 +32,9 @@ class Unchanged(NamedTuple):
 
 
 class Input(NamedTuple):
-    """A memory that is read before it is written.
+    """A memory that is read before it is written, and its newest side then.
 
     Attributes:
-        memory: The memory.
-        head: The newest side that the work requires.
         rewritten: True if other code writes the memory between runs; otherwise it must have the
             contents of the previous run.
     """
@@ -50,9 +48,6 @@ class Effect(NamedTuple):
     """The state in which the work leaves a memory, if that state is another than before.
 
     Attributes:
-        memory: The memory.
-        head: Its newest side.
-        written: True if the work writes the memory.
         exchanged: Its private array, if the work exchanges it for another; otherwise None.
     """
 
@@ -197,7 +192,7 @@ class MemoryGuard:
             memory.order_after(self._last_use)
 
     def matches(self) -> bool:
-        """Return whether all memories are in the states before the work."""
+        """Return True if all memories are in the states before the work."""
         if self._watches and self.unchanged:
             return all(
                 side.array is array and side.layout is layout

@@ -44,9 +44,8 @@ DEVICE_HEADS = (Head.HEAD_AT_GPU, Head.SYNCED)
 class Watch:
     """Name of the guard that knows the states of the memories that share this watch.
 
-    Attributes:
-        guard: The guard of the last replay; None since a memory has changed its state, its array
-            or its contents otherwise.
+    ``guard`` is the guard of the last replay; None since a memory has changed its state, its array
+    or its contents otherwise.
     """
 
     __slots__ = ("guard",)

@@ -97,13 +97,7 @@ class Transfers:
         return sum(counts.bytes_to_host for counts in self._all)
 
     def note(self, *, up: int = 0, down: int = 0, reorders: int = 0) -> None:
-        """Count one copy of ``up`` bytes to the device or ``down`` bytes to the host.
-
-        Args:
-            up: Bytes copied to the device.
-            down: Bytes copied to the host.
-            reorders: Number of changes of layout.
-        """
+        """Count a copy of ``up`` bytes to the device or ``down`` bytes to the host, or reorders."""
         counts = self._own.counts
         if counts is None:
             counts = self._own.counts = _Counts()
@@ -186,11 +180,7 @@ class Guard:
 
     @contextmanager
     def for_pass(self, mode: TransferMode) -> Iterator[None]:
-        """Return a context for one pass.
-
-        Args:
-            mode: "warn" or "raise".
-        """
+        """Return a context for one pass in the mode "warn" or "raise"."""
         self._begin()
         self._refuses = mode == "raise"
         token = _guard.set(self)
@@ -200,13 +190,9 @@ class Guard:
             _guard.reset(token)
 
     def at(self, where: str, doing: str = "", *, feeds: bool = False) -> None:
-        """Set the place of the copies that follow.
+        """Set the place of the copies that follow: a layer, and its pass, "forward" or "backward".
 
-        Args:
-            where: Name of the place in messages.
-            doing: The pass of a layer, "forward" or "backward"; its caller names the layer in
-                errors.
-            feeds: True for a layer that brings in data, which comes from the host.
+        ``feeds`` marks a layer that brings in data, which comes from the host.
         """
         self._where, self._doing, self._feeds = where, doing, feeds
 
@@ -221,19 +207,11 @@ class Guard:
             self._written.add(memory.serial)
 
     def downloads(self, memory: SyncedMemory) -> None:
-        """Log or refuse a copy to the host.
-
-        Raises:
-            DeviceError: The mode is "raise".
-        """
+        """Log or refuse a copy to the host."""
         self._report(memory, f"from {memory.device} to the host")
 
     def uploads(self, memory: SyncedMemory) -> None:
-        """Log or refuse a copy to the device, unless the contents are from before the pass.
-
-        Raises:
-            DeviceError: The mode is "raise".
-        """
+        """Log or refuse a copy to the device, unless the contents are from before the pass."""
         if memory.serial in self._written:
             self._report(memory, f"from the host to {memory.device}")
 

@@ -44,7 +44,6 @@ class DatasetOptions:
         size: Height and width of the stored images, in pixels.
         gray: Store one channel instead of BGR.
         test: Fraction of each class that is kept for the test.
-        seed: Seed of the split and of the order.
         max_per_class: Largest number of images of a class; None for no limit.
         skip: Skip unreadable images with a warning instead of raising an error.
     """
@@ -59,15 +58,10 @@ class DatasetOptions:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set.
+    """A data set: class names by label, shape of the images, numbers of images.
 
     Attributes:
-        folder: Its folder.
-        labels: Names of the classes, by label.
-        shape: Channels, height and width of the images.
         mean: Mean of each channel of the training images, from 0 to 255.
-        train: Number of training images.
-        test: Number of test images.
     """
 
     folder: Path
@@ -90,21 +84,13 @@ def make_dataset(
     """Write the images of class folders as a data set; ``out`` appears when it is complete.
 
     The classes are the sorted names of the subfolders of ``source``. Each class is split by the
-    seed, and the images of all classes are shuffled.
-
-    Args:
-        source: Folder with a subfolder of images for each class.
-        out: Folder to create.
-        options: Options of the data set.
-        overwrite: Replace the data set at ``out``.
-        threads: Number of threads that decode images.
-        progress: Called after each image with the images done and the number of images.
+    seed, and the images of all classes are shuffled. ``progress`` is called after each image with
+    the images done and the number of images.
 
     Raises:
         ConfigError: An option is out of range.
-        DataError: ``source`` has no two classes, a class has no images, an image cannot be read,
-            or ``out`` exists.
-        OSError: The data set cannot be written, e.g. the disk is full.
+        DataError: ``source`` has no two classes, a class has no images, an image cannot be read, or
+            ``out`` exists.
     """
     options = options or DatasetOptions()
     _check_options(options)
@@ -131,11 +117,7 @@ def make_dataset(
 
 
 def read_dataset(folder: Path) -> Dataset:
-    """Return the data set in a folder.
-
-    Raises:
-        DataError: A file of the data set is missing or cannot be read.
-    """
+    """Return the data set in a folder."""
     missing = sorted(name for name in NAMES if not (folder / name).exists())
     if missing:
         message = (
@@ -178,11 +160,7 @@ def _check_options(options: DatasetOptions) -> None:
 
 
 def _check_out(source: Path, out: Path, *, overwrite: bool) -> None:
-    """Refuse to write into the images, or over anything but a data set.
-
-    Raises:
-        DataError: ``out`` exists, or lies in ``source``.
-    """
+    """Refuse to write into the images, or over anything but a data set."""
     if out.resolve().is_relative_to(source.resolve()):
         message = f"lies in {source}, whose folders are classes; write the data set elsewhere"
         raise DataError(message, str(out), code=ErrorCode.CONFLICT)
@@ -200,11 +178,7 @@ def _check_out(source: Path, out: Path, *, overwrite: bool) -> None:
 
 
 def _classes(source: Path) -> dict[str, list[str]]:
-    """Return the classes, each with its images relative to the folder of all classes.
-
-    Raises:
-        DataError: The folder cannot be read, or has no two classes with images.
-    """
+    """Return the classes, each with its images relative to the folder of all classes."""
     try:
         folders = sorted(
             one for one in source.iterdir() if one.is_dir() and not one.name.startswith(".")
@@ -291,11 +265,7 @@ def _write_part(
 
 
 def _check_classes(folder: Path, labels: list[str]) -> None:
-    """Raise an error if a class lost all its training images.
-
-    Raises:
-        DataError: No training image of a class can be read.
-    """
+    """Raise an error if a class lost all its training images."""
     found = {line.label for line in read_lines(folder / "train.txt")}
     lost = [name for label, name in enumerate(labels) if label not in found]
     if lost:

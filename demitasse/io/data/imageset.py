@@ -118,13 +118,7 @@ class ImageSet:
 
 
 class Line(NamedTuple):
-    """A line of the list.
-
-    Attributes:
-        name: Name of an image.
-        label: Its label; -1 if it has an annotation file.
-        objects: Name of the annotation file.
-    """
+    """A line of the list: an image, and its label or (with label -1) its annotation file."""
 
     name: str
     label: int
@@ -214,9 +208,6 @@ def read_lines(source: Path, *, objects: bool = False) -> list[Line]:
     """Read a list; each line is a name, a space, and a label or the name of an annotation file.
 
     As in Caffe, a label is the leading number of its text, or 0.
-
-    Raises:
-        DataError: The list cannot be read, or is empty.
     """
     text = read_list_file(source, "list of images")
     lines = text.split("\n")

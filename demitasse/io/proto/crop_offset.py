@@ -26,13 +26,8 @@ SIDES = ("h", "w")
 def crop_offset(net: NetParameter, index: int) -> list[int] | None:
     """Return where the second bottom of a Crop layer begins on the first: row and column.
 
-    Args:
-        net: Layers of the current format.
-        index: Index of the Crop layer, which has two bottoms.
-
-    Returns:
-        None if the bottoms have no common ancestor or different scales, or if an offset is negative
-        or not a whole number.
+    None if the bottoms have no common ancestor or different scales, or if an offset is negative or
+    not a whole number.
     """
     maps = dict(_ancestors(net, index, 0))
     for blob, reference in _ancestors(net, index, 1):

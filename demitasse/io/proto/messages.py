@@ -18,13 +18,9 @@ COMPILED = Path(__file__).with_name("caffe.binpb")
 
 
 def load(module: str) -> dict[str, object]:
-    """Create every message class, enum and top-level enum value of ``caffe.proto``.
+    """Return every message class, enum and top-level enum value of ``caffe.proto`` by name.
 
-    Args:
-        module: Name of the module of the classes, for pickling.
-
-    Returns:
-        Contents of the module by name, including ``DESCRIPTOR`` (the file's descriptor).
+    The module's name is for pickling. ``DESCRIPTOR`` is the file's descriptor.
     """
     file = _descriptors()
     names: dict[str, object] = {}

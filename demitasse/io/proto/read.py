@@ -199,11 +199,7 @@ def _log_notes(notes: list[str], source: str) -> None:
 
 
 def text_of_file(path: PathLike) -> str:
-    """Return the text of a prototxt file.
-
-    Raises:
-        PrototxtError: The file does not exist, is empty, or is binary.
-    """
+    """Return the text of a prototxt file; refuse empty and binary files."""
     try:
         with regular_file(path).open("rb") as file:
             raw = file.read(START)

@@ -111,13 +111,6 @@ class OpenFile:
     """An open file that is read at any position, without a memory map.
 
     A mapped file that another process cuts short would end this process by SIGBUS.
-
-    Args:
-        path: The file.
-        error: Class of raised errors.
-
-    Raises:
-        OSError: The file cannot be opened.
     """
 
     def __init__(self, path: str | os.PathLike[str], error: type[DemitasseError]) -> None:
@@ -141,21 +134,13 @@ class OpenFile:
         return self._block[at - self._first]
 
     def read(self, first: int, count: int) -> bytes:
-        """Return some bytes.
-
-        Raises:
-            DemitasseError: The file ends before.
-        """
+        """Return some bytes."""
         content = bytearray(count)
         self.read_into(first, memoryview(content))
         return bytes(content)
 
     def read_into(self, first: int, target: memoryview) -> None:
-        """Fill a buffer with bytes.
-
-        Raises:
-            DemitasseError: The file ends before, or cannot be read.
-        """
+        """Fill a buffer with bytes; refuse a file that ends before."""
         done = 0
         try:
             self._file.seek(first)
@@ -168,11 +153,7 @@ class OpenFile:
             raise self._error(text, code=ErrorCode.TRUNCATED)
 
     def check_unchanged(self) -> None:
-        """Check that nobody has written to the file since it was opened.
-
-        Raises:
-            DemitasseError: The size or the time of the last change differs.
-        """
+        """Check that nobody has written to the file since it was opened: its size and time."""
         if self._version() != self._opened:
             message = "the file was changed while it was read; read it again"
             raise self._error(message, code=ErrorCode.CORRUPT)
@@ -183,13 +164,7 @@ class OpenFile:
 
 
 class FileView:
-    """Some bytes of an open file, which are read when they are used.
-
-    Args:
-        file: The file.
-        first: First byte.
-        end: Byte behind the last.
-    """
+    """Bytes ``first`` to ``end`` of an open file, which are read when they are used."""
 
     def __init__(self, file: OpenFile, first: int, end: int) -> None:
         self.file, self.first, self.end = file, first, end
@@ -208,20 +183,12 @@ class FileView:
         return FileView(self.file, self.first + begin, stop)
 
     def read(self) -> bytes:
-        """Return the bytes.
-
-        Raises:
-            DemitasseError: The file ends before.
-        """
+        """Return the bytes."""
         return self.file.read(self.first, len(self))
 
 
 def open_binary(path: str | os.PathLike[str], error: type[DemitasseError]) -> FileView:
-    """Return a view of a file; refuse what ``bytes_of_file`` refuses.
-
-    Raises:
-        DemitasseError: As ``error``: the file cannot be read, is empty, or exceeds 2 GiB.
-    """
+    """Return a view of a file; refuse what ``bytes_of_file`` refuses."""
     try:
         file = OpenFile(path, error)
     except OSError as fault:
@@ -263,17 +230,9 @@ def check_memory_cost(
     error: type[DemitasseError],
     size: int | None = None,
 ) -> None:
-    """Check that the messages in an encoded message take memory in proportion to the file.
+    """Refuse an encoded message whose (empty) messages would take far more memory than its file.
 
-    Args:
-        encoded: The message.
-        cls: Class of the message.
-        path: The file, for the error.
-        error: Class of the error.
-        size: Size of the file; by default that of ``encoded``.
-
-    Raises:
-        DemitasseError: As ``error``: the file consists of many empty messages.
+    ``size`` is that of the file; by default that of ``encoded``.
     """
     most = memory_limit(len(encoded) if size is None else size)
     if len(encoded) > NEVER_TOO_LARGE and memory_cost(encoded, cls.DESCRIPTOR, most) > most:

@@ -122,12 +122,9 @@ def message_cost(kind: Descriptor) -> int:
 def memory_cost(encoded: bytes, kind: Any, most: int) -> int:
     """Return the memory of the parsed messages in an encoded message, without their values.
 
-    An empty message takes two bytes of a file, and a thousand bytes of memory.
-
-    Args:
-        encoded: The message. Counting ends where it is malformed: protobuf reports the fault.
-        kind: Class of the message.
-        most: Counting ends when the cost exceeds this number of bytes.
+    An empty message takes two bytes of a file, and a thousand bytes of memory. Counting ends where
+    the message is malformed, as protobuf reports the fault, or when the cost exceeds ``most``
+    bytes.
     """
     cost = 0
     waiting = [(0, len(encoded), kind)]

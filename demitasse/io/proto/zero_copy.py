@@ -175,15 +175,7 @@ KINDS = {
 
 
 class StoredArray:
-    """An array in a file; a slice of it is read from the file.
-
-    Args:
-        place: Its bytes.
-        dtype: Type of its numbers.
-
-    Attributes:
-        size: Number of values.
-    """
+    """Array in a file; a slice of the array is read from the file."""
 
     def __init__(self, place: FileView, dtype: str) -> None:
         self._place, self._dtype = place, np.dtype(dtype)
@@ -198,11 +190,7 @@ class StoredArray:
 
 
 class Arrays:
-    """Arrays of a message that are still in its file.
-
-    Args:
-        file: The file; None if there are none.
-    """
+    """Arrays of a message that are still in its file."""
 
     def __init__(self, file: OpenFile | None = None) -> None:
         self._file = file
@@ -215,11 +203,7 @@ class Arrays:
         return self._mark + b"%d" % (len(self._arrays) - 1)
 
     def floats(self, blob: BlobProto, diff: bool = False) -> Array:
-        """Return the values like ``floats`` of a blob message.
-
-        Raises:
-            DemitasseError: The file was cut short since it was opened.
-        """
+        """Return the values like ``floats`` of a blob message."""
         return self.stored(blob, diff)[:]
 
     def stored(self, blob: BlobProto, diff: bool = False) -> Array | StoredArray:
@@ -228,11 +212,7 @@ class Arrays:
         return floats(blob, diff) if array is None else array
 
     def check_unchanged(self) -> None:
-        """Check that nobody has written to the file since it was opened.
-
-        Raises:
-            DemitasseError: The file was changed.
-        """
+        """Check that nobody has written to the file since it was opened."""
         if self._file is not None:
             self._file.check_unchanged()
 
@@ -258,17 +238,7 @@ class Arrays:
 def read_message_arrays(
     path: str | os.PathLike[str], cls: type[M], error: type[DemitasseError] = WeightsError
 ) -> tuple[M, Arrays]:
-    """Read a message like ``read_binary``, with the large arrays of its blobs separate.
-
-    Args:
-        path: The file.
-        cls: NetParameter or SolverState.
-        error: Class of raised errors.
-
-    Raises:
-        DemitasseError: As ``error``: the file does not exist, or is empty, damaged or no such
-            message.
-    """
+    """Read a NetParameter or SolverState like ``read_binary``, with its large arrays separate."""
     contents = open_binary(path, error)
     arrays = Arrays(contents.file)
     try:
@@ -286,11 +256,7 @@ def read_message_arrays(
 
 
 def _rest(view: FileView, places: dict[int, Any], arrays: Arrays) -> list[bytes]:
-    """Return the parts of a message without the large arrays of its blobs.
-
-    Raises:
-        ValueError: The message is malformed.
-    """
+    """Return the parts of a message without the large arrays of its blobs."""
     parts: list[bytes] = []
     begin = 0
     for number, kind, start, body, end in fields(view):
@@ -333,12 +299,7 @@ DOUBLE = (BlobProto.DOUBLE_DATA_FIELD_NUMBER, BlobProto.DOUBLE_DIFF_FIELD_NUMBER
 
 
 def blob_pieces(data: npt.NDArray[Any], diff: npt.NDArray[Any] | None = None) -> Pieces:
-    """Return a blob message.
-
-    Args:
-        data: Any shape; float64 is stored as doubles, others as float32.
-        diff: The gradient, of the same shape, or None.
-    """
+    """Return a blob message; float64 is stored as doubles, other types as float32."""
     double = data.dtype == np.float64
     numbers = DOUBLE if double else SINGLE
     arrays: Pieces = []
@@ -378,12 +339,7 @@ def write_pieces(
     pieces: Iterable[bytes | memoryview],
     hashed: "_Hash | None" = None,
 ) -> None:
-    """Write the pieces of a message, atomically.
-
-    Args:
-        path: The file.
-        pieces: The pieces.
-        hashed: A hash that is updated by the bytes of the file, or None.
+    """Write the pieces of a message, atomically; ``hashed`` is updated by the bytes of the file.
 
     Raises:
         OSError: The file cannot be written; an old file is kept.

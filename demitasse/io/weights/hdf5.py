@@ -51,16 +51,7 @@ def is_hdf5(path: Path) -> bool:
 
 
 def open_hdf5(path: Path, mode: str, file: Any = None) -> Any:
-    """Open an HDF5 file.
-
-    Args:
-        path: The file, for messages, too.
-        mode: "r" or "w".
-        file: Open file object to use in place of ``path``, or None.
-
-    Raises:
-        WeightsError: h5py is not installed, or the file cannot be opened.
-    """
+    """Open an HDF5 file, or an open file object in place of ``path``, in mode "r" or "w"."""
     try:
         import h5py
     except ImportError:
@@ -77,13 +68,7 @@ def open_hdf5(path: Path, mode: str, file: Any = None) -> Any:
 def new_hdf5(path: Path, hashed: _Hash | None = None) -> Iterator[Any]:
     """Open an HDF5 file for writing that replaces ``path`` when the block succeeds.
 
-    Args:
-        path: The file.
-        hashed: A hash that is updated by the bytes of the file, or None.
-
-    Raises:
-        OSError: The file cannot be written; an old file is kept.
-        WeightsError: h5py is not installed.
+    ``hashed`` is updated by the bytes of the file.
     """
     with atomic_write(path, hashed) as temporary:
         steady = ErrorRecordingFile(temporary)
@@ -95,14 +80,7 @@ def new_hdf5(path: Path, hashed: _Hash | None = None) -> Iterator[Any]:
 
 
 def read_hdf5_weights(path: Path) -> dict[str, dict[int, np.ndarray]]:
-    """Return the parameters of each layer of an HDF5 file of weights, by increasing index.
-
-    A shared parameter may be missing.
-
-    Raises:
-        WeightsError: The file is damaged, has no ``data`` group or has links there, or a parameter
-            is not named by its index.
-    """
+    """Return the parameters of each layer, by index; a shared parameter may be missing."""
     found: dict[str, dict[str, np.ndarray]] = {}
     with damage(path, WeightsError), open_hdf5(path, "r") as file:
         members = list(_members(path, _data_group(path, file)))

@@ -67,12 +67,7 @@ class LoadReport:
 def message_pairs(
     name: str, mine: Sequence[Blob], theirs: Sequence[BlobProto], arrays: Arrays
 ) -> list[tuple[Blob, BlobProto]]:
-    """Pair a layer's parameters with those of a caffemodel.
-
-    Raises:
-        ShapeError: A shape differs, legacy shapes of four axes apart.
-        WeightsError: The number of parameters, or of values of a parameter, differs.
-    """
+    """Pair a layer's parameters with those of a caffemodel, of equal or legacy shapes."""
     _same_number(name, len(mine), len(theirs))
     for index, (blob, proto) in enumerate(zip(mine, theirs, strict=True)):
         if not blob.shape_equals(proto):
@@ -102,12 +97,7 @@ def message_pairs(
 def array_pairs(
     net: ParameterStore, name: str, mine: list[Blob], arrays: dict[int, np.ndarray]
 ) -> list[tuple[Blob, np.ndarray]]:
-    """Pair a layer's parameters with arrays of a file, which may lack shared parameters.
-
-    Raises:
-        ShapeError: A shape differs, legacy shapes of four axes apart.
-        WeightsError: The number of parameters differs, or an array does not have numbers.
-    """
+    """Pair a layer's parameters with arrays of a file, which may lack shared parameters."""
     wanted = [i for i, blob in enumerate(mine) if i in arrays or not _is_shared(net, blob)]
     _same_number(name, len(wanted), len(arrays))
     if wanted != list(arrays):
@@ -158,17 +148,7 @@ def skipping_mismatches(name: str, report: LoadReport, skip: bool) -> Iterator[N
 def target_blobs(
     net: ParameterStore, name: str, has_blobs: bool, report: LoadReport
 ) -> list[Blob] | None:
-    """Return the parameters of the net's layer of a name, and update the report.
-
-    Args:
-        net: The net.
-        name: Name of a layer of the file.
-        has_blobs: True if the file has parameters of the layer.
-        report: Lists the layer as loaded, repeated or ignored.
-
-    Returns:
-        None if the net has no such layer.
-    """
+    """Return the parameters of the net's layer of a name, or None, and update the report."""
     if name not in net.layer_numbers:
         if has_blobs:
             report.ignored.append(name)
@@ -248,14 +228,7 @@ def load_files(
 ) -> list[str]:
     """Load several files into a net, in order; return the layers without weights in any file.
 
-    Args:
-        net: The net.
-        files: Files of weights.
-        on_mismatch: "raise" or "skip".
-        on_load: Called with the report of each file.
-
-    Returns:
-        Names of layers that keep their initial weights; empty without files.
+    ``on_load`` is called with the report of each file. The result is empty without files.
     """
     missing = set(net.params) if files else set()
     for file in files:
@@ -271,20 +244,7 @@ def load_into(
     source: str | os.PathLike[str] | NetParameter,
     on_mismatch: OnMismatch = "raise",
 ) -> LoadReport:
-    """Load parameters into a net, by layer name.
-
-    All checks come before any change.
-
-    Args:
-        net: The net.
-        source: A caffemodel, an HDF5 file, a ``.npz`` or ``.safetensors`` file, or a message.
-        on_mismatch: "raise" an error for layers that do not fit, or "skip" them.
-
-    Raises:
-        ConfigError: ``on_mismatch`` is neither.
-        WeightsError: The file cannot be read, or the number of parameters of a layer differs.
-        ShapeError: The shape of a parameter differs.
-    """
+    """Load parameters into a net, by layer name; all checks come before any change."""
     if str(on_mismatch) == "error":
         warn_once("on_mismatch='error'", "on_mismatch='raise'", stacklevel=4)
         on_mismatch = "raise"
@@ -339,9 +299,6 @@ def _copy(pairs: Sequence[tuple[Blob, BlobProto]], arrays: Arrays) -> None:
 
     Values go from the file to parameters without contents, in parts. Parameters with contents get
     them after all values are in memory.
-
-    Raises:
-        WeightsError: The file was changed since it was opened.
     """
     memories = [memory for blob, _ in pairs for memory in (blob.data_memory, blob.diff_memory)]
     if not all(memory.lazy or memory.cleared for memory in memories):

@@ -34,27 +34,13 @@ PART = 1 << 20  # bytes per read
 
 
 def read_npy(path: Path) -> np.ndarray:
-    """Return the array in a file.
-
-    Raises:
-        OSError: The file cannot be opened.
-        ValueError: The file is no array of numbers, or is too short for its declared shape.
-    """
+    """Return the array in a file; a ValueError if there is no array of numbers."""
     with regular_file(path).open("rb") as file:
         return read_array(file, path.stat().st_size)
 
 
 def read_array(file: IO[bytes], size: int, *, texts: bool = False) -> np.ndarray:
-    """Return the array in an open file.
-
-    Args:
-        file: Positioned at the array.
-        size: Number of bytes available.
-        texts: Allow arrays of strings.
-
-    Raises:
-        ValueError: This is no array of numbers, or its declared shape exceeds ``size``.
-    """
+    """Return the array in the next ``size`` bytes of a file; with ``texts``, perhaps of strings."""
     start = file.read(8)
     if len(start) < 8 or start[:6] != MAGIC or start[6] not in LENGTHS:
         message = "this is no array in NumPy's format, or has an unsupported version"
@@ -104,11 +90,7 @@ ENCRYPTED = 1
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a file of weights by name.
-
-    Raises:
-        WeightsError: The file does not exist or cannot be read.
-    """
+    """Return the arrays of a file of weights by name."""
     try:
         return arrays_in(path)
     except (OSError, ValueError) as error:
@@ -120,17 +102,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 def arrays_in(
     path: Path, names: Collection[str] | None = None, *, texts: bool = False
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of a file by name.
-
-    Args:
-        path: The file.
-        names: Names of wanted arrays; None for all.
-        texts: Allow arrays of strings.
-
-    Raises:
-        OSError: The file cannot be opened.
-        ValueError: The file is no archive of arrays of numbers.
-    """
+    """Return the arrays of a file by name, those of ``names`` or all, or raise ValueError."""
     try:
         with regular_file(path).open("rb") as file, zipfile.ZipFile(file) as archive:
             _need_room(archive, path.stat().st_size)
@@ -145,11 +117,7 @@ def arrays_in(
 
 
 def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write arrays, atomically.
-
-    Raises:
-        OSError: The file cannot be written; an old file is kept.
-    """
+    """Write arrays, atomically."""
     with atomic_write(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:

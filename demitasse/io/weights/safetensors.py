@@ -37,11 +37,7 @@ LONGEST_HEADER = 100 << 20  # bytes, the safetensors library's own limit
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a file by name.
-
-    Raises:
-        WeightsError: The file does not exist or cannot be read.
-    """
+    """Return the arrays of a file by name."""
     try:
         with regular_file(path).open("rb") as file:
             return _arrays_of(file, os.fstat(file.fileno()).st_size)
@@ -54,17 +50,9 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
 def write_safetensors(
     path: Path, arrays: dict[str, np.ndarray], kind: str = "np", dtype: str | None = None
 ) -> None:
-    """Write arrays, atomically.
+    """Write arrays, atomically, for the framework "np" or "pt".
 
-    Args:
-        path: The file.
-        arrays: Arrays by name.
-        kind: Framework of the file: "np" or "pt".
-        dtype: Storage type of floats: one of ``STORED``, or None for each array's own type.
-
-    Raises:
-        WeightsError: An array does not consist of floats.
-        OSError: The file cannot be written; an old file is kept.
+    The storage type of floats is one of ``STORED``, or None for each array's own type.
     """
     pieces = safetensors_pieces(arrays, kind, dtype)
     with atomic_write(path) as file:
@@ -75,11 +63,7 @@ def write_safetensors(
 def safetensors_pieces(
     arrays: dict[str, np.ndarray], kind: str = "np", dtype: str | None = None
 ) -> Iterator[bytes]:
-    """Return the bytes of a file in pieces; arguments as for ``write_safetensors``.
-
-    Raises:
-        WeightsError: An array does not consist of floats.
-    """
+    """Return the bytes of a file in pieces; arguments as for ``write_safetensors``."""
     header: dict[str, object] = {"__metadata__": {"format": kind}}
     start = 0
     for name, array in arrays.items():

@@ -52,12 +52,7 @@ ARRAYS = {".npz", ".safetensors"}
 
 
 def save(net: ParameterStore, path: Path, write_diff: bool) -> None:
-    """Write a net's parameters in the format of the path's extension.
-
-    Raises:
-        WeightsError: h5py is not installed, or the format cannot store gradients.
-        OSError: The file cannot be written; an old file is kept.
-    """
+    """Write a net's parameters in the format of the path's extension."""
     if path.suffix in FOREIGN:
         message = (
             f"{path} cannot be written: net.save has no such format; use {FOREIGN[path.suffix]}"
@@ -83,11 +78,7 @@ def save_caffemodel(
 ) -> None:
     """Write a net's parameters to a caffemodel, atomically, without copying them.
 
-    Args:
-        net: The net.
-        path: The file.
-        write_diff: Whether to write gradients.
-        hashed: A hash that is updated by the bytes of the file, or None.
+    ``hashed`` is updated by the bytes of the file.
     """
     blobs = [
         [(blob.cpu_data(), blob.cpu_diff() if write_diff else None) for blob in layer.blobs]
@@ -99,13 +90,7 @@ def save_caffemodel(
 def caffemodel_pieces(
     name: str, layers: Iterable[LayerParameter], blobs: Iterable[Iterable[Parameter]]
 ) -> Pieces:
-    """Return a caffemodel in pieces, without copying the arrays.
-
-    Args:
-        name: Name of the net.
-        layers: The layers, without parameters.
-        blobs: Parameters of each layer, and gradients if stored.
-    """
+    """Return a caffemodel in pieces, without copying the arrays; the layers have no parameters."""
     pieces: Pieces = [NetParameter(name=name).SerializeToString()]
     for layer, arrays in zip(layers, blobs, strict=True):
         values = [blob_pieces(data, diff) for data, diff in arrays]

@@ -45,11 +45,7 @@ GATES = (0, 1, 3, 2)
 
 @dataclass(frozen=True)
 class Unit:
-    """The layers of one module.
-
-    Attributes:
-        layers: One layer, or a BatchNorm and its Scale.
-    """
+    """The layers of one module: one layer, or a BatchNorm and its Scale."""
 
     layers: tuple[LayerParameter, ...]
 
@@ -63,14 +59,7 @@ class Unit:
         return " + ".join(self.names)
 
     def to_torch(self, blobs: Sequence[Sequence[np.ndarray]]) -> Tensors:
-        """Return the module's tensors.
-
-        Args:
-            blobs: Parameters of each layer.
-
-        Raises:
-            WeightsError: PyTorch has no module with such parameters.
-        """
+        """Return the module's tensors, from the parameters of each layer."""
         first, own = self.layers[0], [np.asarray(blob) for blob in blobs[0]]
         if first.type == "BatchNorm":
             averages = dict(zip(AVERAGES, running_averages(own[:3]), strict=True))
@@ -99,16 +88,7 @@ class Unit:
     def to_caffe(
         self, tensors: Tensors, shapes: Sequence[Sequence[tuple[int, ...]]]
     ) -> list[list[np.ndarray]]:
-        """Return the parameters of each layer.
-
-        Args:
-            tensors: Tensors of the module.
-            shapes: Shapes of the parameters of each layer.
-
-        Raises:
-            WeightsError: A tensor is missing or unexpected.
-            ShapeError: The shape of a tensor differs.
-        """
+        """Return the parameters of each layer, of the given shapes, from the module's tensors."""
         wanted = self.to_torch([[np.broadcast_to(np.float32(1), one) for one in layer]
                                 for layer in shapes])  # fmt: skip
         _need(self, tensors, wanted)
@@ -229,15 +209,7 @@ def modules_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensors]:
 
 
 def read_map(path: Path, layers: Sequence[LayerParameter]) -> Pairs:
-    """Read a map file.
-
-    Args:
-        path: The file.
-        layers: Layers with parameters.
-
-    Raises:
-        ConfigError: The file cannot be read, or names unknown layers; the error lists all lines.
-    """
+    """Read a map file for layers with parameters; a ConfigError lists all faulty lines."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -300,13 +272,8 @@ def by_order(
 ) -> Pairs:
     """Pair each unit with the first unused module with tensors of the same shapes.
 
-    Args:
-        units: In the order of the net.
-        wanted: Expected tensors of each unit.
-        modules: In the order of the state_dict.
-
-    Raises:
-        WeightsError: A unit has no matching module; the error lists all units.
+    The ``wanted`` tensors of each unit are in the order of the net, ``modules`` in that of the
+    state_dict. A WeightsError lists all units without a module.
     """
     left, pairs, faults = dict(modules), list[tuple[Unit, str]](), list[str]()
     for unit, tensors in zip(units, wanted, strict=True):
@@ -339,19 +306,9 @@ def _shapes_text(tensors: Tensors) -> str:
 def to_state_dict(
     layers: Sequence[LayerParameter], weights: Parameters, path: Path | None
 ) -> tuple[dict[str, np.ndarray], Pairs]:
-    """Return the state_dict of a file's parameters.
+    """Return the state_dict of a file's parameters, and the pairs of layers and modules.
 
-    Args:
-        layers: Layers of the file with parameters.
-        weights: Their parameters.
-        path: A map file; None: modules have the names of their layers.
-
-    Returns:
-        The state_dict, and the pairs of layers and modules.
-
-    Raises:
-        ConfigError: The map does not fit.
-        WeightsError: PyTorch has no module with a layer's parameters.
+    ``path`` is a map file; None: modules have the names of their layers.
     """
     pairs = by_own_name(units_of(layers)) if path is None else read_map(path, layers)
     found: dict[str, np.ndarray] = {}
@@ -370,15 +327,8 @@ def pairs_for(
 ) -> Pairs:
     """Return the pairs of a net's layers and the modules of a state_dict.
 
-    Args:
-        layers: Layers of the net with parameters.
-        shapes: Shapes of their parameters, by layer name.
-        arrays: The state_dict.
-        path: A map file; None: match by order and shape.
-
-    Raises:
-        ConfigError: The map does not fit.
-        WeightsError: A layer has no matching module.
+    ``shapes`` are those of the layers' parameters. ``path`` is a map file; None: match by order and
+    shape.
     """
     if path is not None:
         return read_map(path, layers)
@@ -396,11 +346,7 @@ def to_parameters(
     shapes: Mapping[str, Sequence[tuple[int, ...]]],
     arrays: Mapping[str, np.ndarray],
 ) -> tuple[Parameters, list[str]]:
-    """Return a net's parameters, and the unused modules.
-
-    Raises:
-        WeightsError: A module or a layer is missing or does not fit; the error lists all faults.
-    """
+    """Return a net's parameters, and the unused modules; a WeightsError lists all faults."""
     modules, faults, found = modules_of(arrays), list[str](), Parameters()
     for unit, module in pairs:
         if module not in modules:
@@ -444,10 +390,6 @@ def read_state_dict(path: Path) -> dict[str, np.ndarray]:
 
     PyTorch reads ``.pt`` and ``.pth`` files with ``weights_only``: files that would run code are
     refused.
-
-    Raises:
-        WeightsError: The file does not exist, or is no state_dict.
-        DemitasseError: The file needs PyTorch, which is not installed.
     """
     arrays = _unpickled(path) if path.suffix in PICKLED else read_safetensors(path)
     if arrays and all(name.startswith(PARALLEL) for name in arrays):
@@ -459,16 +401,9 @@ def read_state_dict(path: Path) -> dict[str, np.ndarray]:
 
 
 def write_state_dict(path: Path, arrays: dict[str, np.ndarray], dtype: str | None) -> None:
-    """Write a state_dict, atomically.
+    """Write a state_dict, atomically, to a file with one of the extensions ``ENDINGS``.
 
-    Args:
-        path: Has one of the extensions ``ENDINGS``.
-        arrays: Arrays by name.
-        dtype: Storage type: "float32", "float16" or "bfloat16"; None: unchanged.
-
-    Raises:
-        DemitasseError: The file needs PyTorch, which is not installed.
-        OSError: The file cannot be written; an old file is kept.
+    The storage type is "float32", "float16" or "bfloat16"; None: unchanged.
     """
     if path.suffix not in PICKLED:
         write_safetensors(path, arrays, "pt", dtype)

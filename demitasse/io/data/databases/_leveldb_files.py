@@ -61,7 +61,6 @@ class Manifest:
 
     Attributes:
         log_number: Number of the oldest log that is not yet a table.
-        next_file: First unused file number.
         last_sequence: Number of writes so far.
         tables: The tables, by level and number.
     """
@@ -369,12 +368,7 @@ LAST_LEVEL = 6
 
 
 class LevelDbFiles:
-    """Files of a LevelDB opened for writing.
-
-    Args:
-        folder: An existing folder.
-        manifest: Manifest of the existing database, or None.
-    """
+    """Files of a LevelDB opened for writing; without a manifest, of a new database."""
 
     def __init__(self, folder: Path, manifest: Manifest | None = None) -> None:
         self._folder = folder
@@ -383,11 +377,7 @@ class LevelDbFiles:
         self._records = self._begin_manifest()
 
     def add(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
-        """Add a table of records; later records replace earlier ones of the same key.
-
-        Raises:
-            OSError: The table cannot be written.
-        """
+        """Add a table of records; later records replace earlier ones of the same key."""
         first = self._manifest.last_sequence + 1
         keyed = {
             key: (_internal_key(key, sequence), value)

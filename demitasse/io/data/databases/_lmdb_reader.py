@@ -67,11 +67,8 @@ class Meta:
     """Fields of a meta page.
 
     Attributes:
-        page_size: In bytes.
-        transaction: Number of the transaction that wrote the page.
         last_page: Number of the last used page.
         depth: Levels of the B+ tree, leaves included; 0 without records.
-        records: Number of records.
         root: Page number of the root, or None without records.
     """
 
@@ -84,11 +81,7 @@ class Meta:
 
     @classmethod
     def parse(cls, page: bytes) -> Meta:
-        """Parse a meta page, or its first ``META_SIZE`` bytes.
-
-        Raises:
-            DamagedError: The bytes are no meta page, or of an unsupported kind of database.
-        """
+        """Return the fields of a meta page, or of its first ``META_SIZE`` bytes."""
         if len(page) < META_SIZE:
             message = "it is shorter than any LMDB"
             raise DamagedError(message)
@@ -117,38 +110,14 @@ class Meta:
 
 
 def branch_children(content: bytes, at: int, size: int, number: int) -> list[int]:
-    """Return the child page numbers of a branch page, in key order.
-
-    Args:
-        content: Bytes that contain the page.
-        at: Offset of the page.
-        size: Size of the page, in bytes.
-        number: Page number.
-
-    Raises:
-        DamagedError: The bytes are not this branch page.
-    """
+    """Return the child page numbers of the branch page at an offset, in key order."""
     places = _node_offsets(content, at, size, number, BRANCH)
     unpack = BRANCH_NODE.unpack_from
     return [unpack(content, at + place)[0] & 0xFFFF_FFFF_FFFF for place in places]
 
 
 class LeafLayout:
-    """Record locations of a leaf page; nearly all leaves of a database share one layout.
-
-    Args:
-        content: Bytes that contain the page.
-        at: Offset of the page.
-        size: Size of the page, in bytes.
-        number: Page number.
-
-    Attributes:
-        keys: Keys of this page.
-        spans: Locations of its records.
-
-    Raises:
-        DamagedError: The bytes are not this leaf page.
-    """
+    """Record locations of a leaf page; nearly all leaves of a database share one layout."""
 
     def __init__(self, content: bytes, at: int, size: int, number: int) -> None:
         self.keys: list[bytes] = []
@@ -179,11 +148,7 @@ class LeafLayout:
         self._order = sorted(range(len(nodes)), key=in_order.__getitem__)
 
     def keys_of(self, content: bytes, at: int, number: int) -> list[bytes] | None:
-        """Return the keys of another leaf page, or None if its layout differs.
-
-        Raises:
-            DamagedError: The page has another page number.
-        """
+        """Return the keys of another leaf page, or None if its layout differs."""
         if not content.startswith(self._marks, at + PAGE_NUMBER.size):
             return None
         fields = self._fields.unpack_from(content, at)
@@ -202,11 +167,7 @@ def page_number(content: Raw, at: int) -> int:
 
 
 def check_record_header(content: Raw, at: int, number: int, pages: int) -> None:
-    """Check the header of the overflow pages of a record.
-
-    Raises:
-        DamagedError: This is not the first of ``pages`` overflow pages.
-    """
+    """Refuse anything but the first of the overflow pages of a record."""
     found, kind, count = OVERFLOW_HEADER.unpack_from(content, at)
     if found != number or kind & KINDS != OVERFLOW or count < pages:
         message = f"page {number} is not the first of {pages} overflow pages"
@@ -245,16 +206,10 @@ def _node_fault(content: bytes, at: int, number: int) -> DamagedError:
 class LmdbFile:
     """LMDB file in its state at opening time; safe for concurrent reads.
 
-    Args:
-        path: Folder of the database, or its single file.
-
     Attributes:
         meta: Meta page of the newest transaction; ``last_page`` is clipped to the file's size.
         lacks: Description of pages missing at the end of the file; empty if none. Pages freed by
             replaced or deleted records may be missing without harm.
-
-    Raises:
-        DataError: The file cannot be opened; the message names what was found.
     """
 
     def __init__(self, path: Path) -> None:
@@ -289,46 +244,20 @@ class LmdbFile:
             self._file.close()
 
     def read(self, number: int, size: int) -> bytes:
-        """Return ``size`` bytes from page ``number`` on.
-
-        Args:
-            number: Page number.
-            size: Number of bytes.
-
-        Raises:
-            DamagedError: The file is too short.
-            DataError: The file was changed since opening.
-        """
+        """Return bytes from page ``number`` on; refuse a short read and a changed file."""
         self.need(number, size)
         content = self._read_at(number * self.meta.page_size, size)
         self._check(number, size, len(content))
         return content
 
     def read_into(self, number: int, room: memoryview) -> None:
-        """Fill a buffer with bytes from page ``number`` on.
-
-        Args:
-            number: Page number.
-            room: The buffer.
-
-        Raises:
-            DamagedError: The file is too short.
-            DataError: The file was changed since opening.
-        """
+        """Fill a buffer with bytes from page ``number`` on; see ``read``."""
         self.need(number, len(room))
         found = self._read_into(number * self.meta.page_size, room)
         self._check(number, len(room), found)
 
     def need(self, number: int, size: int) -> None:
-        """Check that pages up to the last page hold ``size`` bytes.
-
-        Args:
-            number: Page number of the first byte.
-            size: Number of bytes.
-
-        Raises:
-            DamagedError: The last page is exceeded.
-        """
+        """Refuse a range of bytes from page ``number`` on that exceeds the last page."""
         last = self.meta.last_page
         if not FIRST_PAGE <= number <= last or size > (last + 1 - number) * self.meta.page_size:
             message = f"{size} bytes from page {number} exceed the last page, {last}"
@@ -413,14 +342,7 @@ OverflowRecord = tuple[int, int, int]
 
 
 class Leaf(NamedTuple):
-    """A leaf page.
-
-    Attributes:
-        content: Bytes that contain the page.
-        at: Offset of the page.
-        keys: Keys of its records, increasing.
-        spans: Locations of its records; see ``LeafLayout``.
-    """
+    """Leaf page at offset ``at`` of ``content``, its increasing keys and its records."""
 
     content: memoryview
     at: int
@@ -429,11 +351,7 @@ class Leaf(NamedTuple):
 
 
 class LmdbTree:
-    """Reader of leaves and records, with read-ahead; for one thread.
-
-    Args:
-        file: The LMDB file.
-    """
+    """Reader of leaves and records, with read-ahead; for one thread."""
 
     def __init__(self, file: LmdbFile) -> None:
         self._file, self._page_size = file, file.meta.page_size
@@ -441,12 +359,7 @@ class LmdbTree:
         self._layout: LeafLayout | None = None
 
     def leaves(self) -> Generator[Leaf]:
-        """Yield all leaves. Keys must increase from leaf to leaf, which excludes cycles.
-
-        Raises:
-            DamagedError: A page is invalid.
-            DataError: The file was changed.
-        """
+        """Yield all leaves. Keys must increase from leaf to leaf, which excludes cycles."""
         meta, pages = self._file.meta, self._pages
         levels = [iter([] if meta.root is None else [meta.root])]  # pending pages, by depth
         last_key, found = b"", 0
@@ -471,12 +384,7 @@ class LmdbTree:
             raise DamagedError(message)
 
     def last_key(self) -> bytes | None:
-        """Return the key of the last record, or None without records.
-
-        Raises:
-            DamagedError: A page is invalid.
-            DataError: The file was changed.
-        """
+        """Return the key of the last record, or None without records."""
         number, pages, size = self._file.meta.root, self._pages, self._page_size
         if number is None:
             return None
@@ -487,18 +395,7 @@ class LmdbTree:
         return LeafLayout(pages.content, at, size, number).keys[-1]
 
     def contents(self, leaf: Leaf, begin: int, end: int, rooms: BufferPool) -> list[Raw]:
-        """Return the values of a range of records of a leaf.
-
-        Args:
-            leaf: The leaf.
-            begin: Index of the first record.
-            end: Index after the last record.
-            rooms: Buffers for records in overflow pages.
-
-        Raises:
-            DamagedError: A page is invalid.
-            DataError: The file was changed.
-        """
+        """Return the values of a range of records; overflow pages are read into ``rooms``."""
         overflowing = self._overflowing(self._overflow_records(leaf, begin, end), rooms)
         return [
             leaf.content[leaf.at + first : leaf.at + last] if last else next(overflowing)
@@ -506,12 +403,7 @@ class LmdbTree:
         ]
 
     def need_all(self) -> None:
-        """Check that the file has every page that records need; reads all leaves.
-
-        Raises:
-            DamagedError: A page is missing or invalid.
-            DataError: The file was changed.
-        """
+        """Check that the file has every page that records need; reads all leaves."""
         for leaf in self.leaves():
             for number, size, _ in self._overflow_records(leaf, 0, len(leaf.spans)):
                 self._file.need(number, RECORD_HEADER_SIZE + size)
@@ -525,12 +417,7 @@ class LmdbTree:
         ]
 
     def _overflowing(self, records: list[OverflowRecord], rooms: BufferPool) -> Iterator[Raw]:
-        """Yield the values of records in overflow pages; consecutive records are read at once.
-
-        Args:
-            records: Locations of the records.
-            rooms: Buffers for their values.
-        """
+        """Yield the values of records in overflow pages; consecutive records are read at once."""
         page_size = self._page_size
         for run in self._neighbours(records):
             first, (last, size, _) = run[0][0], run[-1]
@@ -571,12 +458,7 @@ class LmdbTree:
 
 
 class _Window:
-    """Read-ahead buffer of consecutive pages.
-
-    Attributes:
-        content: The bytes.
-        view: A memoryview of ``content``.
-    """
+    """Read-ahead buffer of consecutive pages."""
 
     def __init__(self, file: LmdbFile) -> None:
         self._file, self._page_size = file, file.meta.page_size

@@ -36,7 +36,6 @@ class Object(NamedTuple):
     """An object in an image.
 
     Attributes:
-        label: The class.
         box: xmin, ymin, xmax, ymax, relative to the image.
         difficult: True if the object is hard to find, or a crowd.
     """
@@ -54,15 +53,9 @@ class _Annotation(NamedTuple):
 
 
 def read_labels(path: Path, *, check: bool = False) -> dict[str, int]:
-    """Read class names and numbers from a LabelMap prototxt.
+    """Return the numbers of class names in a LabelMap prototxt.
 
-    Args:
-        path: The file.
-        check: Refuse duplicate names; otherwise the last entry counts.
-
-    Raises:
-        PrototxtError: The file cannot be read.
-        ConfigError: A name occurs twice.
+    With ``check`` duplicate names are refused; otherwise the last entry counts.
     """
     items = read_text(path, LabelMap).item
     labels = {item.name: item.label for item in items}
@@ -79,19 +72,11 @@ def read_labels(path: Path, *, check: bool = False) -> dict[str, int]:
 def read_objects(
     path: Path, kind: str, labels: Mapping[str, int], size: tuple[int, int]
 ) -> list[Object]:
-    """Read the objects in an image.
+    """Return the objects in an image.
 
-    Boxes that leave the image or have negative size are kept, with a warning.
-
-    Args:
-        path: The file.
-        kind: One of ``LABEL_TYPES``.
-        labels: Number of each class name; text files contain numbers.
-        size: Height and width of the image in pixels, for files without a size.
-
-    Raises:
-        ConfigError: A class is not in ``labels``.
-        DataError: The file cannot be read.
+    Boxes that leave the image or have negative size are kept, with a warning. ``size`` is height
+    and width in pixels, for files without a size. Text files contain class numbers, other files
+    class names, with their numbers in ``labels``.
     """
     try:
         content = read_bytes(path)

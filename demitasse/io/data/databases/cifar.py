@@ -32,14 +32,7 @@ RECORD = 1 + 3 * 32 * 32
 
 
 def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Read one file.
-
-    Returns:
-        Images (N, 3, 32, 32) and labels (N,), uint8.
-
-    Raises:
-        DataError: The file cannot be read, or has an incomplete record.
-    """
+    """Return the images (N, 3, 32, 32) and labels (N,) of one file, uint8."""
     try:
         content = read_bytes(path)
     except OSError as error:

@@ -45,11 +45,7 @@ class BufferPool:
         self._used = 0
 
     def next(self, size: int) -> memoryview:
-        """Return a buffer.
-
-        Args:
-            size: In bytes.
-        """
+        """Return a buffer of ``size`` bytes."""
         if self._used == len(self._rooms):
             self._rooms.append(memoryview(b""))
         if len(self._rooms[self._used]) < size:

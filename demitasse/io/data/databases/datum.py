@@ -141,14 +141,7 @@ def annotated_datum(
 def add_object(
     record: AnnotatedDatum, label: int, box: tuple[float, float, float, float], *, difficult: bool
 ) -> None:
-    """Add an object to the group of its class; a new class is appended.
-
-    Args:
-        record: The record to extend.
-        label: The class.
-        box: xmin, ymin, xmax, ymax, relative to the image.
-        difficult: True if the object is hard to find, or a crowd.
-    """
+    """Add an object to the group of its class; ``box`` is relative to the image."""
     groups = (group for group in record.annotation_group if group.group_label == label)
     group = next(groups, None) or record.annotation_group.add(group_label=label)
     added = group.annotation.add(instance_id=len(group.annotation))

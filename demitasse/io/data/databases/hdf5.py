@@ -54,15 +54,7 @@ LINKS = 16
 
 
 def read_list(source: Path, base_dir: Path | None = None) -> list[Path]:
-    """Return the files in a list of names, separated by white space.
-
-    Args:
-        source: The list.
-        base_dir: Folder of files that are not in the working directory.
-
-    Raises:
-        DataError: The list cannot be read, or an entry names no file.
-    """
+    """Return the files in a list of names, separated by white space."""
     try:
         names = read_list_file(source, "list of HDF5 files").split()
     except ValueError as error:
@@ -84,11 +76,7 @@ def read_list(source: Path, base_dir: Path | None = None) -> list[Path]:
 
 
 def open_file(path: Path) -> Any:
-    """Open an HDF5 file for reading.
-
-    Raises:
-        DataError: h5py is not installed, or the file is no HDF5 file.
-    """
+    """Open an HDF5 file for reading."""
     h5py = _h5py(path)
     try:
         return h5py.File(regular_file(path), "r")
@@ -109,9 +97,6 @@ class ErrorRecordingFile(io.RawIOBase):
     """File object for the HDF5 library, which may abort the process if a write fails.
 
     The library sees no write error; ``check`` raises the first error.
-
-    Args:
-        file: Open for reading and writing; closed along with this object.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -119,11 +104,7 @@ class ErrorRecordingFile(io.RawIOBase):
         self._error: OSError | None = None
 
     def check(self) -> None:
-        """Raise the first error of a write; the file is unusable then.
-
-        Raises:
-            OSError: The system's error.
-        """
+        """Raise the first error of a write; the file is unusable then."""
         if self._error is not None:
             raise self._error
 
@@ -163,11 +144,7 @@ class ErrorRecordingFile(io.RawIOBase):
         return len(content)
 
     def close(self) -> None:
-        """Close the file.
-
-        Raises:
-            OSError: Buffered bytes cannot be written.
-        """
+        """Close the file; an OSError if buffered bytes cannot be written."""
         super().close()
         self._file.close()
 
@@ -206,16 +183,7 @@ def damage(path: Path, error: type[DemitasseError] = DataError) -> Iterator[None
 
 
 def member(group: Any, name: str, *, links: int = LINKS) -> Any:
-    """Return the object at a path inside an HDF5 file, or None; never opens another file.
-
-    Args:
-        group: Start of the path, unless the path begins with ``/``.
-        name: The path.
-        links: Number of soft links that may be followed.
-
-    Raises:
-        ValueError: The path leads to another file, or through too many links.
-    """
+    """Return the object at a path inside an HDF5 file, or None; never opens another file."""
     here = group.file if name.startswith("/") else group
     for part in filter(None, name.split("/")):
         link: Any = here.get(part, getlink=True) if hasattr(here, "visititems") else None
@@ -236,25 +204,13 @@ def member(group: Any, name: str, *, links: int = LINKS) -> Any:
 
 
 def array_of(dataset: Any) -> np.ndarray:
-    """Return all values of a data set.
-
-    Raises:
-        ValueError: The object is no data set, is stored in other files, or declares more values
-            than its file can hold.
-    """
+    """Return all values of a data set; a ValueError as of ``need_memory``."""
     need_memory([dataset])
     return np.asarray(dataset[()])
 
 
 def need_memory(datasets: Sequence[Any]) -> None:
-    """Refuse data sets that take far more memory than their file has bytes; see ``need_room``.
-
-    Args:
-        datasets: Data sets of one file, which are read as a whole.
-
-    Raises:
-        ValueError: The reason.
-    """
+    """Refuse data sets of one file that take far more memory than the file has bytes."""
     if not datasets:
         return
     for one in datasets:
@@ -270,11 +226,7 @@ def need_memory(datasets: Sequence[Any]) -> None:
 
 
 def need_room(dataset: Any) -> None:
-    """Refuse a data set that is stored in other files, or is larger than its file can hold.
-
-    Raises:
-        ValueError: The reason.
-    """
+    """Refuse a data set that is stored in other files, or is larger than its file can hold."""
     if not hasattr(dataset, "chunks"):
         message = f"{dataset.name} is no data set"
         raise ValueError(message)

@@ -27,15 +27,7 @@ from demitasse.io.data.databases.database import BufferPool, DamagedError, Mode,
 
 
 class LevelDbDatabase:
-    """An open LevelDB: its files at opening time, and files written since by this object.
-
-    Args:
-        path: Folder of the database.
-        mode: ``"read"``, ``"write"`` or ``"new"``.
-
-    Raises:
-        DataError: The database cannot be opened; the message names what was found.
-    """
+    """An open LevelDB: its files at opening time, and files written since by this object."""
 
     def __init__(self, path: Path, mode: Mode = "read") -> None:
         self.path = path
@@ -56,22 +48,14 @@ class LevelDbDatabase:
         return LevelDbCursor(self)
 
     def new_transaction(self) -> LevelDbTransaction:
-        """Return a transaction that adds records.
-
-        Raises:
-            ConfigError: The database was opened for reading.
-        """
+        """Return a transaction that adds records."""
         if self._writer is None:
             message = f"{self.path} was opened for reading; open it with mode 'write'"
             raise ConfigError(message, code=ErrorCode.READ_ONLY, field="mode", file=str(self.path))
         return LevelDbTransaction(self)
 
     def add(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
-        """Write records; later records replace earlier ones of the same key.
-
-        Raises:
-            OSError: The records cannot be written.
-        """
+        """Write records; later records replace earlier ones of the same key."""
         if self._writer is None or not entries:
             return
         try:
@@ -220,11 +204,7 @@ class LevelDbTransaction:
         self._pending.append((key, value))
 
     def commit(self) -> None:
-        """Write the records put since the last commit.
-
-        Raises:
-            OSError: The records cannot be written, e.g. the disk is full.
-        """
+        """Write the records put since the last commit."""
         self._database.add(self._pending)
         self._pending.clear()
 

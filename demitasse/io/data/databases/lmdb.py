@@ -37,12 +37,7 @@ LOCK_SIZE = 8192
 
 
 def _open_for_writing(path: Path, mode: Literal["write", "new"], map_size: int) -> lmdb.Environment:
-    """Return a writable environment.
-
-    Raises:
-        DataError: The database cannot be opened; the message names what was found.
-        OSError: The system refuses to write, e.g. the disk is full.
-    """
+    """Return a writable environment."""
     import lmdb
 
     if mode == "new" and path.exists():
@@ -61,13 +56,10 @@ def _open_for_writing(path: Path, mode: Literal["write", "new"], map_size: int) 
 
 
 def _reserve_locks(path: Path) -> None:
-    """Allocate the blocks of the lock file.
+    """Allocate the blocks of the lock file; an OSError if the disk is full.
 
     The library creates a sparse file and maps it. On a full disk the first write to the mapping
     kills the process (SIGBUS), as no call can fail.
-
-    Raises:
-        OSError: The disk is full.
     """
     try:
         with path.open("ab") as file:
@@ -78,11 +70,9 @@ def _reserve_locks(path: Path) -> None:
 
 
 def _write_error(error: Exception, path: Path) -> OSError | DataError:
-    """Return the exception for an error of the LMDB library: OSError or DataError.
+    """Return an error of the LMDB library as OSError or DataError.
 
-    Args:
-        error: Error of the library; system errors end with the text of ``os.strerror``.
-        path: The database.
+    System errors end with the text of ``os.strerror``.
     """
     for number in errno.errorcode:
         if str(error).endswith(os.strerror(number)):
@@ -102,16 +92,7 @@ NO_LEAF = Leaf(memoryview(b""), 0, [], [])
 
 
 class LmdbDatabase:
-    """An open LMDB; several objects may read one file concurrently.
-
-    Args:
-        path: Folder of the database, or its single file.
-        mode: ``"read"``, ``"write"`` or ``"new"``.
-        map_size: Initial map size for writing, in bytes.
-
-    Raises:
-        DataError: The database cannot be opened; the message names what was found.
-    """
+    """An open LMDB; several objects may read one file concurrently."""
 
     def __init__(self, path: Path, mode: Mode = "read", map_size: int = FIRST_MAP_SIZE) -> None:
         self.path, self.mode = path, mode
@@ -140,11 +121,7 @@ class LmdbDatabase:
         return LmdbDatabase(self.path).new_cursor()  # reads committed records
 
     def new_transaction(self) -> LmdbTransaction:
-        """Return a transaction that adds records.
-
-        Raises:
-            ConfigError: The database was opened for reading.
-        """
+        """Return a transaction that adds records."""
         if isinstance(self._open, LmdbFile):
             message = f"{self.path} was opened for reading; open it with mode 'write'"
             raise ConfigError(message, code=ErrorCode.READ_ONLY, field="mode", file=str(self.path))
@@ -266,11 +243,7 @@ class LmdbTransaction:
         self._longest_key = env.max_key_size()
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Add a record, or replace the record of the same key.
-
-        Raises:
-            DataError: The key is empty or too long for LMDB.
-        """
+        """Add a record, or replace the record of the same key."""
         if not 0 < len(key) <= self._longest_key:
             message = f"got a key of {len(key)} bytes, expected 1 to {self._longest_key}"
             raise DataError(
@@ -284,12 +257,7 @@ class LmdbTransaction:
         self._pending.append((key, value))
 
     def commit(self) -> None:
-        """Write the records put since the last commit.
-
-        Raises:
-            DataError: The database is damaged.
-            OSError: The system refuses to write, e.g. the disk is full.
-        """
+        """Write the records put since the last commit."""
         import lmdb
 
         env = self._env

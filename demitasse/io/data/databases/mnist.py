@@ -69,39 +69,14 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def read_mnist(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Read the images and labels of one split.
-
-    Args:
-        folder: Folder of the four files, under their usual names.
-        split: ``"train"`` or ``"test"``.
-
-    Returns:
-        Images (N, 28, 28) and labels (N,), uint8.
-
-    Raises:
-        DataError: A file is missing or damaged, or the two differ in length.
-    """
+    """Return the images (N, 28, 28) and labels (N,) of one split, uint8."""
     return _read_pair(*(_find(folder, SPLITS[split], names) for names in KINDS))
 
 
 def convert_files(
     images: Path, labels: Path, out: Path, *, overwrite: bool = False, backend: str = "LMDB"
 ) -> int:
-    """Write a database of a file of images and a file of labels.
-
-    Args:
-        images: The images, gzipped or plain.
-        labels: The labels.
-        out: Folder to create.
-        overwrite: Replace an existing database.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-
-    Returns:
-        Number of records.
-
-    Raises:
-        DataError: A file is missing or damaged, or a database exists.
-    """
+    """Write a database of a file of images and a file of labels; return the number of records."""
     records = _records(*_read_pair(images, labels))
     return write_database(out, records, overwrite=overwrite, backend=backend)
 
@@ -115,23 +90,9 @@ def convert_pairs(
     overwrite: bool = False,
     backend: str = "LEVELDB",
 ) -> int:
-    """Write a database of random pairs of images, as many as there are images.
+    """Write a database of random pairs of images, as many as there are images; return their number.
 
     The two images of a pair are its channels; its label is 1 if their labels agree, else 0.
-
-    Args:
-        images: The images, gzipped or plain.
-        labels: The labels.
-        out: Folder to create.
-        seed: Seed of the random pairs.
-        overwrite: Replace an existing database.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-
-    Returns:
-        Number of records.
-
-    Raises:
-        DataError: A file is missing or damaged, or a database exists.
     """
     pixels, classes = _read_pair(images, labels)
     drawn = np.random.default_rng(seed).integers(len(pixels), size=(len(pixels), 2))

@@ -135,11 +135,7 @@ def write_records(
 
 
 class Records:
-    """Adds records to a database, and commits regularly.
-
-    Attributes:
-        count: Number of records added.
-    """
+    """Adds records to a database, and commits regularly."""
 
     def __init__(self, database: Database) -> None:
         self._transaction = database.new_transaction()
@@ -164,19 +160,6 @@ def new_database(path: Path, backend: str, *, overwrite: bool = False) -> Iterat
     """Open a database for writing that appears at ``path`` when the block succeeds.
 
     If the block raises, nothing remains.
-
-    Args:
-        path: Folder to create.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-        overwrite: Replace the database at ``path``.
-
-    Yields:
-        An empty database.
-
-    Raises:
-        ConfigError: The backend is unknown.
-        DataError: ``path`` exists or cannot be written.
-        OSError: The database cannot be written, e.g. the disk is full.
     """
     _need_room(path, overwrite=overwrite)
     path = _followed(path)
@@ -199,22 +182,7 @@ def resumable_database(
     """Open a database for writing that appears at ``path`` when the block succeeds.
 
     If the block raises, or the process dies, committed records remain in ``.NAME.partial`` beside
-    ``path``; a later call with ``resume`` continues there.
-
-    Args:
-        path: Folder to create.
-        backend: ``"LMDB"`` or ``"LEVELDB"``.
-        settings: Settings of the records; must be equal when resuming.
-        overwrite: Replace the database at ``path``.
-        resume: Continue an interrupted call, if there is one.
-
-    Yields:
-        The database, empty or with the committed records.
-
-    Raises:
-        ConfigError: The backend is unknown.
-        DataError: ``path`` exists, or the interrupted call had other settings.
-        OSError: The database cannot be written, e.g. the disk is full.
+    ``path``. A later call with ``resume`` and equal ``settings`` continues there.
     """
     _need_room(path, overwrite=overwrite)
     path = _followed(path)
@@ -242,11 +210,7 @@ def resumable_database(
 
 @contextmanager
 def _sole_writer(folder: Path) -> Iterator[None]:
-    """Lock a folder during the block.
-
-    Raises:
-        DataError: Another process has locked the folder.
-    """
+    """Lock a folder during the block, unless another process has locked the folder."""
     with ExitStack() as stack:
         try:
             stack.enter_context(locked_folder(folder))
@@ -257,11 +221,7 @@ def _sole_writer(folder: Path) -> Iterator[None]:
 
 
 def _need_own(folder: Path) -> None:
-    """Refuse a folder with other contents than those of an interrupted call.
-
-    Raises:
-        DataError: The folder is none of ours.
-    """
+    """Refuse a folder with other contents than those of an interrupted call."""
     if not folder.exists() and not folder.is_symlink():
         return
     names = {file.name for file in folder.iterdir()} if folder.is_dir() else {folder.name}

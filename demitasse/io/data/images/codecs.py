@@ -55,17 +55,10 @@ Label images store classes as palette indices; files without a palette decode to
 
 
 def decode_image(content: bytes | memoryview, color: Color = "native") -> np.ndarray:
-    """Decode the bytes of an image file.
+    """Decode the bytes of an image file. Shape: (C, H, W), uint8.
 
     Colour images are BGR (BGRA for ``native``, if the file has alpha). Unless ``color`` is
     ``native``, the image is rotated according to EXIF.
-
-    Args:
-        content: Bytes of the file.
-        color: Channels to decode to.
-
-    Returns:
-        The pixels, uint8. Shape: (C, H, W).
 
     Raises:
         DataError: Pillow is not installed, the image cannot be decoded, or is far larger than its
@@ -81,15 +74,7 @@ def decode_image(content: bytes | memoryview, color: Color = "native") -> np.nda
 def decode_frames(content: bytes | memoryview, color: Color = "color") -> Iterator[np.ndarray]:
     """Yield every frame of an animation, every page, or the single image of a file.
 
-    Args:
-        content: Bytes of the file.
-        color: Channels to decode to; see ``decode_image``.
-
-    Yields:
-        The pixels, uint8. Shape: (C, H, W).
-
-    Raises:
-        DataError: As for ``decode_image``.
+    Shape: (C, H, W), uint8; ``color`` as for ``decode_image``.
     """
     with opened(content) as image:
         for number in range(getattr(image, "n_frames", 1)):
@@ -100,18 +85,7 @@ def decode_frames(content: bytes | memoryview, color: Color = "color") -> Iterat
 
 
 def pixels_of(image: Image, color: Color) -> np.ndarray:
-    """Return the pixels of an image of Pillow, rotated by EXIF unless ``color`` is native.
-
-    Args:
-        image: The image.
-        color: Channels to decode to; see ``decode_image``.
-
-    Returns:
-        The pixels, uint8. Shape: (C, H, W).
-
-    Raises:
-        ValueError: The image has no 8-bit pixels.
-    """
+    """Return the pixels of an image of Pillow, as ``decode_image``. Shape: (C, H, W), uint8."""
     upright = _as_opencv(image, color)
     if color != "native" and "exif" in image.info:
         import PIL.ImageOps
@@ -122,11 +96,7 @@ def pixels_of(image: Image, color: Color) -> np.ndarray:
 
 
 def _as_opencv(image: Image, color: Color) -> Image:
-    """Return an image in a mode of 8 bits, with OpenCV's values.
-
-    Raises:
-        ValueError: OpenCV has no 8-bit values for these pixels.
-    """
+    """Return an image in a mode of 8 bits, with OpenCV's values."""
     import PIL.Image
 
     most = image.info.get(MAXIMUM, 255)
@@ -189,11 +159,7 @@ def _pnm_maximum(image: Image) -> int:
 
 @contextmanager
 def opened(content: bytes | memoryview) -> Iterator[Image]:
-    """Open an image with Pillow; failures inside the block become DataErrors.
-
-    Raises:
-        DataError: As for ``decode_image``.
-    """
+    """Open an image with Pillow; failures inside the block become DataErrors."""
     try:
         import PIL.Image
     except ImportError:
@@ -308,10 +274,6 @@ def encode_image(image: np.ndarray, ending: str) -> bytes:
     Args:
         image: Pixels, uint8, gray or BGR. Shape: (C, H, W).
         ending: File name extension without the dot: jpg, png, ...
-
-    Raises:
-        ConfigError: The format is unknown.
-        DataError: Pillow is not installed, or cannot encode the image.
     """
     need_encoder(ending)
     try:
@@ -331,11 +293,7 @@ def encode_image(image: np.ndarray, ending: str) -> bytes:
 
 
 def need_encoder(ending: str) -> None:
-    """Refuse an unknown image format.
-
-    Raises:
-        ConfigError: The format is unknown; the message lists the known formats.
-    """
+    """Refuse an unknown image format."""
     if ending.lower() not in ENCODERS:
         message = f"images cannot be encoded as {ending!r}; expected one of {', '.join(ENCODERS)}"
         raise ConfigError(message, code=ErrorCode.UNKNOWN, field="encode_type", got=ending)
@@ -354,12 +312,7 @@ VIDEOS = {
 def files_in(folder: Path, endings: Collection[str]) -> Iterator[Path]:
     """Yield the files of a folder and its subfolders in order, without hidden files and links.
 
-    Args:
-        folder: The folder.
-        endings: Wanted file name extensions, in lower case.
-
-    Raises:
-        OSError: A folder cannot be read.
+    ``endings`` are the wanted file name extensions, in lower case.
     """
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):

@@ -100,10 +100,7 @@ def bgr_to_lab(image: np.ndarray) -> np.ndarray:
 
 
 def lab_to_bgr(image: np.ndarray) -> np.ndarray:
-    """Invert ``bgr_to_lab``; colors outside of sRGB are clipped.
-
-    Shapes: (3, H, W) float32 -> uint8.
-    """
+    """Invert ``bgr_to_lab``, clipped to sRGB. Shapes: (3, H, W) float32 -> uint8."""
     lightness, a, b = image.astype(np.float32)
     dark = lightness <= 903.3 * 0.008856
     y = np.where(dark, lightness / np.float32(903.3), ((lightness + 16) / 116) ** 3)
@@ -129,15 +126,7 @@ def bgr_to_luma(image: np.ndarray) -> np.ndarray:
 
 
 def with_luma(image: np.ndarray, luma: np.ndarray) -> np.ndarray:
-    """Replace the luma of an image, and keep the chroma.
-
-    Args:
-        image: Shape: (3, H, W), uint8.
-        luma: Shape: (H, W), float32.
-
-    Returns:
-        Shape: (3, H, W), uint8.
-    """
+    """Replace the luma (H, W), float32, of an image (3, H, W), uint8, and keep the chroma."""
     return to_uint8(image + CONTRAST * (luma - bgr_to_luma(image)))
 
 
@@ -167,12 +156,7 @@ def equalize(image: np.ndarray) -> np.ndarray:
 def equalize_parts(image: np.ndarray, limit: float) -> np.ndarray:
     """Equalise the histograms of 8 x 8 tiles, and interpolate between tiles (CLAHE).
 
-    Args:
-        image: Shape: (H, W), uint8.
-        limit: Clip limit: largest count of a level, relative to the mean count.
-
-    Returns:
-        Shape: (H, W), uint8.
+    Shapes: (H, W), uint8. ``limit`` is the largest count of a level, relative to the mean count.
     """
     H, W = image.shape
     uneven = H % PARTS or W % PARTS

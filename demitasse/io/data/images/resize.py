@@ -87,16 +87,7 @@ def resize_values(
 def resize_bicubic(image: np.ndarray, height: int, width: int) -> np.ndarray:
     """Resize an image by Pillow's bicubic kernel, which is MATLAB's.
 
-    Args:
-        image: Pixels, uint8. Shape: (3, H, W).
-        height: New height, above 0, in pixels.
-        width: New width, above 0, in pixels.
-
-    Returns:
-        The pixels, uint8. Shape: (3, height, width).
-
-    Raises:
-        DataError: Pillow is not installed.
+    Shapes: (3, H, W) -> (3, height, width), uint8.
     """
     if image.shape[1:] == (height, width):
         return image
@@ -117,17 +108,7 @@ SHARPNESS = -0.75
 
 
 def interpolate(image: np.ndarray, height: int, width: int, mode: str) -> np.ndarray:
-    """Resize an image.
-
-    Args:
-        image: Pixels, uint8. Shape: (C, H, W).
-        height: New height, above 0, in pixels.
-        width: New width, above 0, in pixels.
-        mode: One of ``MODES``.
-
-    Returns:
-        The pixels, uint8. Shape: (C, height, width).
-    """
+    """Resize an image in one of ``MODES``. Shapes: (C, H, W) -> (C, height, width), uint8."""
     H, W = image.shape[1:]
     if (height, width) == (H, W):
         return image
@@ -172,11 +153,8 @@ def _weights(size: int, wanted: int, mode: str) -> np.ndarray:
 def _spread(first: np.ndarray, taps: np.ndarray, before: int, size: int) -> np.ndarray:
     """Scatter the weights of neighbours to their pixels; edge pixels repeat outside the image.
 
-    Args:
-        first: Old pixel at or before each new pixel. Shape: (wanted,).
-        taps: Weights of its neighbours. Shape: (wanted, n).
-        before: Number of neighbours before ``first``.
-        size: Number of old pixels.
+    ``first``, (wanted,), is the old pixel at or before each new pixel; ``taps``, (wanted, n), are
+    the weights of its neighbours, of which ``before`` precede ``first``.
     """
     weights = np.zeros((len(first), size))
     place = np.clip(first[:, None] - before + np.arange(taps.shape[1]), 0, size - 1)

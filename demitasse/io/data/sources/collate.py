@@ -41,11 +41,7 @@ LARGE = 1 << 15
 
 
 class RecordCollator:
-    """Parses records batch by batch.
-
-    Args:
-        color: Channels to decode encoded images to.
-    """
+    """Parses records batch by batch; encoded images are decoded to the channels of ``color``."""
 
     def __init__(self, color: Color = "native") -> None:
         self._color = color
@@ -58,13 +54,9 @@ class RecordCollator:
     def stack(self, records: Sequence[Raw]) -> tuple[Images, list[Label]]:
         """Return the pixels and labels of records.
 
-        Returns:
-            One uint8 array (N, C, H, W) for small plain records of one size, otherwise N arrays
-            (C, H, W), perhaps views of the records; and N labels, 0 without a label, tuples for
-            several labels.
-
-        Raises:
-            RecordError: A record is damaged; has its index.
+        The pixels are one uint8 array (N, C, H, W) for small plain records of one size, otherwise N
+        arrays (C, H, W), perhaps views of the records. A label is 0 if absent, a tuple if there are
+        several.
         """
         plain = self._plain(records)
         if plain is not None:
@@ -156,12 +148,7 @@ def _parse_tail(tail: bytes) -> Label | None:
 
 
 class DatumMaker:
-    """Makes data (N, C, h, w) and optionally labels (N,) or (N, labels).
-
-    Args:
-        transformer: Transformation of each record.
-        labels: Make the second array.
-    """
+    """Makes data (N, C, h, w) and, with ``labels``, labels (N,) or (N, labels)."""
 
     def __init__(self, transformer: DataTransformer, *, labels: bool = True) -> None:
         self._transformer, self._stacker = transformer, RecordCollator(transformer.color)
@@ -205,11 +192,7 @@ class DatumMaker:
 
 
 def need_like_first(shapes: Sequence[Shape], index: int) -> None:
-    """Refuse a record whose shape differs from the first record of its batch.
-
-    Raises:
-        RecordError: The shapes differ.
-    """
+    """Refuse a record whose shape differs from the first record of its batch."""
     if shapes[index] != shapes[0]:
         message = f"got a record of {shapes[index]}, expected {shapes[0]} as in the whole batch"
         raise RecordError(
@@ -223,11 +206,7 @@ def need_like_first(shapes: Sequence[Shape], index: int) -> None:
 
 
 def stacked_labels(labels: Sequence[Label]) -> np.ndarray:
-    """Return the labels of a batch as an array: (N,), or (N, labels).
-
-    Raises:
-        RecordError: A record has another number of labels than the first.
-    """
+    """Return the labels of a batch as an array: (N,), or (N, labels)."""
     if {*map(type, labels)} <= {int, float}:
         return np.asarray(labels)
     shape = np.shape(labels[0])
@@ -261,15 +240,7 @@ class AnnotatedMaker:
     """Makes data (N, C, h, w), and objects (1, 1, G, 8) of all images or labels (N,).
 
     A row is: index in the batch, class, instance, xmin, ymin, xmax, ymax, difficult. A batch
-    without objects has one row of -1.
-
-    Args:
-        augmenter: Augmentation before cropping.
-        transformer: Crop, mirror, mean and scale.
-        keeping: Filter of objects in a part of an image.
-        random: Random words by record, for the augmenter.
-        labels: Make the second array.
-        boxes: Treat records without a type as records with boxes.
+    without objects has one row of -1. With ``boxes``, records without a type have boxes, too.
     """
 
     def __init__(
@@ -323,11 +294,7 @@ class AnnotatedMaker:
         self._transformer.close()
 
     def _read(self, raw: Raw, number: int) -> Scene:
-        """Return a record, with its objects after augmentation, crop and mirror.
-
-        Raises:
-            DemitasseError: The record is bad.
-        """
+        """Return a record, with its objects after augmentation, crop and mirror."""
         try:
             record = parse_message(bytes(raw), AnnotatedDatum)
         except DecodeError:
@@ -346,11 +313,7 @@ class AnnotatedMaker:
 
 
 def _labels(scenes: Sequence[Scene]) -> np.ndarray:
-    """Return the objects of a batch (1, 1, G, 8), or its labels (N,).
-
-    Raises:
-        RecordError: Some records have boxes and others do not.
-    """
+    """Return the objects of a batch (1, 1, G, 8), or its labels (N,)."""
     first = scenes[0].objects is None
     for index, scene in enumerate(scenes):
         if (scene.objects is None) is not first:

@@ -20,18 +20,7 @@ __all__ = ["BatchMaker", "DatabaseBatches", "RecordReader"]
 
 
 class RecordReader:
-    """Reads the records of one shard.
-
-    Records are numbered consecutively over all epochs.
-
-    Args:
-        database: The database.
-        position: Records used by all processes before.
-        shard: The shard.
-
-    Raises:
-        DataError: The database is empty.
-    """
+    """Reads the records of one shard, numbered consecutively over all epochs."""
 
     def __init__(self, database: Database, position: int = 0, shard: Shard = UNSHARDED) -> None:
         self._database, self._step = database, shard.world_size
@@ -60,9 +49,7 @@ class RecordReader:
     def take(self, count: int, *, to_end: bool = False) -> list[Raw]:
         """Return the next ``count`` records; valid until the next call or ``close``.
 
-        Args:
-            count: Number of records.
-            to_end: Stop after the last record of the database.
+        With ``to_end``, the last record of the database ends the list.
         """
         self._rooms.clear()
         taken: list[Raw] = []
@@ -142,31 +129,15 @@ class BatchMaker(Protocol):
     """Converts database records to batches, in the prefetching thread."""
 
     def batch_shapes(self, raw: Raw, number: int, count: int) -> list[Shape]:
-        """Return the shapes of a batch of ``count`` records like this record.
-
-        Args:
-            raw: The record.
-            number: Record number, for random numbers.
-            count: Number of records in the batch.
-
-        Raises:
-            DemitasseError: The record is bad.
-        """
+        """Return the shapes of a batch of ``count`` records like this record."""
 
     def make(
         self, batch: Batch, records: list[Raw], first: int, step: int, places: Sequence[int]
     ) -> None:
-        """Fill a batch.
+        """Fill a batch with records; a RecordError has the index of a bad record.
 
-        Args:
-            batch: Its arrays are overwritten.
-            records: The records.
-            first: Record number at index 0.
-            step: Difference of record numbers of neighbouring indices.
-            places: Index of each record.
-
-        Raises:
-            RecordError: A record is bad; has its index.
+        Record ``i`` of ``records`` has the index ``places[i]``, and at index ``k`` is the record of
+        number ``first + k * step``.
         """
 
     def close(self) -> None:
@@ -314,11 +285,7 @@ class DatabaseBatches:
             number += 1
 
     def _load(self, number: int, raw: Raw, slot: int) -> GoodRecord:
-        """Return a record, checked with the random numbers of a slot.
-
-        Raises:
-            DataError: The record is bad; names the record.
-        """
+        """Return a record, checked with the random numbers of a slot."""
         try:
             self._maker.batch_shapes(raw, slot, 1)
         except DemitasseError as error:

@@ -67,14 +67,6 @@ def read_image_list(source: Path, find: Find) -> list[Entry]:
 
     The first line determines the number of labels: the fewest trailing numbers that leave the name
     of an existing file, else one.
-
-    Args:
-        source: The list.
-        find: Returns the path of an image name.
-
-    Raises:
-        DataError: The list cannot be read or is empty, or a line has too few labels, or a label
-            that is not finite.
     """
     text = read_list_file(source, "list of images")
     lines = [line.strip() for line in text.split("\n") if line.strip()]
@@ -253,14 +245,11 @@ class LabelImageOptions:
     """Options of images and label images.
 
     Attributes:
-        color: Channels to decode to.
         size: (height, width) to resize to, or None.
         factors: Random scale factors applied after ``size``; empty: none.
         crop: (height, width) of the crop, or None.
         anywhere: Crop at a random position; otherwise at the center.
-        mirror: Flip half of the images, at random.
         mean: Mean to subtract: one value, or one per channel.
-        scale: Factor after the subtraction.
         label_type: ``"PIXEL"``, ``"IMAGE"`` or ``"NONE"``.
         ignore_label: Class of unlabelled pixels.
     """
@@ -287,15 +276,7 @@ class LabelledImage(NamedTuple):
 
 
 def read_pairs(source: Path, label_type: str) -> list[Pair]:
-    """Read lines ``image label``; for ``"NONE"``, lines ``image``.
-
-    Args:
-        source: The list.
-        label_type: ``"PIXEL"``, ``"IMAGE"`` or ``"NONE"``.
-
-    Raises:
-        DataError: The list cannot be read or is empty, or a line lacks its label.
-    """
+    """Read lines ``image label``; for the label type ``"NONE"``, lines ``image``."""
     text = read_list_file(source, "list of images")
     wanted = 1 if label_type == "NONE" else 2
     pairs: list[Pair] = []

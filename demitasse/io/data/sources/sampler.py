@@ -21,14 +21,7 @@ from demitasse.io.data.threads import Threads
 
 
 class EpochPermutation:
-    """Permutation of ``size`` items per epoch.
-
-    Args:
-        size: Number of items, at least 1.
-        seed: Random seed of the net.
-        name: Name of the order, e.g. the layer's name.
-        shuffle: Permute the items in each epoch; otherwise keep their order.
-    """
+    """Permutation of ``size`` items per epoch; without ``shuffle``, the items in their order."""
 
     def __init__(self, size: int, seed: int, name: str, *, shuffle: bool) -> None:
         self.size, self.shuffle = size, shuffle
@@ -60,13 +53,8 @@ Item = TypeVar("Item")
 class ListSampler(Generic[Item]):
     """Takes the items of a list batch by batch, in an endless loop, for one process of several.
 
-    Args:
-        source: The list, for messages.
-        size: Number of items.
-        read: Loads item ``index`` with the random numbers of position ``slot``; raises DataError
-            for a bad item. Called from several threads.
-        batch_size: Items per batch.
-        config: Start position, shard and policy for bad records.
+    ``read`` loads item ``index`` with the random numbers of position ``slot``, in several threads,
+    and raises DataError for a bad item.
     """
 
     def __init__(
@@ -90,23 +78,14 @@ class ListSampler(Generic[Item]):
         return self._position
 
     def first(self) -> Item:
-        """Return the next item, without advancing.
-
-        Raises:
-            DataError: The item is bad; with ``skip``, all items are bad.
-        """
+        """Return the next item, without advancing."""
         (slot,) = self._shard.numbers(self._position, 1)
         return self._policy.find_one(
             lambda index: self._read(index, slot), range(slot, slot + self._size)
         )
 
     def take(self, batch: Batch) -> list[Item]:
-        """Return the items of the next batch, at least one, and set the batch's position.
-
-        Raises:
-            DataError: An item is bad; with ``skip``, all items of the list, or all items of an
-                epoch's last batch.
-        """
+        """Return the items of the next batch, at least one, and set the batch's position."""
         items: list[Item] = []
         while not items:  # all items of a batch may be bad
             slots = self._shard.numbers(self._position, self._next_size())

@@ -121,12 +121,10 @@ class Batch:
     def images(
         self, shape: Shape, records: Iterable[np.ndarray], mean_scale: MeanScale
     ) -> np.ndarray | ImageBatch:
-        """Return memory for the first top, to be overwritten completely.
+        """Return memory for the first top, of shape (N, C, h, w), to be overwritten completely.
 
-        Args:
-            shape: (N, C, h, w).
-            records: The images; if all are bytes and the batch takes bytes, returns ``ImageBatch``.
-            mean_scale: Mean and scale, applied later to bytes.
+        If the batch takes bytes, and all records are bytes, the memory is an ``ImageBatch``: mean
+        and scale are applied later.
         """
         self.pixels = None
         if not self._takes_bytes or any(record.dtype != np.uint8 for record in records):
@@ -196,10 +194,6 @@ class BatchShard:
     """Batches of one rank: of each ``world_size`` consecutive batches, the one at index ``rank``.
 
     The owner of a batch depends only on the number of records before, so all ranks agree.
-
-    Attributes:
-        rank: Index of the rank, from 0.
-        world_size: Number of ranks.
     """
 
     rank: int = 0
@@ -215,23 +209,13 @@ ALL_BATCHES = BatchShard()
 
 
 class ShardedSource:
-    """Skips the batches of other ranks.
-
-    Args:
-        source: Source of batches.
-        shard: Batches of this rank.
-        batch_size: Records per batch.
-    """
+    """Skips the batches of other ranks."""
 
     def __init__(self, source: BatchSource, shard: BatchShard, batch_size: int) -> None:
         self._source, self._shard, self._batch_size = source, shard, batch_size
 
     def skip_other_ranks(self) -> Iterator[Batch]:
-        """Advance the source to the next batch of this rank.
-
-        Yields:
-            An empty batch, with its position, for each skipped batch.
-        """
+        """Advance to the next batch of this rank; yield an empty batch for each skipped batch."""
         while not self._shard.has(self._source.position, self._batch_size):
             batch = Batch(np.empty, "float32")
             batch.is_skipped = True

@@ -37,13 +37,7 @@ __all__ = ["Window", "WindowBatches", "WindowFile", "read_window_file", "window_
 
 @dataclass(frozen=True)
 class Window:
-    """A rectangle in an image, corners inclusive.
-
-    Attributes:
-        image: Path of the image, as written.
-        label: Class, 0 for background.
-        box: x1, y1, x2, y2, in pixels.
-    """
+    """A rectangle in an image: class (0 for background), and inclusive x1, y1, x2, y2 in pixels."""
 
     image: str
     label: int
@@ -52,13 +46,7 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowFile:
-    """Contents of a window file.
-
-    Attributes:
-        channels: Channels of its images.
-        foreground: Windows with an object.
-        background: Windows without an object.
-    """
+    """Contents of a window file: channels of its images, windows with and without an object."""
 
     channels: int
     foreground: list[Window]
@@ -68,13 +56,8 @@ class WindowFile:
 def read_window_file(source: Path, fg_threshold: float, bg_threshold: float) -> WindowFile:
     """Read a window file.
 
-    Args:
-        source: The file.
-        fg_threshold: Least overlap of foreground windows.
-        bg_threshold: Background windows have less overlap; windows in between are dropped.
-
-    Raises:
-        DataError: The file cannot be read or is malformed, or a foreground window has no class.
+    Foreground windows have at least the overlap ``fg_threshold``, background windows have less than
+    ``bg_threshold``; windows in between are dropped.
     """
     words = iter(read_list_file(source, "window file").split())
     channels, index = 0, ""
@@ -127,21 +110,9 @@ def _windows(words: Iterator[str]) -> Iterator[tuple[int, float, tuple[int, int,
 def window_mean(
     file: Path | None, values: Sequence[float], channels: int, size: int
 ) -> np.ndarray | None:
-    """Return the mean of windows.
+    """Return the mean of windows: the center of a mean file, or values; None without both.
 
-    Args:
-        file: A mean file, whose center is used, or None.
-        values: One value, one per channel, or none.
-        channels: Channels of the images.
-        size: Height and width of a window, in pixels.
-
-    Returns:
-        Shape (C, size, size), (C, 1, 1) or (1, 1, 1); None without a mean.
-
-    Raises:
-        ConfigError: Both are given.
-        DataError: The file cannot be read.
-        ShapeError: The file is smaller than a window, or the number of channels differs.
+    Shape: (C, size, size), (C, 1, 1) or (1, 1, 1).
     """
     if file is not None and values:
         message = "mean_file and mean_value are both given; give one of them"

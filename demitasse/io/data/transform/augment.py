@@ -133,11 +133,7 @@ class Augmenter:
 
 
 def need_bytes(image: np.ndarray) -> None:
-    """Refuse arrays that are no images of bytes in 1 or 3 channels.
-
-    Raises:
-        ShapeError: The array is no such image.
-    """
+    """Refuse arrays that are no images of bytes in 1 or 3 channels."""
     if image.dtype != np.uint8 or len(image) not in {1, 3}:
         message = (
             f"got {image.dtype} in {len(image)} channels, expected bytes in 1 or 3 channels "
@@ -147,16 +143,7 @@ def need_bytes(image: np.ndarray) -> None:
 
 
 class AnnotatedAugmenter:
-    """Augments images and their objects.
-
-    Args:
-        param: The layer's ``transform_param``; ``emit_constraint`` is ignored here.
-        samplers: The layer's ``batch_sampler``.
-        keeping: Filter of objects in a part of an image.
-
-    Raises:
-        ConfigError: A field is invalid, or images would have different sizes without a crop.
-    """
+    """Augments images and their objects; ``emit_constraint`` of ``param`` is ignored here."""
 
     def __init__(
         self, param: TransformationParameter, samplers: Sequence[BatchSampler], keeping: EmitFilter
@@ -178,16 +165,7 @@ class AnnotatedAugmenter:
     def __call__(
         self, image: np.ndarray, rows: np.ndarray, words: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return an augmented image and its objects.
-
-        Args:
-            image: Shape: (C, H, W).
-            rows: Shape: (G, 7); see ``demitasse.io.data.databases.datum``.
-            words: Random words of the record. Shape: (24,), uint32.
-
-        Raises:
-            ShapeError: The image does not consist of bytes.
-        """
+        """Return an augmented image (C, h, w) and its objects (G, 7), from (C, H, W) and (G, 7)."""
         if self._before or self._after:
             need_bytes(image)
         draws = Draws(words)

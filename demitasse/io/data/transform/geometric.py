@@ -113,15 +113,7 @@ MOST = 100
 
 
 class Expand:
-    """Places images on a larger canvas.
-
-    Args:
-        param: Probability and largest ratio.
-        mean: Colour of the canvas: one value, one per channel, or none for black.
-
-    Raises:
-        ConfigError: The ratio is out of range.
-    """
+    """Places images on a larger canvas, of the colours ``mean`` or black."""
 
     def __init__(self, param: ExpansionParameter, mean: Sequence[float]) -> None:
         self._probability, self._most = param.prob, param.max_expand_ratio
@@ -143,15 +135,7 @@ class Expand:
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
         """Return the image on a canvas, or the unchanged image.
 
-        Args:
-            image: Shape: (C, H, W), uint8.
-            draws: Random numbers of the record.
-
-        Returns:
-            Shape: (C, H * ratio, W * ratio), rounded down; uint8.
-
-        Raises:
-            ShapeError: The number of mean values is neither 1 nor C.
+        Shapes: (C, H, W) -> (C, H * ratio, W * ratio), rounded down; uint8.
         """
         if not self._happens(draws):
             return image
@@ -190,14 +174,7 @@ Size = tuple[int, int]
 
 
 class Resize:
-    """Resizes images.
-
-    Args:
-        param: Size, mode and interpolation.
-
-    Raises:
-        ConfigError: The size is missing.
-    """
+    """Resizes images."""
 
     def __init__(self, param: ResizeParameter) -> None:
         self._param = param
@@ -224,16 +201,8 @@ class Resize:
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
         """Return a resized image, or the unchanged image.
 
-        Args:
-            image: Shape: (C, H, W), uint8.
-            draws: Random numbers of the record.
-
-        Returns:
-            Shape: (C, height, width), uint8; with ``FIT_SMALL_SIZE`` one side may be larger.
-
-        Raises:
-            ShapeError: The number of ``pad_value`` is neither 1 nor C, or a side of a narrow image
-                would become 0.
+        Shapes: (C, H, W) -> (C, height, width), uint8; with ``FIT_SMALL_SIZE`` one side may be
+        larger.
         """
         if not draws.happens(Choice.RESIZE, self._param.prob):
             return image
@@ -299,12 +268,6 @@ class RandomResize:
     """Resizes images so that the shorter side has a random length.
 
     Source: Intel Caffe (intel/caffe), ``src/caffe/data_transformer.cpp`` (RandomResizeImage).
-
-    Args:
-        param: Least and largest length, and interpolation.
-
-    Raises:
-        ConfigError: The least length is above the largest.
     """
 
     def __init__(self, param: RandomResizeParameter) -> None:
@@ -333,14 +296,7 @@ DRAWN = 4
 
 
 class Sample:
-    """Draws a region of an image.
-
-    Args:
-        samplers: The layer's ``batch_sampler``.
-
-    Raises:
-        ConfigError: A range is empty or out of bounds.
-    """
+    """Draws a region of an image, by the layer's ``batch_sampler``."""
 
     def __init__(self, samplers: Sequence[BatchSampler]) -> None:
         self._samplers = [one for one in samplers if one.use_original_image]

@@ -23,11 +23,7 @@ __all__ = ["check_channel_values", "compute_mean", "read_mean"]
 
 
 def check_channel_values(field: str, count: int, channels: int) -> None:
-    """Refuse a number of values that is neither 1 nor one per channel.
-
-    Raises:
-        ShapeError: The number differs.
-    """
+    """Refuse a number of values that is neither 1 nor one per channel."""
     if count not in {1, channels}:
         message = f"got {count} {field}, expected 1 or {channels} (channels)"
         raise ShapeError(

@@ -44,14 +44,7 @@ HUE, SATURATION = 0, 1
 
 
 class Distort:
-    """Distorts colours.
-
-    Args:
-        param: The ranges and probabilities.
-
-    Raises:
-        ConfigError: A range is empty or has negative numbers.
-    """
+    """Distorts colours."""
 
     def __init__(self, param: DistortionParameter) -> None:
         self._param = param
@@ -75,15 +68,7 @@ class Distort:
         self._needs_color = max(param.saturation_prob, param.hue_prob, param.random_order_prob) > 0
 
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return an image with distorted colours.
-
-        Args:
-            image: Shape: (C, H, W), uint8.
-            draws: Random numbers of the record.
-
-        Raises:
-            ShapeError: Saturation, hue or channel order may change, but there are not 3 channels.
-        """
+        """Return an image with distorted colours. Shapes: (C, H, W), uint8."""
         if self._needs_color and len(image) != 3:
             message = (
                 f"got {len(image)} channels, expected 3 for saturation, hue or channel order; "
@@ -150,14 +135,7 @@ BLUR_SIZE, BLUR_SIGMA = 7, 1.5
 
 
 class Noise:
-    """Degrades images.
-
-    Args:
-        param: The steps.
-
-    Raises:
-        ConfigError: ``saltpepper`` lacks a value or a fraction, or two colour spaces are set.
-    """
+    """Degrades images."""
 
     def __init__(self, param: NoiseParameter) -> None:
         self._param = param
@@ -176,16 +154,7 @@ class Noise:
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
         """Return a degraded image, or the unchanged image.
 
-        Args:
-            image: Shape: (1 or 3, H, W), uint8.
-            draws: Random numbers of the record.
-
-        Returns:
-            Shape: as the image; uint8, or float32 with ``convert_to_lab``.
-
-        Raises:
-            ShapeError: The number of ``saltpepper`` values does not match, or a gray image shall be
-                converted.
+        Shapes: (1 or 3, H, W) uint8 -> the same; float32 with ``convert_to_lab``.
         """
         p = self._param
         if not draws.happens(Choice.NOISE, self._probability):
@@ -256,11 +225,7 @@ def erode(image: np.ndarray) -> np.ndarray:
 
 
 def recompress(image: np.ndarray, quality: int) -> np.ndarray:
-    """Encode an image as JPEG and decode it. Shapes: (1 or 3, H, W), uint8.
-
-    Raises:
-        DataError: Pillow is not installed.
-    """
+    """Encode an image as JPEG and decode it. Shapes: (1 or 3, H, W), uint8."""
     try:
         import PIL.Image
     except ImportError:

@@ -66,17 +66,9 @@ class RecordRandom:
 def words_of(
     random: RandomWords, count: int, first: int, step: int, places: Sequence[int] | None
 ) -> np.ndarray:
-    """Return the words of records.
+    """Return the words of records. Shape: (count, words), uint32.
 
-    Args:
-        random: Returns words by record number.
-        count: Number of records.
-        first: Number of the first record.
-        step: Difference of neighbouring record numbers.
-        places: Indices of the records, counted from ``first``; None for 0, 1, 2, ...
-
-    Returns:
-        Shape: (count, words), uint32.
+    ``places`` are indices of the records, counted from ``first``; None for 0, 1, 2, ...
     """
     if places is None:
         return random(first, count, step)
@@ -116,11 +108,7 @@ AUGMENT_WORDS = 24
 
 
 class Draws:
-    """Random choices of one record.
-
-    Args:
-        words: Random words of the record. Shape: (24,), uint32.
-    """
+    """Random choices of one record, from its random words. Shape: (24,), uint32."""
 
     def __init__(self, words: np.ndarray) -> None:
         self._words = words

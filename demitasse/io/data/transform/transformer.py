@@ -46,11 +46,7 @@ Images = np.ndarray | Sequence[np.ndarray]
 
 
 def as_batch(images: Images | Datum | Sequence[Datum] | Blob, color: Color) -> tuple[Images, bool]:
-    """Return records as arrays (C, H, W), and True if there was a single record.
-
-    Raises:
-        ShapeError: There are no records, or the number of axes is wrong.
-    """
+    """Return records as arrays (C, H, W), and True if there was a single record."""
     if isinstance(images, Datum):
         return [datum_to_array(images, color)], True
     if isinstance(images, Blob):
@@ -67,11 +63,7 @@ def as_batch(images: Images | Datum | Sequence[Datum] | Blob, color: Color) -> t
 
 
 def need_shape(what: str, shape: tuple[int, ...], room: tuple[int, ...]) -> None:
-    """Refuse a result that does not fit its destination.
-
-    Raises:
-        ShapeError: The shapes differ.
-    """
+    """Refuse a result that does not fit its destination."""
     if shape != room:
         message = f"{what} {shape}, expected {room}"
         raise ShapeError(message, code=ErrorCode.SHAPE_MISMATCH, got=shape, expected=room)
@@ -82,12 +74,7 @@ SMALL = 4096
 
 
 class MeanScale(NamedTuple):
-    """Mean to subtract, and factor to multiply with.
-
-    Attributes:
-        mean: Shape: (C, H, W), (C, 1, 1) or (1, 1, 1); None for no mean.
-        scale: The factor.
-    """
+    """Mean to subtract, (C, H, W), (C, 1, 1), (1, 1, 1) or None, and factor to multiply with."""
 
     mean: np.ndarray | None
     scale: float
@@ -339,11 +326,7 @@ class DataTransformer:
     def _crops(
         self, images: Images, shape: tuple[int, ...], words: np.ndarray | None
     ) -> Iterator[tuple[np.ndarray, int, int, bool]]:
-        """Yield each record, its crop position, and True if the record is flipped.
-
-        Raises:
-            ShapeError: A record has another shape than (C, h, w) of ``shape``, (N, C, h, w).
-        """
+        """Yield each record, its crop position, and True if the record is flipped."""
         h, w = shape[2:]
         checked: tuple[int, ...] = ()
         for i, image in enumerate(images):
@@ -364,10 +347,8 @@ class DataTransformer:
     def _placed(self, rows: int, columns: int, words: np.ndarray | None) -> tuple[int, int, bool]:
         """Return the crop position of a record, and True if the record is flipped.
 
-        Args:
-            rows: Number of rows to remove.
-            columns: Number of columns to remove.
-            words: Random words of the record. Shape: (4,), uint32.
+        The crop removes ``rows`` and ``columns``; ``words`` are the record's random words, uint32
+        (4,).
         """
         turned = words is not None and self._mirror and bool(words[0] & 1)
         if words is not None and self._crops_anywhere:
@@ -388,11 +369,7 @@ class DataTransformer:
 
 
 def crop_of(param: TransformationParameter) -> tuple[int, int] | None:
-    """Return height and width of the crop, or None.
-
-    Raises:
-        ConfigError: ``crop_size``, ``crop_h`` and ``crop_w`` are inconsistent.
-    """
+    """Return height and width of the crop, or None."""
     square, sides = param.crop_size, (param.crop_h, param.crop_w)
     if bool(sides[0]) != bool(sides[1]) or (square and max(sides)):
         message = (

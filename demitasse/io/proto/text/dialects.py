@@ -23,7 +23,6 @@ class Entry(NamedTuple):
     """A field that Caffe does not have.
 
     Attributes:
-        forks: Forks with this field, as text.
         harmless: True if a net computes the same without the field.
         target: The equivalent field of Caffe, or an empty string.
         values: Text of the target for each text of this field; empty if equal.
@@ -35,14 +34,9 @@ class Entry(NamedTuple):
     values: Mapping[str, str] = {}
 
     def apply(self, message: Message, value: Token | None) -> str:
-        """Skip the field if harmless, or set its target.
+        """Skip the field if harmless, or set its target; return a description, empty if impossible.
 
-        Args:
-            message: The message that contains the field.
-            value: Value of the field if it is a single token.
-
-        Returns:
-            Description of the action, or an empty string if impossible.
+        ``value`` is the value of the field if it is a single token.
         """
         if self.harmless:
             return "skipped, it does not change results"

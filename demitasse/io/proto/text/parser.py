@@ -114,7 +114,6 @@ class Parser:
     """Parser of one text.
 
     Attributes:
-        faults: Faults of the text.
         warnings: Fields that were skipped or reinterpreted.
         layer_lines: Line of each ``layer`` and each ``layers`` entry of the outermost message.
         input_line: Line of the first ``input`` of the outermost message, or None.

@@ -127,10 +127,6 @@ class Field:
     """A field of a message.
 
     Attributes:
-        name: Name of the field.
-        type: Protobuf's number of the type.
-        repeated: True if the field may occur more than once.
-        required: True if the field must occur.
         values: For an enum, its numbers by name; else empty.
         known: For an enum, its numbers.
         convert: For a number or a bool, converts text and sign to a value.
@@ -160,8 +156,6 @@ class Schema:
     """A message type.
 
     Attributes:
-        name: Name without package.
-        fields: Fields by name.
         required: Names of required fields.
         inner: For each message field, the names of its fields.
     """

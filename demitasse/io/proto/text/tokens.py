@@ -23,14 +23,7 @@ MOST = 20  # faults in one error message
 
 
 class Fault(NamedTuple):
-    """A fault or warning.
-
-    Attributes:
-        line: From 1.
-        column: From 1.
-        message: The fault, and the correction.
-        kind: Kind of the fault.
-    """
+    """A fault or warning: line and column from 1, and the message with the correction."""
 
     line: int
     column: int
@@ -99,13 +92,7 @@ TOKEN = re.compile(
 
 
 class Token(NamedTuple):
-    """A token.
-
-    Attributes:
-        kind: ``NAME``, ``NUMBER``, ``STRING``, ``SYMBOL``, ``OTHER`` (illegal) or ``END``.
-        text: The characters, quotes included.
-        offset: Start, in characters.
-    """
+    """A token: its kind, its characters (quotes included), and its start in characters."""
 
     kind: str
     text: str
@@ -142,13 +129,7 @@ OPENERS, CLOSERS = frozenset("{<["), frozenset("}>]")
 
 
 class Skip(Exception):  # noqa: N818 - it never leaves the parser
-    """Abandon the current field because of a token.
-
-    Attributes:
-        token: Position of the fault.
-        message: Description of the fault.
-        kind: Kind of the fault.
-    """
+    """Abandon the current field because of a fault at a token."""
 
     def __init__(self, token: Token, message: str, kind: FaultKind = "syntax") -> None:
         super().__init__(message)
@@ -156,11 +137,7 @@ class Skip(Exception):  # noqa: N818 - it never leaves the parser
 
 
 class Cursor:
-    """Stream of the tokens of a text.
-
-    Attributes:
-        next: The next token.
-    """
+    """Stream of the tokens of a text, of which ``next`` is the next."""
 
     def __init__(self, text: str) -> None:
         self._rest = tokens(text)  # lazily: a token takes a hundred bytes
