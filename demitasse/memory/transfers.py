@@ -24,16 +24,6 @@ from demitasse.errors import ConfigError, DeviceError, ErrorCode
 if TYPE_CHECKING:
     from demitasse.memory.synced import SyncedMemory
 
-__all__ = [
-    "Guard",
-    "TransferMode",
-    "Transfers",
-    "current_guard",
-    "transfer_guard",
-    "transfer_mode",
-    "transfers",
-]
-
 log = get_logger(__name__)
 
 

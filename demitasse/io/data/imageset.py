@@ -34,8 +34,6 @@ from demitasse.io.data.threads import THREADS, map_ahead
 from demitasse.io.proto import AnnotatedDatum, Datum
 from demitasse.io.proto.read_binary import parse_message
 
-__all__ = ["Annotations", "Converted", "ImageSet", "convert_imageset"]
-
 log = get_logger(__name__)
 
 

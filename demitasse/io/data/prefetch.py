@@ -21,8 +21,6 @@ from demitasse.core.threads import start
 from demitasse.errors import DataError, DemitasseError, ErrorCode
 from demitasse.io.data.sources.source import Batch, BatchSource
 
-__all__ = ["Prefetcher", "PrefetcherClosed"]
-
 logger = logging.getLogger(__name__)
 
 LOG_EVERY = 1000

@@ -153,7 +153,7 @@ class OpenFile:
             raise self._error(text, code=ErrorCode.TRUNCATED)
 
     def check_unchanged(self) -> None:
-        """Check that nobody has written to the file since it was opened: its size and time."""
+        """Refuse a file whose size or time of change differs from those at its opening."""
         if self._version() != self._opened:
             message = "the file was changed while it was read; read it again"
             raise self._error(message, code=ErrorCode.CORRUPT)

@@ -212,7 +212,7 @@ class Arrays:
         return floats(blob, diff) if array is None else array
 
     def check_unchanged(self) -> None:
-        """Check that nobody has written to the file since it was opened."""
+        """Refuse a file that was written to after its opening."""
         if self._file is not None:
             self._file.check_unchanged()
 

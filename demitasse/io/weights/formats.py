@@ -25,16 +25,6 @@ from demitasse.io.weights.hdf5 import NUMBER, is_hdf5, read_hdf5_weights, write_
 from demitasse.io.weights.npz import read_npz, write_npz
 from demitasse.io.weights.safetensors import read_safetensors, write_safetensors
 
-__all__ = [
-    "FORMATS",
-    "Parameters",
-    "load_weights",
-    "read_arrays",
-    "read_layers",
-    "read_weights",
-    "write_weights",
-]
-
 Parameters = dict[str, dict[int, np.ndarray]]
 """For each layer, its parameters by index, increasing: weight 0, bias 1, ... A parameter that is
 shared with an earlier layer may be missing."""

@@ -26,20 +26,6 @@ from demitasse.io.weights.batch_norm import converted_blobs
 from demitasse.io.weights.formats import Parameters, read_arrays
 from demitasse.io.weights.save import ParameterStore
 
-__all__ = [
-    "LoadReport",
-    "LoadableNet",
-    "OnMismatch",
-    "array_pairs",
-    "load_files",
-    "load_into",
-    "matched",
-    "message_pairs",
-    "skipping_mismatches",
-    "target_blobs",
-    "with_missing",
-]
-
 OnMismatch = Literal["raise", "skip"]
 """Policy for a layer whose parameters do not fit: raise an error, or skip the layer."""
 

@@ -19,8 +19,6 @@ from demitasse.io.data.databases.datum import array_to_datum
 from demitasse.io.data.databases.writing import write_records
 from demitasse.io.proto import Datum
 
-__all__ = ["FILES", "convert", "read_cifar"]
-
 FILES = {
     "train": [f"data_batch_{number}.bin" for number in range(1, 6)],
     "test": ["test_batch.bin"],

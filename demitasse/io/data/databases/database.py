@@ -14,21 +14,6 @@ from demitasse.core.paths import similar_file
 from demitasse.core.text import suggestion
 from demitasse.errors import ConfigError, DataError, ErrorCode
 
-__all__ = [
-    "BACKENDS",
-    "BufferPool",
-    "Cursor",
-    "DamagedError",
-    "Database",
-    "Mode",
-    "Raw",
-    "Transaction",
-    "open_db",
-    "printable",
-    "records",
-    "what_is_there",
-]
-
 
 class BufferPool:
     """Buffers that records are read into, reused for the next batch.

@@ -15,17 +15,6 @@ from demitasse.errors import DataError, ErrorCode, ShapeError
 from demitasse.io.data.images.codecs import Color, decode_image
 from demitasse.io.proto import AnnotatedDatum, Datum, floats
 
-__all__ = [
-    "COLUMNS",
-    "Label",
-    "add_object",
-    "annotated_datum",
-    "array_to_datum",
-    "datum_to_array",
-    "label_of",
-    "objects_in",
-]
-
 Label = int | float | tuple[float, ...]
 """A class, a number, or several numbers."""
 

@@ -27,19 +27,6 @@ from demitasse.io.data.redaction import quoted, read_list_file
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-__all__ = [
-    "ErrorRecordingFile",
-    "Hdf5File",
-    "Hdf5Writer",
-    "array_of",
-    "damage",
-    "member",
-    "need_memory",
-    "need_room",
-    "open_file",
-    "read_list",
-]
-
 BLOCK = 64 << 20
 """Bytes of a block for sequential reading."""
 

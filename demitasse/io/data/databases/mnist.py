@@ -20,8 +20,6 @@ from demitasse.core.paths import reason_of, regular_file
 from demitasse.errors import DataError, ErrorCode
 from demitasse.io.data.databases.writing import write_database
 
-__all__ = ["SPLITS", "convert", "convert_files", "convert_pairs", "read_idx", "read_mnist"]
-
 SPLITS = {"train": "train", "test": "t10k"}
 """Database -> prefix of its two file names."""
 

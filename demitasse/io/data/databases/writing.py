@@ -24,15 +24,6 @@ from demitasse.io.data.databases.database import Database, Mode, open_db
 from demitasse.io.data.databases.datum import annotated_datum, array_to_datum
 from demitasse.io.proto import Datum
 
-__all__ = [
-    "Records",
-    "new_database",
-    "resumable_database",
-    "write_annotations",
-    "write_database",
-    "write_records",
-]
-
 COMMIT_EVERY = 1000
 """Records per transaction."""
 

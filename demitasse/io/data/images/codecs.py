@@ -27,20 +27,6 @@ from demitasse.io.data.bad_records import located
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = [
-    "IMAGES",
-    "VIDEOS",
-    "Color",
-    "decode_frames",
-    "decode_image",
-    "encode_image",
-    "files_in",
-    "need_encoder",
-    "opened",
-    "pixels_of",
-    "read_image",
-]
-
 FORMATS = ("BMP", "DIB", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "SUN", "TIFF", "WEBP")
 """Formats of OpenCV. Pillow reads more, among them EPS, for which it would start Ghostscript."""
 

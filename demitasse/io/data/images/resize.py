@@ -18,8 +18,6 @@ from demitasse.errors import DataError, ErrorCode, ShapeError
 from demitasse.io.data.images.colors import to_uint8
 from demitasse.io.data.images.samples import ONE, samples, shares
 
-__all__ = ["MODES", "interpolate", "portable", "resize_bicubic", "resize_image", "resize_values"]
-
 
 def resize_image(
     image: np.ndarray, height: int, width: int, step: float | None = None

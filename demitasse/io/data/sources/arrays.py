@@ -18,8 +18,6 @@ from demitasse.io.data.databases.hdf5 import Hdf5File
 from demitasse.io.data.sources.sampler import EpochPermutation
 from demitasse.io.data.sources.source import Batch, ReaderConfig, Shape
 
-__all__ = ["Hdf5Batches", "MemoryRows"]
-
 
 class MemoryRows:
     """Rows of data and their labels, returned batch by batch as views.

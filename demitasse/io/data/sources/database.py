@@ -16,8 +16,6 @@ from demitasse.io.data.bad_records import RecordError, located, nothing_left
 from demitasse.io.data.databases.database import BufferPool, Database, Raw, open_db, printable
 from demitasse.io.data.sources.source import UNSHARDED, Batch, ReaderConfig, Shape, Shard
 
-__all__ = ["BatchMaker", "DatabaseBatches", "RecordReader"]
-
 
 class RecordReader:
     """Reads the records of one shard, numbered consecutively over all epochs."""

@@ -32,16 +32,6 @@ from demitasse.io.data.transform.mean import check_channel_values
 from demitasse.io.data.transform.random import RandomWords
 from demitasse.io.data.transform.transformer import DataTransformer
 
-__all__ = [
-    "Entry",
-    "ImageListBatches",
-    "LabelImageBatches",
-    "LabelImageOptions",
-    "Pair",
-    "read_image_list",
-    "read_pairs",
-]
-
 Find = Callable[[str], Path]
 """Returns the path of an image name."""
 

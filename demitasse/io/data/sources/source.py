@@ -23,18 +23,6 @@ from demitasse.core.deprecated import (
 from demitasse.io.data.bad_records import BadRecordPolicy
 from demitasse.io.data.transform.transformer import MeanScale
 
-__all__ = [
-    "ALL_BATCHES",
-    "UNSHARDED",
-    "Batch",
-    "BatchShard",
-    "BatchSource",
-    "ReaderConfig",
-    "Shape",
-    "Shard",
-    "ShardedSource",
-]
-
 Shape = tuple[int, ...]
 
 HostMemory = Callable[[int, str], np.ndarray]

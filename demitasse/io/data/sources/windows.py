@@ -32,8 +32,6 @@ from demitasse.io.data.sources.source import Batch, ReaderConfig, Shape
 from demitasse.io.data.transform.mean import check_channel_values, read_mean
 from demitasse.io.data.transform.random import RecordRandom
 
-__all__ = ["Window", "WindowBatches", "WindowFile", "read_window_file", "window_mean"]
-
 
 @dataclass(frozen=True)
 class Window:

@@ -33,8 +33,6 @@ from demitasse.io.data.transform.photometric import Distort, Noise
 from demitasse.io.data.transform.random import Draws
 from demitasse.io.proto import BatchSampler, TransformationParameter
 
-__all__ = ["FIELDS", "AnnotatedAugmenter", "Augmenter", "Step", "need_bytes"]
-
 FIELDS = ("distort_param", "expand_param", "resize_param", "noise_param", "random_resize_param")
 
 Step = Callable[[np.ndarray, Draws], np.ndarray]

@@ -19,8 +19,6 @@ from demitasse.io.data.databases.database import open_db, printable, records
 from demitasse.io.data.databases.datum import datum_to_array
 from demitasse.io.proto import BlobProto, Datum, floats, set_floats, stored_shape
 
-__all__ = ["check_channel_values", "compute_mean", "read_mean"]
-
 
 def check_channel_values(field: str, count: int, channels: int) -> None:
     """Refuse a number of values that is neither 1 nor one per channel."""

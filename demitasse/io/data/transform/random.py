@@ -15,16 +15,6 @@ import numpy as np
 
 from demitasse.backends.random import bits, stream_of
 
-__all__ = [
-    "AUGMENT_WORDS",
-    "CROP_WORDS",
-    "Choice",
-    "Draws",
-    "RandomWords",
-    "RecordRandom",
-    "words_of",
-]
-
 CROP_WORDS = 4
 """Random words per record for crop and mirror."""
 

@@ -31,16 +31,6 @@ from demitasse.io.data.transform.mean import check_channel_values, read_mean
 from demitasse.io.data.transform.random import AUGMENT_WORDS, RandomWords, RecordRandom, words_of
 from demitasse.io.proto import Datum, TransformationParameter
 
-__all__ = [
-    "DataTransformer",
-    "Images",
-    "MeanScale",
-    "RandomWords",
-    "as_batch",
-    "crop_of",
-    "need_shape",
-]
-
 Images = np.ndarray | Sequence[np.ndarray]
 """One array (N, C, H, W), or N arrays (C, H, W); uint8 or floating point."""
 

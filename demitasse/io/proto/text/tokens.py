@@ -92,7 +92,7 @@ TOKEN = re.compile(
 
 
 class Token(NamedTuple):
-    """A token: its kind, its characters (quotes included), and its start in characters."""
+    """A token: kind, characters (quotes included), and start in characters."""
 
     kind: str
     text: str
