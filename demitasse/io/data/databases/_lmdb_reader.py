@@ -22,7 +22,7 @@ from typing import NamedTuple
 from demitasse.core.paths import code_of, regular_file
 from demitasse.core.threads import Uninterrupted
 from demitasse.errors import DataError, ErrorCode
-from demitasse.io.data.databases.database import BufferPool, DamagedError, Raw, what_is_there
+from demitasse.io.data.databases.database import BufferPool, DamagedError, Raw, check, what_is_there
 
 HEADER = Struct("<Q2xHHH")
 """Page number, flags, end of the node offsets, start of the nodes."""
@@ -82,30 +82,20 @@ class Meta:
     @classmethod
     def parse(cls, page: bytes) -> Meta:
         """Return the fields of a meta page, or of its first ``META_SIZE`` bytes."""
-        if len(page) < META_SIZE:
-            message = "it is shorter than any LMDB"
-            raise DamagedError(message)
+        check(len(page) >= META_SIZE, "it is shorter than any LMDB")
         magic, version, page_size, *_, order, depth, _, _, _, records, root, last, transaction = (
             META.unpack_from(page, PAGE_HEADER_SIZE)
         )
-        if magic != MAGIC or not HEADER.unpack_from(page)[1] & META_PAGE:
-            message = "it does not begin like an LMDB of a 64-bit little-endian machine"
-            raise DamagedError(message)
-        if version != VERSION:
-            message = f"got version {version}, expected {VERSION}"
-            raise DamagedError(message)
-        if page_size not in PAGE_SIZES:
-            message = f"its header declares pages of {page_size} bytes"
-            raise DamagedError(message)
-        if order:
-            reason = "has several records per key" if order & SORTED_DUPLICATES else ""
-            reason = reason or "sorts its keys with another comparator"
-            message = f"it {reason} (flags {order:#x}); Caffe's databases do not"
-            raise DamagedError(message)
+        is_meta = magic == MAGIC and HEADER.unpack_from(page)[1] & META_PAGE
+        check(is_meta, "it does not begin like an LMDB of a 64-bit little-endian machine")
+        check(version == VERSION, f"got version {version}, expected {VERSION}")
+        check(page_size in PAGE_SIZES, f"its header declares pages of {page_size} bytes")
+        duplicates = order & SORTED_DUPLICATES
+        reason = "has several records per key" if duplicates else "sorts its keys otherwise"
+        check(not order, f"it {reason} (flags {order:#x}); Caffe's databases do not")
         empty = root == NO_PAGE
-        if empty != (depth == 0) or empty != (records == 0) or depth > DEEPEST:
-            message = f"its header declares {records} records {depth} levels below page {root}"
-            raise DamagedError(message)
+        consistent = empty == (depth == 0) == (records == 0) and depth <= DEEPEST
+        check(consistent, f"its header declares {records} records {depth} levels below page {root}")
         return cls(page_size, transaction, last, depth, records, None if empty else root)
 
 
@@ -129,8 +119,13 @@ class LeafLayout:
             length, kind, key_size = NODE.unpack_from(content, at + place)
             begin = place + NODE.size + key_size
             end = begin + (PAGE_NUMBER.size if kind == OVERFLOW_DATA else length)
+            if kind == DATABASE:
+                name = content[at + place + NODE.size : at + begin]
+                message = f"it has a database named {name!r}; Caffe's databases are unnamed"
+                raise DamagedError(message)
             if end > size or kind > OVERFLOW_DATA:
-                raise _node_fault(content, at + place, number)
+                message = f"page {number} has a node of kind {kind}, {key_size} + {length} bytes"
+                raise DamagedError(message)
             self.spans.append((begin, 0, length) if kind == OVERFLOW_DATA else (begin, end, 0))
             self.keys.append(content[at + begin - key_size : at + begin])
             nodes.append((place, key_size, content[at + place : at + place + NODE.size]))
@@ -160,20 +155,6 @@ class LeafLayout:
         return [keys[index] for index in self._order]
 
 
-def page_number(content: Raw, at: int) -> int:
-    """Return the page number stored at an offset."""
-    number: int = PAGE_NUMBER.unpack_from(content, at)[0]
-    return number
-
-
-def check_record_header(content: Raw, at: int, number: int, pages: int) -> None:
-    """Refuse anything but the first of the overflow pages of a record."""
-    found, kind, count = OVERFLOW_HEADER.unpack_from(content, at)
-    if found != number or kind & KINDS != OVERFLOW or count < pages:
-        message = f"page {number} is not the first of {pages} overflow pages"
-        raise DamagedError(message)
-
-
 def _node_offsets(content: bytes, at: int, size: int, number: int, wanted: int) -> tuple[int, ...]:
     """Return the node offsets of a page."""
     found, kind, low, high = HEADER.unpack_from(content, at)
@@ -192,15 +173,6 @@ def _node_offsets(content: bytes, at: int, size: int, number: int, wanted: int) 
 
 def _other_page(number: int, wanted: int) -> DamagedError:
     return DamagedError(f"page {number} is not a {KIND_NAMES[wanted]} page")
-
-
-def _node_fault(content: bytes, at: int, number: int) -> DamagedError:
-    """Return the error for an invalid node of a leaf."""
-    length, kind, key_size = NODE.unpack_from(content, at)
-    if kind == DATABASE:
-        name = content[at + 8 : at + 8 + key_size]
-        return DamagedError(f"it has a database named {name!r}; Caffe's databases are unnamed")
-    return DamagedError(f"page {number} has a node of kind {kind}, {key_size} + {length} bytes")
 
 
 class LmdbFile:
@@ -226,7 +198,13 @@ class LmdbFile:
         self._lock = threading.Lock()
         self._when = self._size_and_time()
         try:
-            self.meta = self._newest_meta()
+            first = Meta.parse(self._read_at(0, META_SIZE))
+            second = Meta.parse(self._read_at(first.page_size, META_SIZE))
+            self.meta = max(first, second, key=lambda meta: meta.transaction)
+            check(
+                first.page_size == self.meta.page_size,
+                f"meta pages declare {first.page_size} and {second.page_size} bytes per page",
+            )
         except (DamagedError, OSError) as error:
             self.close()
             message = f"cannot be opened as an LMDB: {error}"
@@ -247,14 +225,14 @@ class LmdbFile:
         """Return bytes from page ``number`` on; refuse a short read and a changed file."""
         self.need(number, size)
         content = self._read_at(number * self.meta.page_size, size)
-        self._check(number, size, len(content))
+        self._check_read(number, size, len(content))
         return content
 
     def read_into(self, number: int, room: memoryview) -> None:
         """Fill a buffer with bytes from page ``number`` on; see ``read``."""
         self.need(number, len(room))
         found = self._read_into(number * self.meta.page_size, room)
-        self._check(number, len(room), found)
+        self._check_read(number, len(room), found)
 
     def need(self, number: int, size: int) -> None:
         """Refuse a range of bytes from page ``number`` on that exceeds the last page."""
@@ -272,15 +250,6 @@ class LmdbFile:
         """Close the file; may be called twice."""
         self._file.close()
 
-    def _newest_meta(self) -> Meta:
-        first = Meta.parse(self._read_at(0, META_SIZE))
-        second = Meta.parse(self._read_at(first.page_size, META_SIZE))
-        newest = max(first, second, key=lambda meta: meta.transaction)
-        if newest.page_size != first.page_size:
-            message = f"meta pages declare {first.page_size} and {newest.page_size} bytes per page"
-            raise DamagedError(message)
-        return newest
-
     def _read_at(self, offset: int, size: int) -> bytes:
         """Return ``size`` bytes, or fewer at the end of the file."""
         if hasattr(os, "pread"):
@@ -296,23 +265,25 @@ class LmdbFile:
         """Fill the buffer; return the number of bytes, fewer at the end of the file."""
         found = 0
         while found < len(room):  # one read returns at most 2 GiB
-            part = self._read_some(offset + found, room[found:])
+            if hasattr(os, "preadv"):  # forked processes share the file offset
+                part = os.preadv(self._file.fileno(), [room[found:]], offset + found)
+            else:
+                with self._lock:
+                    self._file.seek(offset + found)
+                    part = self._file.readinto(room[found:]) or 0
             if not part:
                 break
             found += part
         return found
 
-    def _read_some(self, offset: int, room: memoryview) -> int:
-        """Read into the start of the buffer; return the number of bytes."""
-        if hasattr(os, "preadv"):  # forked processes share the file offset
-            return os.preadv(self._file.fileno(), [room], offset)
-        with self._lock:
-            self._file.seek(offset)
-            return self._file.readinto(room) or 0
-
-    def _check(self, number: int, size: int, found: int) -> None:
+    def _check_read(self, number: int, size: int, found: int) -> None:
         """Refuse a short read, and any read of a changed file."""
-        self._need_unchanged()
+        if self._size_and_time() != self._when:
+            message = (
+                "the LMDB was changed while it was read, so records may be inconsistent; "
+                "do not write to an open database, restart when the writer has finished"
+            )
+            raise DataError(message, str(self._path), code=ErrorCode.BAD_STATE)
         if found < size:
             message = f"page {number} is beyond the end of the file"
             raise DamagedError(message)
@@ -320,14 +291,6 @@ class LmdbFile:
     def _size_and_time(self) -> tuple[int, int]:
         status = os.fstat(self._file.fileno())
         return status.st_size, status.st_mtime_ns
-
-    def _need_unchanged(self) -> None:
-        if self._size_and_time() != self._when:
-            message = (
-                "the LMDB was changed while it was read, so records may be inconsistent; "
-                "do not write to an open database, restart when the writer has finished"
-            )
-            raise DataError(message, str(self._path), code=ErrorCode.BAD_STATE)
 
 
 READ_AHEAD = 1 << 16
@@ -372,16 +335,19 @@ class LmdbTree:
             if len(levels) < meta.depth:
                 levels.append(iter(branch_children(pages.content, at, self._page_size, number)))
                 continue
-            keys, spans = self._records_of(pages.content, at, number)
+            layout = self._layout
+            keys = None if layout is None else layout.keys_of(pages.content, at, number)
+            if layout is None or keys is None:
+                layout = LeafLayout(pages.content, at, self._page_size, number)
+                self._layout, keys = layout, layout.keys
             if not (last_key < keys[0] and all(map(lt, keys, keys[1:]))):
                 message = f"page {number} has keys out of order"
                 raise DamagedError(message)
             last_key = keys[-1]
             found += len(keys)
-            yield Leaf(pages.view, at, keys, spans)
-        if found != meta.records:
-            message = f"its header declares {meta.records} records, but it has {found}"
-            raise DamagedError(message)
+            yield Leaf(pages.view, at, keys, layout.spans)
+        declared = meta.records
+        check(found == declared, f"its header declares {declared} records, but it has {found}")
 
     def last_key(self) -> bytes | None:
         """Return the key of the last record, or None without records."""
@@ -410,8 +376,9 @@ class LmdbTree:
 
     def _overflow_records(self, leaf: Leaf, begin: int, end: int) -> list[OverflowRecord]:
         content, at, page_size = leaf.content, leaf.at, self._page_size
+        unpack = PAGE_NUMBER.unpack_from
         return [
-            (page_number(content, at + place), size, -(-(RECORD_HEADER_SIZE + size) // page_size))
+            (unpack(content, at + place)[0], size, -(-(RECORD_HEADER_SIZE + size) // page_size))
             for place, last, size in leaf.spans[begin:end]
             if not last
         ]
@@ -428,7 +395,10 @@ class LmdbTree:
             contents = room.toreadonly()
             for number, size, pages in run:
                 at = (number - first) * page_size
-                check_record_header(contents, at, number, pages)
+                found, kind, count = OVERFLOW_HEADER.unpack_from(contents, at)
+                if found != number or kind & KINDS != OVERFLOW or count < pages:
+                    message = f"page {number} is not the first of {pages} overflow pages"
+                    raise DamagedError(message)
                 at += RECORD_HEADER_SIZE
                 yield contents[at : at + size]
 
@@ -446,15 +416,6 @@ class LmdbTree:
             behind = number + pages
         if run:
             yield run
-
-    def _records_of(self, content: bytes, at: int, number: int) -> tuple[list[bytes], list[Span]]:
-        """Return the keys of a leaf and the locations of its records."""
-        layout = self._layout
-        keys = None if layout is None else layout.keys_of(content, at, number)
-        if layout is None or keys is None:
-            layout = self._layout = LeafLayout(content, at, self._page_size, number)
-            keys = layout.keys
-        return keys, layout.spans
 
 
 class _Window:

@@ -56,6 +56,12 @@ class DamagedError(ValueError):
     """A file contradicts its format."""
 
 
+def check(valid: bool, fault: str) -> None:
+    """Raise a DamagedError unless a file is valid."""
+    if not valid:
+        raise DamagedError(fault)
+
+
 class Cursor(Protocol):
     """Position in a database; records are sorted by the bytes of their keys."""
 

@@ -9,7 +9,7 @@ Source: Caffe, ``src/caffe/util/db_leveldb.cpp``; the format is LevelDB's.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from itertools import chain
 from pathlib import Path
 
@@ -23,7 +23,14 @@ from demitasse.io.data.databases._leveldb_files import (
     read_manifest,
     table_entries,
 )
-from demitasse.io.data.databases.database import BufferPool, DamagedError, Mode, Raw, what_is_there
+from demitasse.io.data.databases.database import (
+    BufferPool,
+    DamagedError,
+    Mode,
+    Raw,
+    check,
+    what_is_there,
+)
 
 
 class LevelDbDatabase:
@@ -33,7 +40,11 @@ class LevelDbDatabase:
         self.path = path
         self._writer: LevelDbFiles | None = None
         if mode == "new":
-            self._writer = self._begin()
+            if path.exists():
+                message = "exists already; remove it first or write elsewhere"
+                raise DataError(message, str(path), code=ErrorCode.EXISTS)
+            path.mkdir(parents=True)
+            self._writer = LevelDbFiles(path)
         self._load()
         if mode == "write":
             if self._logged:
@@ -52,17 +63,7 @@ class LevelDbDatabase:
         if self._writer is None:
             message = f"{self.path} was opened for reading; open it with mode 'write'"
             raise ConfigError(message, code=ErrorCode.READ_ONLY, field="mode", file=str(self.path))
-        return LevelDbTransaction(self)
-
-    def add(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
-        """Write records; later records replace earlier ones of the same key."""
-        if self._writer is None or not entries:
-            return
-        try:
-            self._writer.add(entries)
-        except OSError as error:
-            error.filename = error.filename or str(self.path)  # failed writes name no file
-            raise
+        return LevelDbTransaction(self.path, self._writer)
 
     def last_key(self) -> bytes | None:
         """Return the last key at opening time, or None without records."""
@@ -75,13 +76,6 @@ class LevelDbDatabase:
         if self._writer is not None:
             self._writer.close()
 
-    def _begin(self) -> LevelDbFiles:
-        if self.path.exists():
-            message = "exists already; remove it first or write elsewhere"
-            raise DataError(message, str(self.path), code=ErrorCode.EXISTS)
-        self.path.mkdir(parents=True)
-        return LevelDbFiles(self.path)
-
     def _load(self) -> None:
         """Read the manifest and the logs."""
         path = self.path
@@ -89,9 +83,7 @@ class LevelDbDatabase:
             raise DataError(what_is_there(path, "LEVELDB"), str(path), code=ErrorCode.NOT_FOUND)
         try:
             name = read_text(path / "CURRENT").strip()
-            if Path(name).name in {"", ".."}:
-                message = f"CURRENT names no file: {name!r}"
-                raise DamagedError(message)
+            check(Path(name).name not in {"", ".."}, f"CURRENT names no file: {name!r}")
             self._manifest = read_manifest(path / Path(name).name)
             self._files = {file.name: file for file in path.iterdir()}
             self._logged = self._read_logs()
@@ -195,8 +187,8 @@ class LevelDbCursor:
 class LevelDbTransaction:
     """Records that are written together; each commit writes one table."""
 
-    def __init__(self, database: LevelDbDatabase) -> None:
-        self._database = database
+    def __init__(self, path: Path, writer: LevelDbFiles) -> None:
+        self._path, self._writer = path, writer
         self._pending: list[tuple[bytes, bytes]] = []
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -205,10 +197,14 @@ class LevelDbTransaction:
 
     def commit(self) -> None:
         """Write the records put since the last commit."""
-        self._database.add(self._pending)
+        if not self._pending:
+            return
+        try:
+            self._writer.add(self._pending)
+        except OSError as error:
+            error.filename = error.filename or str(self._path)  # failed writes name no file
+            raise
         self._pending.clear()
 
 
-def open_database(path: Path, mode: Mode) -> LevelDbDatabase:
-    """Open the LevelDB at ``path``."""
-    return LevelDbDatabase(path, mode)
+open_database = LevelDbDatabase

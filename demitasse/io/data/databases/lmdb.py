@@ -49,8 +49,10 @@ def _open_for_writing(path: Path, mode: Literal["write", "new"], map_size: int) 
         LmdbFile(path).close()  # validates: the library crashes on damaged files
     path.mkdir(parents=True, exist_ok=True)
     _reserve_locks(path / "lock.mdb")
+    file = path / "data.mdb"
     try:
-        return lmdb.open(str(path), map_size=max(map_size, _size_of(path)))
+        size = file.stat().st_size if file.exists() else 0
+        return lmdb.open(str(path), map_size=max(map_size, size))
     except lmdb.Error as error:
         raise _write_error(error, path) from error
 
@@ -78,11 +80,6 @@ def _write_error(error: Exception, path: Path) -> OSError | DataError:
         if str(error).endswith(os.strerror(number)):
             return OSError(number, os.strerror(number), str(path))
     return DataError(f"cannot be written: {error}", str(path), code=ErrorCode.UNWRITABLE)
-
-
-def _size_of(folder: Path) -> int:
-    file = folder / "data.mdb"
-    return file.stat().st_size if file.exists() else 0
 
 
 FIRST_MAP_SIZE = 1 << 24
@@ -270,16 +267,11 @@ class LmdbTransaction:
             except lmdb.MapFullError:
                 env.set_mapsize(2 * env.info()["map_size"])
             except lmdb.Error as error:
-                if self._disk_is_full():  # LMDB may report EIO instead
+                size = sum(len(key) + len(value) for key, value in self._pending)
+                if shutil.disk_usage(self._path).free < 2 * size:  # LMDB may report EIO instead
                     number = errno.ENOSPC
                     raise OSError(number, os.strerror(number), str(self._path)) from error
                 raise _write_error(error, self._path) from error
 
-    def _disk_is_full(self) -> bool:
-        size = sum(len(key) + len(value) for key, value in self._pending)
-        return shutil.disk_usage(self._path).free < 2 * size
 
-
-def open_database(path: Path, mode: Mode) -> LmdbDatabase:
-    """Open the LMDB at ``path``."""
-    return LmdbDatabase(path, mode)
+open_database = LmdbDatabase
