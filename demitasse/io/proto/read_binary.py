@@ -8,6 +8,7 @@ Source: Caffe, ``src/caffe/util/io.cpp`` (ReadProtoFromBinaryFile).
 
 import os
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -39,19 +40,13 @@ def escape_invalid_utf8(message: Message) -> int:
                 setattr(message, field.name, _escaped(value))
                 count += 1
             elif not isinstance(value, str):
-                count += _escape_each(value)
+                for index, one in enumerate(value):
+                    if isinstance(one, bytes):
+                        value[index] = _escaped(one)
+                        count += 1
         elif field.type == FieldDescriptor.TYPE_MESSAGE:
             inner = (value,) if isinstance(value, Message) else value
             count += sum(map(escape_invalid_utf8, inner))
-    return count
-
-
-def _escape_each(values: Any) -> int:
-    count = 0
-    for index, value in enumerate(values):
-        if isinstance(value, bytes):
-            values[index] = _escaped(value)
-            count += 1
     return count
 
 
@@ -99,12 +94,14 @@ def read_binary(
 def bytes_of_file(path: str | os.PathLike[str], error: type[DemitasseError]) -> bytes:
     """Return the contents of a file; refuse empty files and files too large for protobuf."""
     try:
-        return _bytes(Path(path))
+        size, encoded = regular_file(path).stat().st_size, b""
+        if size <= LARGEST:
+            encoded = Path(path).read_bytes()
+            size = len(encoded)
     except OSError as fault:
-        code = code_of(fault)
-        raise error(read_failure(fault, path), code=code).at(os.fspath(path)) from fault
-    except ValueError as fault:
-        raise error(str(fault), code=ErrorCode.INVALID).at(os.fspath(path)) from None
+        raise error(read_failure(fault, path), code=code_of(fault)).at(os.fspath(path)) from fault
+    _check_size(size, path, error)
+    return encoded
 
 
 class OpenFile:
@@ -119,12 +116,8 @@ class OpenFile:
         weakref.finalize(self, file.close)
         self._file = file
         self._opened = self._version()
+        self.size = self._opened[0]
         self._first, self._block = 0, b""
-
-    @property
-    def size(self) -> int:
-        """Number of bytes when the file was opened."""
-        return self._opened[0]
 
     def byte(self, at: int) -> int:
         """Return one byte."""
@@ -193,9 +186,7 @@ def open_binary(path: str | os.PathLike[str], error: type[DemitasseError]) -> Fi
         file = OpenFile(path, error)
     except OSError as fault:
         raise error(read_failure(fault, path), code=code_of(fault)).at(os.fspath(path)) from fault
-    reason = _unreadable(file.size)
-    if reason:
-        raise error(reason, code=ErrorCode.INVALID).at(os.fspath(path))
+    _check_size(file.size, path, error)
     return FileView(file, 0, file.size)
 
 
@@ -256,19 +247,12 @@ def parse_message(encoded: bytes, cls: type[M]) -> M:
     return cls.FromString(encoded)
 
 
-def _bytes(path: Path) -> bytes:
-    reason = _unreadable(max(1, regular_file(path).stat().st_size))
-    encoded = b"" if reason else path.read_bytes()
-    if not encoded:
-        raise ValueError(reason or _unreadable(0))
-    return encoded
-
-
-def _unreadable(size: int) -> str:
-    """Return the reason why a file of a size is no message; empty if it may be one."""
-    if size > LARGEST:
-        return f"got {size} bytes, expected at most 2 GiB, the limit of protobuf"
-    return "" if size else "the file is empty (0 bytes)"
+def _check_size(size: int, path: str | os.PathLike[str], error: type[DemitasseError]) -> None:
+    """Refuse an empty file, and a file beyond the limit of protobuf."""
+    if not 0 < size <= LARGEST:
+        reason = f"got {size} bytes, expected at most 2 GiB, the limit of protobuf"
+        reason = reason if size else "the file is empty (0 bytes)"
+        raise error(reason, code=ErrorCode.INVALID).at(os.fspath(path))
 
 
 def _why(encoded: bytes, cls: type[Message]) -> str:
@@ -278,21 +262,12 @@ def _why(encoded: bytes, cls: type[Message]) -> str:
             return meaning
     if b"\0" not in encoded[:4096] and b"{" in encoded[:4096]:
         return "it is text, not binary; are two arguments swapped?"
-    state = _state(encoded)
-    if cls is NetParameter and state is not None:
-        named = f" ({state.learned_net})" if state.learned_net else ""
-        return f"this is a solver state, not weights: give the .caffemodel beside it{named}"
+    if cls is NetParameter and encoded[:1] == ITER:
+        with suppress(DecodeError):
+            state = SolverState.FromString(encoded)
+            named = f" ({state.learned_net})" if state.learned_net else ""
+            return f"this is a solver state, not weights: give the .caffemodel beside it{named}"
     return (
         f"the {len(encoded)} bytes are no complete {cls.__name__}: "
         "the file is truncated, damaged or of another kind"
     )
-
-
-def _state(encoded: bytes) -> SolverState | None:
-    """Return the solver state in the bytes, or None."""
-    state = SolverState()
-    try:
-        state.ParseFromString(encoded if encoded[:1] == ITER else b"")
-    except DecodeError:
-        return None
-    return state if state.HasField("iter") else None

@@ -6,7 +6,7 @@ Source: ``caffe.proto`` of these forks, and files written for them.
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from google.protobuf.message import Message
 
@@ -78,14 +78,9 @@ def forks_of_field(message: str, field: str) -> str:
     return entry.forks if entry else ""
 
 
-def fork_of_type(name: str) -> str:
+def fork_of_type(name: str, table: Literal["types", "v1_types"] = "types") -> str:
     """Return the forks with a layer type that Caffe does not have, or an empty string."""
-    return _fork_names(_owners("types").get(name, []))
-
-
-def fork_of_v1_type(name: str) -> str:
-    """Return the forks with a V1 layer type that Caffe does not have."""
-    return _fork_names(_owners("v1_types").get(name, []))
+    return _fork_names(_owners(table).get(name, []))
 
 
 @cache

@@ -36,9 +36,13 @@ def grouped(faults: list[Fault]) -> list[Fault]:
     places: dict[str, list[Fault]] = {}
     for fault in sorted(faults):
         places.setdefault(fault.message, []).append(fault)
-    return [
-        fault._replace(message=fault.message + _also(again)) for fault, *again in places.values()
-    ]
+    merged = []
+    for fault, *again in places.values():
+        lines = ", ".join(str(one.line) for one in again[:5])
+        more = " and others" if len(again) > 5 else ""
+        also = f" (again on line {lines}{more})" if again else ""
+        merged.append(fault._replace(message=fault.message + also))
+    return merged
 
 
 def error_of(faults: list[Fault], source: str | None) -> PrototxtError:
@@ -52,20 +56,6 @@ def error_of(faults: list[Fault], source: str | None) -> PrototxtError:
     code = CODES[first.kind]
     message = "\n".join(lines)
     return PrototxtError(message, source, first.line, first.column, code=code, faults=len(faults))
-
-
-def _also(again: list[Fault]) -> str:
-    if not again:
-        return ""
-    named = ", ".join(str(fault.line) for fault in again[:5])
-    return f" (again on line {named}{' and others' if len(again) > 5 else ''})"
-
-
-def token_text(kind: str, text: str) -> str:
-    """Return a token as text, for messages."""
-    if kind == "end":
-        return "the end of the text"
-    return short(text)
 
 
 def short(text: str) -> str:
@@ -97,6 +87,10 @@ class Token(NamedTuple):
     kind: str
     text: str
     offset: int
+
+    def __str__(self) -> str:
+        """Return the token as text, for messages."""
+        return "the end of the text" if self.kind == END else short(self.text)
 
 
 def tokens(text: str) -> Iterator[Token]:
@@ -173,10 +167,6 @@ class Cursor:
         """Return the line of a token, from 1."""
         return self._places.line(token.offset)
 
-    def next_text(self) -> str:
-        """Return the next token as text, for messages."""
-        return token_text(self.next.kind, self.next.text)
-
     def fault(self, token: Token, message: str, kind: FaultKind = "syntax") -> Fault:
         """Return a fault at a token."""
         return Fault(self.line(token), self._places.column(token.offset), message, kind)
@@ -186,10 +176,8 @@ class Cursor:
     def skip_value(self, name: Token) -> Token | None:
         """Skip the value of an unknown field; return the value if it is a single token."""
         if not self.take(":") and self.next.text not in {"{", "<"}:
-            raise Skip(
-                name,
-                f"expected ':' or '{{' after {short(name.text)!r}, found {self.next_text()}",
-            )
+            expected = f"expected ':' or '{{' after {short(name.text)!r}"
+            raise Skip(name, f"{expected}, found {self.next}")
         if self.next.text in OPENERS:
             self.skip_rest_of(self.advance())
             return None
