@@ -83,7 +83,14 @@ def read_hdf5_weights(path: Path) -> dict[str, dict[int, np.ndarray]]:
     """Return the parameters of each layer, by index; a shared parameter may be missing."""
     found: dict[str, dict[str, np.ndarray]] = {}
     with damage(path, WeightsError), open_hdf5(path, "r") as file:
-        members = list(_members(path, _data_group(path, file)))
+        data = member(file, "data")
+        if not hasattr(data, "visititems"):
+            message = f"{path} has no group 'data': no file of Caffe weights"
+            if "history" in file:
+                given = f"{path} is a solver state, not weights"
+                message = f"{given}: give the .caffemodel.h5 beside it"
+            raise WeightsError(message, code=ErrorCode.UNREADABLE, file=str(path))
+        members = list(_members(path, data))
         need_memory([item for _, item in members if item is not None])
         for name, item in members:
             layer, _, index = name.rpartition("/")
@@ -101,17 +108,6 @@ def read_hdf5_weights(path: Path) -> dict[str, dict[int, np.ndarray]]:
             )
         weights[layer] = {int(index): arrays[index] for index in sorted(arrays, key=int)}
     return weights
-
-
-def _data_group(path: Path, file: Any) -> Any:
-    """Return the group of the parameters."""
-    group = member(file, "data")
-    if not hasattr(group, "visititems"):
-        message = f"{path} has no group 'data': no file of Caffe weights"
-        if "history" in file:
-            message = f"{path} is a solver state, not weights: give the .caffemodel.h5 beside it"
-        raise WeightsError(message, code=ErrorCode.UNREADABLE, file=str(path))
-    return group
 
 
 def _members(path: Path, data: Any) -> Iterator[tuple[str, Any]]:

@@ -6,7 +6,7 @@ Source: Caffe, ``Net::CopyTrainedLayersFrom`` in ``src/caffe/net.cpp``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -84,19 +84,23 @@ def array_pairs(
     net: ParameterStore, name: str, mine: list[Blob], arrays: dict[int, np.ndarray]
 ) -> list[tuple[Blob, np.ndarray]]:
     """Pair a layer's parameters with arrays of a file, which may lack shared parameters."""
-    wanted = [i for i, blob in enumerate(mine) if i in arrays or not _is_shared(net, blob)]
+    wanted = [
+        i
+        for i, blob in enumerate(mine)
+        if i in arrays or any(blob is owner for owner in net.learnable_params)
+    ]
     _same_number(name, len(wanted), len(arrays))
     if wanted != list(arrays):
+        got, expected = (", ".join(map(str, indices)) for indices in (arrays, wanted))
         text = (
-            f"got the parameters {_listed(arrays)} of layer {name!r}, expected "
-            f"{_listed(wanted)}; rename the layer to keep its parameters"
+            f"got the parameters {got} of layer {name!r}, expected {expected}; rename the layer "
+            "to keep its parameters"
         )
-        raise WeightsError(
-            text, code=ErrorCode.MISSING, layer=name, got=_listed(arrays), expected=_listed(wanted)
-        )
+        raise WeightsError(text, code=ErrorCode.MISSING, layer=name, got=got, expected=expected)
     for index, array in arrays.items():
         blob = mine[index]
-        if blob.shape != array.shape and not _in_four_axes(blob, array.shape):
+        legacy = (1,) * (4 - blob.num_axes) + blob.shape
+        if array.shape != blob.shape and (array.shape != legacy or len(legacy) != 4):
             raise _misfit(name, index, blob.shape, array.shape)
         if array.dtype.kind not in "fiu":
             kind = str(array.dtype)
@@ -105,15 +109,6 @@ def array_pairs(
                 text, code=ErrorCode.DTYPE_MISMATCH, layer=name, param=index, got=kind
             )
     return [(mine[index], array.reshape(mine[index].shape)) for index, array in arrays.items()]
-
-
-def _in_four_axes(blob: Blob, shape: tuple[int, ...]) -> bool:
-    """Return True for a legacy shape: four axes, the leading ones 1."""
-    return len(shape) == 4 and shape == (1,) * (4 - blob.num_axes) + blob.shape
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 @contextmanager
@@ -142,16 +137,6 @@ def target_blobs(
     if has_blobs:
         (report.repeated if name in report.loaded else report.loaded).append(name)
     return net.layers[net.layer_numbers[name]].blobs
-
-
-def _is_shared(net: ParameterStore, blob: Blob) -> bool:
-    return not any(blob is owner for owner in net.learnable_params)
-
-
-def with_missing(net: ParameterStore, report: LoadReport) -> LoadReport:
-    """Add the layers that were not loaded to the report, and return the report."""
-    report.missing = [name for name in net.params if name not in report.loaded]
-    return report
 
 
 def _same_number(layer: str, have: int, given: int) -> None:
@@ -235,10 +220,8 @@ def load_into(
         warn_once("on_mismatch='error'", "on_mismatch='raise'", stacklevel=4)
         on_mismatch = "raise"
     if on_mismatch not in {"raise", "skip"}:
-        message = f"got on_mismatch {on_mismatch!r}, expected 'raise' or 'skip'"
-        raise ConfigError(
-            message, code=ErrorCode.INVALID, field="on_mismatch", got=str(on_mismatch)
-        )
+        text, got = f"got on_mismatch {on_mismatch!r}, expected 'raise' or 'skip'", str(on_mismatch)
+        raise ConfigError(text, code=ErrorCode.INVALID, field="on_mismatch", got=got)
     skip = on_mismatch == "skip"
     if isinstance(source, NetParameter):
         given = NetParameter()
@@ -247,15 +230,11 @@ def load_into(
         return _load_message(net, given, Arrays(), skip)
     path = Path(source)
     weights = read_arrays(path)
-    if weights is not None:
-        return _at(path, lambda: _load_arrays(net, weights, skip))
-    given, arrays = read_net_arrays(path)
-    return _at(path, lambda: _load_message(net, given, arrays, skip))
-
-
-def _at(path: Path, load: Callable[[], LoadReport]) -> LoadReport:
+    message, arrays = read_net_arrays(path) if weights is None else (NetParameter(), Arrays())
     try:
-        return load()
+        if weights is None:
+            return _load_message(net, message, arrays, skip)
+        return _load_arrays(net, weights, skip)
     except (NetError, ShapeError, WeightsError) as error:
         raise error.at(os.fspath(path)) from None
 
@@ -277,7 +256,8 @@ def _load_message(
             pairs[layer.name] = message_pairs(layer.name, mine, stored_blobs, arrays)
     with np.errstate(over="ignore", invalid="ignore"):  # doubles may overflow to infinity, as in C
         _copy(list(chain.from_iterable(pairs.values())), arrays)
-    return with_missing(net, report)
+    report.missing = [name for name in net.params if name not in report.loaded]
+    return report
 
 
 def _copy(pairs: Sequence[tuple[Blob, BlobProto]], arrays: Arrays) -> None:
@@ -320,4 +300,5 @@ def _load_arrays(net: ParameterStore, weights: Parameters, skip: bool) -> LoadRe
     with np.errstate(over="ignore", invalid="ignore"), Uninterrupted():
         for blob, array in pairs:
             blob.set_floats(array.reshape(-1), NO_GRADIENT)
-    return with_missing(net, report)
+    report.missing = [name for name in net.params if name not in report.loaded]
+    return report

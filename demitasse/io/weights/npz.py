@@ -19,6 +19,7 @@ import numpy as np
 from demitasse.core.atomic import atomic_write
 from demitasse.core.paths import code_of, reason_of, regular_file
 from demitasse.errors import ErrorCode, WeightsError
+from demitasse.io.data.databases.database import check
 
 MAGIC = b"\x93NUMPY"
 LENGTHS = {1: "<H", 2: "<I"}
@@ -42,9 +43,8 @@ def read_npy(path: Path) -> np.ndarray:
 def read_array(file: IO[bytes], size: int, *, texts: bool = False) -> np.ndarray:
     """Return the array in the next ``size`` bytes of a file; with ``texts``, perhaps of strings."""
     start = file.read(8)
-    if len(start) < 8 or start[:6] != MAGIC or start[6] not in LENGTHS:
-        message = "this is no array in NumPy's format, or has an unsupported version"
-        raise ValueError(message)
+    known = len(start) == 8 and start[:6] == MAGIC and start[6] in LENGTHS
+    check(known, "this is no array in NumPy's format, or has an unsupported version")
     form = LENGTHS[start[6]]
     field = file.read(struct.calcsize(form))
     (length,) = struct.unpack(form, field) if len(field) == struct.calcsize(form) else (0,)
@@ -59,24 +59,16 @@ def read_array(file: IO[bytes], size: int, *, texts: bool = False) -> np.ndarray
         raise ValueError(message) from None
     shape = tuple(int(axis.rstrip(b"L ")) for axis in found[4].split(b",") if axis.strip())
     count = math.prod(shape)
-    if count * kind.itemsize > size - len(start) - len(field) - length:
-        message = f"its header declares the shape {shape}; the file is too short"
-        raise ValueError(message)
+    fits = count * kind.itemsize <= size - len(start) - len(field) - length
+    check(fits, f"its header declares the shape {shape}; the file is too short")
     values = np.empty(count, kind)
-    _fill(values.view(np.uint8), file)
-    return values.reshape(shape, order="F" if found[3] == b"True" else "C")
-
-
-def _fill(room: np.ndarray, file: IO[bytes]) -> None:
-    """Fill a buffer in parts; a member of an archive would be copied as a whole."""
-    at = 0
-    while at < len(room):
+    room, at = values.view(np.uint8), 0
+    while at < len(room):  # in parts: a member of an archive would be copied as a whole
         part = file.read(min(PART, len(room) - at))
-        if not part:
-            message = f"it ends after {at} of {len(room)} bytes"
-            raise ValueError(message)
+        check(bool(part), f"it ends after {at} of {len(room)} bytes")
         room[at : at + len(part)] = np.frombuffer(part, np.uint8)
         at += len(part)
+    return values.reshape(shape, order="F" if found[3] == b"True" else "C")
 
 
 DEFLATES = 1032
@@ -141,9 +133,8 @@ def _need_room(archive: zipfile.ZipFile, size: int) -> None:
                 "many; store the arrays uncompressed"
             )
             raise ValueError(message)
-        if stored > size or member.file_size > growth * member.compress_size:
-            message = f"{member.filename!r} declares more bytes than the file can hold"
-            raise ValueError(message)
+        fits = stored <= size and member.file_size <= growth * member.compress_size
+        check(fits, f"{member.filename!r} declares more bytes than the file can hold")
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, *, texts: bool) -> np.ndarray:

@@ -98,7 +98,14 @@ class Unit:
             found = [[*averages, np.ones(1, np.float32)]]
             affine = [tensors[name] for name in ("weight", "bias") if name in wanted]
             if affine and len(shapes[-1]) == 1:
-                _need_no_bias(self, affine.pop())
+                bias = affine.pop()
+                if bias.any():
+                    message = (
+                        f"the module of {self} has a bias other than 0, but the Scale has none; "
+                        "set bias_term: true"
+                    )
+                    layer, code = self.names[-1], ErrorCode.INCOMPATIBLE
+                    raise WeightsError(message, code=code, layer=layer, field="bias_term")
             if len(self.layers) == 2:
                 found.append(affine)
             else:
@@ -140,17 +147,6 @@ def _affine(blobs: Sequence[np.ndarray], unit: Unit) -> Tensors:
     weight = blobs[0].reshape(-1)
     bias = blobs[1].reshape(-1) if len(blobs) > 1 else np.zeros(weight.shape, weight.dtype)
     return {"weight": weight, "bias": bias}
-
-
-def _need_no_bias(unit: Unit, bias: np.ndarray) -> None:
-    if bias.any():
-        message = (
-            f"the module of {unit} has a bias other than 0, but the Scale has none; set "
-            "bias_term: true"
-        )
-        raise WeightsError(
-            message, code=ErrorCode.INCOMPATIBLE, layer=unit.names[-1], field="bias_term"
-        )
 
 
 def _exchanged(array: np.ndarray) -> np.ndarray:
@@ -262,11 +258,6 @@ def map_text(pairs: Pairs) -> str:
     )
 
 
-def by_own_name(units: Sequence[Unit]) -> Pairs:
-    """Name modules like their layers; a BatchNorm with its Scale like the BatchNorm."""
-    return [(unit, unit.names[0]) for unit in units]
-
-
 def by_order(
     units: Sequence[Unit], wanted: Sequence[Tensors], modules: Mapping[str, Tensors]
 ) -> Pairs:
@@ -310,7 +301,10 @@ def to_state_dict(
 
     ``path`` is a map file; None: modules have the names of their layers.
     """
-    pairs = by_own_name(units_of(layers)) if path is None else read_map(path, layers)
+    if path is None:
+        pairs = [(unit, unit.names[0]) for unit in units_of(layers)]
+    else:
+        pairs = read_map(path, layers)
     found: dict[str, np.ndarray] = {}
     for unit, module in pairs:
         tensors = unit.to_torch([list(weights[name].values()) for name in unit.names])
@@ -360,17 +354,13 @@ def to_parameters(
             continue
         for name, layer in zip(unit.names, blobs, strict=True):
             found[name] = dict(enumerate(np.ascontiguousarray(one) for one in layer))
-    faults += [f"{name!r} has no module" for name in _missing(pairs, shapes)]
+    given = {name for unit, _ in pairs for name in unit.names}
+    faults += [f"{name!r} has no module" for name in shapes if name not in given]
     if faults:
         message = f"the state_dict does not fit the net:\n{listed(faults)}"
         raise WeightsError(message, code=ErrorCode.INCOMPATIBLE, faults=len(faults))
     taken = {module for _, module in pairs}
     return found, [name for name in modules if name not in taken]
-
-
-def _missing(pairs: Sequence[tuple[Unit, str]], shapes: Mapping[str, object]) -> list[str]:
-    given = {name for unit, _ in pairs for name in unit.names}
-    return [name for name in shapes if name not in given]
 
 
 PICKLED = {".pt", ".pth"}
@@ -434,14 +424,12 @@ def _unpickled(path: Path) -> dict[str, np.ndarray]:
             "torch.save(net.state_dict(), ...)"
         )
         raise WeightsError(message, code=ErrorCode.UNREADABLE, file=str(path))
-    return {name: _array(torch, one) for name, one in found.items()}
-
-
-def _array(torch: Any, tensor: Any) -> np.ndarray:
-    plain = tensor.detach()
-    half = plain.dtype in {torch.bfloat16, torch.float16}
-    array: np.ndarray = (plain.float() if half else plain).contiguous().numpy()
-    return array
+    halves = {torch.bfloat16, torch.float16}
+    plain = {name: one.detach() for name, one in found.items()}
+    return {
+        name: (one.float() if one.dtype in halves else one).contiguous().numpy()
+        for name, one in plain.items()
+    }
 
 
 def _torch() -> Any:
