@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -49,7 +50,7 @@ class RecordCollator:
         self._threads = Threads("decode")
         self._shape: tuple[int, ...] = (0, 0, 0)
         self._head = b""  # bytes before the pixels in records of that shape
-        self._labels = _Tails()
+        self._label_in = lru_cache(MOST_TAILS)(label_in)
 
     def stack(self, records: Sequence[Raw]) -> tuple[Images, list[Label]]:
         """Return the pixels and labels of records.
@@ -67,7 +68,11 @@ class RecordCollator:
             parsed += self._threads.map(lambda i: self._parse(records[i], i), rest)
         else:
             parsed += [self._parse(records[i], i) for i in rest]
-            self._expect(parsed[0][0])
+            first = parsed[0][0]
+            if first.dtype == np.uint8 and first.shape != self._shape:
+                C, H, W = self._shape = first.shape
+                head = Datum(channels=C, height=H, width=W).SerializeToString()
+                self._head = head + bytes([DATA_TAG, *varint(first.size)])
         return [array for array, _ in parsed], [label for _, label in parsed]
 
     def close(self) -> None:
@@ -85,14 +90,6 @@ class RecordCollator:
         except DemitasseError as error:
             raise RecordError.of(error, index) from error
 
-    def _expect(self, array: np.ndarray) -> None:
-        """Cache the bytes before the pixels, for further records of this shape."""
-        if array.dtype == np.uint8 and array.shape != self._shape:
-            C, H, W = self._shape = array.shape
-            size = array.size
-            head = Datum(channels=C, height=H, width=W).SerializeToString()
-            self._head = head + bytes([DATA_TAG, *varint(size)])
-
     def _plain(self, records: Sequence[Raw]) -> tuple[Images, list[Label]] | None:
         """Slice the records of a batch, or return None if a record is of another kind."""
         begin = len(self._head)
@@ -100,7 +97,7 @@ class RecordCollator:
         if not size:
             return None
         end = begin + size
-        labels = [self._labels[bytes(record[end:])] for record in records]
+        labels = [self._label_in(bytes(record[end:])) for record in records]
         known = [label for label in labels if label is not None]
         if len(known) < len(records):
             return None
@@ -128,17 +125,8 @@ class RecordCollator:
         ]
 
 
-class _Tails(dict[bytes, "Label | None"]):
-    """Cache of labels by the bytes after the pixels; None if these contain other fields."""
-
-    def __missing__(self, tail: bytes) -> Label | None:
-        if len(self) == MOST_TAILS:
-            self.clear()
-        label = self[tail] = _parse_tail(tail)
-        return label
-
-
-def _parse_tail(tail: bytes) -> Label | None:
+def label_in(tail: bytes) -> Label | None:
+    """Return the label in the bytes after the pixels; None if these contain other fields."""
     try:
         datum = Datum.FromString(tail)
     except DecodeError:
@@ -193,37 +181,23 @@ class DatumMaker:
 
 def need_like_first(shapes: Sequence[Shape], index: int) -> None:
     """Refuse a record whose shape differs from the first record of its batch."""
-    if shapes[index] != shapes[0]:
-        message = f"got a record of {shapes[index]}, expected {shapes[0]} as in the whole batch"
-        raise RecordError(
-            message,
-            index,
-            broken=False,
-            code=ErrorCode.SHAPE_MISMATCH,
-            got=shapes[index],
-            expected=shapes[0],
-        )
+    got, expected, code = shapes[index], shapes[0], ErrorCode.SHAPE_MISMATCH
+    if got != expected:
+        message = f"got a record of {got}, expected {expected} as in the whole batch"
+        raise RecordError(message, index, broken=False, code=code, got=got, expected=expected)
 
 
 def stacked_labels(labels: Sequence[Label]) -> np.ndarray:
     """Return the labels of a batch as an array: (N,), or (N, labels)."""
     if {*map(type, labels)} <= {int, float}:
         return np.asarray(labels)
-    shape = np.shape(labels[0])
     for index, label in enumerate(labels):
-        if np.shape(label) != shape:
-            message = (
-                f"got a record of {np.size(label)} labels, expected {np.size(labels[0])} "
-                "as in the whole batch"
-            )
+        if np.shape(label) != np.shape(labels[0]):
+            got, expected = np.size(label), np.size(labels[0])
+            message = f"got a record of {got} labels, expected {expected} as in the whole batch"
+            code = ErrorCode.COUNT_MISMATCH
             raise RecordError(
-                message,
-                index,
-                broken=False,
-                code=ErrorCode.COUNT_MISMATCH,
-                field="labels",
-                got=np.size(label),
-                expected=np.size(labels[0]),
+                message, index, broken=False, code=code, field="labels", got=got, expected=expected
             )
     return np.asarray(labels)
 

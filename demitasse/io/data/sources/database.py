@@ -6,9 +6,10 @@ Source: Caffe, ``src/caffe/layers/data_layer.cpp`` (``load_batch``, ``Next``, ``
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from demitasse.core.deprecated import renamed_arguments
 from demitasse.errors import DataError, DemitasseError, ErrorCode
@@ -142,11 +143,8 @@ class BatchMaker(Protocol):
         """Stop the threads."""
 
 
-class GoodRecord(NamedTuple):
-    """A good record: its number and its bytes."""
-
-    number: int
-    raw: Raw
+NumberedRecord = tuple[int, Raw]
+"""Number of a record, and its bytes."""
 
 
 class DatabaseBatches:
@@ -191,10 +189,10 @@ class DatabaseBatches:
         """Return the shapes of a batch, one per top."""
         slot = self._reader.number
         own = self._reader.record(slot)
-        first = self._policy.find_one(
-            lambda one: self._load(*one, slot), self._round_from(slot, own)
+        _, first = self._policy.find_one(
+            partial(self._checked, slot=slot), self._round_from(slot, own)
         )
-        return self._maker.batch_shapes(first.raw, slot, self._batch_size)
+        return self._maker.batch_shapes(first, slot, self._batch_size)
 
     def fill(self, batch: Batch) -> None:
         """Make the next batch.
@@ -245,18 +243,20 @@ class DatabaseBatches:
         good = self._without_broken(records, slots)
         if good:
             try:
-                raws = [one.raw for one in good.values()]
+                raws = [raw for _, raw in good.values()]
                 self._maker.make(batch, raws, slots.start, self._step, list(good))
             except RecordError as error:
-                number = list(good.values())[error.index].number
+                number, _ = list(good.values())[error.index]
                 raise self._placed(error, number) from error
         return bool(good)
 
-    def _without_broken(self, records: list[Raw], slots: range) -> dict[int, GoodRecord]:
+    def _without_broken(self, records: list[Raw], slots: range) -> dict[int, NumberedRecord]:
         """Return the good records of a batch by index, and count the bad ones."""
-        good: dict[int, GoodRecord] = {}
+        good: dict[int, NumberedRecord] = {}
         for place, (slot, raw) in enumerate(zip(slots, records, strict=True)):
-            one, fault = self._find(slot, raw)
+            most = 1 if self._whole_epochs else None  # a bad record is not replaced
+            candidates = islice(self._round_from(slot, raw), most)
+            one, fault = self._policy.find(partial(self._checked, slot=slot), candidates)
             if fault is not None:
                 self._policy.note(fault, slot // (self._reader.size or slot + 1))
             if one is not None:
@@ -267,14 +267,7 @@ class DatabaseBatches:
             raise nothing_left(self._source)
         return good
 
-    def _find(self, slot: int, own: Raw) -> tuple[GoodRecord | None, DataError | None]:
-        """Return the record for a slot, and the error of the slot's own record if that is bad."""
-        candidates = self._round_from(slot, own)
-        if self._whole_epochs:
-            candidates = islice(candidates, 1)
-        return self._policy.find(lambda one: self._load(*one, slot), candidates)
-
-    def _round_from(self, slot: int, own: Raw) -> Iterator[tuple[int, Raw]]:
+    def _round_from(self, slot: int, own: Raw) -> Iterator[NumberedRecord]:
         """Yield (number, value) of all records of the database, beginning with ``slot``."""
         yield slot, own
         number = slot + 1
@@ -282,13 +275,14 @@ class DatabaseBatches:
             yield number, self._reader.record(number)
             number += 1
 
-    def _load(self, number: int, raw: Raw, slot: int) -> GoodRecord:
+    def _checked(self, record: NumberedRecord, slot: int) -> NumberedRecord:
         """Return a record, checked with the random numbers of a slot."""
+        number, raw = record
         try:
             self._maker.batch_shapes(raw, slot, 1)
         except DemitasseError as error:
             raise self._placed(error, number) from error
-        return GoodRecord(number, raw)
+        return record
 
     def _placed(self, error: DemitasseError, number: int) -> DataError:
         """Return the error with the names of the database and the record."""

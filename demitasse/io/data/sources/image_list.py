@@ -115,7 +115,7 @@ def _number(text: str) -> float:
     return float(found[0]) if found else 0.0
 
 
-class ImageListBatches:
+class ImageListBatches(ListSampler[Image]):
     """Fills batches with the images of a list, in an endless loop.
 
     Args:
@@ -144,23 +144,13 @@ class ImageListBatches:
         size: tuple[int, int] | None = None,
         config: ReaderConfig | None = None,
     ) -> None:
-        self._source, self._entries, self._find = source, entries, find
-        self._transformer, self._batch_size, self._order = transformer, batch_size, order
-        self._color, self._size = color, size
+        config = config or ReaderConfig()
+        super().__init__(str(source), len(entries), self._load, batch_size, config)
+        self._entries, self._find = entries, find
+        self._transformer, self._order = transformer, order
+        self._color, self._resized = color, size
         count = len(entries[0].labels)
         self._label_shape: Shape = () if count == 1 else (count,)
-        self._sampler = ListSampler(
-            str(source),
-            len(entries),
-            self._read,
-            batch_size,
-            config or ReaderConfig(),
-        )
-
-    @property
-    def position(self) -> int:
-        """Images used before the next batch."""
-        return self._sampler.position
 
     def shapes(self) -> list[Shape]:
         """Return the shapes of a batch: data (N, C, h, w) and labels (N,) or (N, labels).
@@ -168,8 +158,7 @@ class ImageListBatches:
         Raises:
             DataError: The first image cannot be used; names the image.
         """
-        image = self._sampler.first()
-        shape = self._transformer.infer_shape(image.pixels.shape)
+        shape = self._transformer.infer_shape(self.first().pixels.shape)
         return [(self._batch_size, *shape), (self._batch_size, *self._label_shape)]
 
     def fill(self, batch: Batch) -> None:
@@ -178,7 +167,7 @@ class ImageListBatches:
         Raises:
             DataError: An image cannot be read, or differs in size from the first; names the image.
         """
-        images = self._sampler.take(batch)
+        images = self.take(batch)
         labels = batch.array(1, (len(images), *self._label_shape))
         shape = self._transformer.infer_shape(images[0].pixels.shape)
         records = [image.pixels for image in images]
@@ -192,22 +181,14 @@ class ImageListBatches:
             except DemitasseError as error:
                 raise self._placed(error, entry) from error
 
-    def skip(self, batch: Batch) -> None:
-        """Skip the next batch."""
-        self._sampler.skip(batch)
-
-    def close(self) -> None:
-        """Stop the threads; no file stays open."""
-        self._sampler.close()
-
-    def _read(self, at: int, number: int) -> Image:
+    def _load(self, at: int, number: int) -> Image:
         """Return image ``at`` of the order, with the random numbers of record ``number``."""
         index = self._order[at]
         entry = self._entries[index]
         try:
             pixels = read_image(self._find(entry.name), self._color)
-            if self._size is not None:
-                pixels = resize_image(pixels, *self._size)
+            if self._resized is not None:
+                pixels = resize_image(pixels, *self._resized)
             pixels = self._transformer.augment([pixels], first=number)[0]
             self._transformer.infer_shape(pixels.shape)
         except DemitasseError as error:
@@ -219,8 +200,7 @@ class ImageListBatches:
         path: Path | None = None
         with suppress(DemitasseError):  # an impossible file name
             path = self._find(name)
-        shown = quoted(name, index + 1, path)
-        return located(error, str(self._source), shown)
+        return located(error, self._source, quoted(name, index + 1, path))
 
 
 class Pair(NamedTuple):
@@ -284,7 +264,7 @@ def read_pairs(source: Path, label_type: str) -> list[Pair]:
     return pairs
 
 
-class LabelImageBatches:
+class LabelImageBatches(ListSampler[LabelledImage]):
     """Fills batches with images and their label images, in an endless loop.
 
     Crop and mirror apply to both alike. An image smaller than the crop is padded on the right and
@@ -318,21 +298,11 @@ class LabelImageBatches:
         augment_random: RandomWords,
         config: ReaderConfig | None = None,
     ) -> None:
-        self._source, self._pairs, self._find, self._look = source, pairs, find, look
-        self._augmenter, self._order, self._batch_size = augmenter, order, batch_size
+        config = config or ReaderConfig()
+        super().__init__(str(source), len(pairs), self._load, batch_size, config)
+        self._pairs, self._find, self._look = pairs, find, look
+        self._augmenter, self._order = augmenter, order
         self._random, self._augment_random = random, augment_random
-        self._sampler = ListSampler(
-            str(source),
-            len(pairs),
-            self._read,
-            batch_size,
-            config or ReaderConfig(),
-        )
-
-    @property
-    def position(self) -> int:
-        """Images used before the next batch."""
-        return self._sampler.position
 
     def shapes(self) -> list[Shape]:
         """Return the shapes of a batch: data (N, C, h, w), labels (N, 1, h, w), sizes (N, 1, 1, 2).
@@ -340,7 +310,7 @@ class LabelImageBatches:
         Raises:
             DataError: The first image cannot be used; names the image.
         """
-        pixels, N = self._sampler.first().pixels, self._batch_size
+        pixels, N = self.first().pixels, self._batch_size
         h, w = self._look.crop or pixels.shape[1:]
         return [(N, len(pixels), h, w), (N, 1, h, w), (N, 1, 1, 2)]
 
@@ -352,7 +322,7 @@ class LabelImageBatches:
         Raises:
             DataError: An image cannot be read, or differs in size from the first; names the image.
         """
-        found = self._sampler.take(batch)
+        found = self.take(batch)
         N, C = len(found), len(found[0].pixels)
         h, w = self._look.crop or found[0].labels.shape
         data = batch.array(0, (N, C, h, w))
@@ -364,24 +334,12 @@ class LabelImageBatches:
             becomes = (len(one.pixels), *(self._look.crop or one.labels.shape))
             if becomes != (C, h, w):
                 message = f"got an image of {becomes}, expected {(C, h, w)} as in the whole batch"
+                name, code, expected = one.pair.image, ErrorCode.SHAPE_MISMATCH, (C, h, w)
                 raise DataError(
-                    message,
-                    str(self._source),
-                    one.pair.image,
-                    code=ErrorCode.SHAPE_MISMATCH,
-                    got=becomes,
-                    expected=(C, h, w),
+                    message, self._source, name, code=code, got=becomes, expected=expected
                 )
             sizes[index] = np.minimum(one.labels.shape, (h, w))
             self._put(one, data[index], labels[index, 0])
-
-    def skip(self, batch: Batch) -> None:
-        """Skip the next batch."""
-        self._sampler.skip(batch)
-
-    def close(self) -> None:
-        """Stop the threads; no file stays open."""
-        self._sampler.close()
 
     def _put(self, one: LabelledImage, data: np.ndarray, labels: np.ndarray) -> None:
         """Crop, mirror, center and scale one image. Shapes: (C, h, w), (h, w)."""
@@ -399,32 +357,26 @@ class LabelImageBatches:
         data[:, :h, :w] = (part - mean) * data.dtype.type(look.scale)
         labels[:h, :w] = one.labels[top : top + h, left : left + w]
 
-    def _read(self, at: int, number: int) -> LabelledImage:
+    def _load(self, at: int, number: int) -> LabelledImage:
         """Return image ``at`` of the order, with the random numbers of record ``number``."""
         index = self._order[at]
         pair, look = self._pairs[index], self._look
         try:
             pixels = read_image(self._find(pair.image), look.color)
             labels = self._labels(pair, pixels.shape[1:])
-            H, W = self._size(number, *labels.shape)
+            H, W = look.size or labels.shape
+            if look.factors:
+                word = int(self._random(number, 1)[0][3])
+                factor = look.factors[word % len(look.factors)]
+                H, W = max(1, int(H * factor)), max(1, int(W * factor))
             pixels = resize_image(pixels, H, W)
             labels = interpolate(labels[None], H, W, "NEAREST")[0]
             if self._augmenter:
                 pixels = self._augmenter(pixels, self._augment_random(number, 1)[0])
             check_channel_values("mean_value", len(look.mean), len(pixels))
         except DemitasseError as error:
-            shown = quoted(pair.image, index + 1)
-            raise located(error, str(self._source), shown) from error
+            raise located(error, self._source, quoted(pair.image, index + 1)) from error
         return LabelledImage(number, pair, pixels, labels)
-
-    def _size(self, number: int, H: int, W: int) -> tuple[int, int]:
-        """Return the new size of an image of H x W pixels: (height, width), in pixels."""
-        look = self._look
-        height, width = look.size or (H, W)
-        if not look.factors:
-            return height, width
-        factor = look.factors[int(self._random(number, 1)[0][3]) % len(look.factors)]
-        return max(1, int(height * factor)), max(1, int(width * factor))
 
     def _labels(self, pair: Pair, size: tuple[int, ...]) -> np.ndarray:
         """Return the labels of an image of a size. Shape: (H, W)."""

@@ -89,7 +89,7 @@ class ListSampler(Generic[Item]):
         items: list[Item] = []
         while not items:  # all items of a batch may be bad
             slots = self._shard.numbers(self._position, self._next_size())
-            found = self._threads.map(self._find, slots)
+            found = self._threads.map(self._find_item, slots)
             for slot, (item, fault) in zip(slots, found, strict=True):
                 if fault is not None:
                     self._policy.note(fault, slot // self._size)
@@ -121,7 +121,7 @@ class ListSampler(Generic[Item]):
         batch.position, batch.skipped = self._position, self._policy.count
         batch.last = self._whole_epochs and self._position % self._size == 0
 
-    def _find(self, slot: int) -> tuple[Item | None, DataError | None]:
+    def _find_item(self, slot: int) -> tuple[Item | None, DataError | None]:
         """Return the item for a slot, and the error of the slot's own item if that is bad."""
         candidates = range(slot, slot + (1 if self._whole_epochs else self._size))
         return self._policy.find(lambda index: self._read(index, slot), candidates)

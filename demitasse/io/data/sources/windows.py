@@ -15,8 +15,9 @@ Source: Caffe, ``src/caffe/layers/window_data_layer.cpp``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -72,37 +73,29 @@ def read_window_file(source: Path, fg_threshold: float, bg_threshold: float) -> 
             channels = int(next(words))
             for _ in range(2):  # height and width: unused, the image has them
                 int(next(words))
-            for label, overlap, box in _windows(words):
+            for _ in range(int(next(words))):
+                label, overlap = int(next(words)), float(next(words))
+                x1, y1, x2, y2 = map(int, islice(words, 4))
+                box = (x1, y1, x2, y2)
                 if overlap >= fg_threshold:
                     if label < 1:
                         message = f"a foreground window (overlap {overlap:g}) has class {label}"
+                        code = ErrorCode.OUT_OF_RANGE
                         raise DataError(
-                            message,
-                            str(source),
-                            index,
-                            code=ErrorCode.OUT_OF_RANGE,
-                            field="class",
-                            got=label,
+                            message, str(source), index, code=code, field="class", got=label
                         )
                     foreground.append(Window(image, label, box))
                 elif overlap < bg_threshold:
                     background.append(Window(image, 0, box))
     except DataError:
         raise
-    except (ValueError, StopIteration, RuntimeError) as error:  # RuntimeError: of the generator
+    except (ValueError, StopIteration) as error:
         message = "the window file ends early, or has other text in place of a number"
         raise DataError(message, str(source), index, code=ErrorCode.UNREADABLE) from error
     if not channels:
         message = "the window file is empty"
         raise DataError(message, str(source), code=ErrorCode.MISSING)
     return WindowFile(channels, foreground, background)
-
-
-def _windows(words: Iterator[str]) -> Iterator[tuple[int, float, tuple[int, int, int, int]]]:
-    for _ in range(int(next(words))):
-        label, overlap = int(next(words)), float(next(words))
-        x1, y1, x2, y2 = (int(next(words)) for _ in range(4))
-        yield label, overlap, (x1, y1, x2, y2)
 
 
 def window_mean(
@@ -123,15 +116,9 @@ def window_mean(
     begin = (mean.shape[2] - size) // 2  # Caffe uses the width for both directions
     middle = mean[:, begin : begin + size, begin : begin + size]
     if begin < 0 or middle.shape != (channels, size, size):
-        expected = (channels, size, size)
+        expected, code = (channels, size, size), ErrorCode.SHAPE_MISMATCH
         message = f"got a mean of {mean.shape}, expected at least {expected}"
-        raise ShapeError(
-            message,
-            code=ErrorCode.SHAPE_MISMATCH,
-            field="mean_file",
-            got=mean.shape,
-            expected=expected,
-        )
+        raise ShapeError(message, code=code, field="mean_file", got=mean.shape, expected=expected)
     return middle
 
 
@@ -174,11 +161,8 @@ class WindowBatches:
         config: ReaderConfig | None = None,
     ) -> None:
         config = config or ReaderConfig()
-        self._policy, self._position, self._shard = (
-            config.bad_records,
-            config.position,
-            config.shard,
-        )
+        self._policy, self._shard = config.bad_records, config.shard
+        self._position = config.position
         self._source, self._windows, self._find = source, windows, find
         self._cut, self._mirror, self._mean, self._scale = cut, mirror, mean, scale
         shown = int(np.float32(batch_size) * np.float32(fraction))  # Caffe's rounding
@@ -244,15 +228,10 @@ class WindowBatches:
         """Write one window to ``out``; pixels outside the image stay 0."""
         try:
             image = self._read(window.image)
-            if image.shape[0] != len(out):
-                message = f"got an image of {image.shape[0]} channels, expected {len(out)}"
-                raise DataError(
-                    message,
-                    code=ErrorCode.COUNT_MISMATCH,
-                    field="channels",
-                    got=image.shape[0],
-                    expected=len(out),
-                )
+            got, expected, code = image.shape[0], len(out), ErrorCode.COUNT_MISMATCH
+            if got != expected:
+                message = f"got an image of {got} channels, expected {expected}"
+                raise DataError(message, code=code, field="channels", got=got, expected=expected)
             part, top, left = crop_window(image, window.box, self._cut, mirror=mirror)
         except DemitasseError as error:
             raise located(error, str(self._source), window.image) from error
@@ -272,9 +251,8 @@ class WindowBatches:
             try:
                 content = read_bytes(path)
             except OSError as error:
-                raise DataError(
-                    error.strerror or str(error), str(path), code=code_of(error)
-                ) from error
+                reason, code = error.strerror or str(error), code_of(error)
+                raise DataError(reason, str(path), code=code) from error
             if self._cache:
                 self._files[name] = content
         return decode_image(content, "color")
